@@ -1,0 +1,205 @@
+"""From TOML files and the command line to a validated config, and from any mistake in them to one sentence."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import io
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import pydantic
+import tomli_w
+import tyro
+
+from configs.errors import UserError
+from configs.schema import Config, DataConfig, Section
+
+Command = TypeVar("Command", bound=Section)
+
+CONFIG_NAME = "config.toml"
+# On resume these may differ from what the workdir was made with; of data.* the content must be the same all the same.
+CHANGEABLE = ("training.num_steps", "training.num_epochs", "training.log_every", "training.eval_every",
+              "training.checkpoint_every", "devices.")  # fmt: skip
+DATA_PATHS = tuple(f"data.{name}" for name, field in DataConfig.model_fields.items() if field.annotation == Path | None)
+
+
+def read_config(path: Path) -> Config:
+    """Reads a TOML file; what it does not name has its default.
+
+    Raises:
+      UserError: the file is missing, not UTF-8, not TOML, or holds an unknown key or a bad value.
+    """
+    try:
+        table = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the config ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: not valid UTF-8; save the file as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise UserError(f"{path}: nested too deeply for a config") from error
+    try:  # JSON mode is strict about types ("3" is no number) and yet takes a string for a path
+        return Config.model_validate_json(json.dumps(table, default=str), strict=True)
+    except pydantic.ValidationError as error:
+        raise UserError(f"{path}: {_sentence(error)}") from error
+
+
+def read_workdir_config(workdir: Path) -> Config:
+    """The resolved config of a run.
+
+    Raises:
+      UserError: the folder is not there, or holds no config.
+    """
+    if not (workdir / CONFIG_NAME).is_file():
+        state = f"it has no {CONFIG_NAME}" if workdir.is_dir() else "there is no such folder"
+        raise UserError(f"{workdir}: not a workdir ({state}); train one with train.py --config C --workdir {workdir}")
+    return read_config(workdir / CONFIG_NAME)
+
+
+def to_toml(config: Config) -> str:
+    """The config, every option written out; options without a value are left out."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+
+
+def with_absolute_paths(config: Config) -> Config:
+    """The config with every path made absolute, so that it means the same from any folder."""
+
+    def absolute(section: Section) -> Section:
+        paths = {name: value.absolute() for name, value in section if isinstance(value, Path)}
+        return section.model_copy(update=paths)
+
+    return config.model_copy(update={"data": absolute(config.data), "tokenizer": absolute(config.tokenizer)})
+
+
+def refused_differences(saved: Config, wanted: Config) -> list[str]:
+    """What resuming a run may not change, one line a field: "model.num_heads: 4 in the workdir, now 8"."""
+    old, new = (_flat(config.model_dump(mode="json")) for config in (saved, wanted))
+    return [
+        f"{name}: {old[name]} in the workdir, now {new[name]}"
+        for name in old
+        if old[name] != new[name] and not name.startswith(CHANGEABLE) and name not in DATA_PATHS
+    ]
+
+
+def options_of(argv: Sequence[str], *names: str) -> list[str | None]:
+    """The values that a command line gives to the named options, before it is parsed as a whole.
+
+    Raises:
+      UserError: one of them stands without a value.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    for name in names:
+        parser.add_argument(f"--{name}")
+    known, _ = parser.parse_known_args(list(argv))
+    return [getattr(known, name) for name in names]
+
+
+def parse(command: type[Command], argv: Sequence[str], *, default: Command | None, description: str) -> Command:
+    """Parses a command line over a default.
+
+    Raises:
+      UserError: an unknown option, a missing one, or a bad value, in one sentence.
+      SystemExit: with status 0, after --help.
+    """
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            parsed, rest = tyro.cli(
+                command,
+                args=list(argv),
+                default=default,
+                description=description,
+                return_unknown_args=True,
+                config=(tyro.conf.FlagConversionOff,),
+            )
+    except SystemExit as end:
+        if end.code == 0:
+            raise
+        raise UserError(_tyro_sentence(end, errors.getvalue())) from end
+    except pydantic.ValidationError as error:
+        raise UserError(_sentence(error)) from error
+    if rest:
+        _refuse_unknown(rest[0], command)
+    assert parsed is not None  # tyro types it like the default
+    return parsed
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+
+def _refuse_unknown(argument: str, command: type[Section]) -> NoReturn:
+    if not argument.startswith("--"):
+        raise UserError(f'unexpected argument "{argument}"; options look like --training.num-steps 1000')
+    name = argument[2:].split("=")[0].replace("-", "_")
+    raise UserError(f"unknown option {argument.split('=')[0]}{_nearest(name, command, '--')}")
+
+
+def _nearest(name: str, section: type[Section], prefix: str = "") -> str:
+    known = list(_field_names(section))
+    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if not match:  # a field given without its section, or in another one
+        match = [full for full in known if full.rsplit(".")[-1] == name.rsplit(".")[-1]][:1]
+    if not match:
+        return ""
+    return f"; did you mean {prefix}{match[0].replace('_', '-') if prefix else match[0]}?"
+
+
+def _field_names(section: type[Section]) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield name
+            yield from (f"{name}.{inner}" for inner in _field_names(field.annotation))
+        else:
+            yield name
+
+
+def _tyro_sentence(end: SystemExit, printed: str) -> str:
+    cause: BaseException | None = end
+    while cause is not None:
+        if isinstance(cause, pydantic.ValidationError):
+            return _sentence(cause)
+        cause = cause.__context__
+    lines = [line.strip("│╭╰─╮╯ ") for line in printed.splitlines() if line.startswith("│")]
+    text = " ".join(line for line in lines if line)
+    return re.split(r" Argument helptext| For full helptext| ───", text)[0] or printed.strip() or "bad arguments"
+
+
+def _sentence(error: pydantic.ValidationError) -> str:
+    """The first of a validation's errors: field, what is wrong, the value given."""
+    first = error.errors()[0]
+    section = _section_of(error.title)
+    name = ".".join(filter(None, [section, *(str(part) for part in first["loc"])]))
+    if first["type"] == "extra_forbidden":
+        return f"unknown option {name}{_nearest(name, Config)}"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return f"{name}: {message}" if name else message
+    return f"{name}: {message[0].lower()}{message[1:]}, got {_shown(first['input'])}"
+
+
+def _shown(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _section_of(title: str) -> str:
+    for name, field in Config.model_fields.items():
+        if getattr(field.annotation, "__name__", None) == title:
+            return name
+    return {"MeshConfig": "devices.mesh"}.get(title, "")
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat

@@ -1,0 +1,240 @@
+"""Every option of a training run, in one frozen, typed schema. The docstring below a field is also its --help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PositiveInt = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A frozen table of options; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DataConfig(Section):
+    """The corpus and how it is laid into batches."""
+
+    name: str = "phrasebook"
+    """Corpus: phrasebook (built in), multi30k, or text (your own files)."""
+    source_language: str = "en"
+    """Language translated from."""
+    target_language: str = "fr"
+    """Language translated into."""
+    directory: Path | None = None
+    """Folder with files that are already here, instead of a download (multi30k: *.en.gz, *.de.gz as published)."""
+    cache_directory: Path | None = None
+    """Where prepared corpora lie; by default lingua-flax in $XDG_CACHE_HOME or ~/.cache."""
+    train_source: Path | None = None
+    """text: source lines, or pairs where the name ends in .tsv or .jsonl (no train_target then); .gz of any of them."""
+    train_target: Path | None = None
+    """text: target lines, aligned with train_source."""
+    validation_source: Path | None = None
+    """text: like train_source; a part of train is held out where validation is not given."""
+    validation_target: Path | None = None
+    """text: target lines, aligned with validation_source."""
+    test_source: Path | None = None
+    """text: like train_source; a part of train is held out where test is not given."""
+    test_target: Path | None = None
+    """text: target lines, aligned with test_source."""
+    row_length: Annotated[int, Field(ge=8)] = 128
+    """Tokens of a packed row on each side; training pairs with a longer side are left out, counted and reported."""
+
+
+class TokenizerConfig(Section):
+    """SentencePiece, trained on the training split into the workdir on first use."""
+
+    model_file: Path | None = None
+    """An existing SentencePiece model (pad 0, eos 1, bos 2, unk 3) to use instead of training one; it must be joint."""
+    kind: Literal["unigram", "bpe"] = "unigram"
+    """Subword algorithm."""
+    joint: bool = True
+    """One vocabulary for both languages; otherwise one for each side."""
+    vocab_size: Annotated[int, Field(ge=8)] = 8000
+    """Pieces in each vocabulary."""
+    character_coverage: Annotated[float, Field(gt=0.9, le=1.0)] = 1.0
+    """Share of the training text's characters that get a piece; lower it for Chinese or Japanese (0.9995)."""
+    byte_fallback: bool = False
+    """Spell characters without a piece as bytes instead of <unk>; takes 256 pieces."""
+    lowercase: bool = False
+    """Fold case before splitting: translations come out in lower case."""
+
+
+class ModelConfig(Section):
+    """The encoder/decoder Transformer (Vaswani et al. 2017)."""
+
+    num_encoder_layers: PositiveInt = 3
+    """Layers of the encoder."""
+    num_decoder_layers: PositiveInt = 3
+    """Layers of the decoder."""
+    embed_dim: PositiveInt = 256
+    """Width D of the residual stream; must be divisible by num_heads."""
+    num_heads: PositiveInt = 4
+    """Attention heads N of every layer."""
+    mlp_dim: PositiveInt = 1024
+    """Width F of the feed-forward layer."""
+    activation: Literal["relu", "gelu"] = "relu"
+    """Non-linearity of the feed-forward layer."""
+    norm: Literal["pre", "post"] = "pre"
+    """Layer norm before each sublayer (and after the last), or after each residual sum as in the paper."""
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    """Position encodings."""
+    position_base: Annotated[float, Field(gt=1.0)] = 10000.0
+    """Base of the sinusoids' wavelengths."""
+    max_length: Annotated[int, Field(ge=8)] = 256
+    """Longest sentence in tokens, either side; translation cuts what is longer, and says so."""
+    tied_embeddings: Literal["all", "decoder", "none"] = "all"
+    """What shares one matrix: source, target and output; target and output; or nothing."""
+    dropout_rate: Probability = 0.1
+    """Dropout on embeddings, on each sublayer's output and inside the feed-forward layer."""
+    attention_dropout_rate: Probability = 0.0
+    """Dropout on attention weights."""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> ModelConfig:
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                f"num_heads must divide embed_dim, got {self.num_heads} heads for a width of {self.embed_dim}"
+            )
+        if self.positions == "sinusoidal" and self.embed_dim % 2:
+            raise ValueError(f"embed_dim must be even for sinusoidal positions, got {self.embed_dim}")
+        return self
+
+
+class OptimizerConfig(Section):
+    """Optimizer, learning-rate schedule, clipping."""
+
+    name: Literal["adam", "adamw"] = "adam"
+    """adam (Kingma and Ba 2015) or adamw (decoupled weight decay, Loshchilov and Hutter 2019)."""
+    peak_lr: PositiveFloat = 1e-3
+    """Learning rate at the end of warm-up."""
+    warmup_steps: Count = 1000
+    """Steps over which the learning rate rises linearly from 0."""
+    schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
+    """What follows warm-up; cosine falls to 0 at the last step."""
+    beta1: Probability = 0.9
+    """Decay of Adam's first moment."""
+    beta2: Probability = 0.98
+    """Decay of Adam's second moment."""
+    epsilon: PositiveFloat = 1e-9
+    """Added to Adam's denominator."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Decoupled weight decay on matrices (adamw only)."""
+    clip_norm: NonNegativeFloat = 1.0
+    """Gradients with a larger global norm are scaled down to it; 0 turns clipping off."""
+
+    @model_validator(mode="after")
+    def _decay_needs_adamw(self) -> OptimizerConfig:
+        if self.weight_decay and self.name != "adamw":
+            raise ValueError(f'weight_decay {self.weight_decay} has no effect with "{self.name}"; set name to "adamw"')
+        return self
+
+
+class TrainingConfig(Section):
+    """Length, batch, loss, validation, checkpoints."""
+
+    num_steps: PositiveInt = 10000
+    """Optimizer steps of the whole run."""
+    num_epochs: PositiveFloat | None = None
+    """Length in passes over the training pairs instead of num_steps."""
+    tokens_per_batch: PositiveInt = 4096
+    """Target positions of one optimizer step: rows of data.row_length, filled to some 95%."""
+    accumulation_steps: PositiveInt = 1
+    """Parts in which a batch is computed, one after the other, to save memory; gradients are the whole batch's."""
+    label_smoothing: Probability = 0.1
+    """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
+    seed: Count = 1
+    """Seed of initialization, data order and dropout."""
+    log_every: PositiveInt = 50
+    """Steps between progress lines; metrics.jsonl has a line for every step, written at this interval."""
+    eval_every: Count = 500
+    """Steps between validations (loss, greedy BLEU, samples); one more at the end; 0 for none at all."""
+    checkpoint_every: PositiveInt = 500
+    """Steps between checkpoints; a validation that is the best so far saves one too."""
+    keep_checkpoints: PositiveInt = 3
+    """Newest checkpoints kept, beside the best by validation BLEU."""
+    patience: Count = 0
+    """Stop after so many validations in a row without a better BLEU; 0 never stops early."""
+
+
+class MeshConfig(Section):
+    """Devices along each axis of the mesh."""
+
+    data: Annotated[int, Field(ge=-1)] = -1
+    """Devices that share out the rows of a batch; -1 takes all there are."""
+
+    @model_validator(mode="after")
+    def _not_zero(self) -> MeshConfig:
+        if self.data == 0:
+            raise ValueError("data must be -1 or at least 1, got 0")
+        return self
+
+
+class DevicesConfig(Section):
+    """What the run computes on."""
+
+    platform: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
+    """Kind of device; auto takes the best there is."""
+    mesh: MeshConfig = MeshConfig()
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of activations (parameters, softmax and loss are float32); auto: bfloat16 on gpu and tpu, float32 on cpu."""
+
+
+class Config(Section):
+    """One training run."""
+
+    data: DataConfig = DataConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    devices: DevicesConfig = DevicesConfig()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Config:
+        if not self.rows_per_batch:
+            raise ValueError(
+                f"training.tokens_per_batch must be at least data.row_length times training.accumulation_steps, "
+                f"got {self.training.tokens_per_batch} for {self.data.row_length} times "
+                f"{self.training.accumulation_steps}"
+            )
+        if self.data.row_length > self.model.max_length:
+            raise ValueError(f"data.row_length {self.data.row_length} exceeds model.max_length {self.model.max_length}")
+        last = self.training.num_steps
+        if self.optimizer.schedule == "cosine" and not self.training.num_epochs and self.optimizer.warmup_steps >= last:
+            raise ValueError(
+                f"optimizer.warmup_steps must be below training.num_steps for the cosine schedule, "
+                f"got {self.optimizer.warmup_steps} of {last}"
+            )
+        if self.model.tied_embeddings == "all" and not self.tokenizer.joint:
+            raise ValueError('model.tied_embeddings "all" needs tokenizer.joint; use "decoder" or "none"')
+        if self.tokenizer.model_file and not self.tokenizer.joint:
+            raise ValueError("tokenizer.model_file is one model for both sides, so tokenizer.joint must stay true")
+        return self
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Packed rows of one optimizer step: the most that fit into tokens_per_batch and divide into equal parts."""
+        parts = self.training.accumulation_steps
+        return self.training.tokens_per_batch // (self.data.row_length * parts) * parts
+
+
+class DecodingOptions(Section):
+    """How translations are searched for."""
+
+    beam_size: PositiveInt = 5
+    """Hypotheses kept at each position; 1 is greedy search."""
+    length_penalty: NonNegativeFloat = 0.6
+    """Alpha of the length penalty of Wu et al. (2016); 0 compares plain log-probabilities."""
+    max_decoding_length: PositiveInt | None = None
+    """Longest translation in tokens; by default twice the length of the source, at least 32."""
+    batch_size: PositiveInt = 64
+    """Sentences decoded together."""
