@@ -1,0 +1,103 @@
+"""Scaled dot-product attention, its masks, and the multi-head module that serves self-, masked and cross-attention.
+
+B batch, S source (key) length, T target (query) length, D model width, N heads, H head width. A mask is True where a
+query may look at a key and broadcasts to [B, N, T, S].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model.dropout import Dropout
+
+
+class KeysValues(NamedTuple):
+    """Projected keys and values of one attention layer, [B, S, N, H] each."""
+
+    keys: jax.Array
+    values: jax.Array
+
+
+def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
+    """Lets a query see the keys of its own sentence: [B, T] and [B, S] segment ids (0 is padding) -> [B, 1, T, S]."""
+    same = query_segments[:, :, None] == key_segments[:, None, :]
+    return (same & (key_segments[:, None, :] > 0))[:, None]
+
+
+def causal_mask(length: int) -> jax.Array:
+    """Lets a query see the keys at its own position and before: [1, 1, length, length]."""
+    return jnp.tril(jnp.ones((length, length), bool))[None, None]
+
+
+def scaled_dot_product_attention(
+    query: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    mask: jax.Array | None = None,
+    *,
+    dropout: Dropout | None = None,
+    dropout_rate: float = 0.0,
+) -> tuple[jax.Array, jax.Array]:
+    """softmax(Q K^T / sqrt(H)) V (Vaswani et al. 2017, equation 1); the softmax is float32 whatever the inputs are.
+
+    Args:
+      query: [B, T, N, H].
+      keys, values: [B, S, N, H].
+      mask: True where a query may look; one that may look nowhere (padding) gets uniform weights that no one reads.
+      dropout, dropout_rate: dropout of the weights in training.
+
+    Returns:
+      The outputs [B, T, N, H] and the weights [B, N, T, S] before dropout, float32.
+    """
+    query = query / math.sqrt(query.shape[-1])
+    scores = jnp.einsum("btnh,bsnh->bnts", query, keys, preferred_element_type=jnp.float32)
+    if mask is not None:
+        scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1)
+    dropped = dropout(weights, dropout_rate) if dropout else weights
+    return jnp.einsum("bnts,bsnh->btnh", dropped.astype(values.dtype), values), weights
+
+
+class MultiHeadAttention(nnx.Module):
+    """N attention heads side by side between projections without bias (Vaswani et al. 2017, section 3.2.2).
+
+    Self-attention where `memory` is `x` itself, masked by a causal mask; cross-attention where it is the output of the
+    encoder. Keys and values can be projected once and attended to many times, as decoding does.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, *, dropout_rate: float, dtype: jnp.dtype, rngs: nnx.Rngs):
+        self.num_heads = num_heads
+        self.dropout_rate = dropout_rate
+
+        def projection() -> nnx.Linear:
+            init = nnx.initializers.glorot_uniform()
+            return nnx.Linear(embed_dim, embed_dim, use_bias=False, kernel_init=init, dtype=dtype, rngs=rngs)
+
+        self.query, self.key, self.value, self.output = projection(), projection(), projection(), projection()
+
+    def __call__(
+        self, x: jax.Array, memory: jax.Array, mask: jax.Array | None = None, dropout: Dropout | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """x [B, T, D] attends to memory [B, S, D]: output [B, T, D] and weights [B, N, T, S]."""
+        return self.attend(x, self.keys_values(memory), mask, dropout)
+
+    def keys_values(self, memory: jax.Array) -> KeysValues:
+        """Projects memory [B, S, D] to keys and values [B, S, N, H]."""
+        return KeysValues(self._split_heads(self.key(memory)), self._split_heads(self.value(memory)))
+
+    def attend(
+        self, x: jax.Array, memory: KeysValues, mask: jax.Array | None = None, dropout: Dropout | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Like __call__, with keys and values that are projected already."""
+        heads, weights = scaled_dot_product_attention(
+            self._split_heads(self.query(x)), *memory, mask, dropout=dropout, dropout_rate=self.dropout_rate
+        )
+        return self.output(heads.reshape(x.shape)), weights
+
+    def _split_heads(self, x: jax.Array) -> jax.Array:
+        return x.reshape(*x.shape[:-1], self.num_heads, -1)

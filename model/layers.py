@@ -1,0 +1,158 @@
+"""The parts around attention: position encodings, feed-forward, add and normalise, encoder and decoder layers.
+
+B batch, S source length, T target length, K beams, D model width, F feed-forward width, N heads, H head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from configs.schema import ModelConfig
+from model.attention import KeysValues, MultiHeadAttention
+from model.dropout import Dropout
+
+ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu}
+
+
+def sinusoidal_positions(length: int, embed_dim: int, base: float) -> jax.Array:
+    """Position encodings [length, embed_dim] (Vaswani et al. 2017, section 3.5): sine at even and cosine at odd
+    dimensions.
+
+    Dimension pair i turns with wavelength 2 pi base**(2 i / embed_dim).
+    """
+    rates = base ** (-jnp.arange(0, embed_dim, 2, dtype=jnp.float32) / embed_dim)
+    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * rates
+    return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(length, embed_dim)
+
+
+class FeedForward(nnx.Module):
+    """Two linear layers with a non-linearity between them, at each position by itself: D -> F -> D."""
+
+    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+        init = nnx.initializers.glorot_uniform()
+        self.up = nnx.Linear(config.embed_dim, config.mlp_dim, kernel_init=init, dtype=dtype, rngs=rngs)
+        self.down = nnx.Linear(config.mlp_dim, config.embed_dim, kernel_init=init, dtype=dtype, rngs=rngs)
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout_rate = config.dropout_rate
+
+    def __call__(self, x: jax.Array, dropout: Dropout | None = None) -> jax.Array:
+        """[..., D] -> [..., D]."""
+        hidden = self.activation(self.up(x))
+        return self.down(dropout(hidden, self.dropout_rate) if dropout else hidden)
+
+
+class AddAndNorm(nnx.Module):
+    """The residual connection around a sublayer f, with layer norm and dropout.
+
+    pre: x + dropout(f(norm(x))) (Xiong et al. 2020); post: norm(x + dropout(f(x))) (Vaswani et al. 2017).
+    """
+
+    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+        self.norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs)
+        self.pre = config.norm == "pre"
+        self.dropout_rate = config.dropout_rate
+
+    def __call__(
+        self, x: jax.Array, sublayer: Callable[[jax.Array], jax.Array], dropout: Dropout | None = None
+    ) -> jax.Array:
+        """[..., D] -> [..., D]."""
+        y = sublayer(self.norm(x) if self.pre else x)
+        x = x + (dropout(y, self.dropout_rate) if dropout else y)
+        return x if self.pre else self.norm(x)
+
+
+class EncoderLayer(nnx.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+        self.self_attention = _attention(config, dtype=dtype, rngs=rngs)
+        self.feed_forward = FeedForward(config, dtype=dtype, rngs=rngs)
+        self.around_self, self.around_forward = (AddAndNorm(config, dtype=dtype, rngs=rngs) for _ in range(2))
+
+    def __call__(self, x: jax.Array, mask: jax.Array, dropout: Dropout | None = None) -> tuple[jax.Array, jax.Array]:
+        """x [B, S, D] -> [B, S, D] and attention weights [B, N, S, S]."""
+        weights: list[jax.Array] = []
+        x = self.around_self(x, _noting(weights, lambda y: self.self_attention(y, y, mask, dropout)), dropout)
+        x = self.around_forward(x, lambda y: self.feed_forward(y, dropout), dropout)
+        return x, weights[0]
+
+
+class DecoderLayer(nnx.Module):
+    """Masked self-attention, cross-attention to the encoder's output, then feed-forward."""
+
+    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+        self.self_attention = _attention(config, dtype=dtype, rngs=rngs)
+        self.cross_attention = _attention(config, dtype=dtype, rngs=rngs)
+        self.feed_forward = FeedForward(config, dtype=dtype, rngs=rngs)
+        self.around_self, self.around_cross, self.around_forward = (
+            AddAndNorm(config, dtype=dtype, rngs=rngs) for _ in range(3)
+        )
+
+    def __call__(
+        self,
+        x: jax.Array,
+        memory: jax.Array,
+        self_mask: jax.Array,
+        cross_mask: jax.Array,
+        dropout: Dropout | None = None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """x [B, T, D], memory [B, S, D] -> [B, T, D], self weights [B, N, T, T], cross weights [B, N, T, S]."""
+        weights: list[jax.Array] = []
+        x = self.around_self(x, _noting(weights, lambda y: self.self_attention(y, y, self_mask, dropout)), dropout)
+        x = self.around_cross(
+            x, _noting(weights, lambda y: self.cross_attention(y, memory, cross_mask, dropout)), dropout
+        )
+        x = self.around_forward(x, lambda y: self.feed_forward(y, dropout), dropout)
+        return x, weights[0], weights[1]
+
+    def step(
+        self, x: jax.Array, index: jax.Array, cache: KeysValues, memory: KeysValues, cross_mask: jax.Array
+    ) -> tuple[jax.Array, KeysValues]:
+        """One position of every beam, x [B, K, D], at position `index`, with what came before in the cache.
+
+        The beams of a sentence are so many queries on the one memory [B, S, N, H], which is therefore never copied per
+        beam; the cache [B, K, T, N, H] is their own. Returns the new x and the cache with this position in it.
+        """
+        b, k, d = x.shape
+        length = cache.keys.shape[2]
+        updated = cache
+
+        def masked_self_attention(y: jax.Array) -> jax.Array:
+            nonlocal updated
+            y = y.reshape(b * k, 1, d)
+            new = self.self_attention.keys_values(y)
+            updated = KeysValues(
+                *(
+                    jax.lax.dynamic_update_slice_in_dim(old, now.reshape(b, k, 1, *now.shape[2:]), index, axis=2)
+                    for old, now in zip(cache, new, strict=True)
+                )
+            )
+            merged = KeysValues(*(leaf.reshape(b * k, length, *leaf.shape[3:]) for leaf in updated))
+            visible = (jnp.arange(length) <= index)[None, None, None]
+            return self.self_attention.attend(y, merged, visible)[0].reshape(b, k, d)
+
+        x = self.around_self(x, masked_self_attention)
+        x = self.around_cross(x, lambda y: self.cross_attention.attend(y, memory, cross_mask)[0])
+        return self.around_forward(x, self.feed_forward), updated
+
+
+def _attention(config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> MultiHeadAttention:
+    rate = config.attention_dropout_rate
+    return MultiHeadAttention(config.embed_dim, config.num_heads, dropout_rate=rate, dtype=dtype, rngs=rngs)
+
+
+def _noting(
+    weights: list[jax.Array], attention: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+) -> Callable[[jax.Array], jax.Array]:
+    """The attention as a sublayer that appends its weights to a list; compiled programs drop those nobody reads."""
+
+    def sublayer(x: jax.Array) -> jax.Array:
+        output, attended = attention(x)
+        weights.append(attended)
+        return output
+
+    return sublayer

@@ -1,0 +1,186 @@
+"""The encoder/decoder Transformer (Vaswani et al. 2017).
+
+B batch, S source length, T target length, K beams, D model width, V vocabulary, N heads, H head width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from configs.schema import ModelConfig
+from configs.special_ids import PAD_ID
+from model.attention import KeysValues, causal_mask, segment_mask
+from model.dropout import Dropout
+from model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
+
+
+class AttentionWeights(NamedTuple):
+    """The attention weights of a forward pass, one array a layer, each float32 [B, N, queries, keys]."""
+
+    encoder: list[jax.Array]
+    decoder: list[jax.Array]
+    cross: list[jax.Array]
+
+
+class Memory(NamedTuple):
+    """What decoding needs of the source, computed once: each decoder layer's keys and values, and who may look."""
+
+    keys_values: list[KeysValues]
+    mask: jax.Array
+
+
+class Transformer(nnx.Module):
+    """Token ids in, logits out. Masks are built here, from ids and segments, so that no caller can forget one.
+
+    A batch holds one sentence a row, padded with PAD_ID, or several packed into a row: then `segments` numbers the
+    sentences of each row from 1 (0 is padding) and `positions` counts from 0 within each sentence.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        *,
+        dtype: jnp.dtype = jnp.float32,
+        rngs: nnx.Rngs,
+    ):
+        """Builds the network with float32 parameters; `dtype` is the type of its activations."""
+        self.config = config
+        self.dtype = dtype
+        self.target_embedding = self._embedding(target_vocab_size, rngs)
+        self.source_embedding = None if config.tied_embeddings == "all" else self._embedding(source_vocab_size, rngs)
+        self.output_embedding = self._embedding(target_vocab_size, rngs) if config.tied_embeddings == "none" else None
+        learned = config.positions == "learned"
+        self.position_embedding = self._table(config.max_length, 0.02, rngs) if learned else None
+        self.encoder = nnx.List(
+            [EncoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_encoder_layers)]
+        )
+        self.decoder = nnx.List(
+            [DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_decoder_layers)]
+        )
+        pre = config.norm == "pre"  # the residual stream of pre-norm layers leaves the stack without a norm of its own
+        self.encoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
+        self.decoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
+
+    def __call__(
+        self,
+        source: jax.Array,
+        target_in: jax.Array,
+        *,
+        source_segments: jax.Array | None = None,
+        source_positions: jax.Array | None = None,
+        target_segments: jax.Array | None = None,
+        target_positions: jax.Array | None = None,
+        dropout: Dropout | None = None,
+    ) -> tuple[jax.Array, AttentionWeights]:
+        """source [B, S], target_in [B, T] -> logits [B, T, V] float32 and the attention weights.
+
+        Logits at position t are for the token that follows target_in[t]. Dropout only where `dropout` is given.
+        """
+        source_segments = _segments(source, source_segments)
+        target_segments = _segments(target_in, target_segments)
+        memory, encoder_weights = self.encode(source, source_segments, source_positions, dropout)
+        self_mask = segment_mask(target_segments, target_segments) & causal_mask(target_in.shape[1])
+        cross_mask = segment_mask(target_segments, source_segments)
+        x = self._embed(self.target_embedding, target_in, target_positions, dropout)
+        weights = AttentionWeights(encoder_weights, [], [])
+        for layer in self.decoder:
+            x, decoder_weights, cross_weights = layer(x, memory, self_mask, cross_mask, dropout)
+            weights.decoder.append(decoder_weights)
+            weights.cross.append(cross_weights)
+        return self._logits(x), weights
+
+    def encode(
+        self,
+        source: jax.Array,
+        segments: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        dropout: Dropout | None = None,
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """source [B, S] -> its encoding [B, S, D] and the self-attention weights of each layer."""
+        segments = _segments(source, segments)
+        mask = segment_mask(segments, segments)
+        embedding = self.source_embedding if self.source_embedding is not None else self.target_embedding
+        x = self._embed(embedding, source, positions, dropout)
+        weights = []
+        for layer in self.encoder:
+            x, attended = layer(x, mask, dropout)
+            weights.append(attended)
+        return (self.encoder_norm(x) if self.encoder_norm else x), weights
+
+    def start_decoding(self, source: jax.Array, num_beams: int, length: int) -> tuple[Memory, list[KeysValues]]:
+        """Encodes source [B, S], one sentence a row; empty caches [B, K, length, N, H] for each decoder layer."""
+        encoded, _ = self.encode(source)
+        memory = Memory(
+            [layer.cross_attention.keys_values(encoded) for layer in self.decoder], (source != PAD_ID)[:, None, None]
+        )
+        heads = self.config.num_heads
+        shape = (source.shape[0], num_beams, length, heads, self.config.embed_dim // heads)
+        empty = jnp.zeros(shape, self.dtype)
+        return memory, [KeysValues(empty, empty) for _ in self.decoder]
+
+    def decode_step(
+        self, tokens: jax.Array, index: jax.Array, memory: Memory, caches: list[KeysValues]
+    ) -> tuple[jax.Array, list[KeysValues]]:
+        """tokens [B, K] at position `index` of their sentences -> logits [B, K, V] for the next ones, new caches."""
+        x = self._embed(self.target_embedding, tokens, jnp.full_like(tokens, index), None)
+        updated = []
+        for layer, cache, keys_values in zip(self.decoder, caches, memory.keys_values, strict=True):
+            x, cache = layer.step(x, index, cache, keys_values, memory.mask)
+            updated.append(cache)
+        return self._logits(x), updated
+
+    def _embedding(self, vocab_size: int, rngs: nnx.Rngs) -> nnx.Param:
+        return self._table(vocab_size, self.config.embed_dim**-0.5, rngs)
+
+    def _table(self, rows: int, deviation: float, rngs: nnx.Rngs) -> nnx.Param:
+        init = nnx.initializers.normal(deviation)
+        return nnx.Param(init(rngs.params(), (rows, self.config.embed_dim), jnp.float32))
+
+    def _embed(
+        self, embedding: nnx.Param, ids: jax.Array, positions: jax.Array | None, dropout: Dropout | None
+    ) -> jax.Array:
+        """ids [B, T] -> embeddings scaled by sqrt(D) plus position encodings, [B, T, D]."""
+        config = self.config
+        if positions is None:
+            positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+        if self.position_embedding is not None:
+            table = self.position_embedding[...]
+        else:
+            table = sinusoidal_positions(config.max_length, config.embed_dim, config.position_base)
+        x = embedding[...][ids] * math.sqrt(config.embed_dim) + table[positions]
+        return (dropout(x, config.dropout_rate) if dropout else x).astype(self.dtype)
+
+    def _logits(self, x: jax.Array) -> jax.Array:
+        x = self.decoder_norm(x) if self.decoder_norm else x
+        embedding = self.output_embedding if self.output_embedding is not None else self.target_embedding
+        table = embedding[...].astype(self.dtype)
+        return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
+
+
+def structure(
+    config: ModelConfig, source_vocab_size: int, target_vocab_size: int, dtype: jnp.dtype = jnp.float32
+) -> tuple[nnx.GraphDef, Any]:
+    """The network without its numbers: what nnx.merge needs, and its parameters as jax.ShapeDtypeStruct."""
+    model = nnx.eval_shape(
+        lambda: Transformer(config, source_vocab_size, target_vocab_size, dtype=dtype, rngs=nnx.Rngs(0))
+    )
+    graphdef, params = nnx.split(model, nnx.Param)  # raises where a random state hides in the model
+    return graphdef, nnx.as_pure(params)
+
+
+def initial_params(config: ModelConfig, source_vocab_size: int, target_vocab_size: int, key: jax.Array) -> Any:
+    """Fresh float32 parameters, a plain tree; to be called under jax.jit."""
+    model = Transformer(config, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(params=key))
+    return nnx.as_pure(nnx.state(model, nnx.Param))
+
+
+def _segments(ids: jax.Array, segments: jax.Array | None) -> jax.Array:
+    """Segment ids [B, T] of unpacked rows: 1 where there is a token, 0 at padding."""
+    return (ids != PAD_ID).astype(jnp.int32) if segments is None else segments

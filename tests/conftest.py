@@ -1,0 +1,40 @@
+"""Tests leave the user's caches alone: prepared corpora and compiled programs go to a folder of the session."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache(tmp_path_factory: pytest.TempPathFactory):
+    """One cache for the whole session, also for the commands that tests run."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+
+
+@pytest.fixture(scope="session")
+def run():
+    """Runs a command of the project as a user would: run("train.py", "--workdir", w) -> CompletedProcess of text."""
+
+    def run_command(program: str, *arguments: object, **options) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, program, *map(str, arguments)]
+        defaults = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 300, "stdin": subprocess.DEVNULL}
+        if "input" in options:
+            del defaults["stdin"]
+        return subprocess.run(command, **{**defaults, **options})
+
+    return run_command
+
+
+@pytest.fixture(scope="session")
+def multi30k() -> Path:
+    """The folder with Multi30k, or a skip."""
+    folder = Path(os.environ.get("LINGUA_MULTI30K") or ROOT.parent / "shared" / "data" / "multi30k")
+    if not (folder / "train.en.gz").exists():
+        pytest.skip(f"Multi30k is not in {folder}; set LINGUA_MULTI30K")
+    return folder

@@ -1,0 +1,194 @@
+"""The whole network: causality, padding, packing, cached decoding, tying, parameter counts, precision."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from configs.schema import ModelConfig
+from model.dropout import Dropout
+from model.transformer import Transformer, initial_params, structure
+
+SMALL = {"num_encoder_layers": 2, "num_decoder_layers": 3, "embed_dim": 12, "num_heads": 2, "mlp_dim": 17,
+         "max_length": 32}  # fmt: skip
+VARIANTS = [
+    {},
+    {"norm": "post"},
+    {"activation": "gelu", "positions": "learned"},
+    {"tied_embeddings": "decoder"},
+    {"tied_embeddings": "none"},
+]
+
+
+def small_model(**options) -> Transformer:
+    return Transformer(ModelConfig(**{**SMALL, **options}), 23, 23, rngs=nnx.Rngs(0))
+
+
+SOURCE = jnp.array([[5, 6, 7, 8, 1, 0], [9, 10, 1, 0, 0, 0]])
+TARGET = jnp.array([[2, 11, 12, 13, 14], [2, 15, 16, 0, 0]])
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_logits_never_depend_on_later_targets(options):
+    """By gradient: position t's logits have none with respect to the embeddings of later positions."""
+    model = small_model(**options)
+    embedded = model.target_embedding[...][TARGET]
+    memory, _ = model.encode(SOURCE)
+
+    def logits(shift):
+        x = embedded + shift
+        mask = jnp.tril(jnp.ones((5, 5), bool))
+        for layer in model.decoder:
+            x, _, _ = layer(x, memory, mask, jnp.ones((1, 1, 1, 6), bool))
+        return x[0].sum(axis=-1)
+
+    influence = np.abs(jax.jacobian(logits)(jnp.zeros_like(embedded))[:, 0]).sum(axis=-1)
+    assert (np.triu(influence, 1) == 0).all()
+    assert (np.tril(influence) > 0).sum() == 15
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_changing_a_later_target_token_changes_no_earlier_logits(options):
+    model = small_model(**options)
+    logits, _ = model(SOURCE, TARGET)
+    changed, _ = model(SOURCE, TARGET.at[0, 3].set(17))
+    np.testing.assert_array_equal(logits[0, :3], changed[0, :3])
+    assert not np.allclose(logits[0, 3:], changed[0, 3:])
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_padding_never_changes_a_result(options):
+    model = small_model(**options)
+    logits, _ = model(SOURCE, TARGET)
+    padded, _ = model(jnp.pad(SOURCE, ((0, 0), (0, 5))), jnp.pad(TARGET, ((0, 0), (0, 4))))
+    real = np.array(TARGET != 0)
+    np.testing.assert_allclose(padded[:, :5][real], logits[real], atol=2e-6)
+    alone, _ = model(SOURCE[1:, :3], TARGET[1:, :3])
+    np.testing.assert_allclose(alone[0], logits[1, :3], atol=2e-6)
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_packed_equals_unpacked(options):
+    model = small_model(**options)
+    logits, _ = model(SOURCE, TARGET)
+    packed, _ = model(
+        jnp.array([[5, 6, 7, 8, 1, 9, 10, 1, 0]]),
+        jnp.array([[2, 11, 12, 13, 14, 2, 15, 16, 0]]),
+        source_segments=jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]]),
+        source_positions=jnp.array([[0, 1, 2, 3, 4, 0, 1, 2, 0]]),
+        target_segments=jnp.array([[1, 1, 1, 1, 1, 2, 2, 2, 0]]),
+        target_positions=jnp.array([[0, 1, 2, 3, 4, 0, 1, 2, 0]]),
+    )
+    np.testing.assert_allclose(packed[0, :5], logits[0], atol=2e-6)
+    np.testing.assert_allclose(packed[0, 5:8], logits[1, :3], atol=2e-6)
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_cached_decoding_equals_the_whole_pass(options):
+    model = small_model(**options)
+    logits, _ = model(SOURCE, TARGET)
+    memory, caches = model.start_decoding(SOURCE, num_beams=2, length=5)
+    for index in range(5):
+        tokens = jnp.stack([TARGET[:, index], TARGET[:, index]], axis=1)
+        step, caches = model.decode_step(tokens, jnp.int32(index), memory, caches)
+        real = np.array(TARGET[:, index] != 0)
+        for beam in range(2):
+            np.testing.assert_allclose(step[real, beam], logits[real, index], atol=2e-6)
+
+
+def test_attention_weights_of_every_layer_and_head_come_back():
+    _, weights = small_model()(SOURCE, TARGET)
+    assert [w.shape for w in weights.encoder] == [(2, 2, 6, 6)] * 2
+    assert [w.shape for w in weights.decoder] == [(2, 2, 5, 5)] * 3
+    assert [w.shape for w in weights.cross] == [(2, 2, 5, 6)] * 3
+    for layer in (*weights.encoder, *weights.decoder, *weights.cross):
+        np.testing.assert_allclose(layer.sum(axis=-1), 1.0, atol=1e-6)
+    for layer in weights.cross:
+        assert (np.asarray(layer)[1, :, :3, 3:] == 0).all()  # nobody looks at the second source's padding
+
+
+def count(config: ModelConfig, vocabulary: int) -> int:
+    _, params = structure(config, vocabulary, vocabulary)
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def test_parameter_count_of_a_small_model_by_hand():
+    """Width 12, feed-forward 17, 2 + 3 layers, vocabulary 23.
+
+    An attention has 4 * 12 * 12 = 576 weights, a feed-forward 12 * 17 + 17 + 17 * 12 + 12 = 437, a norm 24. An encoder
+    layer: 576 + 437 + 2 * 24 = 1061; a decoder layer: 2 * 576 + 437 + 3 * 24 = 1661; embedding 23 * 12 = 276; two final
+    norms 48. 2 * 1061 + 3 * 1661 + 276 + 48 = 7429.
+    """
+    assert count(ModelConfig(**SMALL), 23) == 7429
+    assert count(ModelConfig(**SMALL, norm="post"), 23) == 7429 - 48
+    assert count(ModelConfig(**SMALL, tied_embeddings="decoder"), 23) == 7429 + 276
+    assert count(ModelConfig(**SMALL, tied_embeddings="none"), 23) == 7429 + 2 * 276
+    assert count(ModelConfig(**SMALL, positions="learned"), 23) == 7429 + 32 * 12
+
+
+@pytest.mark.parametrize(
+    ("width", "heads", "hidden", "expected"), [(512, 8, 2048, 63_045_632), (1024, 16, 4096, 214_171_648)]
+)
+def test_parameter_counts_of_the_paper_by_hand(width, heads, hidden, expected):
+    config = ModelConfig(
+        num_encoder_layers=6, num_decoder_layers=6, embed_dim=width, num_heads=heads, mlp_dim=hidden, norm="post"
+    )
+    assert count(config, 37_000) == expected
+
+
+def test_tied_embeddings_are_one_parameter_with_the_gradients_of_all_its_uses():
+    model = small_model()
+    graphdef, params = nnx.split(model, nnx.Param)
+    grads = jax.grad(lambda p: nnx.merge(graphdef, p)(SOURCE, TARGET)[0][TARGET != 0][:, 3].sum())(params)
+    table = nnx.as_pure(grads)["target_embedding"]
+    used = set(np.asarray(SOURCE).ravel()) | set(np.asarray(TARGET).ravel()) | {3}
+    touched = {row for row in range(23) if np.abs(table[row]).sum() > 0}
+    assert touched == {int(i) for i in used} - {0}
+
+
+def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_logits():
+    config = ModelConfig(**SMALL)
+    model = Transformer(config, 23, 23, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.as_pure(nnx.state(model, nnx.Param)))} == {jnp.dtype("float32")}
+    memory, weights = model.encode(SOURCE)
+    logits, _ = model(SOURCE, TARGET)
+    assert memory.dtype == jnp.bfloat16
+    assert weights[0].dtype == logits.dtype == jnp.float32
+    exact, _ = small_model()(SOURCE, TARGET)
+    real = np.array(TARGET != 0)
+    np.testing.assert_allclose(logits[real], exact[real], atol=0.1)
+
+
+def test_initial_params_fit_the_structure_and_depend_on_the_key():
+    config = ModelConfig(**SMALL)
+    _, template = structure(config, 23, 23)
+    first, again, other = (initial_params(config, 23, 23, jax.random.key(seed)) for seed in (1, 1, 2))
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), first) == jax.tree.map(lambda x: (x.shape, x.dtype), template)
+    assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), first, again)))
+    assert not (first["target_embedding"] == other["target_embedding"]).all()
+
+
+def test_dropout_draws_another_mask_at_each_site_and_the_same_for_the_same_key():
+    x = jnp.ones((64, 257))
+    first = Dropout(jax.random.key(7))
+    a, b = first(x, 0.3), first(x, 0.3)
+    assert (a == Dropout(jax.random.key(7))(x, 0.3)).all()
+    assert not (a == b).all()
+    assert not (a == Dropout(jax.random.key(8))(x, 0.3)).all()
+    for mask in (a, b):
+        assert abs(float((mask == 0).mean()) - 0.3) < 0.015
+        assert abs(float(mask.mean()) - 1.0) < 0.02
+    both = float(((a == 0) & (b == 0)).mean())
+    assert abs(both - 0.09) < 0.01  # independent between sites
+    neighbours = float(((a[:, 1:] == 0) & (a[:, :-1] == 0)).mean())
+    assert abs(neighbours - 0.09) < 0.01  # and between positions
+
+
+def test_dropout_changes_training_only():
+    model = small_model(dropout_rate=0.5, attention_dropout_rate=0.5)
+    plain, _ = model(SOURCE, TARGET)
+    again, _ = model(SOURCE, TARGET)
+    dropped, _ = model(SOURCE, TARGET, dropout=Dropout(jax.random.key(0)))
+    np.testing.assert_array_equal(plain, again)
+    assert not np.allclose(plain[0], dropped[0], atol=0.1)
