@@ -1,0 +1,1 @@
+"""From corpora to batches: strings on one side, packed int32 rows on the other."""

@@ -1,0 +1,167 @@
+"""SentencePiece for both sides: training it from a corpus, loading it, text to ids and back."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import sentencepiece
+
+from configs.errors import UserError
+from configs.schema import TokenizerConfig
+from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from data.corpora.corpus import Pair, PairSource
+
+TRAINING_PAIRS = 500_000  # more lines barely change the pieces and cost minutes and gigabytes
+TRAINING_THREADS = 4  # fixed: the unigram vocabulary depends on it
+# Decoded text is one line: a byte piece, or a piece of the corpus itself, can bring a line break.
+LINE_BREAKS = str.maketrans({"\n": " ", "\r": " "})
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Two SentencePiece processors, the same one twice where the vocabulary is joint."""
+
+    source: sentencepiece.SentencePieceProcessor
+    target: sentencepiece.SentencePieceProcessor
+
+    @property
+    def source_vocab_size(self) -> int:
+        return self.source.get_piece_size()
+
+    @property
+    def target_vocab_size(self) -> int:
+        return self.target.get_piece_size()
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of both models: a different one gives different ids."""
+        models = self.source.serialized_model_proto() + self.target.serialized_model_proto()
+        return hashlib.sha256(models).hexdigest()
+
+    def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
+        """Ids of each line, ended by EOS_ID."""
+        return _encode(self.source, lines)
+
+    def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
+        """Ids of each line, ended by EOS_ID."""
+        return _encode(self.target, lines)
+
+    def decode_target(self, sentences: Sequence[Sequence[int]]) -> list[str]:
+        """Plain text of each list of ids, always a single line."""
+        return [self.target.decode([int(i) for i in ids]).translate(LINE_BREAKS) for ids in sentences]
+
+
+def _encode(processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str]) -> list[list[int]]:
+    return processor.encode(list(lines), add_eos=True) if lines else []
+
+
+def model_paths(directory: Path, *, joint: bool) -> list[Path]:
+    """Where a workdir keeps its tokenizer: one file, or one for each side."""
+    names = ["tokenizer.model"] if joint else ["tokenizer.source.model", "tokenizer.target.model"]
+    return [directory / name for name in names]
+
+
+def load_tokenizer(paths: Sequence[Path]) -> Tokenizer:
+    """Loads a joint model, or a source and a target model.
+
+    Raises:
+      UserError: a file is missing, is not a SentencePiece model, or has other special ids.
+    """
+    return parse_tokenizers(read_models(paths), [str(path) for path in paths])
+
+
+def read_models(paths: Sequence[Path]) -> list[bytes]:
+    """The files' bytes.
+
+    Raises:
+      UserError: one cannot be read.
+    """
+    try:
+        return [path.read_bytes() for path in paths]
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot read the tokenizer ({error.strerror})") from error
+
+
+def parse_tokenizers(models: Sequence[bytes], names: Sequence[str] = ("tokenizer",) * 2) -> Tokenizer:
+    """The tokenizer of a serialized joint model, or of a source and a target model; names are for errors.
+
+    Raises:
+      UserError: one is not a SentencePiece model, or has other special ids.
+    """
+    processors = [_parse(model, name) for model, name in zip(models, names, strict=False)]
+    return Tokenizer(processors[0], processors[-1])
+
+
+def _parse(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise UserError(f"{name}: not a SentencePiece model") from error
+    ids = (processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id())
+    wanted = (PAD_ID, EOS_ID, BOS_ID, UNK_ID)
+    if ids != wanted:
+        raise UserError(
+            f"{name}: its ids of pad, eos, bos and unk are {ids}, but must be {wanted}; "
+            "train it with --pad_id=0 --eos_id=1 --bos_id=2 --unk_id=3"
+        )
+    return processor
+
+
+def train_tokenizer(pairs: PairSource, config: TokenizerConfig) -> list[bytes]:
+    """Trains on (source, target) pairs: one serialized model if joint, else one for each side.
+
+    Of a corpus above TRAINING_PAIRS, evenly spaced pairs are used. The same pairs always give the same bytes.
+
+    Raises:
+      UserError: the corpus cannot fill, or does not fit, the vocabulary.
+    """
+    if config.joint:
+        return [_train((line for pair in _spread(pairs) for line in pair), config, "")]
+    return [
+        _train((pair[side] for pair in _spread(pairs)), config, f"{('source', 'target')[side]} side: ")
+        for side in (0, 1)
+    ]
+
+
+def _spread(pairs: PairSource) -> Iterator[Pair]:
+    stride = max(1, len(pairs) / TRAINING_PAIRS)
+    return (pairs[int(i * stride)] for i in range(min(len(pairs), TRAINING_PAIRS)))
+
+
+def _train(lines: Iterable[str], config: TokenizerConfig, which: str) -> bytes:
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type=config.kind,
+            vocab_size=config.vocab_size,
+            character_coverage=config.character_coverage,
+            byte_fallback=config.byte_fallback,
+            normalization_rule_name="nmt_nfkc_cf" if config.lowercase else "nmt_nfkc",
+            pad_id=PAD_ID,
+            eos_id=EOS_ID,
+            bos_id=BOS_ID,
+            unk_id=UNK_ID,
+            num_threads=TRAINING_THREADS,
+            max_sentence_length=1 << 20,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise UserError(which + _explain(str(error), config)) from error
+    return model.getvalue()
+
+
+def _explain(error: str, config: TokenizerConfig) -> str:
+    """SentencePiece's complaint about the vocabulary size, as a sentence with the size that works."""
+    size = f"tokenizer.vocab_size {config.vocab_size}"
+    if found := re.search(r"<= (\d+)", error):
+        return f"{size} is larger than the corpus supports; the largest that works is {found[1]}"
+    if found := re.search(r"required_chars\. \d+ vs (\d+)", error):
+        return f"{size} is too small for the characters of the corpus; the smallest that works is {int(found[1]) + 1}"
+    return f"SentencePiece cannot train on this corpus: {error.strip()}"

@@ -1,0 +1,1 @@
+"""What a run stands on: devices, compilation, its folder, its checkpoints, its interruption."""

@@ -1,0 +1,203 @@
+"""Checkpoints on disk: Orbax stores the arrays, and a SHA-256 of every leaf decides whether a step counts.
+
+A step is a folder `<step>/` with the items params, training (optimizer and counters) and record (JSON: position in the
+data, clock, digests). Orbax writes it under another name and renames it, so a killed save leaves nothing that looks
+like a step; but it loads a flipped byte without a word, and a kill while it deletes an old step leaves half of it under
+its own name. Hence the digests, and the rule that a folder without its commit mark is no step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from configs.errors import UserError
+
+COMMIT_MARK = "commit_success.txt"
+log = logging.getLogger(__name__)
+
+
+class UnsoundCheckpoint(Exception):
+    """A step that cannot be read, or whose arrays are not those that were saved."""
+
+
+def digests(item: str, tree: Any) -> dict[str, str]:
+    """SHA-256 of each leaf's type, shape and bytes, by path."""
+    result = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        array = np.ascontiguousarray(jax.device_get(leaf))
+        digest = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes() if array.ndim == 0 else array.data.cast("B") if array.size else b"")
+        result[item + jax.tree_util.keystr(path)] = digest.hexdigest()
+    return result
+
+
+def digest_of(tree: Any) -> str:
+    """One SHA-256 for a whole tree."""
+    return hashlib.sha256(repr(sorted(digests("", tree).items())).encode()).hexdigest()
+
+
+def saved_steps(directory: Path) -> list[int]:
+    """Steps that are complete on disk, oldest first."""
+    if not directory.is_dir():
+        return []
+    return sorted(
+        int(path.name) for path in directory.iterdir() if path.name.isdigit() and (path / COMMIT_MARK).exists()
+    )
+
+
+def read_record(directory: Path, step: int) -> dict[str, Any]:
+    """The JSON that was saved with a step.
+
+    Raises:
+      UnsoundCheckpoint: it cannot be read.
+    """
+    try:
+        return ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(directory / str(step) / "record")
+    except Exception as error:  # Orbax raises a dozen types, from KeyError to UnicodeDecodeError, for a damaged file
+        raise UnsoundCheckpoint(f"its record cannot be read ({type(error).__name__})") from error
+
+
+def restore_item(directory: Path, step: int, item: str, template: Any, record: dict[str, Any]) -> Any:
+    """The arrays of an item, shaped, typed and placed like the template.
+
+    Raises:
+      UnsoundCheckpoint: they cannot be read, or are not those that were saved.
+    """
+    try:
+        tree = ocp.Checkpointer(ocp.StandardCheckpointHandler()).restore(
+            directory / str(step) / item, args=ocp.args.StandardRestore(template)
+        )
+    except Exception as error:
+        raise UnsoundCheckpoint(f"its {item} cannot be read ({type(error).__name__})") from error
+    for leaf, digest in digests(item, tree).items():
+        if record["digests"].get(leaf) != digest:
+            raise UnsoundCheckpoint(f"{leaf} is not what was saved (SHA-256 differs)")
+    return tree
+
+
+def load_params(directory: Path, which: str, template: Any) -> tuple[int, Any]:
+    """The parameters of a checkpoint and its step.
+
+    Args:
+      which: "best" by validation BLEU (the newest, where no validation was made), "last", or a step's number. Instead
+        of a damaged best or last step the newest sound one is taken, and named in the log.
+
+    Raises:
+      UserError: there is no such checkpoint, or it is damaged.
+    """
+    steps = saved_steps(directory)
+    there = ", ".join(map(str, steps)) or "none"
+    if which not in ("best", "last") and not which.isdigit():
+        raise UserError(f'--checkpoint must be best, last or the number of a step, got "{which}" (there: {there})')
+    if not steps or (which.isdigit() and int(which) not in steps):
+        raise UserError(f"{directory}: no checkpoint {which if steps else ''}; there: {there}".replace(" ;", ";"))
+    for step in [int(which)] if which.isdigit() else _candidates(directory, steps, which):
+        try:
+            return step, restore_item(directory, step, "params", template, read_record(directory, step))
+        except UnsoundCheckpoint as error:
+            log.warning("checkpoint %d is damaged and not used: %s", step, error)
+    raise UserError(f"{directory}: checkpoint {which} is damaged and cannot be used; there: {there}")
+
+
+def _candidates(directory: Path, steps: Sequence[int], which: str) -> list[int]:
+    newest_first = list(reversed(steps))
+    for step in newest_first if which == "best" else []:
+        try:
+            best = read_record(directory, step)["best_step"]
+        except UnsoundCheckpoint:
+            continue
+        return ([best] if best in steps else []) + newest_first
+    return newest_first
+
+
+class Checkpoints:
+    """The checkpoints of a run being trained: saved in the background, the newest few and the best kept."""
+
+    def __init__(self, directory: Path, keep: int):
+        self._directory = directory
+        self._retention = _NewestAndBest(keep)
+        self._manager = ocp.CheckpointManager(
+            directory.absolute(),
+            options=ocp.CheckpointManagerOptions(preservation_policy=self._retention, cleanup_tmp_directories=True),
+        )
+
+    def save(self, step: int, params: Any, training: Any, record: dict[str, Any], best_step: int | None) -> None:
+        """Copies the arrays and returns; they are written while the run goes on."""
+        self._manager.wait_until_finished()
+        self._retention.best_step = best_step
+        record = record | {
+            "step": step,
+            "best_step": best_step,
+            "digests": digests("params", params) | digests("training", training),
+        }
+        items = ocp.args.Composite(
+            params=ocp.args.StandardSave(params),
+            training=ocp.args.StandardSave(training),
+            record=ocp.args.JsonSave(record),
+        )
+        if step in self._manager.all_steps():  # saved by an interrupted validation, now with its result
+            self._manager.delete(step)
+        self._manager.save(step, args=items, force=True)
+
+    def restore_newest(self, params: Any, training: Any) -> tuple[Any, Any, dict[str, Any]] | None:
+        """The newest sound step's params, training and record, or None where nothing was saved yet.
+
+        Args:
+          params, training: templates of jax.ShapeDtypeStruct with shardings.
+
+        Raises:
+          UserError: there are steps, but none is sound. Nothing is deleted.
+        """
+        steps = saved_steps(self._directory)
+        for step in reversed(steps):
+            try:
+                record = read_record(self._directory, step)
+                found = tuple(
+                    restore_item(self._directory, step, item, template, record)
+                    for item, template in (("params", params), ("training", training))
+                )
+            except UnsoundCheckpoint as error:
+                log.warning("checkpoint %d is damaged and not used: %s", step, error)
+                continue
+            self._set_aside([later for later in steps if later > step])
+            return *found, record
+        if steps:
+            raise UserError(f"{self._directory}: none of its checkpoints is sound; nothing was deleted")
+        return None
+
+    def close(self) -> None:
+        """Waits until everything is on disk."""
+        self._manager.close()
+
+    def _set_aside(self, steps: Sequence[int]) -> None:
+        """Renames damaged steps, since the run will come to these steps again."""
+        for step in steps:
+            (self._directory / str(step)).rename(self._directory / f"damaged-{step}")
+        if steps:
+            self._manager.reload()
+
+
+class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
+    """Keeps the newest few steps and the best one."""
+
+    def __init__(self, keep: int):
+        self.keep = keep
+        self.best_step: int | None = None
+
+    def should_preserve(
+        self,
+        checkpoints: Sequence[ocp.checkpoint_managers.PolicyCheckpointInfo],
+        *,
+        context: ocp.checkpoint_managers.PreservationContext,
+    ) -> list[bool]:
+        del context
+        newest = {info.step for info in sorted(checkpoints, key=lambda info: info.step)[-self.keep :]}
+        return [info.step in newest or info.step == self.best_step for info in checkpoints]

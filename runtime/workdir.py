@@ -1,0 +1,78 @@
+"""A run's folder: its resolved config, tokenizer, metrics and checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from configs.errors import UserError
+
+
+class Workdir:
+    """The files of one run. Only `create` and the write methods change anything on disk."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def check_creatable(self) -> None:
+        """Raises UserError where the folder cannot be made or written; leaves nothing behind."""
+        existing = next(path for path in [self.path, *self.path.absolute().parents] if path.exists())
+        if not existing.is_dir():
+            raise UserError(f"{existing}: not a directory; choose another --workdir")
+        try:
+            tempfile.TemporaryFile(dir=existing).close()
+        except OSError as error:
+            raise UserError(f"{existing}: cannot be written ({error.strerror}); choose another --workdir") from error
+
+    def create(self) -> None:
+        """Makes the folder."""
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file so that it is there whole or not at all."""
+        temporary = self.path / f".{name}.{os.getpid()}"
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path / name)
+
+    def append_metrics(self, lines: Iterable[dict[str, Any]]) -> None:
+        """Adds one JSON object a line to metrics.jsonl; on disk when it returns."""
+        with open(self.metrics, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The objects of metrics.jsonl; a last line cut off by a crash is not one."""
+        if not self.metrics.exists():
+            return []
+        with open(self.metrics, encoding="utf-8", errors="replace") as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+
+    def cut_metrics(self, step: int, validated: int) -> None:
+        """Drops the lines of steps after `step` and of validations after `validated`: they will be made again."""
+        if self.metrics.exists():
+            kept = [
+                line
+                for line in self.read_metrics()
+                if line["step"] <= (validated if "validation_loss" in line else step)
+            ]
+            self.write(self.metrics.name, "".join(json.dumps(line) + "\n" for line in kept).encode())

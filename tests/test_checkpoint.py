@@ -1,0 +1,180 @@
+"""Checkpoints on disk: retention, damage of every kind, processes killed while they save."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from runtime.checkpoint import COMMIT_MARK, Checkpoints, digest_of, load_params, saved_steps
+from tests.conftest import ROOT
+
+
+def params(step):
+    return {"layers": [{"w": jax.random.normal(jax.random.key(step), (61, 53))}], "b": jnp.arange(7.0) + step}
+
+
+def training(step):
+    return ({"mu": jax.random.normal(jax.random.key(-step), (61, 53))}, jnp.int32(step))
+
+
+def template(tree):
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), tree)
+
+
+def save(directory, steps, best=None, keep=2):
+    checkpoints = Checkpoints(directory, keep)
+    for step in steps:
+        checkpoints.save(step, params(step), training(step), {"clock": {"step": step}}, best)
+    checkpoints.close()
+
+
+def restore(directory):
+    checkpoints = Checkpoints(directory, 2)
+    found = checkpoints.restore_newest(template(params(0)), template(training(0)))
+    checkpoints.close()
+    return found
+
+
+def test_what_is_saved_comes_back(tmp_path):
+    save(tmp_path, [5])
+    found, (optimizer, step), record = restore(tmp_path)
+    assert digest_of(found) == digest_of(params(5)) != digest_of(params(6))
+    np.testing.assert_array_equal(optimizer["mu"], training(5)[0]["mu"])
+    assert step == record["clock"]["step"] == 5
+
+
+def test_nothing_saved_is_none(tmp_path):
+    assert restore(tmp_path / "new") is None
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+    save(tmp_path, [10, 20, 30, 40, 50], best=20)
+    assert saved_steps(tmp_path) == [20, 40, 50]
+    save(tmp_path, [60], best=50)
+    assert saved_steps(tmp_path) == [50, 60]
+
+
+def test_a_step_saved_again_is_replaced(tmp_path):
+    save(tmp_path, [5])
+    checkpoints = Checkpoints(tmp_path, 2)
+    checkpoints.save(5, params(7), training(5), {}, 5)
+    checkpoints.close()
+    assert digest_of(restore(tmp_path)[0]) == digest_of(params(7))
+
+
+def largest_file(folder):
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "truncated": lambda step: largest_file(step / "params").write_bytes(
+        largest_file(step / "params").read_bytes()[:40]
+    ),
+    "emptied": lambda step: largest_file(step / "params").write_bytes(b""),
+    "flipped byte in params": lambda step: flip(largest_file(step / "params")),
+    "flipped byte in optimizer": lambda step: flip(largest_file(step / "training")),
+    "missing file": lambda step: largest_file(step / "params").unlink(),
+    "missing item": lambda step: shutil.rmtree(step / "training"),
+    "damaged record": lambda step: flip(largest_file(step / "record")),
+    "half deleted": lambda step: (step / COMMIT_MARK).unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_step_is_named_and_the_one_before_is_used(tmp_path, damage, caplog):
+    save(tmp_path, [10, 20])
+    DAMAGES[damage](tmp_path / "20")
+    found, _, record = restore(tmp_path)
+    assert record["clock"]["step"] == 10
+    assert digest_of(found) == digest_of(params(10))
+    if damage != "half deleted":  # that was being deleted anyway
+        assert "checkpoint 20 is damaged" in caplog.text
+        assert (tmp_path / "damaged-20").is_dir()
+    save(tmp_path, [20])
+    assert restore(tmp_path)[2]["clock"]["step"] == 20
+
+
+def test_no_sound_step_is_an_error_and_deletes_nothing(tmp_path):
+    save(tmp_path, [10, 20])
+    for step in ("10", "20"):
+        flip(largest_file(tmp_path / step / "params"))
+    with pytest.raises(UserError, match="none of its checkpoints is sound; nothing was deleted"):
+        restore(tmp_path)
+    assert saved_steps(tmp_path) == [10, 20]
+
+
+def test_parameters_by_best_last_and_number(tmp_path):
+    save(tmp_path, [10, 20, 30], best=10)
+    shape = template(params(0))
+    for which, step in (("best", 10), ("last", 30), ("20", 20)):
+        if step in saved_steps(tmp_path):
+            found, tree = load_params(tmp_path, which, shape)
+            assert found == step
+            assert digest_of(tree) == digest_of(params(step))
+
+
+def test_a_missing_step_names_those_there(tmp_path):
+    save(tmp_path, [10, 20])
+    shape = template(params(0))
+    with pytest.raises(UserError, match="no checkpoint 15; there: 10, 20"):
+        load_params(tmp_path, "15", shape)
+    with pytest.raises(UserError, match='best, last or the number of a step, got "newest"'):
+        load_params(tmp_path, "newest", shape)
+    with pytest.raises(UserError, match="no checkpoint; there: none"):
+        load_params(tmp_path / "other", "best", shape)
+
+
+def test_a_damaged_best_gives_way_to_the_newest_sound_but_a_named_step_does_not(tmp_path, caplog):
+    save(tmp_path, [10, 20, 30], best=10)
+    flip(largest_file(tmp_path / "10" / "params"))
+    shape = template(params(0))
+    assert load_params(tmp_path, "best", shape)[0] == 30
+    assert "checkpoint 10 is damaged" in caplog.text
+    with pytest.raises(UserError, match="checkpoint 10 is damaged"):
+        load_params(tmp_path, "10", shape)
+
+
+def test_another_shape_is_refused(tmp_path):
+    save(tmp_path, [10])
+    with pytest.raises(UserError):
+        load_params(tmp_path, "last", template(params(0) | {"b": jnp.arange(8.0)}))
+
+
+SAVER = """
+import sys, jax.numpy as jnp
+from pathlib import Path
+from runtime.checkpoint import Checkpoints
+checkpoints = Checkpoints(Path(sys.argv[1]), 2)
+for step in range(1, 1000):
+    params = {"w": jnp.full((300, 1000), float(step))}
+    checkpoints.save(step, params, (jnp.int32(step),), {}, None)
+    print(step, flush=True)
+"""
+
+
+def test_a_killed_save_never_leaves_a_half_checkpoint_that_loads(tmp_path):
+    shape = {"w": jnp.zeros((300, 1000))}
+    for wait in (0.02, 0.11, 0.23):
+        process = subprocess.Popen([sys.executable, "-c", SAVER, tmp_path], stdout=subprocess.PIPE, cwd=ROOT)
+        for _ in range(3):
+            process.stdout.readline()
+        time.sleep(wait)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        step, tree = load_params(tmp_path, "last", template(shape))
+        assert (tree["w"] == step).all()
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()

@@ -1,0 +1,127 @@
+"""Config files and command lines: precedence, round trips, and one sentence for every mistake."""
+
+import pytest
+
+from configs.errors import UserError
+from configs.loading import read_config, refused_differences, to_toml, with_absolute_paths
+from configs.schema import Config, Section
+from train import resolve_config
+
+
+def write(tmp_path, text):
+    path = tmp_path / "c.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[model]\nnum_heds = 4", ["unknown option model.num_heds", "did you mean model.num_heads?"]),
+        ("[modle]\nnum_heads = 4", ["unknown option modle", "did you mean model?"]),
+        ("[model]\nnum_heads = 0", ["model.num_heads", "greater than or equal to 1", "got 0"]),
+        ('[model]\nnum_heads = "4"', ["model.num_heads", "valid integer", 'got "4"']),
+        ("[model]\nnum_heads = true", ["model.num_heads", "valid integer"]),
+        ("[model]\nnum_heads = 3", ["num_heads must divide embed_dim", "3 heads for a width of 256"]),
+        ('[model]\nnorm = "mid"', ["model.norm", "'pre' or 'post'", 'got "mid"']),
+        ("[optimizer]\npeak_lr = nan", ["optimizer.peak_lr", "finite"]),
+        ("[optimizer]\npeak_lr = -1", ["optimizer.peak_lr", "greater than 0", "got -1"]),
+        ("[optimizer]\nweight_decay = 0.1", ["weight_decay 0.1 has no effect", "adamw"]),
+        ('[optimizer]\nschedule = "cosine"\nwarmup_steps = 20000', ["warmup_steps must be below training.num_steps"]),
+        ("[training]\ntokens_per_batch = 64", ["tokens_per_batch must be at least data.row_length", "got 64 for 128"]),
+        ("[data]\nrow_length = 512", ["data.row_length 512 exceeds model.max_length 256"]),
+        ("[tokenizer]\njoint = false", ["tied_embeddings", "tokenizer.joint"]),
+        ("[devices.mesh]\ndata = 0", ["devices.mesh", "got 0"]),
+        ("[data\nname = 3", ["not valid TOML", "line 1"]),
+        (b"[data]\n# caf\xe9", ["line 2", "not valid UTF-8"]),
+        ("a = " + "[" * 5000, ["not valid TOML", "nested"]),
+    ],
+)
+def test_a_bad_config_file_gives_one_sentence(tmp_path, text, words):
+    path = write(tmp_path, text)
+    with pytest.raises(UserError) as caught:
+        read_config(path)
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert "\n" not in message
+    if "nested" in words:
+        assert any(word in message for word in words)
+    else:
+        assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("", ["--workdir is required"]),
+        ("--workdir", ["--workdir", "expected one argument"]),
+        ("--workdir W", ["has no config.toml yet", "--config"]),
+        ("--workdir W --config missing.toml", ["missing.toml", "No such file"]),
+        (
+            "--workdir W --config C --model.num-layerz 2",
+            ["unknown option --model.num-layerz", "did you mean --model."],
+        ),
+        ("--workdir W --config C --num-steps 2", ["unknown option --num-steps", "did you mean --training.num-steps?"]),
+        ("--workdir W --config C stray", ['unexpected argument "stray"']),
+        ("--workdir W --config C --training.num-steps x", ["--training.num-steps", "'x'"]),
+        ("--workdir W --config C --training.num-steps 0", ["training.num_steps", "greater than or equal to 1, got 0"]),
+        ("--workdir W --config C --model.dropout-rate 1.0", ["model.dropout_rate", "less than 1, got 1.0"]),
+        ("--workdir W --config C --model.num-heads 3", ["num_heads must divide embed_dim"]),
+        ("--workdir W --config C --tokenizer.kind word", ["--tokenizer.kind", "'unigram', 'bpe'"]),
+        ("--workdir W --config C --devices.mesh.data 0", ["devices.mesh", "got 0"]),
+    ],
+)
+def test_a_bad_command_line_gives_one_sentence(tmp_path, arguments, words):
+    config = str(write(tmp_path, ""))
+    argv = [{"W": str(tmp_path / "w"), "C": config}.get(word, word) for word in arguments.split()]
+    with pytest.raises(UserError) as caught:
+        resolve_config(argv)
+    assert "\n" not in str(caught.value)
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert not (tmp_path / "w").exists()
+
+
+def test_later_ones_win_defaults_file_command_line(tmp_path):
+    path = write(tmp_path, "[training]\nnum_steps = 7\nseed = 3\n[devices]\nmesh = {data = 1}")
+    argv = ["--config", str(path), "--workdir", str(tmp_path / "w"), "--training.num_steps", "9", "--tokenizer.joint", "False",
+            "--model.tied-embeddings", "none", "--data.directory", "somewhere"]  # fmt: skip
+    config, workdir = resolve_config(argv)
+    assert workdir == tmp_path / "w"
+    assert (config.training.num_steps, config.training.seed, config.training.log_every) == (9, 3, 50)
+    assert config.devices.mesh.data == 1
+    assert config.tokenizer.joint is False
+    assert config.data.directory is not None
+    assert config.data.directory.is_absolute()
+
+
+def test_a_written_config_reads_back_equal(tmp_path):
+    config = with_absolute_paths(Config.model_validate({"data": {"directory": "x"}, "training": {"num_epochs": 2.5}}))
+    assert read_config(write(tmp_path, to_toml(config))) == config
+
+
+def test_a_resumed_run_may_change_length_logging_devices_and_paths_but_nothing_else():
+    saved = Config()
+    allowed = {
+        "data": {"directory": "/elsewhere", "train_source": "/a", "cache_directory": "/b"},
+        "training": {"num_steps": 5, "log_every": 1, "eval_every": 2, "checkpoint_every": 3},
+        "devices": {"precision": "bfloat16", "mesh": {"data": 2}},
+    }
+    assert refused_differences(saved, Config.model_validate(allowed)) == []
+    changed = Config.model_validate({"model": {"num_heads": 8}, "training": {"seed": 2}, "data": {"name": "text"}})
+    assert refused_differences(saved, changed) == [
+        "data.name: phrasebook in the workdir, now text",
+        "model.num_heads: 4 in the workdir, now 8",
+        "training.seed: 1 in the workdir, now 2",
+    ]
+
+
+def test_every_option_is_documented_and_has_a_default():
+    def check(section: type[Section]):
+        for name, field in section.model_fields.items():
+            if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+                check(field.annotation)
+            else:
+                assert field.description, f"{section.__name__}.{name} has no docstring"
+                assert not field.is_required()
+
+    check(Config)

@@ -1,0 +1,155 @@
+"""Loss, schedules and the training step against independent computations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from configs.schema import Config, DevicesConfig, OptimizerConfig
+from data.batch import unpacked
+from model.transformer import initial_params, structure
+from runtime.devices import make_mesh
+from training.loss import cross_entropy
+from training.optimizer import learning_rate
+from training.step import initial_state, make_train_step
+
+
+def test_cross_entropy_equals_optax_and_counts_no_padding():
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 7)), jnp.float32)
+    targets = jnp.array([[4, 5, 1, 0, 0], [6, 1, 0, 0, 0], [2, 3, 4, 5, 1]])
+    total, count = cross_entropy(logits, targets, 0.1)
+    smoothed = optax.smooth_labels(jax.nn.one_hot(targets, 7), 0.1)
+    expected = optax.softmax_cross_entropy(logits, smoothed)[targets != 0]
+    assert count == 10
+    np.testing.assert_allclose(total, expected.sum(), rtol=1e-6)
+    changed, _ = cross_entropy(logits.at[0, 3:].add(9.0), targets, 0.1)
+    assert changed == total
+
+
+def test_cross_entropy_by_hand():
+    """Two tokens, V = 4, uniform logits: ln 4 each, with and without smoothing."""
+    for smoothing in (0.0, 0.1):
+        total, count = cross_entropy(jnp.zeros((1, 3, 4)), jnp.array([[3, 1, 0]]), smoothing)
+        np.testing.assert_allclose(total / count, np.log(4), rtol=1e-6)
+
+
+def rates(schedule, steps, **options):
+    config = OptimizerConfig(peak_lr=0.5, warmup_steps=4, schedule=schedule, **options)
+    return [float(learning_rate(config, 12, jnp.array(step))) for step in steps]
+
+
+def test_schedules_by_hand():
+    np.testing.assert_allclose(rates("inverse_sqrt", [1, 2, 4, 16, 64]), [0.125, 0.25, 0.5, 0.25, 0.125], rtol=1e-6)
+    np.testing.assert_allclose(rates("cosine", [1, 4, 8, 12, 13]), [0.125, 0.5, 0.25, 0.0, 0.0], atol=1e-7)
+    np.testing.assert_allclose(rates("constant", [1, 4, 100]), [0.125, 0.5, 0.5], rtol=1e-6)
+    no_warmup = OptimizerConfig(peak_lr=0.5, warmup_steps=0, schedule="constant")
+    assert learning_rate(no_warmup, 12, jnp.array(1)) == 0.5
+
+
+def tiny_config(**sections) -> Config:
+    base = {
+        "data": {"row_length": 8},
+        "model": {"num_encoder_layers": 1, "num_decoder_layers": 1, "embed_dim": 12, "num_heads": 2, "mlp_dim": 17,
+                  "max_length": 8, "dropout_rate": 0.0},
+        "optimizer": {"warmup_steps": 4, "peak_lr": 0.01},
+        "training": {"tokens_per_batch": 48, "num_steps": 12},
+    }  # fmt: skip
+    for name, section in sections.items():
+        base[name] = base[name] | section
+    return Config.model_validate(base)
+
+
+@pytest.fixture
+def batch():
+    """Six rows with pairs of different lengths, so that parts of a batch hold different numbers of tokens."""
+    rng = np.random.default_rng(3)
+    sides = [
+        [[*rng.integers(4, 19, size=n).tolist(), 1] for n in lengths]
+        for lengths in ((5, 2, 7, 1, 4, 3), (7, 1, 2, 6, 3, 1))
+    ]
+    return unpacked(*sides, rows=6, length=8)
+
+
+def take_steps(config, batch, count, params=None):
+    graphdef, _ = structure(config.model, 19, 19)
+    if params is None:
+        params = initial_params(config.model, 19, 19, jax.random.key(0))
+    state = initial_state(jax.tree.map(jnp.array, params), config)
+    step = make_train_step(graphdef, config, config.training.num_steps, make_mesh(DevicesConfig()))
+    metrics = None
+    for _ in range(count):
+        state, metrics = step(state, jax.tree.map(jnp.asarray, batch))
+    return state, metrics
+
+
+def largest_difference(a, b):
+    return max(jax.tree.leaves(jax.tree.map(lambda x, y: float(jnp.abs(x - y).max()), a, b)))
+
+
+def test_a_step_equals_optax_by_itself(batch):
+    config = tiny_config(optimizer={"clip_norm": 0.05})
+    graphdef, _ = structure(config.model, 19, 19)
+    params = initial_params(config.model, 19, 19, jax.random.key(0))
+    from flax import nnx
+
+    def mean_loss(params):
+        logits, _ = nnx.merge(graphdef, params)(jnp.asarray(batch.source), jnp.asarray(batch.target_in))
+        losses = optax.softmax_cross_entropy(logits, optax.smooth_labels(jax.nn.one_hot(batch.target_out, 19), 0.1))
+        return losses[batch.target_out != 0].mean()
+
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(0.05), optax.adam(lambda count: 0.01 * (count + 1) / 4, b1=0.9, b2=0.98, eps=1e-9)
+    )
+    expected, opt_state = params, optimizer.init(params)
+    for _ in range(3):
+        updates, opt_state = optimizer.update(jax.grad(mean_loss)(expected), opt_state)
+        expected = optax.apply_updates(expected, updates)
+    state, metrics = take_steps(config, batch, 3)
+    assert largest_difference(state.params, expected) < 2e-5
+    assert metrics.tokens == 26
+    np.testing.assert_allclose(metrics.learning_rate, 0.0075, rtol=1e-6)
+
+
+def test_accumulation_equals_the_big_batch(batch):
+    whole, metrics = take_steps(tiny_config(), batch, 1)
+    for parts in (2, 3, 6):
+        accumulated, same = take_steps(tiny_config(training={"accumulation_steps": parts}), batch, 1)
+        np.testing.assert_allclose(same.loss, metrics.loss, rtol=1e-6)
+        np.testing.assert_allclose(same.gradient_norm, metrics.gradient_norm, rtol=1e-5)
+        moments = (accumulated.optimizer[1].mu, whole.optimizer[1].mu)
+        assert largest_difference(*moments) < 1e-7
+
+
+def test_adamw_decays_matrices_only(batch):
+    plain, _ = take_steps(tiny_config(), batch, 1)
+    decayed, _ = take_steps(tiny_config(optimizer={"name": "adamw", "weight_decay": 0.5}), batch, 1)
+    start = initial_params(tiny_config().model, 19, 19, jax.random.key(0))
+    rate = 0.01 / 4
+    np.testing.assert_allclose(
+        decayed.params["target_embedding"], plain.params["target_embedding"] - rate * 0.5 * start["target_embedding"],
+        atol=1e-7,
+    )  # fmt: skip
+    np.testing.assert_array_equal(decayed.params["encoder_norm"]["scale"], plain.params["encoder_norm"]["scale"])
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_counted(batch):
+    config = tiny_config()
+    params = initial_params(config.model, 19, 19, jax.random.key(0))
+    broken = params | {"target_embedding": params["target_embedding"].at[5, 0].set(jnp.nan)}
+    state, metrics = take_steps(config, batch, 2, broken)
+    assert state.step == 2
+    assert state.skipped == state.skipped_in_a_row == metrics.skipped_in_a_row == 2
+    np.testing.assert_array_equal(state.params["encoder_norm"]["scale"], params["encoder_norm"]["scale"])
+    assert not np.isfinite(metrics.loss)
+    sound, metrics = take_steps(config, batch, 2, params)
+    assert sound.skipped == metrics.skipped_in_a_row == 0
+
+
+def test_dropout_is_a_function_of_seed_and_step(batch):
+    config = tiny_config(model={"dropout_rate": 0.3})
+    first, _ = take_steps(config, batch, 2)
+    again, _ = take_steps(config, batch, 2)
+    other, _ = take_steps(tiny_config(model={"dropout_rate": 0.3}, training={"seed": 2}), batch, 2)
+    assert largest_difference(first.params, again.params) == 0.0
+    assert largest_difference(first.params, other.params) > 1e-4

@@ -1,0 +1,81 @@
+"""Trains a translator: config -> training loop. See --help for every option."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.command import main
+from configs.errors import UserError
+from configs.loading import (
+    CONFIG_NAME,
+    options_of,
+    parse,
+    read_config,
+    refused_differences,
+    with_absolute_paths,
+)
+from configs.schema import Config
+
+
+class TrainCommand(Config):
+    """Options of train.py: those of the config, and where it is and goes."""
+
+    workdir: Path
+    """Folder of the run: it is made, or gone on with where it holds checkpoints."""
+    config: Path | None = None
+    """TOML file with what differs from the defaults; not needed where the workdir has its config."""
+
+
+def resolve_config(argv: Sequence[str]) -> tuple[Config, Path]:
+    """The config of a run and its workdir. Later ones win: defaults, workdir or config file, command line.
+
+    Raises:
+      UserError: a bad option, or a config that differs from what the workdir was made with.
+    """
+    workdir, config_file = options_of(argv, "workdir", "config")
+    if "--help" in argv or "-h" in argv:
+        parse(TrainCommand, ["--help"], default=None, description=TRAIN_HELP)
+    if not workdir:
+        raise UserError("--workdir is required: the folder of the run, for example --workdir checkpoints/tiny")
+    saved_file = Path(workdir) / CONFIG_NAME
+    saved = read_config(saved_file) if saved_file.exists() else None
+    if not config_file and not saved:
+        raise UserError(f"{workdir} has no {CONFIG_NAME} yet: give one with --config, for example configs/tiny.toml")
+    base = read_config(Path(config_file)) if config_file else saved
+    assert base is not None
+    fields = {name: getattr(base, name) for name in Config.model_fields}
+    default = TrainCommand(**fields, workdir=Path(workdir), config=Path(config_file) if config_file else None)
+    command = parse(TrainCommand, argv, default=default, description=TRAIN_HELP)
+    config = with_absolute_paths(Config(**{name: getattr(command, name) for name in Config.model_fields}))
+    if saved and (differences := refused_differences(saved, config)):
+        raise UserError(
+            f"{workdir} was made with another config: {'; '.join(differences)}. "
+            "Choose another --workdir, or leave these as they were"
+        )
+    return config, Path(workdir)
+
+
+TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoints goes on from the newest one."
+
+
+def train(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    config, workdir = resolve_config(argv)
+    from runtime.compilation import start_counting  # after the arguments: a wrong one is answered at once
+    from runtime.devices import select_platform
+    from runtime.interruption import Interruption
+    from runtime.workdir import Workdir
+    from training.loop import Run
+    from training.preparation import prepare
+
+    interruption = Interruption().install()
+    Workdir(workdir).check_creatable()
+    select_platform(config.devices.platform)
+    compilations = start_counting()
+    Run(prepare(config, workdir), workdir, interruption, compilations).train()
+
+
+if __name__ == "__main__":
+    sys.exit(main(train))

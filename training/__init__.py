@@ -1,0 +1,1 @@
+"""From batches to trained parameters: loss, optimizer, step, validation, loop."""

@@ -1,0 +1,295 @@
+"""The training run: resume, step, validate, save, until the end or a signal."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from configs.errors import Interrupted, RunError, UserError
+from configs.loading import CONFIG_NAME, to_toml
+from configs.schema import Config
+from data.batch import Batch
+from data.tokenizer import model_paths
+from model.transformer import initial_params, structure
+from runtime.checkpoint import Checkpoints
+from runtime.compilation import Compilations
+from runtime.devices import by_rows, compute_dtype, make_mesh, replicated
+from runtime.interruption import Interruption
+from runtime.workdir import Workdir
+from training.preparation import Preparation
+from training.recorder import Pace, Recorder, show_table
+from training.step import StepMetrics, TrainState, initial_state, make_train_step
+from training.validation import validate
+from translation.translator import Translator
+
+MOST_SKIPPED = 3  # steps in a row that may fail to be finite
+STEPS_IN_FLIGHT = 2  # the device is never idle, and a signal never waits for a long queue
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class Clock:
+    """What a run knows beside its arrays; saved with every checkpoint."""
+
+    step: int = 0
+    seconds: float = 0.0  # of training, over all processes that took part
+    pairs: int = 0  # sentence pairs seen
+    validated: int = 0  # the last step with a validation
+    best_bleu: float | None = None
+    best_step: int | None = None
+    validations_since_best: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _TakenStep:
+    """A step whose metrics are still on the device, with what the host knows of its batch."""
+
+    number: int
+    metrics: StepMetrics
+    epoch: float
+    real_tokens: float
+
+
+class Run:
+    """One training run in its workdir."""
+
+    def __init__(self, prepared: Preparation, path: Path, interruption: Interruption, compilations: Compilations):
+        config, tokenizer = prepared.config, prepared.tokenizer
+        self._config = config
+        self._prepared = prepared
+        self._interruption = interruption
+        self._compilations = compilations
+        self._mesh = _mesh_for(config)
+        sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
+        self._sizes = sizes
+        graphdef, _ = structure(config.model, *sizes, compute_dtype(config.devices))
+        self._train_step = make_train_step(graphdef, config, prepared.num_steps, self._mesh)
+        self._translator = Translator(graphdef, None, tokenizer, config.model)
+        self._workdir = Workdir(path)
+        self._workdir.create()
+        for file, model in zip(model_paths(path, joint=config.tokenizer.joint), prepared.tokenizer_models, strict=True):
+            self._workdir.write(file.name, model)
+        self._checkpoints = Checkpoints(self._workdir.checkpoints, config.training.keep_checkpoints)
+        self._batches = prepared.batches()
+        self._validation_pairs = prepared.validation_pairs()
+        self._clock = Clock()
+        self._saved: tuple[int, int] | None = None  # step and last validation of the newest checkpoint
+        self._taken: list[_TakenStep] = []
+        self._state = self._first_state()
+        self._workdir.write(CONFIG_NAME, to_toml(config).encode())
+
+    def train(self) -> None:
+        """Trains to the end, and shows what was reached.
+
+        Raises:
+          Interrupted: a signal came; the state is saved.
+          RunError: the loss stopped being finite.
+        """
+        if self._finished():
+            print(f"{self._workdir.path}: finished: {self._reached()}. Evaluate it with evaluate.py.")
+            self._checkpoints.close()
+            return
+        recorder = Recorder(self._workdir, self._clock.step, self._prepared.num_steps)
+        with recorder:
+            self._started = time.monotonic() - self._clock.seconds
+            self._interval_start, self._interval_tokens = time.monotonic(), 0
+            try:
+                self._go(recorder)
+            except Interrupted as interrupted:
+                self._write_taken(recorder)
+                self._save()
+                self._checkpoints.close()
+                message = f"step {self._clock.step} is saved; the same command goes on from there"
+                raise Interrupted(interrupted.signal_number, message) from None
+        self._checkpoints.close()
+        log.info("compiled %s", self._compilations)
+        self._show_result()
+
+    def _go(self, recorder: Recorder) -> None:
+        training = self._config.training
+        while True:
+            step = self._clock.step
+            done = self._finished()
+            if self._validation_pairs and (step % training.eval_every == 0 or done) and self._clock.validated != step:
+                self._write_taken(recorder)
+                self._validate(recorder)
+                done = self._finished()
+            if step and (done or step % training.checkpoint_every == 0 or self._clock.best_step == step):
+                self._write_taken(recorder)
+                self._save()
+            if done:
+                return
+            self._interruption.check()
+            self._take_step()
+            if self._clock.step % training.log_every == 0:
+                self._write_taken(recorder)
+
+    def _take_step(self) -> None:
+        batch = next(self._batches)
+        self._clock.step += 1
+        self._clock.pairs += int(batch.source_segments.max(axis=1).sum())
+        self._state, metrics = self._train_step(self._state, self._on_devices(batch))
+        epoch = self._clock.pairs / len(self._prepared.pairs)
+        real = (np.count_nonzero(batch.source) + np.count_nonzero(batch.target_out)) / (2 * batch.source.size)
+        self._taken.append(_TakenStep(self._clock.step, metrics, epoch, real))
+        if len(self._taken) > STEPS_IN_FLIGHT:
+            jax.block_until_ready(self._taken[-1 - STEPS_IN_FLIGHT].metrics.loss)
+
+    def _on_devices(self, batch: Batch) -> Batch:
+        rows = by_rows(self._mesh)
+        return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(rows, leaf), batch)
+
+    def _write_taken(self, recorder: Recorder) -> None:
+        """Writes the metrics of the steps taken since the last time; stops the run where they are not finite."""
+        if not self._taken:
+            return
+        fetched = jax.device_get([taken.metrics for taken in self._taken])
+        self._clock.seconds = time.monotonic() - self._started
+        elapsed = time.monotonic() - self._interval_start
+        pace = Pace(
+            sum(float(metrics.tokens) for metrics in fetched) / elapsed,
+            float(np.mean([taken.real_tokens for taken in self._taken])),
+        )
+        lines = [
+            _metrics_line(taken, metrics, pace, self._clock.seconds)
+            for taken, metrics in zip(self._taken, fetched, strict=True)
+        ]
+        failed = next((i for i, metrics in enumerate(fetched) if metrics.skipped_in_a_row >= MOST_SKIPPED), None)
+        recorder.steps(lines[: None if failed is None else failed + 1], pace)
+        for taken, metrics in zip(self._taken, fetched, strict=True):
+            if metrics.skipped_in_a_row:
+                log.warning("step %d skipped: its loss or gradient is not finite", taken.number)
+        if failed is not None:
+            raise RunError(self._diverged(lines[failed]))
+        self._taken.clear()
+        self._interval_start = time.monotonic()
+
+    def _diverged(self, line: dict[str, Any]) -> str:
+        return (
+            f"step {line['step']}: the loss or its gradient was not finite for {MOST_SKIPPED} steps in a row, at "
+            f"learning rate {line['learning_rate']:.2e}. Lower optimizer.peak_lr, raise optimizer.warmup_steps, or set "
+            f"optimizer.clip_norm; the last good checkpoint stays in {self._workdir.checkpoints}"
+        )
+
+    def _validate(self, recorder: Recorder) -> None:
+        clock, started = self._clock, time.monotonic()
+        translator = dataclasses.replace(self._translator, params=self._state.params)
+        found = validate(translator, self._validation_pairs, lambda _: self._interruption.check())
+        clock.validated = clock.step
+        best = clock.best_bleu is None or found.bleu > clock.best_bleu
+        if best:
+            clock.best_bleu, clock.best_step, clock.validations_since_best = found.bleu, clock.step, 0
+        else:
+            clock.validations_since_best += 1
+        recorder.validation(clock.step, found, time.monotonic() - started, best=best)
+        self._interval_start = time.monotonic()
+
+    def _finished(self) -> bool:
+        clock, patience = self._clock, self._config.training.patience
+        return clock.step >= self._prepared.num_steps or 0 < patience <= clock.validations_since_best
+
+    def _save(self) -> None:
+        version = (self._clock.step, self._clock.validated)
+        if self._saved == version or not self._clock.step:
+            return
+        record = {
+            "data": self._batches.state(),
+            "clock": dataclasses.asdict(self._clock),
+            "fingerprints": self._prepared.fingerprints,
+        }
+        params, training = _items(self._state)
+        self._checkpoints.save(self._clock.step, params, training, record, self._clock.best_step)
+        self._saved = version
+
+    def _first_state(self) -> TrainState:
+        """The newest sound checkpoint's state, with data and clock put where it was; else a fresh one."""
+        everywhere = replicated(self._mesh)
+
+        def initialize() -> TrainState:
+            key = jax.random.key(self._config.training.seed)
+            return initial_state(initial_params(self._config.model, *self._sizes, key), self._config)
+
+        template = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), jax.eval_shape(initialize)
+        )
+        found = self._checkpoints.restore_newest(*_items(template))
+        if found is None:
+            self._workdir.cut_metrics(0, 0)
+            return jax.jit(initialize, out_shardings=everywhere)()
+        params, (optimizer, step, skipped, in_a_row), record = found
+        _check_fingerprints(record["fingerprints"], self._prepared.fingerprints, self._workdir)
+        self._batches.restore(record["data"])
+        self._clock = Clock(**record["clock"])
+        self._saved = (self._clock.step, self._clock.validated)
+        self._workdir.cut_metrics(self._clock.step, self._clock.validated)
+        if not self._finished():
+            log.info("going on from step %d", self._clock.step)
+        return TrainState(params, optimizer, step, skipped, in_a_row)
+
+    def _reached(self) -> str:
+        clock = self._clock
+        early = ", stopped early" if clock.step < self._prepared.num_steps else ""
+        best = f", best validation BLEU {clock.best_bleu:.2f} at step {clock.best_step}" if clock.best_step else ""
+        return f"{clock.step:,} of {self._prepared.num_steps:,} steps{early}{best}"
+
+    def _show_result(self) -> None:
+        clock = self._clock
+        rows = {
+            "steps": f"{clock.step:,} of {self._prepared.num_steps:,}",
+            "epochs": f"{clock.pairs / len(self._prepared.pairs):.1f}",
+            "training time": f"{clock.seconds / 60:.1f} minutes",
+            "parameters": f"{sum(leaf.size for leaf in jax.tree.leaves(self._state.params)):,}",
+            "steps skipped": f"{int(self._state.skipped)}",
+        }
+        if clock.best_step:
+            rows["best validation BLEU"] = f"{clock.best_bleu:.2f} at step {clock.best_step:,} (greedy)"
+        show_table(str(self._workdir.path), rows)
+
+
+def _mesh_for(config: Config) -> Mesh:
+    mesh = make_mesh(config.devices)
+    rows = config.rows_per_batch // config.training.accumulation_steps
+    if rows % mesh.size:
+        raise UserError(
+            f"devices.mesh.data {mesh.size} does not divide the {rows} rows of data.row_length "
+            f"{config.data.row_length} that training.tokens_per_batch {config.training.tokens_per_batch} makes"
+        )
+    return mesh
+
+
+def _items(state: TrainState) -> tuple[Any, Any]:
+    """A state as the two items of a checkpoint."""
+    return state.params, (state.optimizer, state.step, state.skipped, state.skipped_in_a_row)
+
+
+def _check_fingerprints(saved: dict[str, str], wanted: dict[str, str], workdir: Workdir) -> None:
+    changed = [name for name in saved if saved[name] != wanted.get(name)]
+    if changed:
+        raise UserError(
+            f"{workdir.path}: its checkpoints were made with another {' and another '.join(changed)} "
+            "(the content differs); give the old files back, or choose another --workdir"
+        )
+
+
+def _metrics_line(taken: _TakenStep, metrics: StepMetrics, pace: Pace, seconds: float) -> dict[str, Any]:
+    loss, norm = float(metrics.loss), float(metrics.gradient_norm)
+    return {
+        "step": taken.number,
+        "loss": loss if math.isfinite(loss) else None,
+        "gradient_norm": norm if math.isfinite(norm) else None,
+        "learning_rate": float(metrics.learning_rate),
+        "tokens": int(metrics.tokens),
+        "epoch": round(taken.epoch, 4),
+        "real_tokens": round(taken.real_tokens, 4),
+        "skipped_in_a_row": int(metrics.skipped_in_a_row),
+        "tokens_per_second": round(pace.tokens_per_second, 1),
+        "seconds": round(seconds, 3),
+    }

@@ -1,0 +1,38 @@
+"""Learning-rate schedules and the optax chain; the learning rate is applied by the training step."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from configs.schema import OptimizerConfig
+
+
+def learning_rate(config: OptimizerConfig, num_steps: int, step: jax.Array) -> jax.Array:
+    """Learning rate of a step counted from 1: linear warm-up to the peak, then the schedule.
+
+    inverse_sqrt falls with the square root of the step (Vaswani et al. 2017, section 5.3, scaled to the peak), cosine
+    to 0 at num_steps, constant not at all.
+    """
+    step = jnp.asarray(step, jnp.float32)
+    warmup = max(1, config.warmup_steps)
+    rise = jnp.minimum(1.0, step / warmup)
+    if config.schedule == "inverse_sqrt":
+        return config.peak_lr * rise * jnp.sqrt(warmup / jnp.maximum(step, warmup))
+    if config.schedule == "cosine":
+        done = jnp.clip((step - warmup) / max(1, num_steps - warmup), 0.0, 1.0)
+        return config.peak_lr * rise * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
+    return config.peak_lr * rise
+
+
+def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Clipping and Adam's direction, to be multiplied by minus the learning rate."""
+    clip = optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
+    adam = optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)
+    decay = optax.add_decayed_weights(config.weight_decay, mask=_is_matrix)
+    return optax.chain(clip, adam, decay if config.weight_decay else optax.identity())
+
+
+def _is_matrix(params: optax.Params) -> optax.Params:
+    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)

@@ -1,0 +1,88 @@
+"""What a run tells: metrics.jsonl, a progress bar or plain lines on stderr, and the closing table on stdout."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from runtime.workdir import Workdir
+from training.validation import Validation
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How the steps since the last progress line went."""
+
+    tokens_per_second: float
+    real_tokens: float  # share of the batches' positions, both sides, that hold a token
+
+
+class Recorder:
+    """Writes metrics and shows progress; used as a context so that the terminal is left as it was."""
+
+    def __init__(self, workdir: Workdir, first_step: int, num_steps: int):
+        self._workdir = workdir
+        self._num_steps = num_steps
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("training", total=num_steps, completed=first_step, status="compiling")
+
+    def __enter__(self) -> Recorder:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def steps(self, lines: list[dict[str, Any]], pace: Pace) -> None:
+        """Writes a line for each step and shows the last."""
+        self._workdir.append_metrics(lines)
+        last = lines[-1]
+        rate, real = pace.tokens_per_second, pace.real_tokens
+        status = f"loss {last['loss']:.3f}  {rate:,.0f} target tokens/s  {real:.0%} real"
+        self._bar.update(self._task, completed=last["step"], status=status)
+        if not self._console.is_terminal:
+            left = (self._num_steps - last["step"]) * last["tokens"] / rate if rate else 0.0
+            log.info(
+                "step %d/%d  %s  learning rate %.2e  %s left",
+                last["step"], self._num_steps, status, last["learning_rate"], _duration(left),
+            )  # fmt: skip
+
+    def validation(self, step: int, found: Validation, seconds: float, *, best: bool) -> None:
+        """Writes a line for a validation and shows it with its samples."""
+        line = {"step": step, "validation_loss": found.loss, "validation_bleu": found.bleu, "seconds": seconds}
+        self._workdir.append_metrics([line])
+        note = ", the best so far" if best else ""
+        log.info("validation at step %d: loss %.3f, BLEU %.2f (greedy)%s", step, found.loss, found.bleu, note)
+        for sample in found.samples:
+            log.info("  source       %s", sample.source)
+            log.info("  reference    %s", sample.reference)
+            log.info("  translation  %s", sample.translation)
+
+
+def show_table(title: str, rows: dict[str, str]) -> None:
+    """Prints names and values on stdout."""
+    table = Table(title=title, show_header=False, title_justify="left")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

@@ -1,0 +1,114 @@
+"""One optimizer step: a pure function of state and batch, compiled once.
+
+A parts of an accumulated batch, R packed rows, L row length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from configs.schema import Config
+from data.batch import Batch
+from model.dropout import Dropout
+from runtime.devices import by_rows, replicated
+from training.loss import cross_entropy
+from training.optimizer import learning_rate, make_optimizer
+
+
+class TrainState(NamedTuple):
+    """Everything that a step changes. `step` counts the steps taken, those that were skipped included."""
+
+    params: Any
+    optimizer: Any
+    step: jax.Array
+    skipped: jax.Array
+    skipped_in_a_row: jax.Array
+
+
+class StepMetrics(NamedTuple):
+    """What a step reports, float32 and int32 scalars. The loss is the mean over the batch's real target tokens."""
+
+    loss: jax.Array
+    tokens: jax.Array
+    gradient_norm: jax.Array
+    learning_rate: jax.Array
+    skipped_in_a_row: jax.Array
+
+
+def initial_state(params: Any, config: Config) -> TrainState:
+    """The state before the first step."""
+    counters = (jnp.zeros((), jnp.int32) for _ in range(3))  # three buffers: each is donated to the first step
+    return TrainState(params, make_optimizer(config.optimizer).init(params), *counters)
+
+
+def make_train_step(
+    graphdef: nnx.GraphDef, config: Config, num_steps: int, mesh: Mesh
+) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
+    """The jitted step; it consumes the state it is given.
+
+    A loss or gradient that is not finite leaves parameters and optimizer as they are and is counted.
+    """
+    optimizer = make_optimizer(config.optimizer)
+    parts = config.training.accumulation_steps
+
+    def loss_sum(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits, _ = nnx.merge(graphdef, params)(
+            batch.source,
+            batch.target_in,
+            source_segments=batch.source_segments,
+            source_positions=batch.source_positions,
+            target_segments=batch.target_segments,
+            target_positions=batch.target_positions,
+            dropout=Dropout(key),
+        )
+        return cross_entropy(logits, batch.target_out, config.training.label_smoothing)
+
+    def gradients(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
+        (loss, count), grads = jax.value_and_grad(loss_sum, has_aux=True)(params, batch, key)
+        return loss, count, grads
+
+    def accumulated(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
+        """The same sums, one part of the batch after the other: [R, L] is taken as [A, R / A, L]."""
+        batches = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), batch)
+        zeros = (jnp.zeros(()), jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+
+        def add(total: Any, part: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+            index, batch = part
+            return jax.tree.map(jnp.add, total, gradients(params, batch, jax.random.fold_in(key, index))), None
+
+        return jax.lax.scan(add, zeros, (jnp.arange(parts), batches))[0]
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        key = jax.random.fold_in(jax.random.key(config.training.seed), state.step)
+        loss, count, grads = (gradients if parts == 1 else accumulated)(state.params, batch, key)
+        loss, grads = loss / count, jax.tree.map(lambda leaf: leaf / count, grads)
+        norm = optax.tree.norm(grads)
+        rate = learning_rate(config.optimizer, num_steps, state.step + 1)
+        updates, new_optimizer = optimizer.update(grads, state.optimizer, state.params)
+        new_params = jax.tree.map(lambda leaf, update: leaf - rate * update, state.params, updates)
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+
+        def kept(new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
+
+        in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
+        new_state = TrainState(
+            params=kept(new_params, state.params),
+            optimizer=kept(new_optimizer, state.optimizer),
+            step=state.step + 1,
+            skipped=state.skipped + ~finite,
+            skipped_in_a_row=in_a_row,
+        )
+        return new_state, StepMetrics(loss, count, norm, rate, in_a_row)
+
+    rows, everywhere = by_rows(mesh), replicated(mesh)
+    return jax.jit(
+        train_step, donate_argnums=0, in_shardings=(everywhere, rows), out_shardings=(everywhere, everywhere)
+    )

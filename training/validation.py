@@ -1,0 +1,80 @@
+"""Validation: loss, greedy BLEU and a few translations to read."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+
+from configs.schema import DecodingOptions
+from configs.special_ids import EOS_ID
+from data.batch import Batch, length_batches, unpacked
+from training.loss import cross_entropy
+from translation.scores import corpus_bleu
+from translation.translator import Translator
+
+BATCH_SIZE = 64
+SAMPLES = 3
+GREEDY = DecodingOptions(beam_size=1, batch_size=BATCH_SIZE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A validation sentence, its reference and its translation."""
+
+    source: str
+    reference: str
+    translation: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """loss: cross-entropy in nats a token, without label smoothing or dropout; bleu: cased 13a, greedy search."""
+
+    loss: float
+    bleu: float
+    samples: tuple[Sample, ...]
+
+
+def validate(
+    translator: Translator,
+    pairs: Sequence[tuple[str, str]],
+    after_batch: Callable[[int], None] = lambda sentences: None,
+) -> Validation:
+    """Loss and BLEU over all pairs. after_batch is called now and then and may raise to stop."""
+    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    loss = _mean_loss(translator, sources, references, after_batch)
+    translations = [found.text for found in translator.translate(sources, GREEDY, after_batch=after_batch)]
+    stride = max(1, len(pairs) // SAMPLES)
+    samples = [Sample(sources[i], references[i], translations[i]) for i in range(0, len(pairs), stride)][:SAMPLES]
+    return Validation(loss, corpus_bleu(translations, references), tuple(samples))
+
+
+def _mean_loss(
+    translator: Translator, sources: list[str], references: list[str], after_batch: Callable[[int], None]
+) -> float:
+    longest = translator.config.max_length
+    source_ids = [_cut(ids, longest) for ids in translator.tokenizer.encode_source(sources)]
+    target_ids = [_cut(ids, longest) for ids in translator.tokenizer.encode_target(references)]
+    lengths = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)]
+    total = count = 0.0
+    for group, length in length_batches(lengths, BATCH_SIZE, longest):
+        batch = unpacked([source_ids[i] for i in group], [target_ids[i] for i in group], BATCH_SIZE, length)
+        part = jax.device_get(_loss_sum(translator.params, batch, graphdef=translator.graphdef))
+        total, count = total + float(part[0]), count + float(part[1])
+        after_batch(0)
+    return total / count
+
+
+def _cut(ids: list[int], length: int) -> list[int]:
+    return ids if len(ids) <= length else [*ids[: length - 1], EOS_ID]
+
+
+@functools.partial(jax.jit, static_argnames="graphdef")
+def _loss_sum(params: Any, batch: Batch, *, graphdef: nnx.GraphDef) -> tuple[jax.Array, jax.Array]:
+    logits, _ = nnx.merge(graphdef, params)(batch.source, batch.target_in)
+    return cross_entropy(logits, batch.target_out)

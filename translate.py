@@ -1,0 +1,105 @@
+"""Translates text with a trained run: lines in -> lines out. See --help for every option."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from configs.command import main
+from configs.errors import UserError
+from configs.loading import options_of, parse, read_workdir_config
+from configs.schema import DecodingOptions, DevicesConfig, PositiveInt
+
+CHUNK = 1024  # lines translated together; sorted by length, so that batches hold little padding
+
+
+class TranslateCommand(DecodingOptions):
+    """Options of translate.py."""
+
+    workdir: Path
+    """Folder of the run."""
+    input: Path | None = None
+    """Text to translate, a sentence a line, plain or .gz; standard input by default."""
+    output: Path | None = None
+    """Where the translations go, a line for each line; standard output by default."""
+    checkpoint: str = "best"
+    """Parameters to use: best (by validation BLEU), last, or the number of a step."""
+    num_hypotheses: PositiveInt = 1
+    """Translations to write for each line, at most beam_size; above 1 as line number, score and text, with tabs."""
+    json_lines: bool = False
+    """Write one JSON object for each line, with the source and every hypothesis's text and score."""
+    devices: DevicesConfig = DevicesConfig()
+
+
+DESCRIPTION = "Translates each line of the input, in order; an empty line stays one."
+
+
+def read_options(argv: Sequence[str]) -> TranslateCommand:
+    """The command's options over what the workdir's config says of devices."""
+    (workdir,) = options_of(argv, "workdir")
+    if "--help" in argv or "-h" in argv:
+        parse(TranslateCommand, ["--help"], default=None, description=DESCRIPTION)
+    if not workdir:
+        raise UserError("--workdir is required: the folder of a run, for example --workdir checkpoints/tiny")
+    default = TranslateCommand(workdir=Path(workdir), devices=read_workdir_config(Path(workdir)).devices)
+    options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION)
+    if options.num_hypotheses > options.beam_size:
+        raise UserError(f"--num-hypotheses {options.num_hypotheses} exceeds --beam-size {options.beam_size}")
+    if options.output and (options.output.is_dir() or not options.output.absolute().parent.is_dir()):
+        raise UserError(f"{options.output}: cannot be written (there is no such folder, or it is a folder itself)")
+    return options
+
+
+def chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
+    """Lists of at most `size` lines."""
+    chunk: list[str] = []
+    for line in lines:
+        chunk.append(line)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def translate(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    from data.lines import decode_lines, read_lines  # after the arguments: a wrong one is answered at once
+    from runtime.compilation import start_counting
+    from runtime.devices import select_platform
+    from runtime.interruption import Interruption
+    from translation.translator import Translation, Translator
+
+    def written(number: int, found: Translation) -> Iterator[str]:
+        if options.json_lines:
+            hypotheses = [{"text": hypothesis.text, "score": hypothesis.score} for hypothesis in found.hypotheses]
+            yield json.dumps({"source": found.source, "hypotheses": hypotheses}, ensure_ascii=False)
+        elif options.num_hypotheses > 1:
+            yield from (f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in found.hypotheses)
+        else:
+            yield found.text
+
+    lines = read_lines(options.input) if options.input else decode_lines(sys.stdin.buffer, "standard input")
+    if options.input:  # a bad line is found before anything is written
+        lines = iter(list(lines))
+    interruption = Interruption().install()
+    select_platform(options.devices.platform)
+    start_counting()
+    translator = Translator.load(options.workdir, options.checkpoint, options.devices)
+    number = 0
+    with open(options.output or os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n") as out:
+        for chunk in chunks(lines, 1 if sys.stdin.isatty() and not options.input else CHUNK):
+            for found in translator.translate(
+                chunk, options, num_hypotheses=options.num_hypotheses, after_batch=lambda _: interruption.check()
+            ):
+                number += 1
+                out.writelines(text + "\n" for text in written(number, found))
+            out.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(translate))

@@ -1,0 +1,1 @@
+"""From a trained network to text and scores: search, translation, evaluation."""

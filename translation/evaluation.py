@@ -1,0 +1,66 @@
+"""Translating a test set and scoring it: every line, in order, against references as they stand in the corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+from configs.schema import DecodingOptions
+from translation.scores import Scores, score
+from translation.translator import Translator
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Translations of a test set, their scores, and how long decoding took in seconds."""
+
+    translations: tuple[str, ...]
+    scores: Scores
+    checkpoint_step: int
+    beam_size: int
+    seconds: float
+    contrast_pairs: int | None = None
+    contrast_right: int | None = None
+
+    def as_json(self) -> dict[str, float | int | str]:
+        """One flat object; what was not computed is left out."""
+        numbers = {
+            "checkpoint_step": self.checkpoint_step,
+            "beam_size": self.beam_size,
+            "seconds": self.seconds,
+            "sentences_per_second": len(self.translations) / self.seconds,
+        }
+        contrast = {"contrast_pairs": self.contrast_pairs, "contrast_right": self.contrast_right}
+        return dataclasses.asdict(self.scores) | numbers | {k: v for k, v in contrast.items() if v is not None}
+
+
+def evaluate(
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[str],
+    options: DecodingOptions,
+    *,
+    contrast: bool = False,
+    after_batch: Callable[[int], None] = lambda sentences: None,
+) -> Evaluation:
+    """Translates the sources and scores the translations.
+
+    Args:
+      contrast: lines 2 i and 2 i + 1 are a pair that differs in the word that decides an ambiguous one; count those of
+        which both translations equal their references.
+    """
+    started = time.monotonic()
+    translations = [found.text for found in translator.translate(sources, options, after_batch=after_batch)]
+    seconds = time.monotonic() - started
+    right = [hypothesis == reference for hypothesis, reference in zip(translations, references, strict=True)]
+    pairs = list(zip(right[::2], right[1::2], strict=False))
+    return Evaluation(
+        translations=tuple(translations),
+        scores=score(translations, references),
+        checkpoint_step=translator.step,
+        beam_size=options.beam_size,
+        seconds=seconds,
+        contrast_pairs=len(pairs) if contrast else None,
+        contrast_right=sum(first and second for first, second in pairs) if contrast else None,
+    )

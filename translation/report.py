@@ -1,0 +1,44 @@
+"""An evaluation shown to people, and a progress bar where there is a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from translation.evaluation import Evaluation
+
+SAMPLES = 5
+
+
+@contextlib.contextmanager
+def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, drawn only on a terminal; yields the function that moves it on."""
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, advance=done)
+
+
+def show_evaluation(title: str, found: Evaluation, sources: Sequence[str], references: Sequence[str]) -> None:
+    """Prints scores and a few translations on stdout."""
+    scores = found.scores
+    table = Table(title=title, title_justify="left", show_header=False)
+    interval = f"{scores.bleu_low:.2f} to {scores.bleu_high:.2f}"
+    table.add_row("BLEU", f"{scores.bleu:.2f}  (95%: {interval})", scores.bleu_signature)
+    table.add_row("BLEU, lower case", f"{scores.bleu_lowercase:.2f}", scores.bleu_lowercase_signature)
+    table.add_row("chrF", f"{scores.chrf:.2f}", scores.chrf_signature)
+    if found.contrast_pairs:
+        share = found.contrast_right / found.contrast_pairs if found.contrast_right else 0.0
+        table.add_row("contrast pairs right", f"{found.contrast_right} of {found.contrast_pairs}  ({share:.1%})", "")
+    pace = f"{scores.sentences / found.seconds:.1f} a second"
+    table.add_row("sentences", f"{scores.sentences:,}", f"{found.seconds:.1f} s, {pace}")
+    table.add_row("checkpoint, beam", f"step {found.checkpoint_step:,}, {found.beam_size}", "")
+    console = Console(soft_wrap=True)
+    console.print(table)
+    stride = max(1, len(sources) // SAMPLES)
+    for i in range(0, len(sources), stride)[:SAMPLES]:
+        print(f"\nsource       {sources[i]}\nreference    {references[i]}\ntranslation  {found.translations[i]}")

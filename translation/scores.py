@@ -1,0 +1,51 @@
+"""BLEU and chrF by sacreBLEU, each with the signature that says how it was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sacrebleu.metrics import BLEU, CHRF
+
+BOOTSTRAP_SAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Corpus scores in percent; the interval holds 95% of bootstrap resamples (Koehn 2004)."""
+
+    bleu: float
+    bleu_low: float
+    bleu_high: float
+    bleu_signature: str
+    bleu_lowercase: float
+    bleu_lowercase_signature: str
+    chrf: float
+    chrf_signature: str
+    sentences: int
+
+
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Cased BLEU, 13a tokenization."""
+    return BLEU().corpus_score(list(hypotheses), [list(references)]).score
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
+    """Scores detokenized hypotheses against untouched references, line by line."""
+    streams = [list(references)]
+    cased, lowercase, chrf = BLEU(), BLEU(lowercase=True), CHRF()
+    bleu = cased.corpus_score(hypotheses, streams)
+    interval = BLEU().corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
+    bleu_lowercase = lowercase.corpus_score(hypotheses, streams).score
+    chrf_score = chrf.corpus_score(hypotheses, streams).score
+    return Scores(
+        bleu=bleu.score,
+        bleu_low=interval._mean - interval._ci,  # sacreBLEU offers the interval nowhere else
+        bleu_high=interval._mean + interval._ci,
+        bleu_signature=str(cased.get_signature()),
+        bleu_lowercase=bleu_lowercase,
+        bleu_lowercase_signature=str(lowercase.get_signature()),
+        chrf=chrf_score,
+        chrf_signature=str(chrf.get_signature()),
+        sentences=len(hypotheses),
+    )

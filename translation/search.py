@@ -1,0 +1,177 @@
+"""Greedy and beam search over any function that gives the next tokens' logits; knows no model.
+
+B sentences, K beams, V vocabulary, L maximum length in tokens, the end token included. `step(tokens, index, state)` is
+given the tokens [B, K] that stand before position `index` and returns logits [B, K, V] for that position and its new
+state, a pytree of arrays that start with [B, K].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Step = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
+IMPOSSIBLE = -1e30  # a log-probability that survives additions, where minus infinity would make NaN
+
+
+class Hypotheses(NamedTuple):
+    """The best hypotheses of each sentence, best first.
+
+    tokens [B, K, L] end with the end token and are padded with zeros; scores [B, K] are log-probabilities divided by
+    the length penalty, IMPOSSIBLE where there are fewer than K.
+    """
+
+    tokens: jax.Array
+    scores: jax.Array
+
+
+def length_penalty(length: jax.Array, alpha: float) -> jax.Array:
+    """((5 + length) / 6)**alpha (Wu et al. 2016, equation 14)."""
+    return ((5.0 + length) / 6.0) ** alpha
+
+
+def greedy_search(
+    step: Step, state: Any, *, batch: int, length: int, start: int, end: int, alpha: float = 0.0
+) -> Hypotheses:
+    """The likeliest token at each position, until every sentence has ended; tokens [B, 1, L], scores [B, 1]."""
+
+    def body(carry: _Greedy) -> _Greedy:
+        logits, state = step(carry.last[:, None], carry.position, carry.state)
+        log_probabilities = _last_must_end(jax.nn.log_softmax(logits[:, 0]), carry.position, length, end)
+        token = jnp.where(carry.done, 0, jnp.argmax(log_probabilities, axis=-1))
+        gained = jnp.take_along_axis(log_probabilities, token[:, None], axis=-1)[:, 0]
+        return _Greedy(
+            position=carry.position + 1,
+            last=token,
+            tokens=jax.lax.dynamic_update_slice_in_dim(carry.tokens, token[:, None], carry.position, axis=1),
+            score=carry.score + jnp.where(carry.done, 0.0, gained),
+            done=carry.done | (token == end),
+            state=state,
+        )
+
+    first = _Greedy(
+        position=jnp.int32(0),
+        last=jnp.full((batch,), start, jnp.int32),
+        tokens=jnp.zeros((batch, length), jnp.int32),
+        score=jnp.zeros((batch,), jnp.float32),
+        done=jnp.zeros((batch,), bool),
+        state=state,
+    )
+    found = jax.lax.while_loop(lambda carry: ~jnp.all(carry.done), body, first)
+    scores = found.score / length_penalty(jnp.sum(found.tokens != 0, axis=-1), alpha)
+    return Hypotheses(found.tokens[:, None], scores[:, None])
+
+
+class _Greedy(NamedTuple):
+    position: jax.Array
+    last: jax.Array  # [B]
+    tokens: jax.Array  # [B, L]
+    score: jax.Array  # [B]
+    done: jax.Array  # [B]
+    state: Any
+
+
+def beam_search(
+    step: Step, state: Any, *, batch: int, beams: int, length: int, start: int, end: int, alpha: float
+) -> Hypotheses:
+    """Beam search with length penalty; a sentence is finished when K of its hypotheses have ended.
+
+    Of the 2 K likeliest continuations of a sentence, those among the first K that end it are finished hypotheses, and
+    the first K that do not end it live on. At position L every hypothesis must end. So one beam is greedy search, and
+    as many beams as there are hypotheses is exhaustive search.
+    """
+
+    def body(beam: _Beam) -> _Beam:
+        logits, state = step(beam.last, beam.position, beam.state)
+        log_probabilities = _last_must_end(jax.nn.log_softmax(logits), beam.position, length, end)
+        scores, origins, tokens = _best_continuations(beam.scores, log_probabilities, 2 * beams)
+        ends = tokens == end
+        sequences = _extend(beam.tokens, origins, tokens, beam.position)
+        ended = jnp.where(
+            ends & (scores > IMPOSSIBLE / 2), scores / length_penalty(beam.position + 1, alpha), IMPOSSIBLE
+        )
+        finished = _best_finished(beam, sequences[:, :beams], ended[:, :beams])
+        alive_scores, chosen = jax.lax.top_k(jnp.where(ends, 2 * IMPOSSIBLE, scores), beams)
+        origins = jnp.take_along_axis(origins, chosen, axis=1)
+        return _Beam(
+            position=beam.position + 1,
+            last=jnp.take_along_axis(tokens, chosen, axis=1),
+            tokens=_pick(sequences, chosen),
+            scores=jnp.maximum(alive_scores, IMPOSSIBLE),
+            finished=finished,
+            state=jax.tree.map(lambda leaf: _pick(leaf, origins), state),
+        )
+
+    found = jax.lax.while_loop(
+        lambda beam: ~jnp.all(_is_done(beam)) & (beam.position < length),
+        body,
+        _Beam(
+            position=jnp.int32(0),
+            last=jnp.full((batch, beams), start, jnp.int32),
+            tokens=jnp.zeros((batch, beams, length), jnp.int32),
+            scores=jnp.full((batch, beams), IMPOSSIBLE).at[:, 0].set(0.0),  # all beams are alike at first: one counts
+            finished=Hypotheses(
+                jnp.zeros((batch, beams, length), jnp.int32), jnp.full((batch, beams), IMPOSSIBLE, jnp.float32)
+            ),
+            state=state,
+        ),
+    )
+    return found.finished
+
+
+class _Beam(NamedTuple):
+    position: jax.Array
+    last: jax.Array  # [B, K]
+    tokens: jax.Array  # [B, K, L]
+    scores: jax.Array  # [B, K], log-probabilities
+    finished: Hypotheses
+    state: Any
+
+
+def _is_done(beam: _Beam) -> jax.Array:
+    """[B]: K hypotheses of the sentence have ended."""
+    return jnp.all(beam.finished.scores > IMPOSSIBLE / 2, axis=1)
+
+
+def _last_must_end(log_probabilities: jax.Array, index: jax.Array, length: int, end: int) -> jax.Array:
+    """At the last position leaves only the end token, with the log-probability it has."""
+    other = jnp.arange(log_probabilities.shape[-1]) != end
+    return jnp.where((index == length - 1) & other, IMPOSSIBLE, log_probabilities)
+
+
+def _best_continuations(scores: jax.Array, log_probabilities: jax.Array, count: int) -> tuple[jax.Array, ...]:
+    """The best continuations of each sentence: log-probabilities, beams they come from, tokens, [B, count] each.
+
+    The best of each beam first, then the best of those: far fewer to sort than all K V at once.
+    """
+    vocabulary = log_probabilities.shape[-1]
+    per_beam, tokens = jax.lax.top_k(log_probabilities, min(count, vocabulary))
+    totals = (scores[:, :, None] + per_beam).reshape(scores.shape[0], -1)
+    missing = max(0, count - totals.shape[1])  # a vocabulary of fewer than two tokens a beam
+    totals = jnp.pad(totals, ((0, 0), (0, missing)), constant_values=2 * IMPOSSIBLE)
+    tokens = jnp.pad(tokens.reshape(tokens.shape[0], -1), ((0, 0), (0, missing)))
+    best, where = jax.lax.top_k(totals, count)
+    origins = jnp.minimum(where // per_beam.shape[-1], scores.shape[1] - 1)
+    return best, origins, jnp.take_along_axis(tokens, where, axis=1)
+
+
+def _extend(sequences: jax.Array, origins: jax.Array, tokens: jax.Array, index: jax.Array) -> jax.Array:
+    """The sequences [B, K, L] that the continuations [B, C] come from, with their token at position index."""
+    return jax.lax.dynamic_update_slice_in_dim(_pick(sequences, origins), tokens[:, :, None], index, axis=2)
+
+
+def _best_finished(beam: _Beam, sequences: jax.Array, scores: jax.Array) -> Hypotheses:
+    """The K best of the finished hypotheses and the new ones; unchanged where a sentence is done."""
+    scores = jnp.where(_is_done(beam)[:, None], IMPOSSIBLE, scores)
+    all_scores = jnp.concatenate([beam.finished.scores, scores], axis=1)
+    all_tokens = jnp.concatenate([beam.finished.tokens, sequences], axis=1)
+    best, chosen = jax.lax.top_k(all_scores, beam.finished.scores.shape[1])
+    return Hypotheses(_pick(all_tokens, chosen), best)
+
+
+def _pick(array: jax.Array, chosen: jax.Array) -> jax.Array:
+    """array [B, K, ...] and indices [B, C] -> [B, C, ...]."""
+    return jax.vmap(lambda rows, index: rows[index])(array, chosen)

@@ -1,0 +1,172 @@
+"""Lines in, translations out: tokenization, batches of a few lengths, jitted search, original order.
+
+B sentences, S padded source length, K beams.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from configs.errors import UserError
+from configs.loading import read_workdir_config
+from configs.schema import DecodingOptions, DevicesConfig, ModelConfig
+from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from data.batch import length_batches, pad_rows
+from data.tokenizer import Tokenizer, load_tokenizer, model_paths
+from model.transformer import structure
+from runtime.checkpoint import load_params
+from runtime.devices import compute_dtype
+from runtime.workdir import Workdir
+from translation.search import IMPOSSIBLE, Hypotheses, beam_search, greedy_search
+
+SHORTEST_LIMIT = 32  # tokens that even the shortest source may be translated into
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """A translation and its log-probability divided by the length penalty."""
+
+    text: str
+    score: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """The hypotheses for one line, best first, at least one."""
+
+    source: str
+    hypotheses: tuple[Hypothesis, ...]
+
+    @property
+    def text(self) -> str:
+        """The best translation."""
+        return self.hypotheses[0].text
+
+
+@dataclasses.dataclass(frozen=True)
+class Translator:
+    """A trained network with its tokenizer.
+
+    With `params` replaced (dataclasses.replace) nothing is compiled again.
+    """
+
+    graphdef: nnx.GraphDef
+    params: Any
+    tokenizer: Tokenizer
+    config: ModelConfig
+    step: int = 0
+
+    @classmethod
+    def load(cls, workdir: str | Path, checkpoint: str = "best", devices: DevicesConfig | None = None) -> Translator:
+        """Loads a run's tokenizer and the parameters of a checkpoint: best, last or a step's number.
+
+        Raises:
+          UserError: the workdir, its tokenizer or the checkpoint is missing or damaged.
+        """
+        files = Workdir(Path(workdir))
+        config = read_workdir_config(files.path)
+        tokenizer = load_tokenizer(model_paths(files.path, joint=config.tokenizer.joint))
+        sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
+        graphdef, template = structure(config.model, *sizes, compute_dtype(devices or config.devices))
+        placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), template)
+        step, params = load_params(files.checkpoints, checkpoint, template)
+        return cls(graphdef, params, tokenizer, config.model, step)
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        options: DecodingOptions = DecodingOptions(),
+        *,
+        num_hypotheses: int = 1,
+        after_batch: Callable[[int], None] = lambda sentences: None,
+    ) -> list[Translation]:
+        """Translates each line, in order; a line without a token becomes an empty line.
+
+        Args:
+          lines: detokenized text. One longer than the model's max_length is cut there, which the log tells.
+          num_hypotheses: how many to return for each line, at most options.beam_size.
+          after_batch: called with the number of sentences done since the last call; may raise to stop.
+        """
+        self._check(options, num_hypotheses)
+        sources = self._encode(lines)
+        empty = Hypothesis("", 0.0)
+        found: list[tuple[Hypothesis, ...]] = [(empty,)] * len(lines)
+        todo = [i for i, ids in enumerate(sources) if len(ids) > 1]
+        batches = length_batches([len(sources[i]) for i in todo], options.batch_size, self.config.max_length)
+        for group, length in batches:
+            indices = [todo[i] for i in group]
+            source = pad_rows([sources[i] for i in indices], options.batch_size, length)
+            hypotheses = self.search(source, options)
+            for i, hypothesis in zip(indices, self._texts(hypotheses, len(indices), num_hypotheses), strict=True):
+                found[i] = hypothesis
+            after_batch(len(indices))
+        return [Translation(line, hypotheses) for line, hypotheses in zip(lines, found, strict=True)]
+
+    def search(self, source: np.ndarray, options: DecodingOptions) -> Hypotheses:
+        """source [B, S] -> hypotheses [B, K, L], computed on the device."""
+        limit = options.max_decoding_length or max(SHORTEST_LIMIT, 2 * source.shape[1])
+        return _search(
+            self.params,
+            source,
+            graphdef=self.graphdef,
+            beams=options.beam_size,
+            length=min(limit, self.config.max_length),
+            alpha=options.length_penalty,
+        )
+
+    def _check(self, options: DecodingOptions, num_hypotheses: int) -> None:
+        if num_hypotheses > options.beam_size:
+            raise UserError(f"num_hypotheses {num_hypotheses} exceeds beam_size {options.beam_size}")
+        longest = self.config.max_length
+        if options.max_decoding_length and options.max_decoding_length > longest:
+            raise UserError(
+                f"max_decoding_length {options.max_decoding_length} exceeds the model's max_length {longest}"
+            )
+
+    def _encode(self, lines: Sequence[str]) -> list[list[int]]:
+        longest = self.config.max_length
+        sources = self.tokenizer.encode_source(lines)
+        for number, ids in enumerate(sources, 1):
+            if len(ids) > longest:
+                log.warning("line %d has %d tokens; only the first %d are translated", number, len(ids), longest - 1)
+                ids[longest - 1 :] = [EOS_ID]
+        return sources
+
+    def _texts(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
+        tokens, scores = (np.asarray(array)[:rows, :count] for array in hypotheses)
+        return [
+            tuple(
+                Hypothesis(text, float(score))
+                for text, score in zip(self.tokenizer.decode_target(beams), row, strict=True)
+                if score > IMPOSSIBLE / 2
+            )
+            for beams, row in zip(tokens, scores, strict=True)
+        ]
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "beams", "length", "alpha"))
+def _search(
+    params: Any, source: jax.Array, *, graphdef: nnx.GraphDef, beams: int, length: int, alpha: float
+) -> Hypotheses:
+    model = nnx.merge(graphdef, params)
+    memory, caches = model.start_decoding(source, beams, length)
+
+    def step(tokens: jax.Array, index: jax.Array, caches: Any) -> tuple[jax.Array, Any]:
+        logits, caches = model.decode_step(tokens, index, memory, caches)
+        never = jnp.isin(jnp.arange(logits.shape[-1]), jnp.array([PAD_ID, BOS_ID, UNK_ID]))
+        return jnp.where(never, -jnp.inf, logits), caches
+
+    search = greedy_search if beams == 1 else functools.partial(beam_search, beams=beams)
+    return search(step, caches, batch=source.shape[0], length=length, start=BOS_ID, end=EOS_ID, alpha=alpha)
