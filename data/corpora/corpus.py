@@ -1,0 +1,51 @@
+"""What every corpus is to the rest of the program: named splits of (source, target) strings, read by position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from configs.errors import UserError
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation."""
+
+    source: str
+    target: str
+
+
+class PairSource(Protocol):
+    """Pairs that lie anywhere, memory or disk, read one at a time in any order or all of them from the first on."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Pair: ...
+
+    def __iter__(self) -> Iterator[Pair]: ...
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A parallel corpus."""
+
+    name: str
+    source_language: str
+    target_language: str
+    fingerprint: str
+    """SHA-256, in hex, of what the corpus is made from: equal where training sees the same pairs in the same order."""
+    splits: Mapping[str, PairSource]
+    """In this order: train, validation, test, others; a corpus of a few sentences may lack validation and test."""
+    notes: tuple[str, ...] = ()
+    """What the user should be told, such as what was held out: one sentence each."""
+
+    def split(self, name: str) -> PairSource:
+        """Return the split of that name.
+
+        Raises:
+            UserError: the corpus has no such split.
+        """
+        if name not in self.splits:
+            raise UserError(f'the corpus {self.name} has no split "{name}"; it has {", ".join(self.splits)}')
+        return self.splits[name]

@@ -1,0 +1,69 @@
+r"""Lines of text, read the same way everywhere: corpora, input to translate, references to score against.
+
+A line ends at "\n" and nowhere else, so that line numbers agree with wc, sed and other toolkits: U+2028, "\v", "\f",
+U+0085 or a lone "\r" are part of the text. Of a file with Windows line ends the one "\r" before each "\n" is dropped,
+and so is a byte-order mark at the start. A last line counts without its "\n" too; an empty file has no lines.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from configs.errors import UserError
+
+_REASONS = {
+    FileNotFoundError: "no such file; check the path",
+    IsADirectoryError: "a folder, not a file; name the file in it",
+    PermissionError: "may not be read; check its permissions",
+}
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file, of a gzip file where the name ends in .gz, without holding more than one.
+
+    Raises:
+        UserError: the file cannot be read, is a truncated or damaged gzip file, or is not UTF-8.
+    """
+    path = Path(path)
+    try:
+        with _open(path) as stream:
+            yield from decode_lines(stream, str(path))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: truncated or damaged gzip file ({error}); fetch or compress it again") from error
+    except OSError as error:
+        reason = _REASONS.get(type(error), f"cannot be read ({error.strerror or error})")
+        raise UserError(f"{path}: {reason}") from error
+
+
+def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
+    r"""Yield the lines of a binary stream as it delivers them; name stands for it in messages.
+
+    Raises:
+        UserError: a line is not UTF-8.
+    """
+    for number, line in enumerate(stream, start=1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+            if not line:
+                continue
+        line = line.removesuffix(b"\r\n") if line.endswith(b"\r\n") else line.removesuffix(b"\n")
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            byte = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
+            remedy = "convert it, for example with iconv -f LATIN1 -t UTF-8"
+            raise UserError(f"{name}, line {number}: not valid UTF-8 ({byte}); {remedy}") from error
+
+
+def _open(path: Path) -> BinaryIO | gzip.GzipFile:
+    if path.suffix.lower() != ".gz":
+        return path.open("rb")
+    if path.is_file() and not path.stat().st_size:
+        raise EOFError("it has no bytes at all")  # which the gzip module would take for an empty text
+    return gzip.open(path, "rb")

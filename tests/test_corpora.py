@@ -1,0 +1,847 @@
+"""data/corpora: what is read, what is kept for the next time, and what wrong input gets."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader
+
+from configs.errors import RunError, UserError
+from configs.schema import DataConfig
+from data.corpora import Corpus, Pair, open_corpus, storage
+
+ROOT = Path(__file__).resolve().parent.parent
+MULTI30K = Path(os.environ.get("LINGUA_MULTI30K", ROOT.parent / "shared" / "data" / "multi30k"))
+needs_multi30k = pytest.mark.skipif(
+    not (MULTI30K / "train.en.gz").is_file(), reason=f"no Multi30k in {MULTI30K}; set LINGUA_MULTI30K"
+)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+class Files:
+    """Writes files of a text corpus and opens it."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.folder, self.cache = folder, cache
+
+    def write(self, name: str, content: str | list[str]) -> Path:
+        text = content if isinstance(content, str) else "".join(f"{line}\n" for line in content)
+        path = self.folder / name
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        return path
+
+    def open(self, **options: Any) -> Corpus:
+        """Open with options by their names in DataConfig; a list of lines is written to a file first."""
+        for name, value in options.items():
+            if isinstance(value, list):
+                options[name] = self.write(f"{name}.txt", value)
+        return open_corpus(DataConfig(**{"name": "text", "cache_directory": self.cache, **options}))
+
+
+@pytest.fixture
+def files(tmp_path: Path, cache: Path) -> Files:
+    return Files(tmp_path, cache)
+
+
+def numbered(count: int, word: str = "line") -> list[str]:
+    return [f"{word} {number}" for number in range(count)]
+
+
+def prepared(cache: Path) -> list[Path]:
+    """Everything in the cache folder: finished corpora and what should not be there."""
+    return sorted(cache.glob("*/*"))
+
+
+# The interface.
+
+
+def test_unknown_corpus_names_the_nearest_and_all(cache: Path) -> None:
+    with pytest.raises(UserError, match=r'"multi30".*did you mean "multi30k".*phrasebook, multi30k, text'):
+        open_corpus(DataConfig(name="multi30", cache_directory=cache))
+    with pytest.raises(UserError, match=r'"xyz"; there are phrasebook, multi30k, text'):
+        open_corpus(DataConfig(name="xyz", cache_directory=cache))
+
+
+def test_an_option_without_effect_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r'data\.train_source has no effect with data\.name = "phrasebook", only.*"text"'
+    ):
+        open_corpus(DataConfig(train_source=tmp_path / "train.en"))
+    with pytest.raises(
+        UserError, match=r'data\.directory has no effect with data\.name = "text", only with "multi30k"'
+    ):
+        open_corpus(DataConfig(name="text", directory=tmp_path))
+
+
+def test_splits_by_name_and_pairs_by_index(files: Files) -> None:
+    corpus = files.open(train_source=numbered(3), train_target=numbered(3, "Zeile"))
+    assert list(corpus.splits) == ["train", "validation", "test"]
+    with pytest.raises(UserError, match=r'text has no split "valid"; it has train, validation, test'):
+        corpus.split("valid")
+    pairs = corpus.split("train")
+    assert (len(pairs), pairs[0]) == (1, next(iter(pairs)))
+    assert pairs[0].source.removeprefix("line") == pairs[0].target.removeprefix("Zeile")
+    for index in (-1, 1):
+        with pytest.raises(IndexError):
+            pairs[index]
+
+
+def test_every_character_comes_back(files: Files) -> None:
+    sources = ["  à la 😀\u2028x ", "tab\there", "nul\0", "\x85", "e\u0301", "long " * 20_000]
+    targets = [f"{line} = {line}" for line in sources]
+    corpus = files.open(
+        train_source=["a"], train_target=["b"], validation_source=["c"], validation_target=["d"],
+        test_source=sources, test_target=targets,
+    )  # fmt: skip
+    assert list(corpus.split("test")) == list(zip(sources, targets, strict=True))
+    assert list(corpus.split("train")) == [Pair("a", "b")]
+    assert corpus.notes == ()
+
+
+def test_shards_are_one_split(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_SHARD_RECORDS", 7)
+    lines = numbered(49)
+    one = ["x"]
+    corpus = files.open(
+        train_source=lines, train_target=lines, validation_source=one, validation_target=one,
+        test_source=one, test_target=one,
+    )  # fmt: skip
+    train = corpus.split("train")
+    assert [pair.source for pair in train] == lines
+    assert [train[index].source for index in (48, 0, 7, 6, 47)] == [lines[index] for index in (48, 0, 7, 6, 47)]
+    for index in (-1, 49):
+        with pytest.raises(IndexError):
+            train[index]
+    assert len(list(prepared(files.cache)[0].glob("train-*"))) == 7
+
+
+def test_threads_read_the_same(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LetsOthersIn(ArrayRecordReader):
+        def seek(self, position: int) -> None:
+            super().seek(position)
+            time.sleep(1e-4)
+
+    monkeypatch.setattr(storage, "ArrayRecordReader", LetsOthersIn)
+    lines = numbered(200)
+    train = files.open(train_source=lines, train_target=lines).split("train")
+    expected = list(train)
+    wrong: list[int] = []
+
+    def read(step: int) -> None:
+        order = range(len(train))[::step]
+        wrong.extend(index for index in order if train[index] != expected[index])
+
+    threads = [threading.Thread(target=read, args=(step,)) for step in (1, -1, 2, -2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# Text: formats.
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("kind", ["lines", "tsv", "jsonl", "jsonl by language"])
+def test_formats_give_the_same_pairs(files: Files, kind: str, packed: str) -> None:
+    pairs = [Pair(f"line {number}", f"Zeile „{number}“") for number in range(100)]
+    options: dict[str, Any] = {"source_language": "en", "target_language": "de"}
+    if kind == "lines":
+        options["train_source"] = files.write(f"train.en{packed}", [pair.source for pair in pairs])
+        options["train_target"] = files.write(f"train.de{packed}", [pair.target for pair in pairs])
+    elif kind == "tsv":
+        options["train_source"] = files.write(f"train.tsv{packed}", [f"{pair.source}\t{pair.target}" for pair in pairs])
+    else:
+        source, target = ("en", "de") if kind.endswith("language") else ("source", "target")
+        objects = [{"id": 1, target: pair.target, source: pair.source} for pair in pairs]
+        options["train_source"] = files.write(f"train.jsonl{packed}", [json.dumps(fields) for fields in objects])
+    corpus = files.open(**options)
+    assert [len(pairs) for pairs in corpus.splits.values()] == [90, 5, 5]
+    order = {pair: number for number, pair in enumerate(pairs)}
+    for split in corpus.splits.values():
+        numbers = [order[pair] for pair in split]
+        assert numbers == sorted(numbers)
+    assert sorted(order[pair] for split in corpus.splits.values() for pair in split) == list(range(100))
+    assert (corpus.source_language, corpus.target_language, len(corpus.fingerprint)) == ("en", "de", 64)
+
+
+def test_carriage_returns_before_line_ends_are_dropped(files: Files) -> None:
+    source = files.write("train.en", "a\r\nb\r\nc\r\n")
+    target = files.write("train.de", "A\nB\nC\n")
+    corpus = files.open(train_source=source, train_target=target)
+    assert sorted(pair for split in corpus.splits.values() for pair in split) == [("a", "A"), ("b", "B"), ("c", "C")]
+
+
+def test_json_prefers_languages_and_copes_with_one_language(files: Files) -> None:
+    line = json.dumps({"en": "language", "de": "Sprache", "source": "wrong", "target": "falsch"})
+    train = files.write("a.jsonl", [line])
+    assert files.open(train_source=train, target_language="de").split("train")[0] == ("language", "Sprache")
+    train = files.write("b.jsonl", [json.dumps({"en": "neither", "source": "colour", "target": "color"})])
+    assert files.open(train_source=train, target_language="en").split("train")[0] == ("colour", "color")
+
+
+# Text: empty sides and held-out parts.
+
+
+def test_pairs_with_an_empty_side_leave_train_only(files: Files) -> None:
+    source = ["a", "", "c", " \t ", "e", ""]
+    target = ["A", "B", "  ", "D", "E", ""]
+    corpus = files.open(
+        train_source=source, train_target=target, validation_source=source, validation_target=target,
+        test_source=source, test_target=target,
+    )  # fmt: skip
+    assert list(corpus.split("train")) == [("a", "A"), ("e", "E")]
+    for split in ("validation", "test"):
+        assert list(corpus.split(split)) == list(zip(source, target, strict=True))
+    assert corpus.notes == ("left out 4 training pairs with an empty side",)
+
+
+def test_held_out_is_said(files: Files) -> None:
+    lines = numbered(3000)
+    both = files.open(train_source=lines, train_target=lines)
+    assert {name: len(split) for name, split in both.splits.items()} == {"train": 2700, "validation": 150, "test": 150}
+    assert both.notes == ("held out 150 of 3,000 pairs for validation and 150 for test, since none were given",)
+    one = files.open(train_source=lines, train_target=lines, validation_source=["v"], validation_target=["w"])
+    assert {name: len(split) for name, split in one.splits.items()} == {"train": 2850, "validation": 1, "test": 150}
+    assert one.notes == ("held out 150 of 3,000 pairs for test, since it was not given",)
+
+
+def test_held_out_is_at_most_a_thousand(files: Files) -> None:
+    lines = numbered(25_000)
+    corpus = files.open(train_source=lines, train_target=lines)
+    assert [len(split) for split in corpus.splits.values()] == [23_000, 1000, 1000]
+
+
+def test_held_out_is_the_same_everywhere(files: Files) -> None:
+    """What was held out on one machine is held out on all; another choice would need another _FORMAT."""
+    lines = numbered(100)
+    corpus = files.open(train_source=lines, train_target=lines)
+    numbers = [[int(pair.source.split()[1]) for pair in corpus.split(name)] for name in ("validation", "test")]
+    assert numbers == [[8, 46, 60, 72, 88], [4, 31, 52, 87, 91]]
+
+
+def test_held_out_depends_on_the_sources_alone(files: Files) -> None:
+    """Neither order nor duplicates nor targets move a sentence to another split, and duplicates stay together."""
+    sources = [f"line {number}" for number in range(800) for _ in range(1 + number % 3)]
+    first = files.open(train_source=sources, train_target=numbered(len(sources)))
+    again = files.open(train_source=sources[::-1], train_target=numbered(len(sources), "other"))
+    split_of = {pair.source: name for name, split in first.splits.items() for pair in split}
+    assert len(split_of) == 800
+    for corpus in (first, again):
+        assert {pair.source: name for name, split in corpus.splits.items() for pair in split} == split_of
+        assert sum(len(split) for split in corpus.splits.values()) == len(sources)
+        assert [len({pair.source for pair in split}) for split in corpus.splits.values()] == [
+            list(split_of.values()).count(name) for name in corpus.splits
+        ]
+        assert all(60 <= len(corpus.split(name)) <= len(sources) // 20 for name in ("validation", "test"))
+
+
+@pytest.mark.parametrize(
+    "repeats",
+    [
+        (1, 1, 1),
+        (1, 1, 998),
+        (998, 1, 1),
+        (300, 300, 300),
+        (1, 60, 900),
+        (1, 900, 60),
+        (60, 1, 900),
+        (900, 60, 1),
+        (1, 2, 3, 994),
+    ],
+)
+def test_something_is_left_to_train_on(files: Files, repeats: tuple[int, ...]) -> None:
+    """Few sentences, some there very often: each split gets at least one, and train the most frequent one."""
+    sources = [f"sentence {number}" for number, times in enumerate(repeats) for _ in range(times)]
+    corpus = files.open(train_source=sources, train_target=sources)
+    in_split = {name: {pair.source for pair in split} for name, split in corpus.splits.items()}
+    assert all(in_split.values())
+    assert len(in_split) == 3
+    assert sum(len(found) for found in in_split.values()) == len(repeats)
+    if max(repeats) >= 900:
+        assert len(corpus.split("train")) >= max(repeats)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_too_few_sentences_to_hold_out(files: Files, count: int) -> None:
+    lines = numbered(count) * 5
+    corpus = files.open(train_source=lines, train_target=lines)
+    assert {name: len(split) for name, split in corpus.splits.items()} == {"train": 5 * count}
+    assert corpus.notes == (
+        "there is no validation or test split: too few different source sentences to hold some out",
+    )
+    with pytest.raises(UserError, match='no split "test"; it has train'):
+        corpus.split("test")
+
+
+# Text: wrong input. Nothing may be left in the cache folder.
+
+
+def check_refused(files: Files, message: str, **options: Any) -> None:
+    with pytest.raises(UserError, match=message):
+        files.open(**options)
+    assert prepared(files.cache) == []
+
+
+def test_roles_that_do_not_fit(files: Files) -> None:
+    tsv = files.write("both.tsv", ["a\tb"])
+    check_refused(files, r"needs files to train on; set data\.train_source")
+    check_refused(files, r"needs files to train on", test_source=["a"], test_target=["b"])
+    check_refused(files, r"data\.train_target is given without its source; set data\.train_source", train_target=["a"])
+    check_refused(files, r"train_source\.txt is given without its target; set data\.train_target", train_source=["a"])
+    check_refused(
+        files, r"both\.tsv holds both sides.*leave out data\.train_target", train_source=tsv, train_target=["a"]
+    )
+    check_refused(files, r"data\.test_source .* is given without its target", train_source=tsv, test_source=["a"])
+
+
+def test_files_that_cannot_be_read(files: Files) -> None:
+    missing = files.folder / "missing.en"
+    check_refused(files, r"missing\.en: no such file", train_source=missing, train_target=["a"])
+    check_refused(files, r"missing\.en: no such file", train_source=["a"], train_target=missing)
+    both = {"train_source": numbered(10), "train_target": numbered(10)}
+    check_refused(files, r"missing\.en: no such file", **both, test_source=missing, test_target=["a"])
+    check_refused(files, "a folder, not a file", **both, test_source=files.folder, test_target=["a"])
+    check_refused(files, r"null: not a regular file", train_source=Path("/dev/null"), train_target=["a"])
+
+
+def test_not_utf8_and_truncated_gzip(files: Files) -> None:
+    latin = files.folder / "latin.de"
+    latin.write_bytes(b"a\nb\n\xe4\n")
+    check_refused(files, r"latin\.de, line 3: not valid UTF-8", train_source=numbered(3), train_target=latin)
+    packed = files.write("train.de.gz", numbered(1000))
+    packed.write_bytes(packed.read_bytes()[:-9])
+    message = r"train\.de\.gz: truncated or damaged gzip file"
+    check_refused(files, message, train_source=numbered(1000), train_target=packed)
+
+
+@pytest.mark.parametrize(("source", "target"), [(1203, 1200), (1200, 1203), (3, 0), (0, 3)])
+def test_different_numbers_of_lines(files: Files, source: int, target: int) -> None:
+    message = rf"train_source\.txt has {source:,} lines and .*train_target\.txt has {target:,}; line i of one"
+    check_refused(files, message, train_source=numbered(source), train_target=numbered(target))
+
+
+def test_a_mistake_in_a_given_test_set(files: Files) -> None:
+    options = {"train_source": numbered(10), "train_target": numbered(10), "test_source": ["a"]}
+    check_refused(
+        files, r"test_source\.txt has 1 lines and .*test_target\.txt has 2;", **options, test_target=["a", "b"]
+    )
+
+
+@pytest.mark.parametrize(("line", "found"), [("a", "1 column;"), ("a\tb\tc", "3 columns;"), ("", "1 column;")])
+def test_wrong_number_of_columns(files: Files, line: str, found: str) -> None:
+    train = files.write("train.tsv", ["a\tb", "c\td", line, "e\tf"])
+    check_refused(files, rf"train\.tsv, line 3: {found} there have to be two", train_source=train)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"en": "a", "de": "b"', "not valid JSON"),
+        ("", "not valid JSON"),
+        ('["a", "b"]', 'not an object with the keys "en" and "de" or "source" and "target"'),
+        ('{"en": "a", "fr": "b"}', 'not an object with the keys "en" and "de" or "source" and "target"'),
+        ('{"en": "a", "target": "b"}', "not an object with the keys"),
+        ('{"en": "a", "de": 7}', '"de" is not a string'),
+        ('{"en": null, "de": "b"}', '"en" is not a string'),
+        ('{"en": "a\\nb", "de": "b"}', '"en" holds a line break'),
+        ('{"en": "a", "de": "\\ud800"}', "surrogates not allowed"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_wrong_json(files: Files, line: str, message: str) -> None:
+    train = files.write("train.jsonl", ['{"en": "a", "de": "b"}', line])
+    check_refused(files, rf"train\.jsonl, line 2: .*{message}", train_source=train, target_language="de")
+
+
+def test_empty_corpora(files: Files) -> None:
+    check_refused(files, r"train_source\.txt: no pairs in it", train_source=[], train_target=[])
+    check_refused(
+        files, r"train_source\.txt: every pair has an empty side", train_source=["", "a"], train_target=["b", " "]
+    )
+    check_refused(files, r"empty\.tsv: no pairs in it", train_source=files.write("empty.tsv", ""))
+    options = {"train_source": ["a"], "train_target": ["b"], "validation_source": [], "validation_target": []}
+    check_refused(files, r"validation_source\.txt: no pairs in it; data\.validation_source", **options)
+
+
+# The cache folder.
+
+
+def stamps(cache: Path) -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in cache.rglob("*") if path.is_file()}
+
+
+def test_prepared_once(files: Files) -> None:
+    lines = numbered(100)
+    first = files.open(train_source=lines, train_target=lines)
+    before = stamps(files.cache)
+    again = files.open(train_source=files.write("moved.en", lines), train_target=files.write("moved.de", lines))
+    assert stamps(files.cache) == before
+    assert again.fingerprint == first.fingerprint
+    assert again.notes == first.notes
+    assert list(again.split("train")) == list(first.split("train"))
+
+
+def test_changed_input_is_prepared_again(files: Files) -> None:
+    """Content, languages and roles are all in the key."""
+    lines, other = numbered(100), [*numbered(99), "line 1OO"]
+    one = files.write("one.tsv", ["a\tb"])
+    variants: list[dict[str, Any]] = [
+        {"train_source": lines, "train_target": lines},
+        {"train_source": lines, "train_target": other},
+        {"train_source": other, "train_target": lines},
+        {"train_source": lines, "train_target": lines, "source_language": "de"},
+        {"train_source": lines, "train_target": lines, "target_language": "de"},
+        {"train_source": lines, "train_target": lines, "validation_source": one},
+        {"train_source": lines, "train_target": lines, "test_source": one},
+    ]
+    corpora = [files.open(**options) for options in variants]
+    assert len({corpus.fingerprint for corpus in corpora}) == len(prepared(files.cache)) == len(variants)
+    assert {pair for split in corpora[1].splits.values() for pair in split} == set(zip(lines, other, strict=True))
+
+
+def test_default_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert storage.cache_directory(None) == tmp_path / "xdg" / "lingua-flax"
+    assert storage.cache_directory(Path("~/mine")) == tmp_path / "mine"
+    for ignored in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", ignored)
+        assert storage.cache_directory(None) == tmp_path / ".cache" / "lingua-flax"
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/lingua-flax"])
+def test_cache_that_cannot_be_written(files: Files, place: str) -> None:
+    files.write("file", "")
+    files.cache = files.folder / place
+    with pytest.raises(UserError, match=rf"{place}.*cannot be written.*--data\.cache-directory"):
+        files.open(train_source=["a"], train_target=["b"])
+
+
+def test_damaged_cache_says_what_to_delete(files: Files) -> None:
+    lines = numbered(1000)
+    options = {"train_source": lines, "train_target": lines}
+    files.open(**options)
+    (folder,) = prepared(files.cache)
+    shard = folder / "train-00000.array_record"
+    sound = shard.read_bytes()
+    message = rf"{folder}: this prepared corpus is damaged .*delete the folder"
+
+    shard.write_bytes(sound[: len(sound) // 2])
+    with pytest.raises(UserError, match=message):
+        files.open(**options)
+    flipped = sound.index(b"line")
+    shard.write_bytes(sound[:flipped] + b"L" + sound[flipped + 1 :])
+    with pytest.raises(UserError, match=message):
+        list(files.open(**options).split("train"))
+    shard.unlink()
+    with pytest.raises(UserError, match=message):
+        files.open(**options)
+    (folder / "corpus.json").write_text("{")
+    with pytest.raises(UserError, match=message):
+        files.open(**options)
+
+
+def write_text(text: str, folder: Path) -> None:
+    (folder / "file").write_text(text)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("writer", ["python", "array_record"])
+def test_full_disk(cache: Path, writer: str) -> None:
+    """Everything written to /dev/full meets a full disk, in whichever way its writer says so."""
+
+    def write(folder: Path) -> None:
+        (folder / "train-00000.array_record").symlink_to("/dev/full")
+        if writer == "python":
+            (folder / "train-00000.array_record").write_text("x")
+        corpus = storage.CorpusWriter(folder, ["train"])
+        corpus.write("train", Pair("x", "y"))
+        corpus.close()
+
+    with pytest.raises(RunError, match=r"the disk is full.*--data\.cache-directory"):
+        storage.prepare(cache, "any", "0" * 64, write)
+    assert prepared(cache) == []
+
+
+def test_waiting_processes_take_what_the_first_prepared(cache: Path) -> None:
+    written: list[str] = []
+    started, release = threading.Event(), threading.Event()
+
+    def write(name: str, folder: Path) -> None:
+        written.append(name)
+        started.set()
+        assert release.wait(10)
+        write_text(name, folder)
+
+    def prepare(name: str) -> None:
+        folder = storage.prepare(cache, "any", "0" * 64, functools.partial(write, name))
+        results.append((folder / "file").read_text())
+
+    results: list[str] = []
+    threads = [threading.Thread(target=prepare, args=(name,)) for name in ("first", "second", "third")]
+    for thread in threads:
+        thread.start()
+        assert started.wait(10)
+    time.sleep(0.1)  # the others have reached the lock
+    release.set()
+    for thread in threads:
+        thread.join(10)
+    assert (written, results) == (["first"], ["first"] * 3)
+    assert [path.name for path in prepared(cache)] == ["0" * 16]
+
+
+def test_the_next_takes_over_where_the_first_fails(cache: Path) -> None:
+    started, release = threading.Event(), threading.Event()
+    failures: list[Exception] = []
+
+    def fail(folder: Path) -> None:
+        write_text("half", folder)
+        started.set()
+        assert release.wait(10)
+        raise ValueError("on purpose")
+
+    def prepare() -> None:
+        try:
+            storage.prepare(cache, "any", "0" * 64, fail)
+        except ValueError as error:
+            failures.append(error)
+
+    first = threading.Thread(target=prepare)
+    first.start()
+    assert started.wait(10)
+    threading.Timer(0.1, release.set).start()
+    folder = storage.prepare(cache, "any", "0" * 64, lambda folder: (folder / "other").touch())
+    first.join(10)
+    assert len(failures) == 1
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "other"]
+    assert prepared(cache) == [folder]
+
+
+def run_python(code: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_what_a_killed_process_left_is_cleared(cache: Path) -> None:
+    code = """
+import os, signal, sys
+from pathlib import Path
+from data.corpora import storage
+
+def write(folder):
+    (folder / "leftover" / "deep").mkdir(parents=True)
+    (folder / "leftover" / "deep" / "file").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+storage.prepare(Path(sys.argv[1]), "any", "0" * 64, write)
+"""
+    process = run_python(code, cache)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert [path.name for path in prepared(cache)] == ["0" * 16 + ".incomplete"]
+    folder = storage.prepare(cache, "any", "0" * 64, functools.partial(write_text, "whole"))
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "file"]
+    assert prepared(cache) == [folder]
+
+
+OPEN_AND_REPORT = """
+import json, sys
+from configs.schema import DataConfig
+from data.corpora import open_corpus
+
+corpus = open_corpus(DataConfig(**json.loads(sys.argv[1])))
+modules = [name for name in ("tensorflow", "tensorflow_datasets") if name in sys.modules]
+print(json.dumps([modules, corpus.fingerprint, [len(split) for split in corpus.splits.values()]]))
+"""
+
+
+def test_two_processes_prepare_at_once(files: Files) -> None:
+    lines = numbered(60_000)
+    source, target = files.write("train.en", lines), files.write("train.de", lines)
+    options = {"name": "text", "train_source": source, "train_target": target, "cache_directory": files.cache}
+    processes = [run_python(OPEN_AND_REPORT, json.dumps(options, default=str)) for _ in range(2)]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert outputs[0] == outputs[1]
+    modules, fingerprint, sizes = json.loads(outputs[0][0])
+    assert (modules, sizes) == ([], [58_000, 1000, 1000])
+    assert [path.name for path in prepared(files.cache)] == [fingerprint[:16]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_memory_does_not_grow_with_the_corpus(files: Files) -> None:
+    """Preparing 200,000 pairs takes little more memory than 20,000; all of them as strings would take 60 MiB."""
+    code = """
+import re, sys
+from pathlib import Path
+from configs.schema import DataConfig
+from data.corpora import open_corpus
+
+open_corpus(DataConfig(name="text", train_source=Path(sys.argv[1]), cache_directory=Path(sys.argv[2])))
+# Not getrusage: its peak counts what the parent held when it started this process.
+print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+    peaks = []
+    for count in (20_000, 200_000):
+        lines = (f"source {number} {'x' * 60}\ttarget {number} {'y' * 60}" for number in range(count))
+        process = run_python(code, files.write("train.tsv", list(lines)), files.cache)
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        peaks.append(int(output) // 1024)
+    assert peaks[1] - peaks[0] < 40, peaks
+
+
+# Phrasebook.
+
+
+def test_phrasebook(cache: Path) -> None:
+    from data.corpora.phrasebook import generate
+
+    corpus = open_corpus(DataConfig(cache_directory=cache))
+    phrasebook = generate(0)
+    assert list(corpus.splits) == ["train", "validation", "test", "contrast"]
+    for split in ("train", "validation", "test"):
+        assert list(corpus.split(split)) == [tuple(pair) for pair in getattr(phrasebook, split)]
+    contrast = corpus.split("contrast")
+    assert len(contrast) == 2 * len(phrasebook.contrasts)
+    for i, expected in enumerate(phrasebook.contrasts):
+        assert (contrast[2 * i], contrast[2 * i + 1]) == (tuple(expected.first), tuple(expected.second))
+    before = stamps(cache)
+    assert open_corpus(DataConfig(cache_directory=cache)).fingerprint == corpus.fingerprint
+    assert stamps(cache) == before
+
+
+def test_phrasebook_knows_one_direction(cache: Path) -> None:
+    for languages in ({"target_language": "de"}, {"source_language": "fr", "target_language": "en"}):
+        with pytest.raises(UserError, match="phrasebook goes from en to fr, not from"):
+            open_corpus(DataConfig(cache_directory=cache, **languages))
+
+
+# Multi30k.
+
+
+def multi30k(cache: Path, directory: Path | None, source: str = "en", target: str = "de") -> DataConfig:
+    return DataConfig(
+        name="multi30k", source_language=source, target_language=target, directory=directory, cache_directory=cache
+    )
+
+
+def published_lines(name: str) -> list[str]:
+    return gzip.decompress((MULTI30K / name).read_bytes()).decode().removesuffix("\n").split("\n")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The files of English and German, to be changed."""
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for name in ("train", "val", "test_2016_flickr"):
+        for code in ("en", "de"):
+            shutil.copyfile(MULTI30K / f"{name}.{code}.gz", folder / f"{name}.{code}.gz")
+    return folder
+
+
+@needs_multi30k
+@pytest.mark.parametrize(("source", "target"), [("en", "de"), ("fr", "en")])
+def test_multi30k_is_as_published(cache: Path, source: str, target: str) -> None:
+    corpus = open_corpus(multi30k(cache, MULTI30K, source, target))
+    required = {"train": ("train", 29_000), "validation": ("val", 1014), "test": ("test_2016_flickr", 1000)}
+    assert list(corpus.splits)[:3] == list(required)
+    for split, (name, count) in required.items():
+        expected = [published_lines(f"{name}.{code}.gz") for code in (source, target)]
+        pairs = corpus.split(split)
+        assert len(pairs) == count
+        assert list(pairs) == list(zip(*expected, strict=True))
+        for index in (count - 1, 0, 777):
+            assert pairs[index] == (expected[0][index], expected[1][index])
+    with pytest.raises(IndexError):
+        corpus.split("test")[1000]
+
+
+@needs_multi30k
+def test_multi30k_is_prepared_once_a_direction(cache: Path) -> None:
+    first = open_corpus(multi30k(cache, MULTI30K))
+    before = stamps(cache)
+    again = open_corpus(multi30k(cache, MULTI30K))
+    assert stamps(cache) == before
+    assert again.fingerprint == first.fingerprint
+    other = open_corpus(multi30k(cache, MULTI30K, "de", "en"))
+    assert other.fingerprint != first.fingerprint
+    assert [tuple(reversed(pair)) for pair in other.split("test")] == list(first.split("test"))
+
+
+@needs_multi30k
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "other text"])
+def test_multi30k_refuses_changed_files(cache: Path, copy: Path, damage: str) -> None:
+    path = copy / "val.de.gz"
+    content = path.read_bytes()
+    if damage == "truncated":
+        path.write_bytes(content[:-100])
+    elif damage == "flipped":
+        path.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
+    else:
+        path.write_bytes(gzip.compress(b"nur eine Zeile\n" * 1014))
+    with pytest.raises(UserError, match=r'val\.de\.gz: not the published val\.de\.gz.*data\.name = "text"'):
+        open_corpus(multi30k(cache, copy))
+    assert prepared(cache) == []
+
+
+@needs_multi30k
+def test_multi30k_names_the_file_that_is_missing(cache: Path, copy: Path) -> None:
+    (copy / "test_2016_flickr.en.gz").unlink()
+    with pytest.raises(UserError, match=r"copy/test_2016_flickr\.en\.gz: no such file; .*--data\.directory"):
+        open_corpus(multi30k(cache, copy))
+    with pytest.raises(UserError, match=r"nowhere/train\.en\.gz: no such file"):
+        open_corpus(multi30k(cache, copy / "nowhere"))
+
+
+@needs_multi30k
+def test_tensorflow_is_never_imported(cache: Path) -> None:
+    options = multi30k(cache, MULTI30K).model_dump(mode="json", exclude_none=True)
+    process = run_python(OPEN_AND_REPORT, json.dumps(options))
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    modules, _, sizes = json.loads(output)  # so stdout has nothing but the report
+    assert modules == ["tensorflow_datasets"]
+    assert sizes[:3] == [29_000, 1014, 1000]
+    assert errors == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("en", "es", r'data\.target_language: multi30k has no language "es"; it has en, de, fr, cs'),
+        ("English", "de", r'data\.source_language: multi30k has no language "English"'),
+        ("de", "de", r'data\.target_language: it is the source language, "de"'),
+    ],
+)
+def test_multi30k_languages(cache: Path, source: str, target: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        open_corpus(multi30k(cache, None, source, target))
+    assert prepared(cache) == []
+
+
+def test_multi30k_splits_of_each_direction() -> None:
+    from data.corpora.multi30k import _published_names
+
+    without_coco = ["train", "validation", "test", "test_2018_flickr"]
+    everything = [*without_coco[:3], "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr"]
+    for source in ("en", "de", "fr", "cs"):
+        for target in ("en", "de", "fr", "cs"):
+            expected = without_coco if "cs" in (source, target) else everything
+            assert list(_published_names((source, target))) == expected
+
+
+def test_multi30k_takes_the_test_sets_that_are_there(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy with fewer of them does not hide, later, those of a fuller one; for training it is the same corpus."""
+    from tensorflow_datasets.core.download.checksums import compute_url_info
+
+    from data.corpora import multi30k as module
+
+    few, all_six = tmp_path / "few", tmp_path / "all"
+    for split, stem in module._FILES.items():
+        for code in ("en", "de"):
+            for folder in (
+                (few, all_six) if split in ("train", "validation", "test", "test_2018_flickr") else (all_six,)
+            ):
+                folder.mkdir(exist_ok=True)
+                (folder / f"{stem}.{code}.gz").write_bytes(gzip.compress(f"{stem} {code}\n".encode()))
+    (few / "test_2017_flickr.en.gz").touch()  # its German is not there
+    registered = {module._url(path.name): compute_url_info(path) for path in all_six.iterdir()}
+    monkeypatch.setattr(module.Multi30k, "url_infos", registered)
+
+    first = open_corpus(multi30k(cache, few))
+    second = open_corpus(multi30k(cache, all_six))
+    assert list(first.splits) == ["train", "validation", "test", "test_2018_flickr"]
+    assert list(second.splits) == list(module._FILES)
+    for split, pairs in second.splits.items():
+        assert list(pairs) == [(f"{module._FILES[split]} en", f"{module._FILES[split]} de")]
+    assert first.fingerprint == second.fingerprint
+
+
+def test_no_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # where nothing listens
+    start = time.monotonic()
+    with pytest.raises(UserError, match=r"could not be downloaded from https://raw.*no connection.*--data\.directory"):
+        open_corpus(multi30k(cache, None))
+    assert time.monotonic() - start < 20
+    assert prepared(cache) == []
+
+
+@pytest.fixture
+def server(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder that a web server on this machine delivers in place of the published repository."""
+    from data.corpora import multi30k as module
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(copy))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        registered = module.Multi30k.url_infos
+        here = {f"{address}/{path.name}": registered[module._url(path.name)] for path in copy.iterdir()}
+        monkeypatch.setattr(module, "_REPOSITORY", address)
+        monkeypatch.setattr(module.Multi30k, "url_infos", here)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield copy
+        server.shutdown()
+        thread.join()
+
+
+@needs_multi30k
+def test_download(cache: Path, server: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    downloaded = open_corpus(multi30k(cache, None))
+    from_files = open_corpus(multi30k(cache.with_name("other"), MULTI30K))
+    assert list(downloaded.split("train")) == list(from_files.split("train"))
+    assert downloaded.fingerprint == from_files.fingerprint
+    for path in server.iterdir():
+        path.unlink()
+    assert open_corpus(multi30k(cache, None)).split("test")[0] == from_files.split("test")[0]  # from the cache now
+    assert capfd.readouterr() == ("", "")
+
+
+@needs_multi30k
+def test_download_of_something_else(cache: Path, server: Path) -> None:
+    (server / "val.de.gz").write_bytes(gzip.compress(b"Bitte melden Sie sich an\n"))
+    with pytest.raises(UserError, match=r"does not deliver the published files.*--data\.directory"):
+        open_corpus(multi30k(cache, None))
+    (server / "val.de.gz").unlink()
+    with pytest.raises(UserError, match=r"could not be downloaded .*--data\.directory"):
+        open_corpus(multi30k(cache, None))
+    assert [path.name for path in prepared(cache)] == ["downloads"]
+
+
+@needs_multi30k
+def test_a_damaged_download_is_found(cache: Path, server: Path) -> None:
+    open_corpus(multi30k(cache, None))
+    for path in prepared(cache):
+        if path.name != "downloads":
+            shutil.rmtree(path)
+    (kept,) = (cache / "multi30k" / "downloads").rglob("*val.de*.gz")
+    kept.write_bytes(kept.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"downloads/.*: not the published val\.de\.gz.*delete it"):
+        open_corpus(multi30k(cache, None))
