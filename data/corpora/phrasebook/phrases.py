@@ -1,0 +1,294 @@
+"""Noun phrases and clauses in both languages at once, without any chance: the same arguments, the same words.
+
+French is built with full articles and pronouns (le homme, je ai, que elle); `finish` elides the whole sentence at
+the end, so that no builder has to look at its neighbours.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from .lexicon import Adjective, Noun, Verb
+from .morphology import FrenchVerb, agree, attach, capitalise, elide, indefinite_article, starts_with_vowel
+
+Pair = tuple[str, str]
+Combination = tuple[str, str]
+
+
+class Sentence(NamedTuple):
+    """A finished pair with what it is made of: lemma keys, and (verb, object) or (adjective, noun) combinations."""
+
+    english: str
+    french: str
+    lemmas: tuple[str, ...] = ()
+    combinations: tuple[Combination, ...] = ()
+
+    @property
+    def pair(self) -> Pair:
+        """(English, French)."""
+        return self.english, self.french
+
+
+@dataclass(frozen=True, eq=False)
+class Pronoun:
+    """A personal pronoun with its clitic, reflexive and possessive forms."""
+
+    english: str
+    french: str
+    person: int
+    feminine: bool
+    plural: bool
+    english_object: str
+    clitic: str
+    reflexive: str
+    english_possessive: str
+    possessives: tuple[str, str, str]  # before a masculine, a feminine, a plural noun
+
+
+I = Pronoun("I", "je", 0, False, False, "me", "me", "me", "my", ("mon", "ma", "mes"))  # noqa: E741
+HE = Pronoun("he", "il", 1, False, False, "him", "le", "se", "his", ("son", "sa", "ses"))
+SHE = Pronoun("she", "elle", 1, True, False, "her", "la", "se", "her", ("son", "sa", "ses"))
+WE = Pronoun("we", "nous", 2, False, True, "us", "nous", "nous", "our", ("notre", "notre", "nos"))
+YOU = Pronoun("you", "vous", 3, False, False, "you", "vous", "vous", "your", ("votre", "votre", "vos"))
+THEY = Pronoun("they", "ils", 4, False, True, "them", "les", "se", "their", ("leur", "leur", "leurs"))
+PRONOUNS = (I, HE, SHE, WE, YOU, THEY)
+
+
+@dataclass(frozen=True)
+class NounPhrase:
+    """A subject or object. `negated` is its French after a negation (du pain -> de pain)."""
+
+    english: str
+    french: str
+    negated: str
+    person: int
+    feminine: bool
+    plural: bool
+    pronoun: Pronoun = HE
+    human: bool = True
+    lemmas: tuple[str, ...] = ()
+    combinations: tuple[Combination, ...] = ()
+
+
+NUMBERS = {"two": "deux", "three": "trois", "four": "quatre", "ten": "dix"}
+INDEFINITE = ("a", "bare")
+
+
+def noun_phrase(
+    noun: Noun, determiner: str | Pronoun, plural: bool = False, adjective: Adjective | None = None,
+    generic: bool = False,
+) -> NounPhrase:  # fmt: skip
+    """Determiner, noun and perhaps an adjective.
+
+    `determiner` is the, a, this, that, a number word, a pronoun (its possessive), or bare: no word in English, du,
+    de la or des in French - or the definite article where the noun is meant in general (`generic`: likes fish).
+    """
+    core = _french_core(noun, plural, adjective)
+    article = "les" if plural else "la" if noun.feminine else "le"
+    negated = None
+    if determiner == "the" or (generic and determiner == "bare"):
+        french = f"{article} {core}"
+    elif determiner == "bare":
+        before = adjective is not None and adjective.before
+        french = f"de {core}" if plural and before else attach("de", f"{article} {core}")
+        negated = f"de {core}"
+    elif determiner == "a":
+        french, negated = f"{'une' if noun.feminine else 'un'} {core}", f"de {core}"
+    else:
+        french = f"{_agreeing_determiner(determiner, noun.feminine, plural, core)} {core}"
+    words = ([adjective.english] if adjective else []) + [noun.english_plural if plural else noun.english]
+    return NounPhrase(
+        english=" ".join(_english_determiner(determiner, words[0]) + words),
+        french=french,
+        negated=negated or french,
+        person=4 if plural else 1,
+        feminine=noun.feminine,
+        plural=plural,
+        pronoun=THEY if plural else SHE if noun.feminine else HE,
+        human="animal" not in noun.classes,
+        lemmas=(noun.key, adjective.key) if adjective else (noun.key,),
+        combinations=((adjective.key, noun.key),) if adjective else (),
+    )
+
+
+def _french_core(noun: Noun, plural: bool, adjective: Adjective | None) -> str:
+    """Noun with its adjective before or after it: bel arbre, pomme rouge."""
+    word = noun.french_plural if plural else noun.french
+    if adjective is None:
+        return word
+    form = adjective.agree(noun.feminine, plural)
+    if not adjective.before:
+        return f"{word} {form}"
+    if adjective.prevocalic and not plural and not noun.feminine and starts_with_vowel(word):
+        form = adjective.prevocalic
+    return f"{form} {word}"
+
+
+def _agreeing_determiner(determiner: str | Pronoun, feminine: bool, plural: bool, core: str) -> str:
+    """Demonstrative, possessive or number: cet arbre, mon amie, deux chats."""
+    vowel = starts_with_vowel(core)
+    if isinstance(determiner, Pronoun):
+        masculine, female, many = determiner.possessives
+        return many if plural else female if feminine and not vowel else masculine
+    if determiner in NUMBERS:
+        return NUMBERS[determiner]
+    if plural:
+        return "ces"
+    return "cette" if feminine else "cet" if vowel else "ce"
+
+
+def _english_determiner(determiner: str | Pronoun, next_word: str) -> list[str]:
+    if isinstance(determiner, Pronoun):
+        return [determiner.english_possessive]
+    if determiner == "a":
+        return [indefinite_article(next_word)]
+    return [] if determiner == "bare" else [determiner]
+
+
+def pronoun_phrase(pronoun: Pronoun) -> NounPhrase:
+    """A pronoun as subject."""
+    return NounPhrase(pronoun.english, pronoun.french, "", pronoun.person, pronoun.feminine, pronoun.plural, pronoun)
+
+
+def name_phrase(name: str, feminine: bool) -> NounPhrase:
+    """A first name, the same in both languages."""
+    return NounPhrase(name, name, name, 1, feminine, False, SHE if feminine else HE, lemmas=(f"{name}/{name}",))
+
+
+def befriend(name: NounPhrase, owner: Pronoun) -> NounPhrase:
+    """My friend Marie: the name decides between ami and amie (and French says mon amie)."""
+    french = f"{owner.possessives[0]} {'amie' if name.feminine else 'ami'} {name.french}"
+    english = f"{owner.english_possessive} friend {name.english}"
+    return replace(name, english=english, french=french, negated=french, lemmas=(*name.lemmas, "friend/ami"))
+
+
+# --- Clauses -----------------------------------------------------------------------------------------------------
+
+
+class Form(NamedTuple):
+    """How a clause is said. Tenses: present, progressive, past, past progressive, future, can, must, want, habit."""
+
+    tense: str = "present"
+    negation: str = ""  # "", not, never
+    question: bool = False
+    english_adverb: str = ""  # between English subject and verb, after the French verb: often, souvent
+    french_adverb: str = ""
+
+
+MODALS = {
+    "can": ("peux", "peut", "pouvons", "pouvez", "peuvent"),
+    "must": ("dois", "doit", "devons", "devez", "doivent"),
+    "want": ("veux", "veut", "voulons", "voulez", "veulent"),
+    "future": ("vais", "va", "allons", "allez", "vont"),
+}
+AVOIR = ("ai", "a", "avons", "avez", "ont")
+AVOIR_PAST = ("avais", "avait", "avions", "aviez", "avaient")
+ETRE = ("suis", "est", "sommes", "êtes", "sont")
+ETRE_PAST = ("étais", "était", "étions", "étiez", "étaient")
+BE = ("am", "is", "are", "are", "are")
+BE_PAST = ("was", "was", "were", "were", "were")
+
+
+def english_clause(subject: NounPhrase, verb: Verb, form: Form, rest: str = "") -> str:
+    """Subject, verb group and the rest, with do-support and inversion in questions."""
+    words, person = verb.english, subject.person
+    third = person == 1
+    adverb = "never" if form.negation == "never" else form.english_adverb
+    denied = "not" if form.negation == "not" else ""
+    auxiliary, main = "", f"want to {words.base}" if form.tense == "want" else words.base
+    past = form.tense in ("past", "habit")
+    if form.tense in ("progressive", "past progressive"):
+        auxiliary, main = (BE if form.tense == "progressive" else BE_PAST)[person], words.gerund
+    elif form.tense == "future":
+        auxiliary, main = BE[person], f"going to {words.base}"
+    elif form.tense in ("can", "must"):
+        auxiliary = form.tense
+    elif denied or form.question:
+        auxiliary = "did" if past else "does" if third else "do"
+    elif form.tense == "want":
+        main = f"wants to {words.base}" if third else main
+    else:
+        main = words.past if past else words.third if third else words.base
+    if auxiliary == "can" and denied and not form.question:
+        auxiliary, denied = "cannot", ""
+    head = (auxiliary, subject.english) if form.question else (subject.english, auxiliary)
+    return _join(*head, denied, adverb, main, words.particle, rest)
+
+
+def _join(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
+
+
+def french_verb_group(
+    verb: FrenchVerb, suffix: str, form: Form, subject: NounPhrase, clitic: str = "",
+    antecedent: tuple[bool, bool] | None = None,
+) -> str:  # fmt: skip
+    """Clitic, negation, auxiliary and verb: ne l'a pas mangée, va se lever.
+
+    `antecedent` is gender and number of the object the clitic stands for; the participle agrees with it.
+    """
+    person = subject.person
+    if verb.reflexive:
+        clitic = subject.pronoun.reflexive
+    negation = {"": "", "not": "pas", "never": "jamais"}[form.negation]
+    adverb = form.french_adverb
+    if form.tense in MODALS:
+        return _join(
+            "ne" if negation else "", MODALS[form.tense][person], negation, adverb, clitic, verb.infinitive, suffix
+        )
+    tail = ""
+    if form.tense == "past":
+        etre = verb.etre or verb.reflexive
+        conjugated = (ETRE if etre else AVOIR)[person]
+        agreement = (subject.feminine, subject.plural) if etre else antecedent or (False, False)
+        tail = agree(verb.participle, *agreement)
+    else:
+        conjugated = (verb.imperfect if form.tense in ("past progressive", "habit") else verb.present)[person]
+    return _join("ne" if negation else "", clitic, conjugated, negation, adverb, tail, suffix)
+
+
+def clause(
+    subject: NounPhrase, verb: Verb, form: Form, object_: NounPhrase | None = None, clitic: Pronoun | None = None,
+    tail: Pair = ("", ""),
+) -> Pair:  # fmt: skip
+    """A whole clause, not yet finished; a question starts with est-ce que in French."""
+    english_object = object_.english if object_ else clitic.english_object if clitic else ""
+    english = english_clause(subject, verb, form, _join(english_object, tail[0]))
+    french_object = ""
+    if object_:
+        french_object = object_.negated if form.negation else object_.french
+        if verb.preposition:
+            french_object = attach(verb.preposition, object_.french)
+    antecedent = (clitic.feminine, clitic.plural) if clitic else None
+    group = french_verb_group(verb.french, verb.suffix, form, subject, clitic.clitic if clitic else "", antecedent)
+    french = _join("est-ce que" if form.question else "", subject.french, group, french_object, tail[1])
+    return english, french
+
+
+def copula(
+    subject: NounPhrase, adjective: Adjective, form: Form, degree: Pair = ("", ""), tail: Pair = ("", "")
+) -> Pair:
+    """Subject is (very, too) adjective; idioms take avoir: elle a très faim."""
+    past = form.tense == "past"
+    be = (BE_PAST if past else BE)[subject.person]
+    denied = "not" if form.negation else ""
+    head = (be, subject.english) if form.question else (subject.english, be)
+    english = _join(*head, denied, degree[0], adjective.english, tail[0])
+    forms = (AVOIR_PAST if past else AVOIR) if adjective.idiom else (ETRE_PAST if past else ETRE)
+    french = _join(
+        "est-ce que" if form.question else "", subject.french, "ne" if denied else "", forms[subject.person],
+        "pas" if denied else "", degree[1], adjective.agree(subject.feminine, subject.plural), tail[1],
+    )  # fmt: skip
+    return english, french
+
+
+def finish(
+    pair: Pair, question: bool, lemmas: tuple[str, ...] = (), combinations: tuple[Combination, ...] = ()
+) -> Sentence:
+    """Elide, capitalise and punctuate."""
+    english, french = pair
+    return Sentence(
+        capitalise(english) + ("?" if question else "."),
+        capitalise(elide(french)) + (" ?" if question else "."),
+        lemmas,
+        combinations,
+    )

@@ -1,0 +1,263 @@
+"""Puzzles: families of sentences with one ambiguous English word that one other word decides.
+
+Everything but the decider is drawn first (the scene); the same scene with a decider of the other sense gives a
+contrast pair: two sentences that differ in one word and in the translation of another. The words themselves stand in
+`ambiguity`.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from .draw import Draw
+from .lexicon import (
+    Adjective,
+    Noun,
+    Verb,
+    load_lexicon,
+    parse_verb,
+)
+from .morphology import attach
+from .phrases import (
+    PRONOUNS,
+    Form,
+    NounPhrase,
+    Pair,
+    Pronoun,
+    Sentence,
+    clause,
+    copula,
+    finish,
+    noun_phrase,
+)
+
+Scene = TypeVar("Scene")
+
+
+class Contrast(NamedTuple):
+    """Two sentences that differ in one English word, the decider, and in the French of the ambiguous `word`."""
+
+    word: str
+    first: Pair
+    second: Pair
+    deciding: tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Puzzle(ABC, Generic[Scene]):
+    """Sentences about one ambiguous word; `deciders` are the deciding English words of its two senses."""
+
+    word: str
+    deciders: tuple[tuple[str, ...], tuple[str, ...]]
+
+    @property
+    def weight(self) -> int:
+        """Share of the corpus: every decider must be met often enough."""
+        return 3 * max(map(len, self.deciders))
+
+    @abstractmethod
+    def scene(self, draw: Draw) -> Scene:
+        """Draw everything but the decider."""
+
+    @abstractmethod
+    def render(self, scene: Scene, sense: int, decider: str) -> Sentence:
+        """The sentence of a scene with a decider of the given sense."""
+
+    def sample(self, draw: Draw) -> Sentence:
+        """One sentence, for training."""
+        sense = draw.one((0, 1))
+        return self.render(self.scene(draw), sense, draw.one(self.deciders[sense]))
+
+    def contrast(self, draw: Draw) -> tuple[Sentence, Sentence]:
+        """One scene told twice, with a decider of either sense."""
+        scene = self.scene(draw)
+        first, second = (draw.one(words) for words in self.deciders)
+        return self.render(scene, 0, first), self.render(scene, 1, second)
+
+
+class ClauseScene(NamedTuple):
+    """Subject, verb, form and time of a clause, and how the object is determined."""
+
+    subject: NounPhrase
+    verb: Verb
+    form: Form
+    time: Pair
+    determiner: str | Pronoun
+
+
+def _clause_scene(draw: Draw, verb: Verb, determiners: tuple[str, ...]) -> ClauseScene:
+    subject = draw.subject()
+    form = draw.form(verb, subject)
+    return ClauseScene(subject, verb, form, draw.time(form, verb), draw.one(determiners))
+
+
+NEUTRAL_VERBS = tuple(
+    parse_verb(line)
+    for line in (
+        "see:saw = voir vois voit voyons voient vu : thing ; stative",
+        "look at:looked = regarder : thing",
+        "find:found = trouver : thing ; stative",
+        "photograph = photographier : thing",
+        "draw:drew = dessiner : thing",
+        "describe = décrire décris décrit décrivons décrivent décrit : thing",
+        "notice = remarquer : thing ; stative event",
+    )
+)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacePuzzle(Puzzle[ClauseScene]):
+    """He saw a seal on the beach / on the letter."""
+
+    senses: tuple[Noun, Noun]
+    english_preposition: str
+    french_preposition: str
+    plural: bool = False
+
+    def scene(self, draw: Draw) -> ClauseScene:
+        determiners = ("the",) if self.english_preposition == "of" else ("the", "a", "this")
+        return _clause_scene(draw, draw.one(NEUTRAL_VERBS), determiners)
+
+    def render(self, scene: ClauseScene, sense: int, decider: str) -> Sentence:
+        noun, place = self.senses[sense], noun_phrase(load_lexicon().noun(decider), "the")
+        phrase = noun_phrase(noun, scene.determiner, self.plural)
+        tail = (
+            f"{self.english_preposition} {place.english} {scene.time[0]}".rstrip(),
+            f"{attach(self.french_preposition, place.french)} {scene.time[1]}".rstrip(),
+        )
+        pair = clause(scene.subject, scene.verb, scene.form, phrase, None, tail)
+        return finish(pair, scene.form.question, (scene.verb.key, noun.key, *place.lemmas, *scene.subject.lemmas))
+
+
+@dataclass(frozen=True, eq=False)
+class VerbPuzzle(Puzzle[ClauseScene]):
+    """She lit the match / She won the match. `verbs` maps a deciding past form to its verb."""
+
+    senses: tuple[Noun, Noun]
+    verbs: dict[str, Verb]
+
+    def scene(self, draw: Draw) -> ClauseScene:
+        verb = next(iter(self.verbs.values()))
+        scene = _clause_scene(draw, verb, ("the", "a", "this", "that"))
+        return scene._replace(determiner="the") if scene.form.negation == "never" else scene
+
+    def render(self, scene: ClauseScene, sense: int, decider: str) -> Sentence:
+        verb, noun = self.verbs[decider], self.senses[sense]
+        pair = clause(
+            scene.subject, verb, scene.form, noun_phrase(noun, scene.determiner), None, scene.time
+        )  # fmt: skip
+        return finish(pair, scene.form.question, (verb.key, noun.key, *scene.subject.lemmas))
+
+
+class StateScene(NamedTuple):
+    """Speaker, determiner, form and degree of a statement about a thing."""
+
+    speaker: NounPhrase | None
+    opinion: Verb
+    determiner: str | Pronoun
+    form: Form
+    degree: Pair
+
+
+OPINIONS = (
+    parse_verb("think:thought = penser"),
+    parse_verb("say:said = dire dis dit disons disent dit"),
+    parse_verb("believe = croire crois croit croyons croient cru"),
+)
+
+
+def _state_scene(draw: Draw) -> StateScene:
+    speaker = draw.subject() if draw.chance(0.4) else None
+    tense = "present" if speaker or draw.chance(0.5) else "past"
+    question = speaker is None and draw.chance(0.2)
+    form = Form(tense, "" if question else draw.one(("", "", "not")), question)
+    degree = draw.one((("", ""), ("", ""), ("very", "très"), ("too", "trop")))
+    owner = draw.one(PRONOUNS)
+    determiners: tuple[str | Pronoun, ...] = ("the", "the", "this", owner)
+    determiner = draw.one(determiners)
+    return StateScene(speaker, draw.one(OPINIONS), determiner, form, degree)
+
+
+def _state(scene: StateScene, subject: NounPhrase, adjective: Adjective, lemmas: tuple[str, ...]) -> Sentence:
+    pair = copula(subject, adjective, scene.form, scene.degree)
+    if scene.speaker:
+        inner = (f"that {pair[0]}", f"que {pair[1]}")
+        pair = clause(scene.speaker, scene.opinion, Form(), None, None, inner)
+        lemmas = (*lemmas, scene.opinion.key, *scene.speaker.lemmas)
+    return finish(pair, scene.form.question, (*lemmas, *subject.lemmas))
+
+
+@dataclass(frozen=True, eq=False)
+class PredicatePuzzle(Puzzle[StateScene]):
+    """The bat is hungry / The bat is broken."""
+
+    senses: tuple[Noun, Noun]
+
+    def scene(self, draw: Draw) -> StateScene:
+        scene = _state_scene(draw)
+        determiner = "the" if isinstance(scene.determiner, Pronoun) else scene.determiner
+        return scene._replace(determiner=determiner, degree=("", ""))
+
+    def render(self, scene: StateScene, sense: int, decider: str) -> Sentence:
+        adjective = load_lexicon().adjective(decider)
+        return _state(scene, noun_phrase(self.senses[sense], scene.determiner), adjective, (adjective.key,))
+
+
+@dataclass(frozen=True, eq=False)
+class ModifiedPuzzle(Puzzle[StateScene]):
+    """The suitcase is light / The kitchen is light."""
+
+    senses: tuple[Adjective, Adjective]
+    owned: bool = True  # the deciding nouns can all belong to somebody
+
+    def scene(self, draw: Draw) -> StateScene:
+        return _state_scene(draw)
+
+    def render(self, scene: StateScene, sense: int, decider: str) -> Sentence:
+        noun = load_lexicon().noun(decider)
+        determiner = scene.determiner if self.owned else "the"
+        return _state(scene, noun_phrase(noun, determiner), self.senses[sense], (self.senses[sense].key,))
+
+
+@dataclass(frozen=True, eq=False)
+class AttributePuzzle(Puzzle[ClauseScene]):
+    """He showed the right hand / He showed the right answer."""
+
+    senses: tuple[Adjective, Adjective]
+    verbs: tuple[Verb, ...]
+
+    def scene(self, draw: Draw) -> ClauseScene:
+        return _clause_scene(draw, draw.one(self.verbs), ("the",))
+
+    def render(self, scene: ClauseScene, sense: int, decider: str) -> Sentence:
+        noun, adjective = load_lexicon().noun(decider), self.senses[sense]
+        phrase = noun_phrase(noun, scene.determiner, adjective=adjective)
+        pair = clause(scene.subject, scene.verb, scene.form, phrase, None, scene.time)
+        return finish(pair, scene.form.question, (scene.verb.key, *phrase.lemmas, *scene.subject.lemmas))
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectPuzzle(Puzzle[ClauseScene]):
+    """They visited the museum / They visited the doctor: the object decides the verb.
+
+    `words` gives objects that are no noun of the lexicon (why, tennis, Marie) with their French.
+    """
+
+    senses: tuple[Verb, Verb]
+    words: dict[str, str]
+
+    def scene(self, draw: Draw) -> ClauseScene:
+        return _clause_scene(draw, self.senses[0], ("the", "the", "this", "that"))
+
+    def render(self, scene: ClauseScene, sense: int, decider: str) -> Sentence:
+        verb = self.senses[sense]
+        if decider in self.words:
+            name = decider[0].isupper()
+            phrase = NounPhrase(
+                decider, self.words[decider], self.words[decider], 1, False, False,
+                lemmas=(f"{decider}/{decider if name else self.words[decider].split()[-1]}",),
+            )  # fmt: skip
+        else:
+            phrase = noun_phrase(load_lexicon().noun(decider), scene.determiner)
+        pair = clause(scene.subject, verb, scene.form, phrase, None, scene.time)
+        return finish(pair, scene.form.question, (verb.key, *phrase.lemmas, *scene.subject.lemmas))
