@@ -90,6 +90,7 @@ def translate(argv: Sequence[str]) -> None:
     select_platform(options.devices.platform)
     start_counting()
     translator = Translator.load(options.workdir, options.checkpoint, options.devices)
+    translator.check(options, options.num_hypotheses)
     number = 0
     with open(options.output or os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n") as out:
         for chunk in chunks(lines, 1 if sys.stdin.isatty() and not options.input else CHUNK):

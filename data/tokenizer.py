@@ -102,6 +102,8 @@ def _parse(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
         raise UserError(f"{name}: not a SentencePiece model") from error
+    if not processor.get_piece_size():  # which is what an empty file gives
+        raise UserError(f"{name}: not a SentencePiece model")
     ids = (processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id())
     wanted = (PAD_ID, EOS_ID, BOS_ID, UNK_ID)
     if ids != wanted:

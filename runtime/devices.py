@@ -20,8 +20,7 @@ def select_platform(platform: str) -> None:
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
     try:
         jax.devices()
-    except RuntimeError as error:
-        jax.config.update("jax_platforms", "cpu")
+    except (RuntimeError, AssertionError) as error:  # the latter where cuda is named and its plugin not installed
         raise UserError(
             f"devices.platform {platform}: JAX finds none on this machine; "
             "use auto or cpu, or install the extra for it (pip install -e '.[cuda]' or '.[tpu]')"

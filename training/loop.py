@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -95,21 +96,18 @@ class Run:
         """
         if self._finished():
             print(f"{self._workdir.path}: finished: {self._reached()}. Evaluate it with evaluate.py.")
-            self._checkpoints.close()
             return
-        recorder = Recorder(self._workdir, self._clock.step, self._prepared.num_steps)
-        with recorder:
-            self._started = time.monotonic() - self._clock.seconds
-            self._interval_start, self._interval_tokens = time.monotonic(), 0
+        recorder = Recorder(self._workdir, self._clock.step, self._prepared.num_steps, self._config.training.log_every)
+        with contextlib.closing(self._checkpoints), recorder:
+            self._interval_start = time.monotonic()
+            self._started = self._interval_start - self._clock.seconds
             try:
                 self._go(recorder)
             except Interrupted as interrupted:
                 self._write_taken(recorder)
                 self._save()
-                self._checkpoints.close()
                 message = f"step {self._clock.step} is saved; the same command goes on from there"
                 raise Interrupted(interrupted.signal_number, message) from None
-        self._checkpoints.close()
         log.info("compiled %s", self._compilations)
         self._show_result()
 

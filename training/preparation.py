@@ -60,8 +60,9 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     for note in corpus.notes:
         log.info("%s", note)
     train = corpus.split("train")
-    models = _tokenizer_models(config, workdir, train)
-    tokenizer = parse_tokenizers(models)
+    paths = _tokenizer_files(config, workdir)
+    models = read_models(paths) if paths else _train_tokenizer(config, train)
+    tokenizer = parse_tokenizers(models, [str(path) for path in paths] or ("source", "target"))
     everything = tokenize(train, corpus.fingerprint, "train", tokenizer, cache_directory(config.data.cache_directory))
     pairs = everything.no_longer_than(config.data.row_length)
     left_out = len(everything) - len(pairs)
@@ -74,12 +75,15 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     return Preparation(config, corpus, tokenizer, models, pairs, _num_steps(config, pairs))
 
 
-def _tokenizer_models(config: Config, workdir: Path, train: PairSource) -> Sequence[bytes]:
-    paths = model_paths(workdir, joint=config.tokenizer.joint)
-    if config.tokenizer.model_file and not paths[0].exists():
-        paths = [config.tokenizer.model_file]
-    if all(path.exists() for path in paths) or config.tokenizer.model_file:
-        return read_models(paths)
+def _tokenizer_files(config: Config, workdir: Path) -> list[Path]:
+    """The tokenizer that is there already: the workdir's own, else the one the config names; empty where there is none."""
+    own = model_paths(workdir, joint=config.tokenizer.joint)
+    if all(path.exists() for path in own):
+        return own
+    return [config.tokenizer.model_file] if config.tokenizer.model_file else []
+
+
+def _train_tokenizer(config: Config, train: PairSource) -> list[bytes]:
     log.info("training the tokenizer: %s, %d pieces", config.tokenizer.kind, config.tokenizer.vocab_size)
     return train_tokenizer(train, config.tokenizer)
 

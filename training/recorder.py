@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from typing import Any
 
 from rich.console import Console
@@ -27,8 +28,9 @@ class Pace:
 class Recorder:
     """Writes metrics and shows progress; used as a context so that the terminal is left as it was."""
 
-    def __init__(self, workdir: Workdir, first_step: int, num_steps: int):
+    def __init__(self, workdir: Workdir, first_step: int, num_steps: int, log_every: int):
         self._workdir = workdir
+        self._log_every = log_every
         self._num_steps = num_steps
         self._console = Console(stderr=True)
         self._bar = Progress(
@@ -54,9 +56,10 @@ class Recorder:
         self._workdir.append_metrics(lines)
         last = lines[-1]
         rate, real = pace.tokens_per_second, pace.real_tokens
-        status = f"loss {last['loss']:.3f}  {rate:,.0f} target tokens/s  {real:.0%} real"
+        loss = math.nan if last["loss"] is None else last["loss"]
+        status = f"loss {loss:.3f}  {rate:,.0f} target tokens/s  {real:.0%} real"
         self._bar.update(self._task, completed=last["step"], status=status)
-        if not self._console.is_terminal:
+        if not self._console.is_terminal and (last["step"] % self._log_every == 0 or last["step"] == self._num_steps):
             left = (self._num_steps - last["step"]) * last["tokens"] / rate if rate else 0.0
             log.info(
                 "step %d/%d  %s  learning rate %.2e  %s left",

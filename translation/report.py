@@ -37,8 +37,8 @@ def show_evaluation(title: str, found: Evaluation, sources: Sequence[str], refer
     pace = f"{scores.sentences / found.seconds:.1f} a second"
     table.add_row("sentences", f"{scores.sentences:,}", f"{found.seconds:.1f} s, {pace}")
     table.add_row("checkpoint, beam", f"step {found.checkpoint_step:,}, {found.beam_size}", "")
-    console = Console(soft_wrap=True)
-    console.print(table)
+    width = Console(width=1000).measure(table).maximum  # a signature is never cut
+    Console(width=width).print(table)
     stride = max(1, len(sources) // SAMPLES)
     for i in range(0, len(sources), stride)[:SAMPLES]:
         print(f"\nsource       {sources[i]}\nreference    {references[i]}\ntranslation  {found.translations[i]}")

@@ -99,7 +99,7 @@ class Translator:
           num_hypotheses: how many to return for each line, at most options.beam_size.
           after_batch: called with the number of sentences done since the last call; may raise to stop.
         """
-        self._check(options, num_hypotheses)
+        self.check(options, num_hypotheses)
         sources = self._encode(lines)
         empty = Hypothesis("", 0.0)
         found: list[tuple[Hypothesis, ...]] = [(empty,)] * len(lines)
@@ -126,7 +126,8 @@ class Translator:
             alpha=options.length_penalty,
         )
 
-    def _check(self, options: DecodingOptions, num_hypotheses: int) -> None:
+    def check(self, options: DecodingOptions, num_hypotheses: int = 1) -> None:
+        """Raises UserError where this model cannot decode so."""
         if num_hypotheses > options.beam_size:
             raise UserError(f"num_hypotheses {num_hypotheses} exceeds beam_size {options.beam_size}")
         longest = self.config.max_length

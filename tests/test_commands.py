@@ -1,0 +1,336 @@
+"""The commands as users run them: real processes, real files, real signals."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+from runtime.checkpoint import read_record, saved_steps
+from tests.conftest import ROOT
+from tests.toy import write_corpus
+
+TIMES = {"seconds", "tokens_per_second"}
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory) -> Path:
+    """The config of the toy corpus."""
+    return write_corpus(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="session")
+def trained(toy, run, tmp_path_factory):
+    """A workdir trained without interruption, and what the command printed."""
+    workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    return workdir, run("train.py", "--config", toy, "--workdir", workdir)
+
+
+def metrics(workdir: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+
+
+def digests(workdir: Path) -> tuple[int, dict]:
+    newest = saved_steps(workdir / "checkpoints")[-1]
+    record = read_record(workdir / "checkpoints", newest)
+    return newest, record["digests"]
+
+
+def test_training_learns_and_tells_what_it_reached(trained):
+    workdir, done = trained
+    assert done.returncode == 0, done.stderr
+    assert "kept 700 of 700 pairs, 0 longer than 32 tokens" in done.stderr
+    assert "step 10/240  loss" in done.stderr
+    assert "validation at step 80" in done.stderr
+    assert "best validation BLEU" in done.stdout
+    assert "240 of 240" in done.stdout
+    lines = metrics(workdir)
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 241))
+    assert [line["step"] for line in lines if "validation_loss" in line] == [80, 160, 240]
+    assert lines[-1]["validation_bleu"] > 50
+    assert {path.name for path in workdir.iterdir()} == {
+        "config.toml",
+        "tokenizer.model",
+        "metrics.jsonl",
+        "checkpoints",
+    }
+
+
+def test_the_train_step_is_compiled_once(toy, run, tmp_path):
+    """By JAX's own log, in a fresh and in a resumed process."""
+    for steps in (30, 60):
+        done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", "--training.num-steps", steps,
+                   env=os.environ | {"JAX_LOG_COMPILES": "1", "JAX_LOGGING_LEVEL": "WARNING"})  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert sum(line.startswith("Compiling jit(train_step)") for line in done.stderr.splitlines()) == 1
+
+
+def test_a_finished_run_says_so_and_changes_nothing(trained, toy, run):
+    workdir, _ = trained
+    before = (metrics(workdir), digests(workdir))
+    for arguments in (["--config", toy, "--workdir", workdir], ["--workdir", workdir]):
+        again = run("train.py", *arguments)
+        assert again.returncode == 0, again.stderr
+        assert "finished: 240 of 240 steps" in again.stdout
+    assert (metrics(workdir), digests(workdir)) == before
+
+
+def start(toy, workdir, *options):
+    command = [sys.executable, "train.py", "--config", str(toy), "--workdir", str(workdir), *options]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(process, condition):
+    """Waits until the condition holds while the process runs."""
+    for _ in range(20000):
+        if condition():
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    raise AssertionError("it did not come to it")
+
+
+@pytest.mark.parametrize("kills", [[40], [1, 120]])
+def test_a_killed_run_goes_on_to_the_same_parameters_bit_for_bit(trained, toy, run, tmp_path, kills):
+    workdir = tmp_path / "killed run"
+    for step in kills:
+        process = start(toy, workdir)
+        if step == 1:
+            wait_for(process, (workdir / "tokenizer.model").exists)
+        else:
+            wait_for(process, lambda step=step: step in saved_steps(workdir / "checkpoints"))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        process.communicate()
+    done = run("train.py", "--config", toy, "--workdir", workdir)
+    assert done.returncode == 0, done.stderr
+    assert (
+        f"going on from step {saved_steps(workdir / 'checkpoints')[0]}" in done.stderr
+        or "going on from step" in done.stderr
+    )
+    assert metrics(workdir) == metrics(trained[0])
+    assert digests(workdir) == digests(trained[0])
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_says_how_to_go_on(trained, toy, run, tmp_path, number, status):
+    workdir = tmp_path / "w"
+    process = start(toy, workdir)
+    wait_for(process, lambda: (workdir / "metrics.jsonl").exists())
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == status, errors
+    assert "is saved; the same command goes on from there" in errors
+    assert "Traceback" not in errors
+    (step,) = saved_steps(workdir / "checkpoints")[-1:]
+    assert f"step {step} is saved" in errors
+    assert run("train.py", "--workdir", workdir).returncode == 0
+    assert metrics(workdir) == metrics(trained[0])
+    assert digests(workdir) == digests(trained[0])
+
+
+def test_a_longer_run_goes_on(trained, toy, run, tmp_path):
+    workdir = tmp_path / "w"
+    shutil.copytree(trained[0], workdir)
+    done = run("train.py", "--workdir", workdir, "--training.num-steps", 250, "--training.eval-every", 0)
+    assert done.returncode == 0, done.stderr
+    assert [line["step"] for line in metrics(workdir) if "loss" in line] == list(range(1, 251))
+
+
+def test_epochs_give_the_length(toy, run, tmp_path):
+    done = run(
+        "train.py", "--config", toy, "--workdir", tmp_path / "w", "--training.num-epochs", 2, "--training.eval-every", 0
+    )
+    assert done.returncode == 0, done.stderr
+    last = metrics(tmp_path / "w")[-1]
+    assert f"2 epochs are {last['step']} steps" in done.stderr
+    assert 1.8 < last["epoch"] < 2.4  # the rows packed side by side hold pairs of the next epoch
+
+
+def test_patience_stops_early(toy, run, tmp_path):
+    options = ["--training.eval-every", 2, "--training.patience", 2, "--optimizer.peak-lr", 1e-9]
+    done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options)
+    assert done.returncode == 0, done.stderr
+    assert metrics(tmp_path / "w")[-1]["step"] == 6
+    again = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options)
+    assert "finished: 6 of 240 steps, stopped early" in again.stdout
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(toy, run, tmp_path):
+    options = ["--optimizer.peak-lr", 1e38, "--optimizer.clip-norm", 0, "--optimizer.warmup-steps", 0]
+    done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", "--training.checkpoint-every", 1, *options)
+    assert done.returncode == 1, done.stderr
+    assert "not finite for 3 steps in a row" in done.stderr
+    assert "Lower optimizer.peak_lr" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert saved_steps(tmp_path / "w" / "checkpoints")
+
+
+def test_a_run_made_with_another_config_is_refused_with_the_differences(trained, toy, run):
+    before = (trained[0] / "config.toml").read_bytes()
+    done = run("train.py", "--config", toy, "--workdir", trained[0], "--model.num-heads", 4, "--training.seed", 5)
+    assert done.returncode == 2
+    assert "model.num_heads: 2 in the workdir, now 4; training.seed: 1 in the workdir, now 5" in done.stderr
+    assert (trained[0] / "config.toml").read_bytes() == before
+
+
+def test_other_training_data_is_refused(trained, run, tmp_path):
+    other = write_corpus(tmp_path / "other").parent
+    lines = (other / "train.en").read_text().splitlines()
+    (other / "train.en").write_text("\n".join(["zero zero zero.", *lines[1:]]) + "\n")
+    arguments = ["--workdir", trained[0], "--training.num-steps", 300, "--data.train-source", other / "train.en"]
+    done = run("train.py", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert "made with another corpus" in done.stderr
+    same = run(
+        "train.py", "--workdir", trained[0], "--data.test-source", write_corpus(tmp_path / "moved").parent / "test.en"
+    )
+    assert same.returncode == 0, same.stderr  # moved, but the same
+
+
+def test_evaluate_gives_what_the_sacrebleu_command_gives(trained, run, tmp_path):
+    source, reference = tmp_path / "in.en", tmp_path / "ref.fr"
+    source.write_text("one two three.\n\nseven.\nnine eight five four.\none\u2028 two.\n", encoding="utf-8")
+    reference.write_text("trois deux un !\n\nsept !\nquatre cinq huit neuf!\ndeux un  !\n", encoding="utf-8")
+    hypotheses, scores = tmp_path / "hyps.txt", tmp_path / "scores.json"
+    done = run("evaluate.py", "--workdir", trained[0], "--source", source, "--reference", reference, "--output", hypotheses,
+               "--json", scores, "--beam-size", 3)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert hypotheses.read_bytes().count(b"\n") == 5
+    found = json.loads(scores.read_text())
+    command = [
+        str(Path(sys.executable).parent / "sacrebleu"),
+        str(reference),
+        "-i",
+        str(hypotheses),
+        "-m",
+        "bleu",
+        "chrf",
+        "-w",
+        "4",
+    ]
+    printed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert f"{found['bleu']:.4f}" == f"{printed[0]['score']:.4f}"
+    assert f"{found['chrf']:.4f}" == f"{printed[1]['score']:.4f}"
+    assert found["bleu_signature"] == printed[0]["signature"].removeprefix("BLEU|")
+    lowercase = subprocess.run(
+        [*command[:4], "-lc", "-b", "-w", "4"], capture_output=True, text=True, check=True
+    ).stdout
+    assert f"{found['bleu_lowercase']:.4f}" == lowercase.strip()
+    assert found["sentences"] == 5
+    assert found["beam_size"] == 3
+    assert "case:lc" in found["bleu_lowercase_signature"]
+    assert f"v:{sacrebleu.__version__}" in found["bleu_signature"] or sacrebleu.__version__ in found["bleu_signature"]
+
+
+def test_evaluate_scores_a_split_with_an_interval(trained, run, tmp_path):
+    scores = tmp_path / "scores.json"
+    done = run("evaluate.py", "--workdir", trained[0], "--json", scores)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(scores.read_text())
+    assert found["bleu_low"] < found["bleu"] < found["bleu_high"]
+    assert found["bleu"] > 50
+    assert found["sentences"] == 37
+    assert found["checkpoint_step"] == read_record(trained[0] / "checkpoints", 240)["best_step"]
+    assert f"{found['bleu']:.2f}" in done.stdout
+    assert found["bleu_signature"] in done.stdout
+    last = run(
+        "evaluate.py",
+        "--workdir",
+        trained[0],
+        "--checkpoint",
+        240,
+        "--split",
+        "validation",
+        "--beam-size",
+        1,
+        "--json",
+        scores,
+    )
+    assert last.returncode == 0, last.stderr
+    greedy = [line for line in metrics(trained[0]) if "validation_bleu" in line][-1]
+    assert json.loads(scores.read_text())["bleu"] == pytest.approx(greedy["validation_bleu"])
+
+
+def test_translate_keeps_every_line(trained, run, tmp_path):
+    text = "one two.\n\n  \nthree.\r\n\ufeffnine.\nfour\u2028five\x0bsix.\n<pad> </s> one.\n日本 👍.\nseven."
+    done = run("translate.py", "--workdir", trained[0], input=text)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 9
+    lines = done.stdout.split("\n")
+    assert lines[0] == "deux un !"
+    assert lines[1] == lines[2] == ""
+    assert lines[8] == "sept !"
+    source = tmp_path / "in.txt"
+    source.write_bytes(text.encode())
+    to_file = run("translate.py", "--workdir", trained[0], "--input", source, "--output", tmp_path / "out.txt")
+    assert to_file.returncode == 0, to_file.stderr
+    assert to_file.stdout == ""
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == done.stdout
+
+
+def test_translate_n_best(trained, run):
+    done = run(
+        "translate.py", "--workdir", trained[0], "--num-hypotheses", 3, "--beam-size", 4, input="one two.\nthree.\n"
+    )
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "1", "2", "2", "2"]
+    scores = [float(row[1]) for row in rows]
+    assert scores[:3] == sorted(scores[:3], reverse=True)
+    assert rows[0][2] == "deux un !"
+    as_json = run(
+        "translate.py",
+        "--workdir",
+        trained[0],
+        "--num-hypotheses",
+        3,
+        "--beam-size",
+        4,
+        "--json-lines",
+        "True",
+        input="one two.\n",
+    )
+    found = json.loads(as_json.stdout)
+    assert found["source"] == "one two."
+    assert [f"{hypothesis['score']:.4f}" for hypothesis in found["hypotheses"]] == [row[1] for row in rows[:3]]
+
+
+def test_a_line_that_is_too_long_is_cut_and_said_so(trained, run):
+    done = run("translate.py", "--workdir", trained[0], input="one.\n" + "two " * 5000 + "\nthree.\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 3
+    assert "line 2 has" in done.stderr
+    assert "only the first 31 are translated" in done.stderr
+
+
+def test_a_copied_and_read_only_workdir_evaluates_and_translates(trained, run, tmp_path):
+    workdir = tmp_path / "kopiert ä b"
+    shutil.copytree(trained[0], workdir)
+    before = sorted(str(path) for path in workdir.rglob("*"))
+    subprocess.run(["chmod", "-R", "a-w", workdir], check=True)
+    try:
+        done = run("translate.py", "--workdir", workdir, input="one two.\n")
+        assert (done.returncode, done.stdout) == (0, "deux un !\n"), done.stderr
+        assert run("evaluate.py", "--workdir", workdir).returncode == 0
+        assert sorted(str(path) for path in workdir.rglob("*")) == before
+    finally:
+        subprocess.run(["chmod", "-R", "u+w", workdir], check=True)
+
+
+def test_help_shows_every_option(run):
+    for program, option in (
+        ("train.py", "--model.num-encoder-layers"),
+        ("evaluate.py", "--json"),
+        ("translate.py", "--num-hypotheses"),
+    ):
+        done = run(program, "--help")
+        assert done.returncode == 0
+        assert option in done.stdout
+        assert "--workdir" in done.stdout

@@ -1,0 +1,56 @@
+"""A corpus of a few hundred pairs that a network of a few thousand parameters learns: numbers in words, reversed."""
+
+import random
+from pathlib import Path
+
+ENGLISH = "zero one two three four five six seven eight nine".split()
+FRENCH = "zéro un deux trois quatre cinq six sept huit neuf".split()
+
+CONFIG = """
+[data]
+name = "text"
+train_source = "{folder}/train.en"
+train_target = "{folder}/train.fr"
+validation_source = "{folder}/validation.en"
+validation_target = "{folder}/validation.fr"
+test_source = "{folder}/test.en"
+test_target = "{folder}/test.fr"
+row_length = 32
+
+[tokenizer]
+vocab_size = 45
+
+[model]
+num_encoder_layers = 1
+num_decoder_layers = 1
+embed_dim = 32
+num_heads = 2
+mlp_dim = 64
+max_length = 32
+
+[optimizer]
+peak_lr = 1e-2
+warmup_steps = 30
+
+[training]
+num_steps = 240
+tokens_per_batch = 512
+log_every = 10
+eval_every = 80
+checkpoint_every = 40
+"""
+
+
+def write_corpus(folder: Path) -> Path:
+    """Writes the corpus and its config into the folder; returns the config's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(0)
+    for split, count in (("train", 700), ("validation", 31), ("test", 37)):
+        pairs = [[draw.randrange(10) for _ in range(draw.randint(1, 5))] for _ in range(count)]
+        sources = [" ".join(ENGLISH[n] for n in pair) + "." for pair in pairs]
+        targets = [" ".join(FRENCH[n] for n in reversed(pair)) + " !" for pair in pairs]
+        (folder / f"{split}.en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
+        (folder / f"{split}.fr").write_text("".join(f"{line}\n" for line in targets), encoding="utf-8")
+    config = folder / "toy.toml"
+    config.write_text(CONFIG.format(folder=folder), encoding="utf-8")
+    return config
