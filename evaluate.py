@@ -81,6 +81,9 @@ def read_lines_to_score(options: EvaluateCommand) -> tuple[list[str], list[str]]
 def evaluate_command(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
+    from runtime.memory import keep_freed_memory
+
+    keep_freed_memory()
     from runtime.compilation import start_counting  # after the arguments: a wrong one is answered at once
     from runtime.devices import select_platform
     from runtime.interruption import Interruption

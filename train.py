@@ -63,6 +63,9 @@ TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoint
 def train(argv: Sequence[str]) -> None:
     """Runs the command."""
     config, workdir = resolve_config(argv)
+    from runtime.memory import keep_freed_memory
+
+    keep_freed_memory()
     from runtime.compilation import start_counting  # after the arguments: a wrong one is answered at once
     from runtime.devices import select_platform
     from runtime.interruption import Interruption

@@ -68,6 +68,9 @@ def chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
 def translate(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
+    from runtime.memory import keep_freed_memory
+
+    keep_freed_memory()
     from data.lines import decode_lines, read_lines  # after the arguments: a wrong one is answered at once
     from runtime.compilation import start_counting
     from runtime.devices import select_platform

@@ -3,8 +3,8 @@
 import random
 from pathlib import Path
 
-ENGLISH = "zero one two three four five six seven eight nine".split()
-FRENCH = "zéro un deux trois quatre cinq six sept huit neuf".split()
+ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+FRENCH = ["zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf"]
 
 CONFIG = """
 [data]

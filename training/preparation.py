@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import UserError
+from configs.loading import CONFIG_NAME
 from configs.schema import Config
 from data.corpora import open_corpus
 from data.corpora.corpus import Corpus, PairSource
@@ -76,9 +77,12 @@ def prepare(config: Config, workdir: Path) -> Preparation:
 
 
 def _tokenizer_files(config: Config, workdir: Path) -> list[Path]:
-    """The tokenizer that is there already: the workdir's own, else the one the config names; empty where there is none."""
+    """The tokenizer that is there already: the workdir's own, else the one the config names; else nothing.
+
+    A workdir's config is written after its tokenizer: one without a config may be another run's, killed before that.
+    """
     own = model_paths(workdir, joint=config.tokenizer.joint)
-    if all(path.exists() for path in own):
+    if all(path.exists() for path in [*own, workdir / CONFIG_NAME]):
         return own
     return [config.tokenizer.model_file] if config.tokenizer.model_file else []
 

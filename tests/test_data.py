@@ -1,0 +1,241 @@
+"""Tokenizer, token store, batches and the training pipeline."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from configs.errors import UserError
+from configs.schema import TokenizerConfig
+from configs.special_ids import BOS_ID, EOS_ID, PAD_ID
+from data.batch import bucket_lengths, length_batches, unpacked
+from data.corpora.corpus import Pair
+from data.pipeline import TrainingBatches, rows_per_epoch
+from data.tokenizer import Tokenizer, load_tokenizer, parse_tokenizers, train_tokenizer
+from data.tokens import TokenizedPairs, tokenize
+from tests.conftest import ROOT
+
+PAIRS = [
+    Pair("the cat eats fish .", "le chat mange du poisson ."),
+    Pair("a dog sleeps", "un chien dort"),
+    Pair("Ünï ça where is it?", "où est-ce ?"),
+    Pair("the black cats were sleeping near the water", "les chats noirs dormaient près de l'eau"),
+    Pair("every morning he drinks coffee with milk", "chaque matin il boit du café au lait"),
+    Pair("nobody knows which bridge crosses the river", "personne ne sait quel pont traverse la rivière"),
+    Pair("my grandmother keeps seven white geese", "ma grand-mère garde sept oies blanches"),
+    Pair("yesterday we walked through the old village", "hier nous avons traversé le vieux village"),
+] * 20
+SMALL = {"vocab_size": 60}
+
+
+def trained(**options) -> Tokenizer:
+    return parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(**{**SMALL, **options})))
+
+
+def test_special_ids_are_where_everything_expects_them():
+    tokenizer = trained()
+    processor = tokenizer.source
+    assert [processor.id_to_piece(i) for i in range(4)] == ["<pad>", "</s>", "<s>", "<unk>"]
+    (ids,) = tokenizer.encode_source(["the cat"])
+    assert ids[-1] == EOS_ID
+    assert not {PAD_ID, BOS_ID} & set(ids)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"kind": "bpe"}, {"joint": False, "vocab_size": 45}, {"byte_fallback": True, "vocab_size": 350}]
+)
+def test_text_comes_back(options):
+    tokenizer = trained(**options)
+    lines = [pair.target for pair in PAIRS[:3]]
+    assert tokenizer.decode_target(tokenizer.encode_target(lines)) == lines
+    assert (tokenizer.source is tokenizer.target) == options.get("joint", True)
+
+
+def test_byte_fallback_spells_what_it_has_never_seen():
+    assert trained(byte_fallback=True, vocab_size=350).decode_target(
+        trained(byte_fallback=True, vocab_size=350).encode_target(["日本"])
+    ) == ["日本"]
+
+
+def test_lowercasing_folds_case():
+    tokenizer = trained(lowercase=True)
+    assert tokenizer.encode_source(["THE CAT"]) == tokenizer.encode_source(["the cat"])
+
+
+def test_typed_control_tokens_are_text_and_decoded_text_is_one_line():
+    tokenizer = trained(byte_fallback=True, vocab_size=350)
+    (ids,) = tokenizer.encode_source(["</s> <pad> <s>"])
+    assert ids.count(EOS_ID) == 1
+    assert not {PAD_ID, BOS_ID} & set(ids)
+    newline = tokenizer.target.piece_to_id("<0x0A>")
+    assert "\n" not in tokenizer.decode_target([[newline, *tokenizer.encode_target(["le chat"])[0]]])[0]
+
+
+def test_training_is_reproducible_in_another_process():
+    code = (
+        "import hashlib; from tests.test_data import PAIRS, SMALL; from data.tokenizer import train_tokenizer;"
+        "from configs.schema import TokenizerConfig;"
+        "print(hashlib.sha256(train_tokenizer(PAIRS, TokenizerConfig(**SMALL))[0]).hexdigest())"
+    )
+    runs = {
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    }
+    assert len(runs) == 1
+
+
+def test_the_largest_vocabulary_that_is_named_works_and_one_more_does_not():
+    with pytest.raises(UserError) as caught:
+        trained(vocab_size=5000)
+    largest = int(str(caught.value).rsplit(" ", 1)[1])
+    assert trained(vocab_size=largest).source_vocab_size == largest
+    with pytest.raises(UserError, match=f"the largest that works is {largest}"):
+        trained(vocab_size=largest + 1)
+
+
+def test_the_smallest_vocabulary_that_is_named_works():
+    with pytest.raises(UserError) as caught:
+        trained(vocab_size=10)
+    smallest = int(str(caught.value).rsplit(" ", 1)[1])
+    assert trained(vocab_size=smallest).source_vocab_size == smallest
+
+
+def test_a_model_with_other_ids_is_refused(tmp_path):
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(pair.source for pair in PAIRS),
+        model_prefix=str(tmp_path / "m"),
+        vocab_size=50,
+        minloglevel=2,
+    )
+    with pytest.raises(UserError, match=r"m.model: its ids of pad, eos, bos and unk are \(-1, 2, 1, 0\)"):
+        load_tokenizer([tmp_path / "m.model"])
+
+
+def store(tmp_path, pairs=PAIRS, tokenizer=None, fingerprint="f") -> TokenizedPairs:
+    return tokenize(pairs, fingerprint, "train", tokenizer or trained(), tmp_path)
+
+
+def test_tokenized_pairs_are_what_the_tokenizer_says(tmp_path):
+    tokenizer = trained()
+    found = store(tmp_path, tokenizer=tokenizer)
+    assert len(found) == len(PAIRS)
+    for index in (0, 1, 2, 88, 159):
+        source, target = found[index]
+        assert source.tolist() == tokenizer.encode_source([PAIRS[index].source])[0]
+        assert target.tolist() == tokenizer.encode_target([PAIRS[index].target])[0]
+        assert source.dtype == np.int32
+
+
+def test_the_length_filter_looks_at_both_sides(tmp_path):
+    found = store(tmp_path)
+    lengths = [max(len(side) for side in found[i]) for i in range(len(found))]
+    limit = sorted(set(lengths))[0]
+    kept = found.no_longer_than(limit)
+    assert len(kept) == sum(length <= limit for length in lengths)
+    assert all(len(side) <= limit for i in range(len(kept)) for side in kept[i])
+    assert len(found.no_longer_than(1)) == 0
+
+
+def test_another_tokenizer_or_corpus_is_never_served_from_the_old_copy(tmp_path):
+    store(tmp_path)
+    bpe = trained(kind="bpe")
+    other = store(tmp_path, tokenizer=bpe)
+    assert other[0][0].tolist() == bpe.encode_source([PAIRS[0].source])[0]
+    changed = store(tmp_path, pairs=PAIRS[1:], fingerprint="g")
+    assert len(changed) == len(PAIRS) - 1
+
+
+@pytest.fixture
+def numbered(tmp_path):
+    """500 pairs of random lengths whose ids tell which pair they belong to."""
+    rng = np.random.default_rng(0)
+    sides = []
+    for offset in (4, 1004):
+        lengths = rng.integers(1, 12, size=500)
+        ids = np.concatenate([[*np.full(n, offset + i), EOS_ID] for i, n in enumerate(lengths)])
+        sides.append((ids, np.cumsum(lengths + 1)))
+    return TokenizedPairs([side[0] for side in sides], [side[1] for side in sides], np.arange(500))
+
+
+def pairs_in(batch):
+    """(source ids, target ids) of every segment of every row, checked against the layout that the docstring draws."""
+    found = []
+    for row in range(len(batch.source)):
+        count = batch.source_segments[row].max()
+        assert (
+            set(batch.source_segments[row]) - {0} == set(batch.target_segments[row]) - {0} == set(range(1, count + 1))
+        )
+        for segment in range(1, count + 1):
+            here, there = batch.source_segments[row] == segment, batch.target_segments[row] == segment
+            source, target = batch.source[row][here], batch.target_out[row][there]
+            assert batch.source_positions[row][here].tolist() == list(range(len(source)))
+            assert batch.target_positions[row][there].tolist() == list(range(len(target)))
+            assert batch.target_in[row][there].tolist() == [BOS_ID, *target[:-1]]
+            found.append((tuple(source), tuple(target)))
+    assert not batch.source[batch.source_segments == 0].any()
+    assert not batch.target_in[batch.target_segments == 0].any()
+    return found
+
+
+def test_packing_keeps_every_pair_whole_and_once_an_epoch(numbered):
+    batches = TrainingBatches(numbered, rows=16, row_length=24, seed=3)
+    seen = [pair for _ in range(40) for pair in pairs_in(next(batches))]
+    batches.close()
+    wanted = {tuple(tuple(side) for side in numbered[i]) for i in range(500)}
+    assert set(seen) <= wanted
+    counts = Counter(seen)
+    epochs = len(seen) / 500
+    assert epochs > 3
+    assert all(int(epochs) - 1 <= counts[pair] <= int(epochs) + 2 for pair in wanted)
+
+
+def test_batches_depend_on_the_seed_and_epochs_differ(numbered):
+    first, again, other = (TrainingBatches(numbered, rows=16, row_length=24, seed=seed) for seed in (3, 3, 4))
+    a, b, c = ([next(batches) for _ in range(12)] for batches in (first, again, other))
+    assert all((x.source == y.source).all() for x, y in zip(a, b, strict=True))
+    assert not all((x.source == y.source).all() for x, y in zip(a, c, strict=True))
+    assert not (a[0].source == a[9].source).all()
+
+
+@pytest.mark.parametrize("at", [0, 1, 13, 47])
+def test_a_restored_position_gives_the_same_batches(numbered, at):
+    batches = TrainingBatches(numbered, rows=16, row_length=24, seed=3)
+    for _ in range(at):
+        next(batches)
+    state = json.loads(json.dumps(batches.state()))
+    expected = [next(batches) for _ in range(30)]
+    restored = TrainingBatches(numbered, rows=16, row_length=24, seed=3)
+    restored.restore(state)
+    for wanted, found in zip(expected, restored, strict=False):
+        for a, b in zip(wanted, found, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_rows_per_epoch_counts_one_pass(numbered):
+    rows = rows_per_epoch(numbered, row_length=24, seed=3)
+    tokens = max(sum(len(numbered[i][side]) for i in range(500)) for side in (0, 1))
+    assert tokens / 24 <= rows < 1.3 * tokens / 24
+
+
+def test_unpacked_batches_by_hand():
+    batch = unpacked([[5, 6, 1]], [[7, 1]], rows=2, length=4)
+    assert batch.source.tolist() == [[5, 6, 1, 0], [0, 0, 0, 0]]
+    assert batch.target_in.tolist() == [[2, 7, 0, 0], [0, 0, 0, 0]]
+    assert batch.target_out.tolist() == [[7, 1, 0, 0], [0, 0, 0, 0]]
+    assert batch.source_segments.tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
+
+
+def test_evaluation_uses_at_most_four_lengths_and_drops_nothing():
+    lengths = np.random.default_rng(0).integers(1, 101, size=333).tolist()
+    groups = list(length_batches(lengths, rows=16, max_length=100))
+    assert sorted(i for group, _ in groups for i in group) == list(range(333))
+    assert {length for _, length in groups} <= set(bucket_lengths(100))
+    assert len(bucket_lengths(100)) == 4
+    assert max(bucket_lengths(100)) == 100
+    for group, length in groups:
+        assert len(group) <= 16
+        assert max(lengths[i] for i in group) <= length
