@@ -52,9 +52,6 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
     options = parse(EvaluateCommand, argv, default=default, description=DESCRIPTION)
     if (options.source is None) != (options.reference is None):
         raise UserError("--source and --reference go together: two files with the same number of lines")
-    for path in filter(None, [options.output, options.json_file]):
-        if not path.absolute().parent.is_dir() or path.is_dir():
-            raise UserError(f"{path}: cannot be written (there is no such folder, or it is a folder itself)")
     return options
 
 
@@ -87,24 +84,22 @@ def evaluate_command(argv: Sequence[str]) -> None:
     from runtime.compilation import start_counting  # after the arguments: a wrong one is answered at once
     from runtime.devices import select_platform
     from runtime.interruption import Interruption
+    from runtime.workdir import check_writable
     from translation.evaluation import evaluate
     from translation.report import progress_bar, show_evaluation
     from translation.translator import Translator
 
-    interruption = Interruption().install()
+    Interruption().install()
+    for path in filter(None, [options.output, options.json_file]):
+        check_writable(path)
     select_platform(options.devices.platform)
     start_counting()
     sources, references = read_lines_to_score(options)
     translator = Translator.load(options.workdir, options.checkpoint, options.devices)
     title = str(options.source or f"{options.data.name}, {options.split}")
     with progress_bar(len(sources), "sentences") as advance:
-
-        def after_batch(sentences: int) -> None:
-            advance(sentences)
-            interruption.check()
-
         contrast = options.split == "contrast" and options.source is None
-        found = evaluate(translator, sources, references, options, contrast=contrast, after_batch=after_batch)
+        found = evaluate(translator, sources, references, options, contrast=contrast, after_batch=advance)
     if options.output:
         options.output.write_text("".join(line + "\n" for line in found.translations), encoding="utf-8", newline="")
     if options.json_file:

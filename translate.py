@@ -48,8 +48,6 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
     options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION)
     if options.num_hypotheses > options.beam_size:
         raise UserError(f"--num-hypotheses {options.num_hypotheses} exceeds --beam-size {options.beam_size}")
-    if options.output and (options.output.is_dir() or not options.output.absolute().parent.is_dir()):
-        raise UserError(f"{options.output}: cannot be written (there is no such folder, or it is a folder itself)")
     return options
 
 
@@ -75,6 +73,7 @@ def translate(argv: Sequence[str]) -> None:
     from runtime.compilation import start_counting
     from runtime.devices import select_platform
     from runtime.interruption import Interruption
+    from runtime.workdir import check_writable
     from translation.translator import Translation, Translator
 
     def written(number: int, found: Translation) -> Iterator[str]:
@@ -89,7 +88,9 @@ def translate(argv: Sequence[str]) -> None:
     lines = read_lines(options.input) if options.input else decode_lines(sys.stdin.buffer, "standard input")
     if options.input:  # a bad line is found before anything is written
         lines = iter(list(lines))
-    interruption = Interruption().install()
+    Interruption().install()
+    if options.output:
+        check_writable(options.output)
     select_platform(options.devices.platform)
     start_counting()
     translator = Translator.load(options.workdir, options.checkpoint, options.devices)
@@ -97,9 +98,7 @@ def translate(argv: Sequence[str]) -> None:
     number = 0
     with open(options.output or os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n") as out:
         for chunk in chunks(lines, 1 if sys.stdin.isatty() and not options.input else CHUNK):
-            for found in translator.translate(
-                chunk, options, num_hypotheses=options.num_hypotheses, after_batch=lambda _: interruption.check()
-            ):
+            for found in translator.translate(chunk, options, num_hypotheses=options.num_hypotheses):
                 number += 1
                 out.writelines(text + "\n" for text in written(number, found))
             out.flush()

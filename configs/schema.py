@@ -235,6 +235,6 @@ class DecodingOptions(Section):
     length_penalty: NonNegativeFloat = 0.6
     """Alpha of the length penalty of Wu et al. (2016); 0 compares plain log-probabilities."""
     max_decoding_length: PositiveInt | None = None
-    """Longest translation in tokens; by default twice the length of the source, at least 32."""
+    """Longest translation in tokens; by default ten more than twice the tokens of the source."""
     batch_size: PositiveInt = 64
     """Sentences decoded together."""

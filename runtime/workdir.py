@@ -12,6 +12,24 @@ from typing import Any
 from configs.errors import UserError
 
 
+def check_writable(path: Path) -> None:
+    """Raises UserError where a file of this name cannot be written; leaves nothing behind."""
+    folder = path.absolute().parent
+    reason = "it is a folder" if path.is_dir() else None if folder.is_dir() else f"there is no folder {folder}"
+    if not reason:
+        reason = _why_not_writable(folder)
+    if reason:
+        raise UserError(f"{path}: cannot be written ({reason})")
+
+
+def _why_not_writable(folder: Path) -> str | None:
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return error.strerror
+    return None
+
+
 class Workdir:
     """The files of one run. Only `create` and the write methods change anything on disk."""
 
@@ -35,10 +53,8 @@ class Workdir:
         existing = next(path for path in [self.path, *self.path.absolute().parents] if path.exists())
         if not existing.is_dir():
             raise UserError(f"{existing}: not a directory; choose another --workdir")
-        try:
-            tempfile.TemporaryFile(dir=existing).close()
-        except OSError as error:
-            raise UserError(f"{existing}: cannot be written ({error.strerror}); choose another --workdir") from error
+        if reason := _why_not_writable(existing):
+            raise UserError(f"{existing}: cannot be written ({reason}); choose another --workdir")
 
     def create(self) -> None:
         """Makes the folder."""

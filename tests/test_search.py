@@ -12,7 +12,7 @@ from translation.search import IMPOSSIBLE, beam_search, greedy_search, length_pe
 END, START, LENGTH = 1, 2, 4
 WORDS = [2, 3, 4]  # the tokens that do not end a sentence; 0 is padding and impossible
 ALL = sum(len(WORDS) ** n for n in range(LENGTH))  # hypotheses of at most LENGTH tokens, the end token included
-SIZES = {"batch": 3, "length": LENGTH, "start": START, "end": END}
+SIZES = {"limits": jnp.full(3, LENGTH), "length": LENGTH, "start": START, "end": END}
 
 
 @pytest.fixture
@@ -75,6 +75,25 @@ def test_a_beam_wider_than_the_space_has_no_more_hypotheses_than_there_are(table
 def test_wider_beams_never_score_worse_here(tables):
     scores = [beam_search(step_of(tables), (), beams=k, alpha=0.0, **SIZES).scores[:, 0] for k in (1, 2, 5, ALL)]
     assert all((after >= before - 1e-6).all() for before, after in itertools.pairwise(scores))
+
+
+@pytest.mark.parametrize("beams", [1, ALL])
+def test_each_sentence_has_its_own_limit(tables, beams):
+    sizes = SIZES | {"limits": jnp.array([2, 4, 3])}
+    found = beam_search(step_of(tables), (), beams=beams, alpha=0.6, **sizes)
+    assert ((np.asarray(found.tokens) != 0).sum(axis=-1).max(axis=1) <= np.array([2, 4, 3])).all()
+    for sentence, limit in enumerate((2, 4, 3)):
+        alone = beam_search(
+            step_of(tables[sentence : sentence + 1]),
+            (),
+            beams=beams,
+            alpha=0.6,
+            **SIZES | {"limits": jnp.array([limit])},
+        )
+        np.testing.assert_array_equal(alone.tokens[0], found.tokens[sentence])
+        np.testing.assert_allclose(alone.scores[0], found.scores[sentence], rtol=1e-6)
+    greedy = greedy_search(step_of(tables), (), alpha=0.6, **sizes)
+    assert beams > 1 or (greedy.tokens == found.tokens).all()
 
 
 def test_state_follows_its_beam(tables):

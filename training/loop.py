@@ -98,7 +98,7 @@ class Run:
             print(f"{self._workdir.path}: finished: {self._reached()}. Evaluate it with evaluate.py.")
             return
         recorder = Recorder(self._workdir, self._clock.step, self._prepared.num_steps, self._config.training.log_every)
-        with contextlib.closing(self._checkpoints), recorder:
+        with self._interruption.deferred(), contextlib.closing(self._checkpoints), recorder:
             self._interval_start = time.monotonic()
             self._started = self._interval_start - self._clock.seconds
             try:
@@ -106,7 +106,8 @@ class Run:
             except Interrupted as interrupted:
                 self._write_taken(recorder)
                 self._save()
-                message = f"step {self._clock.step} is saved; the same command goes on from there"
+                saved = f"step {self._clock.step} is saved" if self._clock.step else "no step was taken yet"
+                message = f"{saved}; the same command goes on from there"
                 raise Interrupted(interrupted.signal_number, message) from None
         log.info("compiled %s", self._compilations)
         self._show_result()

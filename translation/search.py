@@ -1,8 +1,9 @@
 """Greedy and beam search over any function that gives the next tokens' logits; knows no model.
 
-B sentences, K beams, V vocabulary, L maximum length in tokens, the end token included. `step(tokens, index, state)` is
-given the tokens [B, K] that stand before position `index` and returns logits [B, K, V] for that position and its new
-state, a pytree of arrays that start with [B, K].
+B sentences, K beams, V vocabulary, L room for the longest hypothesis in tokens, the end token included. limits [B], at
+most L each, say how many tokens each sentence may have, so that no sentence depends on its neighbours.
+`step(tokens, index, state)` is given the tokens [B, K] that stand before position `index` and returns logits [B, K, V]
+for that position and its new state, a pytree of arrays that start with [B, K].
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ def length_penalty(length: jax.Array, alpha: float) -> jax.Array:
 
 
 def greedy_search(
-    step: Step, state: Any, *, batch: int, length: int, start: int, end: int, alpha: float = 0.0
+    step: Step, state: Any, *, limits: jax.Array, length: int, start: int, end: int, alpha: float = 0.0
 ) -> Hypotheses:
     """The likeliest token at each position, until every sentence has ended; tokens [B, 1, L], scores [B, 1]."""
 
     def body(carry: _Greedy) -> _Greedy:
         logits, state = step(carry.last[:, None], carry.position, carry.state)
-        log_probabilities = _last_must_end(jax.nn.log_softmax(logits[:, 0]), carry.position, length, end)
+        log_probabilities = _last_must_end(jax.nn.log_softmax(logits), carry.position, limits, end)[:, 0]
         token = jnp.where(carry.done, 0, jnp.argmax(log_probabilities, axis=-1))
         gained = jnp.take_along_axis(log_probabilities, token[:, None], axis=-1)[:, 0]
         return _Greedy(
@@ -52,6 +53,7 @@ def greedy_search(
             state=state,
         )
 
+    batch = len(limits)
     first = _Greedy(
         position=jnp.int32(0),
         last=jnp.full((batch,), start, jnp.int32),
@@ -75,18 +77,18 @@ class _Greedy(NamedTuple):
 
 
 def beam_search(
-    step: Step, state: Any, *, batch: int, beams: int, length: int, start: int, end: int, alpha: float
+    step: Step, state: Any, *, limits: jax.Array, beams: int, length: int, start: int, end: int, alpha: float
 ) -> Hypotheses:
     """Beam search with length penalty; a sentence is finished when K of its hypotheses have ended.
 
     Of the 2 K likeliest continuations of a sentence, those among the first K that end it are finished hypotheses, and
-    the first K that do not end it live on. At position L every hypothesis must end. So one beam is greedy search, and
+    the first K that do not end it live on. At its limit every hypothesis must end. So one beam is greedy search, and
     as many beams as there are hypotheses is exhaustive search.
     """
 
     def body(beam: _Beam) -> _Beam:
         logits, state = step(beam.last, beam.position, beam.state)
-        log_probabilities = _last_must_end(jax.nn.log_softmax(logits), beam.position, length, end)
+        log_probabilities = _last_must_end(jax.nn.log_softmax(logits), beam.position, limits, end)
         scores, origins, tokens = _best_continuations(beam.scores, log_probabilities, 2 * beams)
         ends = tokens == end
         sequences = _extend(beam.tokens, origins, tokens, beam.position)
@@ -105,8 +107,9 @@ def beam_search(
             state=jax.tree.map(lambda leaf: _pick(leaf, origins), state),
         )
 
+    batch = len(limits)
     found = jax.lax.while_loop(
-        lambda beam: ~jnp.all(_is_done(beam)) & (beam.position < length),
+        lambda beam: ~jnp.all(_is_done(beam) | (beam.position >= limits)),
         body,
         _Beam(
             position=jnp.int32(0),
@@ -136,10 +139,10 @@ def _is_done(beam: _Beam) -> jax.Array:
     return jnp.all(beam.finished.scores > IMPOSSIBLE / 2, axis=1)
 
 
-def _last_must_end(log_probabilities: jax.Array, index: jax.Array, length: int, end: int) -> jax.Array:
-    """At the last position leaves only the end token, with the log-probability it has."""
+def _last_must_end(log_probabilities: jax.Array, index: jax.Array, limits: jax.Array, end: int) -> jax.Array:
+    """[B, K, V]: where a sentence is at its last position, leaves only the end token, with its log-probability."""
     other = jnp.arange(log_probabilities.shape[-1]) != end
-    return jnp.where((index == length - 1) & other, IMPOSSIBLE, log_probabilities)
+    return jnp.where((index == limits - 1)[:, None, None] & other, IMPOSSIBLE, log_probabilities)
 
 
 def _best_continuations(scores: jax.Array, log_probabilities: jax.Array, count: int) -> tuple[jax.Array, ...]:

@@ -29,7 +29,6 @@ from runtime.devices import compute_dtype
 from runtime.workdir import Workdir
 from translation.search import IMPOSSIBLE, Hypotheses, beam_search, greedy_search
 
-SHORTEST_LIMIT = 32  # tokens that even the shortest source may be translated into
 log = logging.getLogger(__name__)
 
 
@@ -116,13 +115,18 @@ class Translator:
 
     def search(self, source: np.ndarray, options: DecodingOptions) -> Hypotheses:
         """source [B, S] -> hypotheses [B, K, L], computed on the device."""
-        limit = options.max_decoding_length or max(SHORTEST_LIMIT, 2 * source.shape[1])
+        longest = self.config.max_length
+        if options.max_decoding_length:
+            limits = np.full(len(source), options.max_decoding_length)
+        else:
+            limits = np.minimum(_default_limit(np.count_nonzero(source, axis=1)), longest)
         return _search(
             self.params,
             source,
+            limits.astype(np.int32),
             graphdef=self.graphdef,
             beams=options.beam_size,
-            length=min(limit, self.config.max_length),
+            length=options.max_decoding_length or min(_default_limit(source.shape[1]), longest),
             alpha=options.length_penalty,
         )
 
@@ -157,9 +161,21 @@ class Translator:
         ]
 
 
+def _default_limit(source_length: Any) -> Any:
+    """Tokens that a translation may have, for a source of so many (a number or an array)."""
+    return 2 * source_length + 10
+
+
 @functools.partial(jax.jit, static_argnames=("graphdef", "beams", "length", "alpha"))
 def _search(
-    params: Any, source: jax.Array, *, graphdef: nnx.GraphDef, beams: int, length: int, alpha: float
+    params: Any,
+    source: jax.Array,
+    limits: jax.Array,
+    *,
+    graphdef: nnx.GraphDef,
+    beams: int,
+    length: int,
+    alpha: float,
 ) -> Hypotheses:
     model = nnx.merge(graphdef, params)
     memory, caches = model.start_decoding(source, beams, length)
@@ -170,4 +186,4 @@ def _search(
         return jnp.where(never, -jnp.inf, logits), caches
 
     search = greedy_search if beams == 1 else functools.partial(beam_search, beams=beams)
-    return search(step, caches, batch=source.shape[0], length=length, start=BOS_ID, end=EOS_ID, alpha=alpha)
+    return search(step, caches, limits=limits, length=length, start=BOS_ID, end=EOS_ID, alpha=alpha)
