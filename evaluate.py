@@ -13,7 +13,10 @@ import tyro
 from configs.command import main
 from configs.errors import UserError
 from configs.loading import options_of, parse, read_workdir_config
-from configs.schema import DataConfig, DecodingOptions, DevicesConfig
+from configs.schema import ComputeConfig, DataConfig, DecodingOptions
+from runtime.interruption import Interruption
+from runtime.memory import keep_freed_memory
+from runtime.workdir import check_writable
 
 
 class EvaluateCommand(DecodingOptions):
@@ -34,7 +37,7 @@ class EvaluateCommand(DecodingOptions):
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
     """Where to write all scores as one JSON object."""
     data: DataConfig = DataConfig()
-    devices: DevicesConfig = DevicesConfig()
+    devices: ComputeConfig = ComputeConfig()
 
 
 DESCRIPTION = "Translates a split of the run's corpus, or any two files, and scores it with sacreBLEU."
@@ -48,10 +51,13 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
     if not workdir:
         raise UserError("--workdir is required: the folder of a run, for example --workdir checkpoints/tiny")
     config = read_workdir_config(Path(workdir))
-    default = EvaluateCommand(workdir=Path(workdir), data=config.data, devices=config.devices)
+    default = EvaluateCommand(workdir=Path(workdir), data=config.data, devices=config.devices.compute)
     options = parse(EvaluateCommand, argv, default=default, description=DESCRIPTION)
     if (options.source is None) != (options.reference is None):
         raise UserError("--source and --reference go together: two files with the same number of lines")
+    files = [path.absolute() for path in (options.source, options.reference, options.output, options.json_file) if path]
+    if twice := next((path for path in files if files.count(path) > 1 and path != options.source), None):
+        raise UserError(f"{twice}: named for two things at once; --output and --json need files of their own")
     return options
 
 
@@ -77,25 +83,22 @@ def read_lines_to_score(options: EvaluateCommand) -> tuple[list[str], list[str]]
 
 def evaluate_command(argv: Sequence[str]) -> None:
     """Runs the command."""
+    Interruption().install()
     options = read_options(argv)
-    from runtime.memory import keep_freed_memory
-
     keep_freed_memory()
     from runtime.compilation import start_counting  # after the arguments: a wrong one is answered at once
     from runtime.devices import select_platform
-    from runtime.interruption import Interruption
-    from runtime.workdir import check_writable
     from translation.evaluation import evaluate
     from translation.report import progress_bar, show_evaluation
     from translation.translator import Translator
 
-    Interruption().install()
     for path in filter(None, [options.output, options.json_file]):
         check_writable(path)
     select_platform(options.devices.platform)
     start_counting()
-    sources, references = read_lines_to_score(options)
     translator = Translator.load(options.workdir, options.checkpoint, options.devices)
+    translator.check(options)
+    sources, references = read_lines_to_score(options)
     title = str(options.source or f"{options.data.name}, {options.split}")
     with progress_bar(len(sources), "sentences") as advance:
         contrast = options.split == "contrast" and options.source is None

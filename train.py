@@ -10,6 +10,7 @@ from configs.command import main
 from configs.errors import UserError
 from configs.loading import (
     CONFIG_NAME,
+    is_given,
     options_of,
     parse,
     read_config,
@@ -17,6 +18,9 @@ from configs.loading import (
     with_absolute_paths,
 )
 from configs.schema import Config
+from runtime.interruption import Interruption
+from runtime.memory import keep_freed_memory
+from runtime.workdir import Workdir
 
 
 class TrainCommand(Config):
@@ -45,6 +49,8 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, Path]:
         raise UserError(f"{workdir} has no {CONFIG_NAME} yet: give one with --config, for example configs/tiny.toml")
     base = read_config(Path(config_file)) if config_file else saved
     assert base is not None
+    if is_given(argv, "training.num_steps") and base.training.num_epochs:  # the length given last counts
+        base = base.model_copy(update={"training": base.training.model_copy(update={"num_epochs": None})})
     fields = {name: getattr(base, name) for name in Config.model_fields}
     default = TrainCommand(**fields, workdir=Path(workdir), config=Path(config_file) if config_file else None)
     command = parse(TrainCommand, argv, default=default, description=TRAIN_HELP)
@@ -62,19 +68,17 @@ TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoint
 
 def train(argv: Sequence[str]) -> None:
     """Runs the command."""
+    interruption = Interruption().install()
     config, workdir = resolve_config(argv)
-    from runtime.memory import keep_freed_memory
-
     keep_freed_memory()
     from runtime.compilation import start_counting  # after the arguments: a wrong one is answered at once
     from runtime.devices import select_platform
-    from runtime.interruption import Interruption
-    from runtime.workdir import Workdir
     from training.loop import Run
     from training.preparation import prepare
 
-    interruption = Interruption().install()
-    Workdir(workdir).check_creatable()
+    files = Workdir(workdir)
+    files.check_creatable()
+    files.read_metrics()  # a damaged file is found before anything is written
     select_platform(config.devices.platform)
     compilations = start_counting()
     Run(prepare(config, workdir), workdir, interruption, compilations).train()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -11,7 +12,10 @@ from pathlib import Path
 from configs.command import main
 from configs.errors import UserError
 from configs.loading import options_of, parse, read_workdir_config
-from configs.schema import DecodingOptions, DevicesConfig, PositiveInt
+from configs.schema import ComputeConfig, DecodingOptions, PositiveInt
+from runtime.interruption import Interruption
+from runtime.memory import keep_freed_memory
+from runtime.workdir import check_writable
 
 CHUNK = 1024  # lines translated together; sorted by length, so that batches hold little padding
 
@@ -31,7 +35,7 @@ class TranslateCommand(DecodingOptions):
     """Translations to write for each line, at most beam_size; above 1 as line number, score and text, with tabs."""
     json_lines: bool = False
     """Write one JSON object for each line, with the source and every hypothesis's text and score."""
-    devices: DevicesConfig = DevicesConfig()
+    devices: ComputeConfig = ComputeConfig()
 
 
 DESCRIPTION = "Translates each line of the input, in order; an empty line stays one."
@@ -41,11 +45,11 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
     """The command's options over what the workdir's config says of devices."""
     (workdir,) = options_of(argv, "workdir")
     if "--help" in argv or "-h" in argv:
-        parse(TranslateCommand, ["--help"], default=None, description=DESCRIPTION)
+        parse(TranslateCommand, ["--help"], default=None, description=DESCRIPTION, flags=True)
     if not workdir:
         raise UserError("--workdir is required: the folder of a run, for example --workdir checkpoints/tiny")
-    default = TranslateCommand(workdir=Path(workdir), devices=read_workdir_config(Path(workdir)).devices)
-    options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION)
+    default = TranslateCommand(workdir=Path(workdir), devices=read_workdir_config(Path(workdir)).devices.compute)
+    options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION, flags=True)
     if options.num_hypotheses > options.beam_size:
         raise UserError(f"--num-hypotheses {options.num_hypotheses} exceeds --beam-size {options.beam_size}")
     return options
@@ -65,15 +69,12 @@ def chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
 
 def translate(argv: Sequence[str]) -> None:
     """Runs the command."""
+    Interruption().install()
     options = read_options(argv)
-    from runtime.memory import keep_freed_memory
-
     keep_freed_memory()
     from data.lines import decode_lines, read_lines  # after the arguments: a wrong one is answered at once
     from runtime.compilation import start_counting
     from runtime.devices import select_platform
-    from runtime.interruption import Interruption
-    from runtime.workdir import check_writable
     from translation.translator import Translation, Translator
 
     def written(number: int, found: Translation) -> Iterator[str]:
@@ -85,22 +86,28 @@ def translate(argv: Sequence[str]) -> None:
         else:
             yield found.text
 
-    lines = read_lines(options.input) if options.input else decode_lines(sys.stdin.buffer, "standard input")
-    if options.input:  # a bad line is found before anything is written
-        lines = iter(list(lines))
-    Interruption().install()
+    if options.input:
+        lines = iter(list(read_lines(options.input)))  # a bad line is found before anything is written
+    elif sys.stdin is None:
+        raise UserError("standard input is closed; give the text with --input")
+    else:
+        lines = decode_lines(sys.stdin.buffer, "standard input")
     if options.output:
         check_writable(options.output)
     select_platform(options.devices.platform)
     start_counting()
     translator = Translator.load(options.workdir, options.checkpoint, options.devices)
     translator.check(options, options.num_hypotheses)
-    number = 0
+    at_a_terminal = not options.input and sys.stdin.isatty()
+    todo = chunks(lines, 1 if at_a_terminal else CHUNK)
+    first = next(todo, [])  # a mistake in the first lines leaves an old output as it was
+    done = 0
     with open(options.output or os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n") as out:
-        for chunk in chunks(lines, 1 if sys.stdin.isatty() and not options.input else CHUNK):
-            for found in translator.translate(chunk, options, num_hypotheses=options.num_hypotheses):
-                number += 1
-                out.writelines(text + "\n" for text in written(number, found))
+        for chunk in itertools.chain([first], todo):
+            found = translator.translate(chunk, options, num_hypotheses=options.num_hypotheses, first_line=done + 1)
+            for number, translation in enumerate(found, done + 1):
+                out.writelines(text + "\n" for text in written(number, translation))
+            done += len(found)
             out.flush()
 
 

@@ -9,7 +9,10 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from configs.errors import EarlyEnd, Interrupted
+from configs.errors import Interrupted, RunError, UserError, is_disk_full
+
+# What the user can mend where a path is the cause.
+_BAD_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR)
 
 
 class _StderrHandler(logging.StreamHandler):
@@ -24,22 +27,31 @@ def main(command: Callable[[Sequence[str]], None]) -> int:
     """Runs a command on the process's arguments and returns its exit status."""
     logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[_StderrHandler()])
     for noisy in ("absl", "jax", "orbax", "grain"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
     try:
         command(sys.argv[1:])
-    except EarlyEnd as end:
-        print(end if isinstance(end, Interrupted) else f"error: {end}", file=sys.stderr)
-        return end.exit_status
-    except KeyboardInterrupt:  # before the command polls for signals
-        return 130
+    except UserError as error:
+        return _fail(2, str(error))
+    except RunError as error:
+        return _fail(1, str(error))
+    except Interrupted as interrupted:
+        print(interrupted, file=sys.stderr)
+        return 128 + interrupted.signal_number
+    except KeyboardInterrupt:  # before the command takes over the signal
+        return 128 + signal.SIGINT
     except BrokenPipeError:  # whoever read our output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        print(
-            f"error: no space left ({error.filename or 'while writing'}); make some and run this again", file=sys.stderr
-        )
-        return 1
+    except Exception as error:
+        if is_disk_full(error):
+            where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+            return _fail(1, f"the disk is full{where}; what was saved before is intact: make space and run this again")
+        if isinstance(error, OSError) and error.errno in _BAD_PATH:
+            return _fail(2, f"{error.filename}: {error.strerror}")
+        raise
     return 0
+
+
+def _fail(status: int, message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return status

@@ -1,30 +1,38 @@
 """The ways in which a command ends early; anything else is a bug and keeps its traceback."""
 
-import signal
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class EarlyEnd(Exception):
-    """Ends the command with an exit status and a message on stderr."""
-
-    exit_status = 1
+class UserError(Exception):
+    """Something the user can mend, found before anything was written: exit status 2."""
 
 
-class UserError(EarlyEnd):
-    """Something the user can mend, found before anything was written."""
-
-    exit_status = 2
+class RunError(Exception):
+    """A run that failed later, such as by three non-finite steps in a row or a full disk: exit status 1."""
 
 
-class RunError(EarlyEnd):
-    """A run that failed later: three non-finite steps in a row, a full disk."""
-
-    exit_status = 1
-
-
-class Interrupted(EarlyEnd):
-    """The work stopped where a signal asked it to."""
+class Interrupted(Exception):
+    """Training stopped where a signal asked it to, with its state saved: exit status 128 + the signal's number."""
 
     def __init__(self, signal_number: int, message: str = ""):
-        super().__init__(message or f"stopped by {signal.Signals(signal_number).name}")
+        super().__init__(message)
         self.signal_number = signal_number
-        self.exit_status = 128 + signal_number
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether a full disk, quota or file-size limit is behind an error: some libraries say so only in their text."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            return True
+        if any(os.strerror(code) in str(error) for code in _NO_SPACE):
+            return True
+        if (found := re.search(r"os_error_code='(\d+)'", str(error))) and int(found[1]) in _NO_SPACE:
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -73,7 +73,7 @@ def with_absolute_paths(config: Config) -> Config:
     """The config with every path made absolute, so that it means the same from any folder."""
 
     def absolute(section: Section) -> Section:
-        paths = {name: value.absolute() for name, value in section if isinstance(value, Path)}
+        paths = {name: value.expanduser().absolute() for name, value in section if isinstance(value, Path)}
         return section.model_copy(update=paths)
 
     return config.model_copy(update={"data": absolute(config.data), "tokenizer": absolute(config.tokenizer)})
@@ -102,8 +102,16 @@ def options_of(argv: Sequence[str], *names: str) -> list[str | None]:
     return [getattr(known, name) for name in names]
 
 
-def parse(command: type[Command], argv: Sequence[str], *, default: Command | None, description: str) -> Command:
-    """Parses a command line over a default.
+def is_given(argv: Sequence[str], name: str) -> bool:
+    """Whether a command line gives the option of a field such as training.num_steps."""
+    options = {f"--{name}", f"--{name.replace('_', '-')}"}
+    return any(argument.split("=")[0] in options for argument in argv)
+
+
+def parse(
+    command: type[Command], argv: Sequence[str], *, default: Command | None, description: str, flags: bool = False
+) -> Command:
+    """Parses a command line over a default; a boolean takes True or False, or with `flags` no value (--x, --no-x).
 
     Raises:
       UserError: an unknown option, a missing one, or a bad value, in one sentence.
@@ -118,7 +126,7 @@ def parse(command: type[Command], argv: Sequence[str], *, default: Command | Non
                 default=default,
                 description=description,
                 return_unknown_args=True,
-                config=(tyro.conf.FlagConversionOff,),
+                config=() if flags else (tyro.conf.FlagConversionOff,),
             )
     except SystemExit as end:
         if end.code == 0:

@@ -151,7 +151,7 @@ class TrainingConfig(Section):
     """Parts in which a batch is computed, one after the other, to save memory; gradients are the whole batch's."""
     label_smoothing: Probability = 0.1
     """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
-    seed: Count = 1
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     """Seed of initialization, data order and dropout."""
     log_every: PositiveInt = 50
     """Steps between progress lines; metrics.jsonl has a line for every step, written at this interval."""
@@ -163,6 +163,12 @@ class TrainingConfig(Section):
     """Newest checkpoints kept, beside the best by validation BLEU."""
     patience: Count = 0
     """Stop after so many validations in a row without a better BLEU; 0 never stops early."""
+
+    @model_validator(mode="after")
+    def _patience_needs_validation(self) -> TrainingConfig:
+        if self.patience and not self.eval_every:
+            raise ValueError(f"patience {self.patience} has no effect without validations; set eval_every above 0")
+        return self
 
 
 class MeshConfig(Section):
@@ -178,14 +184,24 @@ class MeshConfig(Section):
         return self
 
 
-class DevicesConfig(Section):
-    """What the run computes on."""
+class ComputeConfig(Section):
+    """What evaluation and translation compute on."""
 
     platform: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
     """Kind of device; auto takes the best there is."""
-    mesh: MeshConfig = MeshConfig()
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of activations (parameters, softmax and loss are float32); auto: bfloat16 on gpu and tpu, float32 on cpu."""
+
+
+class DevicesConfig(ComputeConfig):
+    """What the run computes on."""
+
+    mesh: MeshConfig = MeshConfig()
+
+    @property
+    def compute(self) -> ComputeConfig:
+        """The part that does not concern training alone."""
+        return ComputeConfig(platform=self.platform, precision=self.precision)
 
 
 class Config(Section):

@@ -9,7 +9,9 @@ its own name. Hence the digests, and the rule that a folder without its commit m
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,17 +41,12 @@ def digests(item: str, tree: Any) -> dict[str, str]:
     return result
 
 
-def digest_of(tree: Any) -> str:
-    """One SHA-256 for a whole tree."""
-    return hashlib.sha256(repr(sorted(digests("", tree).items())).encode()).hexdigest()
-
-
 def saved_steps(directory: Path) -> list[int]:
     """Steps that are complete on disk, oldest first."""
     if not directory.is_dir():
         return []
     return sorted(
-        int(path.name) for path in directory.iterdir() if path.name.isdigit() and (path / COMMIT_MARK).exists()
+        int(path.name) for path in directory.iterdir() if path.name.isdecimal() and (path / COMMIT_MARK).exists()
     )
 
 
@@ -60,9 +57,16 @@ def read_record(directory: Path, step: int) -> dict[str, Any]:
       UnsoundCheckpoint: it cannot be read.
     """
     try:
-        return ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(directory / str(step) / "record")
+        record = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(directory / str(step) / "record")
     except Exception as error:  # Orbax raises a dozen types, from KeyError to UnicodeDecodeError, for a damaged file
         raise UnsoundCheckpoint(f"its record cannot be read ({type(error).__name__})") from error
+    if not isinstance(record, dict) or record.pop("record_digest", None) != _record_digest(record):
+        raise UnsoundCheckpoint("its record is not what was saved (SHA-256 differs)")
+    return record
+
+
+def _record_digest(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def restore_item(directory: Path, step: int, item: str, template: Any, record: dict[str, Any]) -> Any:
@@ -83,8 +87,8 @@ def restore_item(directory: Path, step: int, item: str, template: Any, record: d
     return tree
 
 
-def load_params(directory: Path, which: str, template: Any) -> tuple[int, Any]:
-    """The parameters of a checkpoint and its step.
+def load_params(directory: Path, which: str, template: Any) -> tuple[int, Any, dict[str, Any]]:
+    """A checkpoint's step, parameters and record.
 
     Args:
       which: "best" by validation BLEU (the newest, where no validation was made), "last", or a step's number. Instead
@@ -95,13 +99,14 @@ def load_params(directory: Path, which: str, template: Any) -> tuple[int, Any]:
     """
     steps = saved_steps(directory)
     there = ", ".join(map(str, steps)) or "none"
-    if which not in ("best", "last") and not which.isdigit():
+    if which not in ("best", "last") and not which.isdecimal():
         raise UserError(f'--checkpoint must be best, last or the number of a step, got "{which}" (there: {there})')
-    if not steps or (which.isdigit() and int(which) not in steps):
+    if not steps or (which.isdecimal() and int(which) not in steps):
         raise UserError(f"{directory}: no checkpoint {which if steps else ''}; there: {there}".replace(" ;", ";"))
-    for step in [int(which)] if which.isdigit() else _candidates(directory, steps, which):
+    for step in [int(which)] if which.isdecimal() else _candidates(directory, steps, which):
         try:
-            return step, restore_item(directory, step, "params", template, read_record(directory, step))
+            record = read_record(directory, step)
+            return step, restore_item(directory, step, "params", template, record), record
         except UnsoundCheckpoint as error:
             log.warning("checkpoint %d is damaged and not used: %s", step, error)
     raise UserError(f"{directory}: checkpoint {which} is damaged and cannot be used; there: {there}")
@@ -123,6 +128,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path, keep: int):
         self._directory = directory
+        self._take_back_replaced()
         self._retention = _NewestAndBest(keep)
         self._manager = ocp.CheckpointManager(
             directory.absolute(),
@@ -133,19 +139,22 @@ class Checkpoints:
         """Copies the arrays and returns; they are written while the run goes on."""
         self._manager.wait_until_finished()
         self._retention.best_step = best_step
-        record = record | {
-            "step": step,
-            "best_step": best_step,
-            "digests": digests("params", params) | digests("training", training),
-        }
+        arrays = digests("params", params) | digests("training", training)
+        record = record | {"step": step, "best_step": best_step, "digests": arrays}
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             training=ocp.args.StandardSave(training),
-            record=ocp.args.JsonSave(record),
+            record=ocp.args.JsonSave(record | {"record_digest": _record_digest(record)}),
         )
-        if step in self._manager.all_steps():  # saved by an interrupted validation, now with its result
-            self._manager.delete(step)
+        replaced = self._directory / f"replaced-{step}"
+        again = step in saved_steps(self._directory)  # by an interrupted validation; now with its result
+        if again:
+            (self._directory / str(step)).rename(replaced)
+            self._manager.reload()
         self._manager.save(step, args=items, force=True)
+        if again:
+            self._manager.wait_until_finished()
+            shutil.rmtree(replaced)
 
     def restore_newest(self, params: Any, training: Any) -> tuple[Any, Any, dict[str, Any]] | None:
         """The newest sound step's params, training and record, or None where nothing was saved yet.
@@ -167,22 +176,32 @@ class Checkpoints:
             except UnsoundCheckpoint as error:
                 log.warning("checkpoint %d is damaged and not used: %s", step, error)
                 continue
-            self._set_aside([later for later in steps if later > step])
+            self._set_aside_after(step)
             return *found, record
         if steps:
             raise UserError(f"{self._directory}: none of its checkpoints is sound; nothing was deleted")
+        self._set_aside_after(-1)
         return None
 
     def close(self) -> None:
         """Waits until everything is on disk."""
         self._manager.close()
 
-    def _set_aside(self, steps: Sequence[int]) -> None:
-        """Renames damaged steps, since the run will come to these steps again."""
-        for step in steps:
-            (self._directory / str(step)).rename(self._directory / f"damaged-{step}")
-        if steps:
-            self._manager.reload()
+    def _take_back_replaced(self) -> None:
+        """Finishes what a process killed while it saved a step again has left."""
+        for path in self._directory.glob("replaced-*"):
+            step = self._directory / path.name.removeprefix("replaced-")
+            if step.exists():
+                shutil.rmtree(path)
+            else:
+                path.rename(step)
+
+    def _set_aside_after(self, step: int) -> None:
+        """Renames later steps, damaged or half deleted, since the run will come to them again."""
+        for path in list(self._directory.iterdir()):
+            if path.name.isdecimal() and int(path.name) > step:
+                path.rename(self._directory / f"damaged-{path.name}")
+        self._manager.reload()
 
 
 class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
 import jax
+
+from configs.cache import cache_directory
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"  # fires for cache hits too
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
@@ -25,13 +26,6 @@ class Compilations:
         return f"{self.programs} programs, {self.cache_hits} from the cache, {self.seconds:.1f} s"
 
 
-def cache_directory() -> Path:
-    """Where compiled programs are kept: JAX_COMPILATION_CACHE_DIR, or xla in this program's cache folder."""
-    if named := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lingua-flax" / "xla"
-
-
 def start_counting() -> Compilations:
     """Turns on the persistent cache and returns a count that keeps itself up to date."""
     count = Compilations()
@@ -46,7 +40,8 @@ def start_counting() -> Compilations:
 
     jax.monitoring.register_event_duration_secs_listener(on_duration)
     jax.monitoring.register_event_listener(on_event)
-    jax.config.update("jax_compilation_cache_dir", str(cache_directory()))
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # A cache that cannot be read or written only costs time.
     warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")

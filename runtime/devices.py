@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from configs.errors import UserError
-from configs.schema import DevicesConfig
+from configs.schema import ComputeConfig, DevicesConfig
 
 
 def select_platform(platform: str) -> None:
@@ -50,7 +50,7 @@ def by_rows(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec("data"))
 
 
-def compute_dtype(config: DevicesConfig) -> jnp.dtype:
+def compute_dtype(config: ComputeConfig) -> jnp.dtype:
     """Type of activations: as asked for, else bfloat16 where the hardware multiplies it fast."""
     name = config.precision
     if name == "auto":

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the end of the command at once, or a flag to poll while there is state to save first."""
+"""SIGTERM and Ctrl-C: the end of the process at once, or a flag to poll while there is state to save first."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from types import FrameType
 
 from configs.errors import Interrupted
 
+_SHOW_CURSOR = "\x1b[?25h"  # which a progress bar hides
+
 
 class Interruption:
-    """Both signals raise Interrupted where they find the program, but within `deferred` only where it calls `check`.
+    """Both signals end the process with status 143 or 130; within `deferred` the first waits for a call of `check`.
 
-    A second signal while the first is deferred ends the process at once.
+    The handler raises nothing: an exception that comes up inside another callback, such as the garbage collector's
+    of JAX, is printed and lost.
     """
 
     def __init__(self) -> None:
@@ -29,7 +32,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Signals wait for `check` from here on."""
+        """Signals wait for `check` from here on; a second one ends the process all the same."""
         self._deferring = True
         try:
             yield
@@ -42,8 +45,9 @@ class Interruption:
             raise Interrupted(self._signal_number)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        if not self._deferring:
-            raise Interrupted(number)
-        if self._signal_number is not None:
-            os._exit(128 + number)
-        self._signal_number = number
+        if self._deferring and self._signal_number is None:
+            self._signal_number = number
+            return
+        cursor = _SHOW_CURSOR if os.isatty(2) else ""
+        os.write(2, f"{cursor}stopped by {signal.Signals(number).name}\n".encode())
+        os._exit(128 + number)

@@ -15,9 +15,12 @@ from configs.errors import UserError
 def check_writable(path: Path) -> None:
     """Raises UserError where a file of this name cannot be written; leaves nothing behind."""
     folder = path.absolute().parent
-    reason = "it is a folder" if path.is_dir() else None if folder.is_dir() else f"there is no folder {folder}"
-    if not reason:
-        reason = _why_not_writable(folder)
+    if path.is_dir():
+        reason: str | None = "it is a folder"
+    elif path.exists():
+        reason = None if os.access(path, os.W_OK) else "it may not be changed"
+    else:
+        reason = _why_not_writable(folder) if folder.is_dir() else f"there is no folder {folder}"
     if reason:
         raise UserError(f"{path}: cannot be written ({reason})")
 
@@ -37,16 +40,12 @@ class Workdir:
         self.path = path
 
     @property
-    def config(self) -> Path:
-        return self.path / "config.toml"
-
-    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return (self.path / "checkpoints").absolute()  # Orbax takes no relative path
 
     def check_creatable(self) -> None:
         """Raises UserError where the folder cannot be made or written; leaves nothing behind."""
@@ -62,7 +61,7 @@ class Workdir:
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a file so that it is there whole or not at all."""
-        temporary = self.path / f".{name}.{os.getpid()}"
+        temporary = self.path / f".{name}.partial"
         with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
@@ -77,11 +76,19 @@ class Workdir:
             os.fsync(file.fileno())
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The objects of metrics.jsonl; a last line cut off by a crash is not one."""
+        """The objects of metrics.jsonl; a last line cut off by a crash is not one.
+
+        Raises:
+          UserError: it holds anything else than what append_metrics writes.
+        """
         if not self.metrics.exists():
             return []
+        found = []
         with open(self.metrics, encoding="utf-8", errors="replace") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
+            for number, line in enumerate(file, 1):
+                if line.endswith("\n"):
+                    found.append(_metrics_of(line, f"{self.metrics}, line {number}"))
+        return found
 
     def cut_metrics(self, step: int, validated: int) -> None:
         """Drops the lines of steps after `step` and of validations after `validated`: they will be made again."""
@@ -92,3 +99,13 @@ class Workdir:
                 if line["step"] <= (validated if "validation_loss" in line else step)
             ]
             self.write(self.metrics.name, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+
+def _metrics_of(line: str, place: str) -> dict[str, Any]:
+    try:
+        metrics = json.loads(line)
+    except (ValueError, RecursionError):
+        metrics = None
+    if not isinstance(metrics, dict) or not isinstance(metrics.get("step"), int):
+        raise UserError(f"{place}: not the metrics of a step; mend or remove this file to go on with the run")
+    return metrics

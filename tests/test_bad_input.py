@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,19 +16,24 @@ def corpus(tmp_path) -> Path:
     return write_corpus(tmp_path / "corpus").parent
 
 
+def contents(folder: Path) -> dict[Path, bytes | None]:
+    """Every path below a folder, with the bytes of files."""
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
 @pytest.fixture
 def refused(run, tmp_path):
     """Runs a command that must be refused with words that the regular expressions find; returns its stderr."""
 
     def run_refused(*arguments: object, words: list[str], **options) -> str:
-        before = sorted(path for path in tmp_path.rglob("*") if path.name != "config.toml")
+        before = contents(tmp_path)
         done = run(*arguments, **options)
         errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         assert done.returncode == 2, (done.stdout, done.stderr)
         assert len(errors) == 1, done.stderr
         assert "Traceback" not in done.stderr
         assert all(re.search(word, errors[0]) for word in words), errors[0]
-        assert sorted(path for path in tmp_path.rglob("*") if path.name != "config.toml") == before
+        assert contents(tmp_path) == before
         return errors[0]
 
     return run_refused
@@ -57,6 +63,12 @@ def train(corpus, refused, tmp_path):
         (["--training.num-steps", "many"], ["--training.num-steps", "'many'"]),
         (["--tokenizer.vocab-size", 60000], ["vocab_size 60000 is larger than the corpus supports", r"works is \d+$"]),
         (["--tokenizer.vocab-size", 9], ["vocab_size 9 is too small", r"the smallest that works is \d+$"]),
+        (["--training.seed", 2**32], ["training.seed", "less than 4294967296"]),
+        (["--training.patience", 2, "--training.eval-every", 0], ["patience 2 has no effect"]),
+        (
+            ["--training.num-epochs", 1, "--optimizer.schedule", "cosine", "--optimizer.warmup-steps", 500],
+            ["below these"],
+        ),
         (["--devices.platform", "tpu"], ["devices.platform tpu", "none on this machine"]),
         (["--devices.platform", "gpu"], ["devices.platform gpu", "none on this machine"]),
         (["--devices.mesh.data", 64], ["devices.mesh.data is 64, but there are only 1 devices"]),
@@ -204,7 +216,21 @@ def test_evaluations_that_cannot_be(refused, workdir, tmp_path):
     )
     refused("evaluate.py", "--workdir", workdir, "--source", d, "--reference", d, words=["no lines"])
     refused("evaluate.py", "--workdir", workdir, "--source", a, words=["--source and --reference go together"])
-    refused("evaluate.py", "--workdir", workdir, "--output", tmp_path / "no" / "h", words=["cannot be written"])
+    refused(
+        "evaluate.py", "--workdir", workdir, "--output", tmp_path / "no" / "h", words=["cannot be written", "no folder"]
+    )
+    refused(
+        "evaluate.py",
+        "--workdir",
+        workdir,
+        "--source",
+        a,
+        "--reference",
+        b,
+        "--output",
+        b,
+        words=["two things at once"],
+    )
 
 
 def test_translations_that_cannot_be(refused, workdir, tmp_path):
@@ -213,4 +239,33 @@ def test_translations_that_cannot_be(refused, workdir, tmp_path):
     refused("translate.py", "--workdir", workdir, "--input", tmp_path / "none", words=["none: no such file"])
     refused(
         "translate.py", "--workdir", workdir, "--num-hypotheses", 6, words=["--num-hypotheses 6 exceeds --beam-size 5"]
+    )
+
+
+def test_a_tokenizer_that_is_not_the_checkpoints(refused, workdir, run, tmp_path):
+    shutil.copytree(workdir, tmp_path / "w")
+    other = tmp_path / "other"
+    config = write_corpus(tmp_path / "corpus")
+    options = ["--tokenizer.kind", "bpe", "--training.num-steps", 1, "--training.eval-every", 0]
+    assert run("train.py", "--config", config, "--workdir", other, *options).returncode == 0
+    shutil.copy(other / "tokenizer.model", tmp_path / "w")
+    refused(
+        "translate.py",
+        "--workdir",
+        tmp_path / "w",
+        words=["its tokenizer is not the one that checkpoint 2 was trained with"],
+    )
+
+
+def test_metrics_of_the_wrong_kind(refused, workdir, tmp_path):
+    shutil.copytree(workdir, tmp_path / "w")
+    with open(tmp_path / "w" / "metrics.jsonl", "a") as file:
+        file.write("[1]\n")
+    refused(
+        "train.py",
+        "--workdir",
+        tmp_path / "w",
+        "--training.num-steps",
+        9,
+        words=["metrics.jsonl, line 3: not the metrics"],
     )

@@ -113,19 +113,18 @@ def test_a_killed_run_goes_on_to_the_same_parameters_bit_for_bit(trained, toy, r
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         process.communicate()
+    newest = saved_steps(workdir / "checkpoints")[-1]
     done = run("train.py", "--config", toy, "--workdir", workdir)
     assert done.returncode == 0, done.stderr
-    assert (
-        f"going on from step {saved_steps(workdir / 'checkpoints')[0]}" in done.stderr
-        or "going on from step" in done.stderr
-    )
+    assert f"going on from step {newest}" in done.stderr
     assert metrics(workdir) == metrics(trained[0])
     assert digests(workdir) == digests(trained[0])
 
 
 @pytest.mark.parametrize(
     ("number", "status", "sign"),
-    [(signal.SIGTERM, 143, '"step": 10,'), (signal.SIGINT, 130, '"step": 80,')],  # the second: in the first validation
+    # In training, in the first validation, and in the last.
+    [(signal.SIGTERM, 143, '"step": 10,'), (signal.SIGINT, 130, '"step": 80,'), (signal.SIGTERM, 143, '"step": 240,')],
 )
 def test_a_signal_saves_and_says_how_to_go_on(trained, toy, run, tmp_path, number, status, sign):
     workdir = tmp_path / "w"
@@ -158,6 +157,7 @@ def test_a_signal_ends_preparation_evaluation_and_translation_at_once(trained, t
     for process in (preparing, translating, evaluating):
         _, errors = process.communicate(timeout=30)
         assert process.returncode == status, errors
+        assert errors.endswith(f"stopped by {signal.Signals(number).name}\n")
         assert "Traceback" not in errors
     assert not (tmp_path / "w").exists()
 
@@ -329,7 +329,6 @@ def test_translate_n_best(trained, run):
         "--beam-size",
         4,
         "--json-lines",
-        "True",
         input="one two.\n",
     )
     found = json.loads(as_json.stdout)
@@ -359,6 +358,58 @@ def test_a_copied_and_read_only_workdir_evaluates_and_translates(trained, run, t
         subprocess.run(["chmod", "-R", "u+w", workdir], check=True)
 
 
+def test_a_relative_workdir_and_a_home_directory(toy, run, tmp_path):
+    """From another folder, as most people work; a second start finds the checkpoint of the first."""
+    options = {"cwd": tmp_path, "env": os.environ | {"HOME": str(toy.parent), "PYTHONPATH": str(ROOT)}}
+    (tmp_path / "c.toml").write_text(toy.read_text().replace(str(toy.parent), "~"))
+    train = [ROOT / "train.py", "--config", "c.toml", "--workdir", "w x/ä", "--training.num-steps"]
+    assert run(*train, 20, **options).returncode == 0
+    done = run(*train, 30, **options)
+    assert done.returncode == 0, done.stderr
+    assert "going on from step 20" in done.stderr
+    assert run(ROOT / "evaluate.py", "--workdir", "w x/ä", **options).returncode == 0
+    assert run(ROOT / "translate.py", "--workdir", "w x/ä", input="one.\n", **options).returncode == 0
+
+
+def test_a_length_in_steps_takes_the_place_of_one_in_epochs(toy, run, tmp_path):
+    train = ["train.py", "--config", toy, "--workdir", tmp_path / "w", "--training.eval-every", 0]
+    assert run(*train, "--training.num-epochs", 0.1).returncode == 0
+    done = run("train.py", "--workdir", tmp_path / "w", "--training.num-steps", 12)
+    assert done.returncode == 0, done.stderr
+    assert metrics(tmp_path / "w")[-1]["step"] == 12
+
+
+def test_a_run_whose_newest_checkpoint_is_damaged_takes_the_one_before(trained, toy, run, tmp_path):
+    workdir = tmp_path / "w"
+    shutil.copytree(trained[0], workdir)
+    files = [path for path in (workdir / "checkpoints" / "240" / "params").rglob("*") if path.is_file()]
+    for path in files:
+        path.write_bytes(path.read_bytes()[:-20])
+    done = run("train.py", "--workdir", workdir)
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint 240 is damaged" in done.stderr
+    assert "going on from step 200" in done.stderr
+    assert metrics(workdir) == metrics(trained[0])
+    assert digests(workdir) == digests(trained[0])
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(trained, toy, run, tmp_path):
+    """A limit on the size of files, as a full disk can't be made everywhere: no file of a checkpoint fits."""
+    limit = (
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    limited = ["-c", f"import resource, runpy, sys; sys.argv = sys.argv[1:]; {limit}"]
+    shutil.copytree(trained[0], tmp_path / "w")
+    train = ["train.py", "--workdir", tmp_path / "w", "--training.num-steps", 280]
+    done = run(*limited, *train)
+    assert done.returncode == 1, done.stderr
+    assert "the disk is full" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = run(*train)
+    assert done.returncode == 0, done.stderr
+    assert [line["step"] for line in metrics(tmp_path / "w") if "loss" in line] == list(range(1, 281))
+
+
 def test_help_shows_every_option(run):
     for program, option in (
         ("train.py", "--model.num-encoder-layers"),
@@ -374,7 +425,7 @@ def test_help_shows_every_option(run):
 @pytest.mark.parametrize(
     "options",
     [
-        "--tokenizer.joint False --tokenizer.vocab-size 30 --model.tied-embeddings decoder --model.positions learned "
+        "--tokenizer.joint False --tokenizer.vocab-size 28 --model.tied-embeddings decoder --model.positions learned "
         "--model.norm post --optimizer.name adamw --optimizer.weight-decay 0.01 --training.accumulation-steps 2",
         "--tokenizer.kind bpe --tokenizer.byte-fallback True --tokenizer.vocab-size 310 --model.activation gelu "
         "--model.tied-embeddings none --optimizer.schedule cosine --devices.precision bfloat16",

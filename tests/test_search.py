@@ -1,4 +1,4 @@
-"""Greedy and beam search against exhaustive search over a tiny vocabulary, and over a real network."""
+"""Greedy and beam search against exhaustive search over a tiny vocabulary."""
 
 import itertools
 

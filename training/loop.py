@@ -94,11 +94,12 @@ class Run:
           Interrupted: a signal came; the state is saved.
           RunError: the loss stopped being finite.
         """
-        if self._finished():
+        if self._finished() and not self._validation_is_due():
             print(f"{self._workdir.path}: finished: {self._reached()}. Evaluate it with evaluate.py.")
             return
         recorder = Recorder(self._workdir, self._clock.step, self._prepared.num_steps, self._config.training.log_every)
-        with self._interruption.deferred(), contextlib.closing(self._checkpoints), recorder:
+        closing = contextlib.closing
+        with self._interruption.deferred(), closing(self._batches), closing(self._checkpoints), recorder:
             self._interval_start = time.monotonic()
             self._started = self._interval_start - self._clock.seconds
             try:
@@ -116,11 +117,10 @@ class Run:
         training = self._config.training
         while True:
             step = self._clock.step
-            done = self._finished()
-            if self._validation_pairs and (step % training.eval_every == 0 or done) and self._clock.validated != step:
+            if self._validation_is_due():
                 self._write_taken(recorder)
                 self._validate(recorder)
-                done = self._finished()
+            done = self._finished()
             if step and (done or step % training.checkpoint_every == 0 or self._clock.best_step == step):
                 self._write_taken(recorder)
                 self._save()
@@ -175,7 +175,7 @@ class Run:
         return (
             f"step {line['step']}: the loss or its gradient was not finite for {MOST_SKIPPED} steps in a row, at "
             f"learning rate {line['learning_rate']:.2e}. Lower optimizer.peak_lr, raise optimizer.warmup_steps, or set "
-            f"optimizer.clip_norm; the last good checkpoint stays in {self._workdir.checkpoints}"
+            f"optimizer.clip_norm, in a new --workdir; the last good checkpoint stays in {self._workdir.checkpoints}"
         )
 
     def _validate(self, recorder: Recorder) -> None:
@@ -190,6 +190,13 @@ class Run:
             clock.validations_since_best += 1
         recorder.validation(clock.step, found, time.monotonic() - started, best=best)
         self._interval_start = time.monotonic()
+
+    def _validation_is_due(self) -> bool:
+        """Also where an earlier process was stopped before it could make it."""
+        step, every = self._clock.step, self._config.training.eval_every
+        return (
+            bool(self._validation_pairs) and self._clock.validated != step and (step % every == 0 or self._finished())
+        )
 
     def _finished(self) -> bool:
         clock, patience = self._clock, self._config.training.patience

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from configs.cache import cache_directory
 from configs.errors import UserError
 from configs.loading import CONFIG_NAME
 from configs.schema import Config
 from data.corpora import open_corpus
 from data.corpora.corpus import Corpus, PairSource
-from data.corpora.storage import cache_directory
 from data.pipeline import TrainingBatches, rows_per_epoch
 from data.tokenizer import Tokenizer, model_paths, parse_tokenizers, read_models, train_tokenizer
 from data.tokens import TokenizedPairs, tokenize
@@ -99,4 +99,9 @@ def _num_steps(config: Config, pairs: TokenizedPairs) -> int:
     rows = rows_per_epoch(pairs, config.data.row_length, training.seed)
     steps = math.ceil(training.num_epochs * rows / config.rows_per_batch)
     log.info("%g epochs are %d steps", training.num_epochs, steps)
+    warmup = config.optimizer.warmup_steps
+    if config.optimizer.schedule == "cosine" and warmup >= steps:
+        raise UserError(
+            f"optimizer.warmup_steps must be below these {steps} steps for the cosine schedule, got {warmup}"
+        )
     return steps

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -80,7 +81,7 @@ class Recorder:
 
 def show_table(title: str, rows: dict[str, str]) -> None:
     """Prints names and values on stdout."""
-    table = Table(title=title, show_header=False, title_justify="left")
+    table = Table(title=escape(title), show_header=False, title_justify="left")
     for name, value in rows.items():
         table.add_row(name, value)
     Console().print(table)

@@ -48,7 +48,9 @@ def validate(
     """Loss and BLEU over all pairs. after_batch is called now and then and may raise to stop."""
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     loss = _mean_loss(translator, sources, references, after_batch)
-    translations = [found.text for found in translator.translate(sources, GREEDY, after_batch=after_batch)]
+    translations = [
+        found.text for found in translator.translate(sources, GREEDY, first_line=None, after_batch=after_batch)
+    ]
     stride = max(1, len(pairs) // SAMPLES)
     samples = [Sample(sources[i], references[i], translations[i]) for i in range(0, len(pairs), stride)][:SAMPLES]
     return Validation(loss, corpus_bleu(translations, references), tuple(samples))

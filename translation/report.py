@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -26,7 +27,7 @@ def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
 def show_evaluation(title: str, found: Evaluation, sources: Sequence[str], references: Sequence[str]) -> None:
     """Prints scores and a few translations on stdout."""
     scores = found.scores
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=escape(title), title_justify="left", show_header=False)
     interval = f"{scores.bleu_low:.2f} to {scores.bleu_high:.2f}"
     table.add_row("BLEU", f"{scores.bleu:.2f}  (95%: {interval})", scores.bleu_signature)
     table.add_row("BLEU, lower case", f"{scores.bleu_lowercase:.2f}", scores.bleu_lowercase_signature)

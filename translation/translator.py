@@ -19,7 +19,7 @@ from flax import nnx
 
 from configs.errors import UserError
 from configs.loading import read_workdir_config
-from configs.schema import DecodingOptions, DevicesConfig, ModelConfig
+from configs.schema import ComputeConfig, DecodingOptions, ModelConfig
 from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.batch import length_batches, pad_rows
 from data.tokenizer import Tokenizer, load_tokenizer, model_paths
@@ -67,7 +67,7 @@ class Translator:
     step: int = 0
 
     @classmethod
-    def load(cls, workdir: str | Path, checkpoint: str = "best", devices: DevicesConfig | None = None) -> Translator:
+    def load(cls, workdir: str | Path, checkpoint: str = "best", devices: ComputeConfig | None = None) -> Translator:
         """Loads a run's tokenizer and the parameters of a checkpoint: best, last or a step's number.
 
         Raises:
@@ -80,7 +80,9 @@ class Translator:
         graphdef, template = structure(config.model, *sizes, compute_dtype(devices or config.devices))
         placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), template)
-        step, params = load_params(files.checkpoints, checkpoint, template)
+        step, params, record = load_params(files.checkpoints, checkpoint, template)
+        if record["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
+            raise UserError(f"{files.path}: its tokenizer is not the one that checkpoint {step} was trained with")
         return cls(graphdef, params, tokenizer, config.model, step)
 
     def translate(
@@ -89,6 +91,7 @@ class Translator:
         options: DecodingOptions = DecodingOptions(),
         *,
         num_hypotheses: int = 1,
+        first_line: int | None = 1,
         after_batch: Callable[[int], None] = lambda sentences: None,
     ) -> list[Translation]:
         """Translates each line, in order; a line without a token becomes an empty line.
@@ -96,10 +99,11 @@ class Translator:
         Args:
           lines: detokenized text. One longer than the model's max_length is cut there, which the log tells.
           num_hypotheses: how many to return for each line, at most options.beam_size.
+          first_line: the number of lines[0] in the log, or None to say nothing of lines that are cut.
           after_batch: called with the number of sentences done since the last call; may raise to stop.
         """
         self.check(options, num_hypotheses)
-        sources = self._encode(lines)
+        sources = self._encode(lines, first_line)
         empty = Hypothesis("", 0.0)
         found: list[tuple[Hypothesis, ...]] = [(empty,)] * len(lines)
         todo = [i for i, ids in enumerate(sources) if len(ids) > 1]
@@ -115,11 +119,9 @@ class Translator:
 
     def search(self, source: np.ndarray, options: DecodingOptions) -> Hypotheses:
         """source [B, S] -> hypotheses [B, K, L], computed on the device."""
-        longest = self.config.max_length
-        if options.max_decoding_length:
-            limits = np.full(len(source), options.max_decoding_length)
-        else:
-            limits = np.minimum(_default_limit(np.count_nonzero(source, axis=1)), longest)
+        longest, tokens = self.config.max_length, np.count_nonzero(source, axis=1)
+        limits = np.minimum(options.max_decoding_length or _default_limit(tokens), longest)
+        limits = np.where(tokens > 0, limits, 1)  # a row that only fills the batch is finished at once
         return _search(
             self.params,
             source,
@@ -140,12 +142,14 @@ class Translator:
                 f"max_decoding_length {options.max_decoding_length} exceeds the model's max_length {longest}"
             )
 
-    def _encode(self, lines: Sequence[str]) -> list[list[int]]:
+    def _encode(self, lines: Sequence[str], first_line: int | None) -> list[list[int]]:
         longest = self.config.max_length
         sources = self.tokenizer.encode_source(lines)
-        for number, ids in enumerate(sources, 1):
+        for number, ids in enumerate(sources, first_line or 0):
             if len(ids) > longest:
-                log.warning("line %d has %d tokens; only the first %d are translated", number, len(ids), longest - 1)
+                if first_line is not None:
+                    kept = longest - 1
+                    log.warning("line %d has %d tokens; only the first %d are translated", number, len(ids) - 1, kept)
                 ids[longest - 1 :] = [EOS_ID]
         return sources
 

@@ -22,6 +22,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import downloader
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
+from configs.cache import cache_directory
 from configs.errors import UserError
 from configs.schema import DataConfig
 from data.corpora import storage
@@ -105,7 +106,7 @@ def open_multi30k(config: DataConfig) -> Corpus:
     def builder_in(folder: Path) -> Multi30k:
         return Multi30k(data_dir=folder, config="_".join(languages), splits=list(names))
 
-    cache = storage.cache_directory(config.cache_directory)
+    cache = cache_directory(config.cache_directory)
     folder = storage.prepare(
         cache,
         "multi30k",

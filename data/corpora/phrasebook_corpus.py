@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from configs.cache import cache_directory
 from configs.errors import UserError
 from configs.schema import DataConfig
 from data.corpora import storage
@@ -25,7 +26,7 @@ def open_phrasebook(config: DataConfig) -> Corpus:
     if languages != ("en", "fr"):
         raise UserError(f"the corpus phrasebook goes from en to fr, not from {languages[0]} to {languages[1]}")
     key = storage.fingerprint("phrasebook", _FORMAT, source_digest(), _SEED)
-    folder = storage.prepare(storage.cache_directory(config.cache_directory), "phrasebook", key, _write)
+    folder = storage.prepare(cache_directory(config.cache_directory), "phrasebook", key, _write)
     splits, notes = storage.read_corpus(folder)
     return Corpus("phrasebook", *languages, key, splits, notes)
 

@@ -6,7 +6,6 @@ folder appears under its name when it is complete; until then it is called KEY.i
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import json
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from configs.errors import RunError, UserError
+from configs.errors import RunError, UserError, is_disk_full
 from data.corpora.corpus import Pair
 
 # A writer keeps some 50 bytes of every record until its file is closed: shards keep that small for any corpus.
@@ -31,7 +30,6 @@ _WRITER_OPTIONS = "group_size:1"  # readable one by one
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # for random access
 _CONTENTS = "corpus.json"
 _LOCK = ".lock"
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _SOURCE_LENGTH = struct.Struct("<I")
 
 _logger = logging.getLogger(__name__)
@@ -40,21 +38,6 @@ _logger = logging.getLogger(__name__)
 def fingerprint(*parts: object) -> str:
     """Return the SHA-256, in hex, of strings, numbers and (nested) lists of them."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def cache_directory(configured: Path | None) -> Path:
-    """Return the folder of prepared corpora: as configured, or lingua-flax in the user's cache directory.
-
-    Raises:
-        UserError: none is configured, and the user has no home directory.
-    """
-    # The XDG specification has relative paths ignored.
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    path = configured or Path(base if os.path.isabs(base) else "~/.cache", "lingua-flax")
-    try:
-        return path.expanduser()
-    except RuntimeError as error:
-        raise UserError(f"{path}: no home directory; choose a cache folder with --data.cache-directory") from error
 
 
 def prepare(cache: Path, corpus: str, key: str, write: Callable[[Path], None]) -> Path:
@@ -77,7 +60,7 @@ def prepare(cache: Path, corpus: str, key: str, write: Callable[[Path], None]) -
                     write(partial)
                     partial.rename(folder)
     except Exception as error:
-        if _is_disk_full(error):
+        if is_disk_full(error):
             remedy = "free some space, or choose another folder with --data.cache-directory"
             raise RunError(f"{folder}: the disk is full, the corpus could not be prepared; {remedy}") from error
         raise
@@ -123,7 +106,7 @@ def _hold(lock: Path) -> int | None:
     except OSError as error:
         if descriptor is not None:
             os.close(descriptor)
-        if _is_disk_full(error):
+        if is_disk_full(error):
             raise
         remedy = "choose another folder with --data.cache-directory"
         folder = lock.parent.parent
@@ -143,17 +126,6 @@ def _clear(partial: Path) -> None:
             shutil.rmtree(path)
         elif path.name != _LOCK:
             path.unlink()
-
-
-def _is_disk_full(error: BaseException | None) -> bool:
-    """Whether a full disk or quota is behind the error: ArrayRecord says so only in the text of a RuntimeError."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _DISK_FULL:
-            return True
-        if any(os.strerror(code) in str(error) for code in _DISK_FULL):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 class CorpusWriter:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from configs.cache import cache_directory
 from configs.errors import UserError
 from configs.schema import DataConfig
 from data.corpora import storage
@@ -52,7 +53,7 @@ def open_text(config: DataConfig) -> Corpus:
     files = _files(config)
     digests = [(part.split, [(_kind(path), _sha256(path)) for path in part.paths]) for part in files]
     key = storage.fingerprint("text", _FORMAT, languages, digests)
-    cache = storage.cache_directory(config.cache_directory)
+    cache = cache_directory(config.cache_directory)
     folder = storage.prepare(cache, "text", key, lambda partial: _write(partial, files, languages))
     splits, notes = storage.read_corpus(folder)
     return Corpus("text", *languages, key, splits, notes)
