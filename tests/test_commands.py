@@ -14,9 +14,8 @@ import sacrebleu
 
 from runtime.checkpoint import read_record, saved_steps
 from tests.conftest import ROOT
+from tests.processes import digests, metrics, start, start_command, wait_for
 from tests.toy import write_corpus
-
-TIMES = {"seconds", "tokens_per_second"}
 
 
 @pytest.fixture(scope="session")
@@ -30,17 +29,6 @@ def trained(toy, run, tmp_path_factory):
     """A workdir trained without interruption, and what the command printed."""
     workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
     return workdir, run("train.py", "--config", toy, "--workdir", workdir)
-
-
-def metrics(workdir: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
-
-
-def digests(workdir: Path) -> tuple[int, dict]:
-    newest = saved_steps(workdir / "checkpoints")[-1]
-    record = read_record(workdir / "checkpoints", newest)
-    return newest, record["digests"]
 
 
 def test_training_learns_and_tells_what_it_reached(trained):
@@ -80,25 +68,6 @@ def test_a_finished_run_says_so_and_changes_nothing(trained, toy, run):
         assert again.returncode == 0, again.stderr
         assert "finished: 240 of 240 steps" in again.stdout
     assert (metrics(workdir), digests(workdir)) == before
-
-
-def start_command(program, *arguments, **options):
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, program, *map(str, arguments)], cwd=ROOT, **(pipes | options))
-
-
-def start(config, workdir, **options):
-    return start_command("train.py", "--config", config, "--workdir", workdir, **options)
-
-
-def wait_for(process, condition):
-    """Waits until the condition holds while the process runs."""
-    for _ in range(20000):
-        if condition():
-            return
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.005)
-    raise AssertionError("it did not come to it")
 
 
 @pytest.mark.parametrize("kills", [[40], [1, 120]])

@@ -1,0 +1,46 @@
+"""Commands in the background, and what a run has left on disk, times aside."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from runtime.checkpoint import read_record, saved_steps
+from tests.conftest import ROOT
+
+TIMES = {"seconds", "tokens_per_second"}
+
+
+def start_command(program, *arguments, **options) -> subprocess.Popen:
+    """Starts a command of the project with pipes for its output."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, program, *map(str, arguments)], cwd=ROOT, **(pipes | options))
+
+
+def start(config, workdir, *arguments, **options) -> subprocess.Popen:
+    """Starts train.py."""
+    return start_command("train.py", "--config", config, "--workdir", workdir, *arguments, **options)
+
+
+def wait_for(process, condition, seconds=120) -> None:
+    """Waits until the condition holds while the process runs."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    raise AssertionError("it did not come to it")
+
+
+def metrics(workdir: Path) -> list[dict]:
+    """The lines of metrics.jsonl without times and rates."""
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+
+
+def digests(workdir: Path) -> tuple[int, dict]:
+    """The newest checkpoint's step and the SHA-256 of each of its arrays."""
+    newest = saved_steps(workdir / "checkpoints")[-1]
+    return newest, read_record(workdir / "checkpoints", newest)["digests"]

@@ -1,0 +1,48 @@
+"""The real corpus: what 1,500 steps reach, and a run killed in the middle that ends bit for bit in the same place."""
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.checkpoint import saved_steps
+from tests.processes import digests, metrics, start, wait_for
+
+CONFIG = "configs/multi30k_en_de.toml"
+
+
+@pytest.mark.slow
+def test_1500_steps_score_20_bleu_and_survive_a_kill_bit_for_bit(multi30k, run, tmp_path):
+    options = ["--data.directory", multi30k, "--training.num-steps", 1500]
+    uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
+    done = run("train.py", "--config", CONFIG, "--workdir", uninterrupted, *options, timeout=3600)
+    assert done.returncode == 0, done.stderr
+
+    process = start(CONFIG, killed, *options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(process, lambda: 500 in saved_steps(killed / "checkpoints") and metrics(killed)[-1]["step"] >= 700, 3600)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    done = run("train.py", "--config", CONFIG, "--workdir", killed, *options, timeout=3600)
+    assert done.returncode == 0, done.stderr
+    assert "going on from step 500" in done.stderr
+    assert [line["step"] for line in metrics(killed) if "loss" in line] == list(range(1, 1501))
+    assert metrics(killed) == metrics(uninterrupted)
+    assert digests(killed) == digests(uninterrupted)
+
+    hypotheses, scores = tmp_path / "hyps.de", tmp_path / "scores.json"
+    done = run("evaluate.py", "--workdir", killed, "--output", hypotheses, "--json", scores)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(scores.read_text())
+    print(done.stdout)
+    assert found["sentences"] == 1000
+    assert found["bleu"] >= 20
+
+    reference = tmp_path / "test.de"
+    reference.write_bytes(gzip.decompress((multi30k / "test_2016_flickr.de.gz").read_bytes()))
+    command = [Path(sys.executable).parent / "sacrebleu", reference, "-i", hypotheses, "-b", "-w", "6"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"{found['bleu']:.6f}" == printed.strip()
