@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
+from configs.cache import cache_directory
 from configs.errors import RunError, UserError
 from configs.schema import DataConfig
 from data.corpora import Corpus, Pair, open_corpus, storage
@@ -422,11 +423,11 @@ def test_changed_input_is_prepared_again(files: Files) -> None:
 def test_default_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert storage.cache_directory(None) == tmp_path / "xdg" / "lingua-flax"
-    assert storage.cache_directory(Path("~/mine")) == tmp_path / "mine"
+    assert cache_directory(None) == tmp_path / "xdg" / "lingua-flax"
+    assert cache_directory(Path("~/mine")) == tmp_path / "mine"
     for ignored in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", ignored)
-        assert storage.cache_directory(None) == tmp_path / ".cache" / "lingua-flax"
+        assert cache_directory(None) == tmp_path / ".cache" / "lingua-flax"
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/lingua-flax"])
