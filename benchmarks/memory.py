@@ -28,6 +28,7 @@ def tokens_per_second(program: str, config: str, steps: int) -> float:
     """Median rate over a short run's log intervals, the first (with its compilation) left out."""
     with tempfile.TemporaryDirectory() as folder:
         length = ["--training.num-steps", str(steps), "--training.log-every", "25", "--training.eval-every", "0"]
+        length += ["--optimizer.schedule", "constant"]
         command = [sys.executable, "-c", program, "train.py", "--config", config, "--workdir", f"{folder}/w", *length]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
         lines = [json.loads(line) for line in Path(folder, "w", "metrics.jsonl").read_text().splitlines()]
