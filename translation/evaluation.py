@@ -47,20 +47,25 @@ def evaluate(
     """Translates the sources and scores the translations.
 
     Args:
-      contrast: lines 2 i and 2 i + 1 are a pair that differs in the word that decides an ambiguous one; count those of
-        which both translations equal their references.
+      contrast: the lines are pairs that differ in the word that decides an ambiguous one; count those that are right.
     """
     started = time.monotonic()
     translations = [found.text for found in translator.translate(sources, options, after_batch=after_batch)]
     seconds = time.monotonic() - started
-    right = [hypothesis == reference for hypothesis, reference in zip(translations, references, strict=True)]
-    pairs = list(zip(right[::2], right[1::2], strict=False))
+    pairs, right = contrast_pairs(translations, references) if contrast else (None, None)
     return Evaluation(
         translations=tuple(translations),
         scores=score(translations, references),
         checkpoint_step=translator.step,
         beam_size=options.beam_size,
         seconds=seconds,
-        contrast_pairs=len(pairs) if contrast else None,
-        contrast_right=sum(first and second for first, second in pairs) if contrast else None,
+        contrast_pairs=pairs,
+        contrast_right=right,
     )
+
+
+def contrast_pairs(translations: Sequence[str], references: Sequence[str]) -> tuple[int, int]:
+    """How many pairs there are, lines 2 i and 2 i + 1, and how many of them have both translations exactly right."""
+    right = [translation == reference for translation, reference in zip(translations, references, strict=True)]
+    pairs = list(zip(right[::2], right[1::2], strict=True))
+    return len(pairs), sum(first and second for first, second in pairs)

@@ -1,0 +1,21 @@
+"""What `make train` promises: the phrasebook learned within minutes, contrasts included."""
+
+import json
+
+import pytest
+
+
+@pytest.mark.slow
+def test_the_phrasebook_is_learned(run, tmp_path):
+    workdir = tmp_path / "tiny"
+    done = run("train.py", "--config", "configs/tiny.toml", "--workdir", workdir, timeout=1800)
+    assert done.returncode == 0, done.stderr
+    for split in ("test", "contrast"):
+        scored = run("evaluate.py", "--workdir", workdir, "--split", split, "--json", tmp_path / f"{split}.json")
+        assert scored.returncode == 0, scored.stderr
+    test, contrast = (json.loads((tmp_path / f"{split}.json").read_text()) for split in ("test", "contrast"))
+    assert test["bleu"] >= 90
+    assert "contrast_pairs" not in test
+    assert contrast["contrast_pairs"] >= 300
+    assert contrast["contrast_right"] >= 0.95 * contrast["contrast_pairs"]
+    assert f"{contrast['contrast_right']} of {contrast['contrast_pairs']}" in scored.stdout

@@ -1,0 +1,34 @@
+"""Scores: BLEU worked by hand, the interval around it, contrast pairs."""
+
+import math
+
+import pytest
+
+from translation.evaluation import contrast_pairs
+from translation.scores import corpus_bleu, score
+
+
+def test_bleu_by_hand():
+    """Hypothesis "the cat sat on the mat .": 7 tokens against 8, precisions 7/7, 5/6, 3/5, 1/4, brevity e^(1 - 8/7)."""
+    expected = math.exp(1 - 8 / 7) * (7 / 7 * 5 / 6 * 3 / 5 * 1 / 4) ** 0.25 * 100
+    assert corpus_bleu(["the cat sat on the mat."], ["the cat sat there on the mat."]) == pytest.approx(expected)
+
+
+def test_case_and_intervals():
+    hypotheses = ["A dog sleeps in the old house.", "nobody knows the way home.", "Two men play cards today."] * 7
+    references = ["a dog sleeps in the old house.", "nobody knows the way back home.", "Two men play cards today."] * 7
+    found = score(hypotheses, references)
+    assert found.bleu < found.bleu_lowercase
+    assert found.bleu_low < found.bleu < found.bleu_high
+    assert found.sentences == 21
+    assert "case:mixed" in found.bleu_signature
+    assert "tok:13a" in found.bleu_signature
+    assert "case:lc" in found.bleu_lowercase_signature
+    assert found == score(hypotheses, references)
+
+
+def test_a_contrast_pair_is_right_when_both_its_translations_are():
+    references = list("abcdefgh")
+    assert contrast_pairs(references, references) == (4, 4)
+    assert contrast_pairs(list("abcxxfxx"), references) == (4, 1)
+    assert contrast_pairs([], []) == (0, 0)
