@@ -60,7 +60,7 @@ class TokenizerConfig(Section):
     """One vocabulary for both languages; otherwise one for each side."""
     vocab_size: Annotated[int, Field(ge=8)] = 8000
     """Pieces in each vocabulary."""
-    character_coverage: Annotated[float, Field(gt=0.9, le=1.0)] = 1.0
+    character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Share of the training text's characters that get a piece; lower it for Chinese or Japanese (0.9995)."""
     byte_fallback: bool = False
     """Spell characters without a piece as bytes instead of <unk>; takes 256 pieces."""

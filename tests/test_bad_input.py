@@ -63,6 +63,10 @@ def train(corpus, refused, tmp_path):
         (["--training.num-steps", "many"], ["--training.num-steps", "'many'"]),
         (["--tokenizer.vocab-size", 60000], ["vocab_size 60000 is larger than the corpus supports", r"works is \d+$"]),
         (["--tokenizer.vocab-size", 9], ["vocab_size 9 is too small", r"the smallest that works is \d+$"]),
+        (
+            ["--tokenizer.character-coverage", 0.97],
+            ["tokenizer.character_coverage", "greater than or equal to 0.98, got 0.97"],
+        ),
         (["--training.seed", 2**32], ["training.seed", "less than 4294967296"]),
         (["--training.patience", 2, "--training.eval-every", 0], ["patience 2 has no effect"]),
         (
