@@ -12,7 +12,7 @@ import tyro
 
 from configs.command import main
 from configs.errors import UserError
-from configs.loading import options_of, parse, read_workdir_config
+from configs.loading import parse, read_workdir_config, workdir_of
 from configs.schema import ComputeConfig, DataConfig, DecodingOptions
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
@@ -45,13 +45,9 @@ DESCRIPTION = "Translates a split of the run's corpus, or any two files, and sco
 
 def read_options(argv: Sequence[str]) -> EvaluateCommand:
     """The command's options over what the workdir's config says of data and devices."""
-    (workdir,) = options_of(argv, "workdir")
-    if "--help" in argv or "-h" in argv:
-        parse(EvaluateCommand, ["--help"], default=None, description=DESCRIPTION)
-    if not workdir:
-        raise UserError("--workdir is required: the folder of a run, for example --workdir checkpoints/tiny")
-    config = read_workdir_config(Path(workdir))
-    default = EvaluateCommand(workdir=Path(workdir), data=config.data, devices=config.devices.compute)
+    workdir = workdir_of(argv, EvaluateCommand, description=DESCRIPTION)
+    config = read_workdir_config(workdir)
+    default = EvaluateCommand(workdir=workdir, data=config.data, devices=config.devices.compute)
     options = parse(EvaluateCommand, argv, default=default, description=DESCRIPTION)
     if (options.source is None) != (options.reference is None):
         raise UserError("--source and --reference go together: two files with the same number of lines")
@@ -86,7 +82,7 @@ def evaluate_command(argv: Sequence[str]) -> None:
     Interruption().install()
     options = read_options(argv)
     keep_freed_memory()
-    from runtime.compilation import start_counting  # after the arguments: a wrong one is answered at once
+    from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
     from runtime.devices import select_platform
     from translation.evaluation import evaluate
     from translation.report import progress_bar, show_evaluation
@@ -95,7 +91,7 @@ def evaluate_command(argv: Sequence[str]) -> None:
     for path in filter(None, [options.output, options.json_file]):
         check_writable(path)
     select_platform(options.devices.platform)
-    start_counting()
+    set_up_compilation()
     translator = Translator.load(options.workdir, options.checkpoint, options.devices)
     translator.check(options)
     sources, references = read_lines_to_score(options)

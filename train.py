@@ -16,6 +16,7 @@ from configs.loading import (
     read_config,
     refused_differences,
     with_absolute_paths,
+    workdir_of,
 )
 from configs.schema import Config
 from runtime.interruption import Interruption
@@ -38,12 +39,9 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, Path]:
     Raises:
       UserError: a bad option, or a config that differs from what the workdir was made with.
     """
-    workdir, config_file = options_of(argv, "workdir", "config")
-    if "--help" in argv or "-h" in argv:
-        parse(TrainCommand, ["--help"], default=None, description=TRAIN_HELP)
-    if not workdir:
-        raise UserError("--workdir is required: the folder of the run, for example --workdir checkpoints/tiny")
-    saved_file = Path(workdir) / CONFIG_NAME
+    workdir = workdir_of(argv, TrainCommand, description=TRAIN_HELP)
+    (config_file,) = options_of(argv, "config")
+    saved_file = workdir / CONFIG_NAME
     saved = read_config(saved_file) if saved_file.exists() else None
     if not config_file and not saved:
         raise UserError(f"{workdir} has no {CONFIG_NAME} yet: give one with --config, for example configs/tiny.toml")
@@ -52,7 +50,7 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, Path]:
     if is_given(argv, "training.num_steps") and base.training.num_epochs:  # the length given last counts
         base = base.model_copy(update={"training": base.training.model_copy(update={"num_epochs": None})})
     fields = {name: getattr(base, name) for name in Config.model_fields}
-    default = TrainCommand(**fields, workdir=Path(workdir), config=Path(config_file) if config_file else None)
+    default = TrainCommand(**fields, workdir=workdir, config=Path(config_file) if config_file else None)
     command = parse(TrainCommand, argv, default=default, description=TRAIN_HELP)
     config = with_absolute_paths(Config(**{name: getattr(command, name) for name in Config.model_fields}))
     if saved and (differences := refused_differences(saved, config)):
@@ -60,7 +58,7 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, Path]:
             f"{workdir} was made with another config: {'; '.join(differences)}. "
             "Choose another --workdir, or leave these as they were"
         )
-    return config, Path(workdir)
+    return config, workdir
 
 
 TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoints goes on from the newest one."
@@ -71,7 +69,7 @@ def train(argv: Sequence[str]) -> None:
     interruption = Interruption().install()
     config, workdir = resolve_config(argv)
     keep_freed_memory()
-    from runtime.compilation import start_counting  # after the arguments: a wrong one is answered at once
+    from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
     from runtime.devices import select_platform
     from training.loop import Run
     from training.preparation import prepare
@@ -80,7 +78,7 @@ def train(argv: Sequence[str]) -> None:
     files.check_creatable()
     files.read_metrics()  # a damaged file is found before anything is written
     select_platform(config.devices.platform)
-    compilations = start_counting()
+    compilations = set_up_compilation()
     Run(prepare(config, workdir), workdir, interruption, compilations).train()
 
 

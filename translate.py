@@ -11,7 +11,7 @@ from pathlib import Path
 
 from configs.command import main
 from configs.errors import UserError
-from configs.loading import options_of, parse, read_workdir_config
+from configs.loading import parse, read_workdir_config, workdir_of
 from configs.schema import ComputeConfig, DecodingOptions, PositiveInt
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
@@ -43,28 +43,12 @@ DESCRIPTION = "Translates each line of the input, in order; an empty line stays 
 
 def read_options(argv: Sequence[str]) -> TranslateCommand:
     """The command's options over what the workdir's config says of devices."""
-    (workdir,) = options_of(argv, "workdir")
-    if "--help" in argv or "-h" in argv:
-        parse(TranslateCommand, ["--help"], default=None, description=DESCRIPTION, flags=True)
-    if not workdir:
-        raise UserError("--workdir is required: the folder of a run, for example --workdir checkpoints/tiny")
-    default = TranslateCommand(workdir=Path(workdir), devices=read_workdir_config(Path(workdir)).devices.compute)
+    workdir = workdir_of(argv, TranslateCommand, description=DESCRIPTION, flags=True)
+    default = TranslateCommand(workdir=workdir, devices=read_workdir_config(workdir).devices.compute)
     options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION, flags=True)
     if options.num_hypotheses > options.beam_size:
         raise UserError(f"--num-hypotheses {options.num_hypotheses} exceeds --beam-size {options.beam_size}")
     return options
-
-
-def chunks(lines: Iterator[str], size: int) -> Iterator[list[str]]:
-    """Lists of at most `size` lines."""
-    chunk: list[str] = []
-    for line in lines:
-        chunk.append(line)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
 
 
 def translate(argv: Sequence[str]) -> None:
@@ -72,8 +56,8 @@ def translate(argv: Sequence[str]) -> None:
     Interruption().install()
     options = read_options(argv)
     keep_freed_memory()
-    from data.lines import decode_lines, read_lines  # after the arguments: a wrong one is answered at once
-    from runtime.compilation import start_counting
+    from data.lines import chunks, decode_lines, read_lines  # after the arguments: a wrong one is answered at once
+    from runtime.compilation import set_up_compilation
     from runtime.devices import select_platform
     from translation.translator import Translation, Translator
 
@@ -95,7 +79,7 @@ def translate(argv: Sequence[str]) -> None:
     if options.output:
         check_writable(options.output)
     select_platform(options.devices.platform)
-    start_counting()
+    set_up_compilation()
     translator = Translator.load(options.workdir, options.checkpoint, options.devices)
     translator.check(options, options.num_hypotheses)
     at_a_terminal = not options.input and sys.stdin.isatty()

@@ -102,6 +102,21 @@ def options_of(argv: Sequence[str], *names: str) -> list[str | None]:
     return [getattr(known, name) for name in names]
 
 
+def workdir_of(argv: Sequence[str], command: type[Section], *, description: str, flags: bool = False) -> Path:
+    """The --workdir of a command line; where that asks for --help, shows it instead.
+
+    Raises:
+      UserError: there is none.
+      SystemExit: with status 0, after --help.
+    """
+    if "--help" in argv or "-h" in argv:
+        parse(command, ["--help"], default=None, description=description, flags=flags)
+    (workdir,) = options_of(argv, "workdir")
+    if not workdir:
+        raise UserError("--workdir is required: the folder of the run, for example --workdir checkpoints/tiny")
+    return Path(workdir)
+
+
 def is_given(argv: Sequence[str], name: str) -> bool:
     """Whether a command line gives the option of a field such as training.num_steps."""
     options = {f"--{name}", f"--{name.replace('_', '-')}"}

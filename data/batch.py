@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from configs.special_ids import BOS_ID, PAD_ID
+from configs.special_ids import BOS_ID, EOS_ID, PAD_ID
 
 
 class Batch(NamedTuple):
@@ -35,9 +35,9 @@ class Batch(NamedTuple):
     target_positions: np.ndarray
 
 
-def shift_right(target_out: np.ndarray) -> np.ndarray:
-    """Decoder input of one sentence [T]: BOS, then everything but the last token."""
-    return np.concatenate([[BOS_ID], target_out[:-1]]).astype(np.int32)
+def cut(ids: list[int], length: int) -> list[int]:
+    """A sentence's ids, or where there are more than `length` of them, the first ones and EOS_ID."""
+    return ids if len(ids) <= length else [*ids[: length - 1], EOS_ID]
 
 
 def pad_rows(sentences: Sequence[Sequence[int]], rows: int, length: int) -> np.ndarray:
@@ -51,7 +51,7 @@ def pad_rows(sentences: Sequence[Sequence[int]], rows: int, length: int) -> np.n
 def unpacked(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], rows: int, length: int) -> Batch:
     """One pair a row, [rows, length] on both sides; a missing row is padding throughout."""
     source, target_out = pad_rows(sources, rows, length), pad_rows(targets, rows, length)
-    target_in = pad_rows([shift_right(np.asarray(ids)).tolist() for ids in targets], rows, length)
+    target_in = pad_rows([[BOS_ID, *ids[:-1]] for ids in targets], rows, length)
     positions = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     return Batch(
         source=source,

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import itertools
 import os
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from configs.errors import UserError
+
+T = TypeVar("T")
 
 _REASONS = {
     FileNotFoundError: "no such file; check the path",
@@ -59,6 +62,13 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
             byte = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
             remedy = "convert it, for example with iconv -f LATIN1 -t UTF-8"
             raise UserError(f"{name}, line {number}: not valid UTF-8 ({byte}); {remedy}") from error
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of at most `size` items, in order, each as soon as it is full."""
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
 
 
 def _open(path: Path) -> BinaryIO | gzip.GzipFile:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from data.corpora import storage
-from data.corpora.corpus import Pair, PairSource
+from data.corpora.corpus import PairSource
+from data.lines import chunks
 from data.tokenizer import Tokenizer
 
 CHUNK = 4096  # pairs tokenized at a time
@@ -71,7 +72,7 @@ def _write(directory: Path, pairs: PairSource, tokenizer: Tokenizer, dtypes: Seq
         open(directory / "target.ends", "wb") as target_ends,
     ):
         source_end = target_end = 0
-        for chunk in _chunks(pairs):
+        for chunk in chunks(pairs, CHUNK):
             sources = tokenizer.encode_source([source for source, _ in chunk])
             targets = tokenizer.encode_target([target for _, target in chunk])
             source_end = _append(sources, source_end, source_ids, source_ends, dtypes[0])
@@ -83,8 +84,3 @@ def _append(sentences: list[list[int]], end: int, ids_file: BinaryIO, ends_file:
     ends.astype("<i8").tofile(ends_file)
     np.array([i for ids in sentences for i in ids], dtype).tofile(ids_file)
     return int(ends[-1])
-
-
-def _chunks(pairs: PairSource) -> Iterator[list[Pair]]:
-    for start in range(0, len(pairs), CHUNK):
-        yield [pairs[i] for i in range(start, min(start + CHUNK, len(pairs)))]

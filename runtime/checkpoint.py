@@ -36,7 +36,7 @@ def digests(item: str, tree: Any) -> dict[str, str]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         array = np.ascontiguousarray(jax.device_get(leaf))
         digest = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
-        digest.update(array.tobytes() if array.ndim == 0 else array.data.cast("B") if array.size else b"")
+        digest.update(array.reshape(-1).view(np.uint8).data)
         result[item + jax.tree_util.keystr(path)] = digest.hexdigest()
     return result
 
@@ -102,7 +102,7 @@ def load_params(directory: Path, which: str, template: Any) -> tuple[int, Any, d
     if which not in ("best", "last") and not which.isdecimal():
         raise UserError(f'--checkpoint must be best, last or the number of a step, got "{which}" (there: {there})')
     if not steps or (which.isdecimal() and int(which) not in steps):
-        raise UserError(f"{directory}: no checkpoint {which if steps else ''}; there: {there}".replace(" ;", ";"))
+        raise UserError(f"{directory}: no checkpoint{f' {which}' if steps else ''}; there: {there}")
     for step in [int(which)] if which.isdecimal() else _candidates(directory, steps, which):
         try:
             record = read_record(directory, step)
@@ -131,7 +131,7 @@ class Checkpoints:
         self._take_back_replaced()
         self._retention = _NewestAndBest(keep)
         self._manager = ocp.CheckpointManager(
-            directory.absolute(),
+            directory,
             options=ocp.CheckpointManagerOptions(preservation_policy=self._retention, cleanup_tmp_directories=True),
         )
 

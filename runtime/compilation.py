@@ -26,7 +26,7 @@ class Compilations:
         return f"{self.programs} programs, {self.cache_hits} from the cache, {self.seconds:.1f} s"
 
 
-def start_counting() -> Compilations:
+def set_up_compilation() -> Compilations:
     """Turns on the persistent cache and returns a count that keeps itself up to date."""
     count = Compilations()
 

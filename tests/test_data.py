@@ -11,8 +11,8 @@ import sentencepiece
 
 from configs.errors import UserError
 from configs.schema import TokenizerConfig
-from configs.special_ids import BOS_ID, EOS_ID, PAD_ID
-from data.batch import bucket_lengths, length_batches, unpacked
+from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from data.batch import bucket_lengths, cut, length_batches, unpacked
 from data.corpora.corpus import Pair
 from data.pipeline import TrainingBatches, rows_per_epoch
 from data.tokenizer import Tokenizer, load_tokenizer, parse_tokenizers, train_tokenizer
@@ -64,6 +64,12 @@ def test_byte_fallback_spells_what_it_has_never_seen():
 def test_lowercasing_folds_case():
     tokenizer = trained(lowercase=True)
     assert tokenizer.encode_source(["THE CAT"]) == tokenizer.encode_source(["the cat"])
+
+
+def test_lower_character_coverage_leaves_rare_characters_out():
+    (covered,), (rare,) = (trained(character_coverage=share).encode_source(["Ünï"]) for share in (1.0, 0.98))
+    assert UNK_ID not in covered
+    assert UNK_ID in rare
 
 
 def test_typed_control_tokens_are_text_and_decoded_text_is_one_line():
@@ -227,6 +233,11 @@ def test_unpacked_batches_by_hand():
     assert batch.target_in.tolist() == [[2, 7, 0, 0], [0, 0, 0, 0]]
     assert batch.target_out.tolist() == [[7, 1, 0, 0], [0, 0, 0, 0]]
     assert batch.source_segments.tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
+
+
+def test_cutting_keeps_the_end_token():
+    assert cut([5, 6, 7, 1], 4) == [5, 6, 7, 1]
+    assert cut([5, 6, 7, 1], 3) == [5, 6, 1]
 
 
 def test_evaluation_uses_at_most_four_lengths_and_drops_nothing():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from translation.evaluation import contrast_pairs
+from translation.evaluation import contrast_pairs, sample_indices
 from translation.scores import corpus_bleu, score
 
 
@@ -32,3 +32,10 @@ def test_a_contrast_pair_is_right_when_both_its_translations_are():
     assert contrast_pairs(references, references) == (4, 4)
     assert contrast_pairs(list("abcxxfxx"), references) == (4, 1)
     assert contrast_pairs([], []) == (0, 0)
+
+
+def test_samples_are_spread_over_the_lines():
+    assert list(sample_indices(1000, 5)) == [0, 200, 400, 600, 800]
+    assert list(sample_indices(7, 3)) == [0, 2, 4]
+    assert list(sample_indices(2, 5)) == [0, 1]
+    assert list(sample_indices(0, 5)) == []

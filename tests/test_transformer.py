@@ -94,6 +94,14 @@ def test_cached_decoding_equals_the_whole_pass(options):
             np.testing.assert_allclose(step[real, beam], logits[real, index], atol=2e-6)
 
 
+def test_the_base_of_the_positions_is_the_configs():
+    params = nnx.as_pure(nnx.state(small_model(), nnx.Param))
+    graphdefs = [structure(ModelConfig(**SMALL, position_base=base), 23, 23)[0] for base in (10000.0, 100.0)]
+    usual, other = (nnx.merge(graphdef, params)(SOURCE, TARGET)[0] for graphdef in graphdefs)
+    np.testing.assert_array_equal(usual, small_model()(SOURCE, TARGET)[0])
+    assert not np.allclose(usual, other, atol=1e-2)
+
+
 def test_attention_weights_of_every_layer_and_head_come_back():
     _, weights = small_model()(SOURCE, TARGET)
     assert [w.shape for w in weights.encoder] == [(2, 2, 6, 6)] * 2

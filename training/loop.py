@@ -162,10 +162,11 @@ class Run:
             for taken, metrics in zip(self._taken, fetched, strict=True)
         ]
         failed = next((i for i, metrics in enumerate(fetched) if metrics.skipped_in_a_row >= MOST_SKIPPED), None)
-        recorder.steps(lines[: None if failed is None else failed + 1], pace)
-        for taken, metrics in zip(self._taken, fetched, strict=True):
-            if metrics.skipped_in_a_row:
-                log.warning("step %d skipped: its loss or gradient is not finite", taken.number)
+        counted = lines if failed is None else lines[: failed + 1]
+        recorder.steps(counted, pace)
+        for line in counted:
+            if line["skipped_in_a_row"]:
+                log.warning("step %d skipped: its loss or gradient is not finite", line["step"])
         if failed is not None:
             raise RunError(self._diverged(lines[failed]))
         self._taken.clear()

@@ -11,9 +11,9 @@ import jax
 from flax import nnx
 
 from configs.schema import DecodingOptions
-from configs.special_ids import EOS_ID
-from data.batch import Batch, length_batches, unpacked
+from data.batch import Batch, cut, length_batches, unpacked
 from training.loss import cross_entropy
+from translation.evaluation import sample_indices
 from translation.scores import corpus_bleu
 from translation.translator import Translator
 
@@ -51,8 +51,7 @@ def validate(
     translations = [
         found.text for found in translator.translate(sources, GREEDY, first_line=None, after_batch=after_batch)
     ]
-    stride = max(1, len(pairs) // SAMPLES)
-    samples = [Sample(sources[i], references[i], translations[i]) for i in range(0, len(pairs), stride)][:SAMPLES]
+    samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(pairs), SAMPLES)]
     return Validation(loss, corpus_bleu(translations, references), tuple(samples))
 
 
@@ -60,8 +59,8 @@ def _mean_loss(
     translator: Translator, sources: list[str], references: list[str], after_batch: Callable[[int], None]
 ) -> float:
     longest = translator.config.max_length
-    source_ids = [_cut(ids, longest) for ids in translator.tokenizer.encode_source(sources)]
-    target_ids = [_cut(ids, longest) for ids in translator.tokenizer.encode_target(references)]
+    source_ids = [cut(ids, longest) for ids in translator.tokenizer.encode_source(sources)]
+    target_ids = [cut(ids, longest) for ids in translator.tokenizer.encode_target(references)]
     lengths = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)]
     total = count = 0.0
     for group, length in length_batches(lengths, BATCH_SIZE, longest):
@@ -70,10 +69,6 @@ def _mean_loss(
         total, count = total + float(part[0]), count + float(part[1])
         after_batch(0)
     return total / count
-
-
-def _cut(ids: list[int], length: int) -> list[int]:
-    return ids if len(ids) <= length else [*ids[: length - 1], EOS_ID]
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")

@@ -69,3 +69,8 @@ def contrast_pairs(translations: Sequence[str], references: Sequence[str]) -> tu
     right = [translation == reference for translation, reference in zip(translations, references, strict=True)]
     pairs = list(zip(right[::2], right[1::2], strict=True))
     return len(pairs), sum(first and second for first, second in pairs)
+
+
+def sample_indices(count: int, most: int) -> Sequence[int]:
+    """At most so many of `count` lines to show, evenly spaced, the same every time."""
+    return range(0, count, max(1, count // most))[:most]

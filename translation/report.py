@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from translation.evaluation import Evaluation
+from translation.evaluation import Evaluation, sample_indices
 
 SAMPLES = 5
 
@@ -40,6 +40,5 @@ def show_evaluation(title: str, found: Evaluation, sources: Sequence[str], refer
     table.add_row("checkpoint, beam", f"step {found.checkpoint_step:,}, {found.beam_size}", "")
     width = Console(width=1000).measure(table).maximum  # a signature is never cut
     Console(width=width).print(table)
-    stride = max(1, len(sources) // SAMPLES)
-    for i in range(0, len(sources), stride)[:SAMPLES]:
+    for i in sample_indices(len(sources), SAMPLES):
         print(f"\nsource       {sources[i]}\nreference    {references[i]}\ntranslation  {found.translations[i]}")

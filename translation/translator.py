@@ -21,7 +21,7 @@ from configs.errors import UserError
 from configs.loading import read_workdir_config
 from configs.schema import ComputeConfig, DecodingOptions, ModelConfig
 from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from data.batch import length_batches, pad_rows
+from data.batch import cut, length_batches, pad_rows
 from data.tokenizer import Tokenizer, load_tokenizer, model_paths
 from model.transformer import structure
 from runtime.checkpoint import load_params
@@ -145,13 +145,12 @@ class Translator:
     def _encode(self, lines: Sequence[str], first_line: int | None) -> list[list[int]]:
         longest = self.config.max_length
         sources = self.tokenizer.encode_source(lines)
-        for number, ids in enumerate(sources, first_line or 0):
-            if len(ids) > longest:
-                if first_line is not None:
-                    kept = longest - 1
-                    log.warning("line %d has %d tokens; only the first %d are translated", number, len(ids) - 1, kept)
-                ids[longest - 1 :] = [EOS_ID]
-        return sources
+        if first_line is not None:
+            for number, ids in enumerate(sources, first_line):
+                if len(ids) > longest:
+                    tokens, kept = len(ids) - 1, longest - 1  # beside the end token
+                    log.warning("line %d has %d tokens; only the first %d are translated", number, tokens, kept)
+        return [cut(ids, longest) for ids in sources]
 
     def _texts(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
         tokens, scores = (np.asarray(array)[:rows, :count] for array in hypotheses)
