@@ -114,11 +114,17 @@ class Transformer(nnx.Module):
             weights.append(attended)
         return (self.encoder_norm(x) if self.encoder_norm else x), weights
 
-    def start_decoding(self, source: jax.Array, num_beams: int, length: int) -> tuple[Memory, list[KeysValues]]:
-        """Encodes source [B, S], one sentence a row; empty caches [B, K, length, N, H] for each decoder layer."""
-        encoded, _ = self.encode(source)
+    def start_decoding(
+        self, source: jax.Array, num_beams: int, length: int, segments: jax.Array | None = None
+    ) -> tuple[Memory, list[KeysValues]]:
+        """Encodes source [B, S], one sentence a row; empty caches [B, K, length, N, H] for each decoder layer.
+
+        Where `segments` [B, S] is 0 no layer may look, as at padding; by default that is at padding only.
+        """
+        segments = _segments(source, segments)
+        encoded, _ = self.encode(source, segments)
         memory = Memory(
-            [layer.cross_attention.keys_values(encoded) for layer in self.decoder], (source != PAD_ID)[:, None, None]
+            [layer.cross_attention.keys_values(encoded) for layer in self.decoder], (segments > 0)[:, None, None]
         )
         heads = self.config.num_heads
         shape = (source.shape[0], num_beams, length, heads, self.config.embed_dim // heads)

@@ -1,0 +1,19 @@
+"""Pictures on disk: drawn by matplotlib without a display, the same bytes for the same figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import: only what draws does so
+    from matplotlib.figure import Figure
+
+DOTS_PER_INCH = 120
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """Writes the figure as PNG, so that it is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.partial")
+    # Without metadata, which would name the version of matplotlib.
+    figure.savefig(temporary, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    temporary.replace(path)
