@@ -1,16 +1,14 @@
 """The user's own corpus: two aligned text files a split, or one TSV or JSON-lines file, each plain or as .gz.
 
-The files are streamed, never held in memory. A pair with an empty side teaches nothing and is left out of train;
-validation and test keep every line, because every line is scored. Where validation or test is not given, a part of
-train is held out for it: all the pairs of some source sentences, so that no sentence is on both sides.
+The files are streamed, never held in memory. What is left out of train and held out for the other splits: splits.py.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import heapq
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -20,12 +18,10 @@ from configs.errors import UserError
 from configs.schema import DataConfig
 from data.corpora import storage
 from data.corpora.corpus import Corpus, Pair
+from data.corpora.splits import SPLITS, NoPairsError, write_splits
 from data.lines import read_lines
 
 _FORMAT = 1  # raise it when the same files would be prepared differently
-_SPLITS = ("train", "validation", "test")
-_HELD_OUT_PAIRS = 1000
-_HELD_OUT_PART = 20  # or one pair in twenty, whichever is less
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ def _files(config: DataConfig) -> list[SplitFiles]:
         UserError: a file is not given that has to be, or one is given that cannot go with the others.
     """
     files = []
-    for split in _SPLITS:
+    for split in SPLITS:
         source: Path | None = getattr(config, f"{split}_source")
         target: Path | None = getattr(config, f"{split}_target")
         if source is None and target is not None:
@@ -166,101 +162,10 @@ def _pair_of_json(line: str, languages: tuple[str, str]) -> Pair:
     return Pair(fields[keys[0]], fields[keys[1]])
 
 
-# Writing the prepared corpus.
-
-
 def _write(folder: Path, files: Sequence[SplitFiles], languages: tuple[str, str]) -> None:
     given = {part.split: part for part in files}
-    missing = [split for split in _SPLITS if split not in given]
-    held_out = _choose_held_out(_train_hashes(given["train"], languages), missing) if missing else {}
-    splits = [split for split in _SPLITS if split in given or split in held_out.values()]
-    writer = storage.CorpusWriter(folder, splits)
-    left_out = 0
-    for part in reversed(files):  # the small ones first: a mistake there shows before the long work on train
-        for pair in read_pairs(part, languages):
-            if part.split != "train":
-                writer.write(part.split, pair)
-            elif _is_empty(pair):
-                left_out += 1
-            else:
-                writer.write(held_out.get(_hash(pair.source), "train") if held_out else "train", pair)
-        if not writer.counts[part.split]:
-            reason = "every pair has an empty side" if left_out else "no pairs in it"
-            raise UserError(f"{part.source}: {reason}; data.{part.split}_source has to name at least one pair")
-    writer.close(_notes(writer.counts, left_out, missing))
-
-
-def _is_empty(pair: Pair) -> bool:
-    return not pair.source.strip() or not pair.target.strip()
-
-
-def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str]) -> list[str]:
-    notes = []
-    if left_out:
-        notes.append(f"left out {left_out:,} training pair{'s' * (left_out != 1)} with an empty side")
-    held_out = [split for split in missing if split in counts]
-    if held_out:
-        total = counts["train"] + sum(counts[split] for split in held_out)
-        first = f"held out {counts[held_out[0]]:,} of {total:,} pairs for {held_out[0]}"
-        others = [f" and {counts[split]:,} for {split}" for split in held_out[1:]]
-        notes.append(f"{first}{''.join(others)}, since {'none were' if others else 'it was not'} given")
-    elif missing:
-        notes.append(f"there is no {' or '.join(missing)} split: too few different source sentences to hold some out")
-    return notes
-
-
-# Holding out.
-
-
-def _train_hashes(train: SplitFiles, languages: tuple[str, str]) -> Iterator[int]:
-    return (_hash(pair.source) for pair in read_pairs(train, languages) if not _is_empty(pair))
-
-
-def _hash(source: str) -> int:
-    return int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8).digest())
-
-
-def _choose_held_out(hashes: Iterable[int], splits: Sequence[str]) -> dict[int, str]:
-    """Choose source sentences, by their hashes, for the splits; the same ones in whatever order they come.
-
-    A split gets about _HELD_OUT_PAIRS pairs or one part in _HELD_OUT_PART, whichever is less, and at least one. Train
-    keeps at least one source sentence; where there are too few for that, nothing is held out.
-    """
-    pairs_of, total = _count_smallest(hashes, limit=len(splits) * _HELD_OUT_PAIRS + 1)
-    if len(pairs_of) <= len(splits):
-        return {}
-    wanted = min(_HELD_OUT_PAIRS, total // _HELD_OUT_PART)
-    left = sorted(pairs_of)
-    chosen: dict[int, str] = {}
-    for i, split in enumerate(splits):
-        most = len(left) - (len(splits) - i)  # one for each split to come, and one for train
-        picked: list[int] = []
-        size = 0
-        for candidate in left:
-            if len(picked) < most and size + pairs_of[candidate] <= wanted:
-                picked.append(candidate)
-                size += pairs_of[candidate]
-        if not picked:  # few pairs, or every source is there many times: take the rarest
-            picked = [min(left, key=lambda candidate: pairs_of[candidate])]
-        chosen.update(dict.fromkeys(picked, split))
-        left = [candidate for candidate in left if candidate not in chosen]
-    return chosen
-
-
-def _count_smallest(hashes: Iterable[int], limit: int) -> tuple[dict[int, int], int]:
-    """Count how often each of the limit smallest hashes occurs, and all hashes, in bounded memory."""
-    counts: dict[int, int] = {}
-    heap: list[int] = []  # the kept hashes, negated: the largest is on top
-    total = 0
-    for value in hashes:
-        total += 1
-        if value in counts:
-            counts[value] += 1
-        elif len(heap) < limit:
-            heapq.heappush(heap, -value)
-            counts[value] = 1
-        elif value < -heap[0]:
-            # It cannot have been among the smallest before, or it would be now: the count starts at its first.
-            del counts[-heapq.heapreplace(heap, -value)]
-            counts[value] = 1
-    return counts, total
+    try:
+        write_splits(folder, {name: functools.partial(read_pairs, part, languages) for name, part in given.items()})
+    except NoPairsError as error:
+        remedy = f"data.{error.split}_source has to name at least one pair"
+        raise UserError(f"{given[error.split].source}: {error.reason}; {remedy}") from error
