@@ -24,13 +24,15 @@ class DataConfig(Section):
     """The corpus and how it is laid into batches."""
 
     name: str = "phrasebook"
-    """Corpus: phrasebook (built in), multi30k, or text (your own files)."""
+    """Corpus: phrasebook (built in), multi30k, text (your own files), or a translation corpus of TensorFlow Datasets,
+    such as ted_hrlr_translate/pt_to_en; where its config is left out, the languages choose it."""
     source_language: str = "en"
     """Language translated from."""
     target_language: str = "fr"
     """Language translated into."""
     directory: Path | None = None
-    """Folder with files that are already here, instead of a download (multi30k: *.en.gz, *.de.gz as published)."""
+    """Folder with files that are already here, instead of a download: multi30k's *.en.gz, *.de.gz as published, or the
+    archives of a corpus of TensorFlow Datasets under their published names."""
     cache_directory: Path | None = None
     """Where prepared corpora lie; by default lingua-flax in $XDG_CACHE_HOME or ~/.cache."""
     train_source: Path | None = None

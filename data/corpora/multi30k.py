@@ -7,26 +7,19 @@ byte. Lines keep the published order.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import hashlib
-import io
 import itertools
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import requests
 import tensorflow_datasets as tfds
-from tensorflow_datasets.core.download import downloader
-from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
 from configs.cache import cache_directory
 from configs.errors import UserError
 from configs.schema import DataConfig
-from data.corpora import storage
-from data.corpora.corpus import Corpus, Pair
+from data.corpora import storage, tfds_build
+from data.corpora.corpus import Corpus
 from data.lines import decode_lines
 
 _FORMAT = 1  # raise it when the same files would be prepared differently
@@ -41,8 +34,6 @@ _FILES = {  # what each split is called in the names of its files
     "test_2018_flickr": "test_2018_flickr",
 }
 _REQUIRED = ("train", "validation", "test")
-_CONNECT_SECONDS = 4  # for each address of the host
-_CHUNK = 1024
 _REMEDY = "name a folder that has the published files with --data.directory"
 
 
@@ -111,39 +102,13 @@ def open_multi30k(config: DataConfig) -> Corpus:
         cache,
         "multi30k",
         _fingerprint(languages, names),
-        lambda partial: _prepare(builder_in(partial), cache / "multi30k" / "downloads", directory),
+        lambda partial: _prepare(builder_in(partial), partial, cache / "multi30k" / "downloads", directory),
     )
     builder = builder_in(folder)
-    splits = {split: DataSourcePairs(builder.as_data_source(split), languages) for split in names}
+    splits = {split: tfds_build.DataSourcePairs(builder.as_data_source(split), languages) for split in names}
     # A copy without the further test sets is still the same corpus to train on.
     fingerprint = _fingerprint(languages, {split: names[split] for split in _REQUIRED})
     return Corpus("multi30k", *languages, fingerprint, splits)
-
-
-class DataSourcePairs:
-    """Pairs in a data source of TFDS."""
-
-    def __init__(self, records: Any, languages: tuple[str, str]) -> None:
-        self._records = records
-        self._languages = languages
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index: int) -> Pair:
-        """Return the pair at the index, which counts from 0 and never from the end."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"pair {index} of {len(self)}")
-        return self._pair(self._records[index])
-
-    def __iter__(self) -> Iterator[Pair]:
-        for start in range(0, len(self), _CHUNK):  # four times as fast as one by one
-            stop = min(start + _CHUNK, len(self))
-            yield from map(self._pair, self._records.__getitems__(range(start, stop)))
-
-    def _pair(self, record: dict[str, bytes]) -> Pair:
-        source, target = self._languages
-        return Pair(record[source].decode(), record[target].decode())
 
 
 # The published files.
@@ -155,8 +120,7 @@ def _url(name: str) -> str:
 
 def _published() -> Mapping[str, Any]:
     """Return size and checksum, as checksums.tsv registers them, by URL."""
-    registered: Mapping[str, Any] = Multi30k.url_infos
-    return registered
+    return tfds_build.registered_files(Multi30k)
 
 
 def _published_names(languages: Sequence[str]) -> dict[str, list[str]]:
@@ -184,14 +148,8 @@ def _names_in(directory: Path, names: Mapping[str, list[str]]) -> dict[str, list
 
 
 def _check(path: Path, name: str) -> None:
-    try:
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    if digest != _published()[_url(name)].checksum:
-        remedy = 'delete it and fetch it again (data.name = "text" is for files of your own)'
-        raise UserError(f"{path}: not the published {name}, its SHA-256 differs; {remedy}")
+    if tfds_build.sha256(path) != _published()[_url(name)].checksum:
+        raise tfds_build.wrong_file(path, name)
 
 
 def _fingerprint(languages: tuple[str, str], names: Mapping[str, list[str]]) -> str:
@@ -199,28 +157,16 @@ def _fingerprint(languages: tuple[str, str], names: Mapping[str, list[str]]) -> 
     return storage.fingerprint("multi30k", _FORMAT, languages, digests)
 
 
-def _prepare(builder: Multi30k, download_directory: Path, directory: Path | None) -> None:
+def _prepare(builder: Multi30k, folder: Path, downloads: Path, directory: Path | None) -> None:
     """Have TFDS download what directory does not have, and write the builder's data.
 
     Raises:
         UserError: there is no network, or it delivers something else.
     """
-    options = tfds.download.DownloadConfig(
-        manual_dir=directory, force_checksums_validation=True, try_download_gcs=False
-    )
-    tfds.display_progress_bar(sys.stderr.isatty())
-    downloader.MAX_RETRIES = 2  # the default of 10 takes minutes
     try:
         if directory is None:
-            # TFDS waits for ever for a host that does not answer: ask once, with a limit.
-            requests.head(_url("val.en.gz"), timeout=_CONNECT_SECONDS).raise_for_status()
-        with contextlib.redirect_stdout(io.StringIO()):  # stdout is for results
-            builder.download_and_prepare(
-                download_dir=download_directory, download_config=options, file_format="array_record"
-            )
-    except (requests.RequestException, tfds.download.DownloadError) as error:
-        response = getattr(error, "response", None)
-        reason = "no connection" if response is None else f"status {response.status_code}"
-        raise UserError(f"multi30k could not be downloaded from {_REPOSITORY} ({reason}); {_REMEDY}") from error
-    except NonMatchingChecksumError as error:
-        raise UserError(f"{_REPOSITORY} does not deliver the published files of multi30k; {_REMEDY}") from error
+            tfds_build.check_reachable(_url("val.en.gz"))
+        tfds_build.build(builder, folder, downloads, directory)
+    except tfds_build.DownloadFailedError as error:
+        where = error.url or _REPOSITORY
+        raise UserError(f"multi30k could not be downloaded from {where} ({error.reason}); {_REMEDY}") from error

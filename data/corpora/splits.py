@@ -40,7 +40,7 @@ def write_splits(folder: Path, splits: Mapping[str, Callable[[], Iterable[Pair]]
     first = [split for split in SPLITS if split in splits or split in held_out.values()]
     writer = storage.CorpusWriter(folder, [*first, *(split for split in splits if split not in SPLITS)])
     left_out = 0
-    for name, read in reversed(splits.items()):  # train last: a mistake elsewhere shows before the long work on it
+    for name, read in reversed(list(splits.items())):  # train last: mistakes elsewhere show before that long work
         for pair in read():
             if name != "train":
                 writer.write(name, pair)

@@ -1,0 +1,206 @@
+"""The translation corpora of TensorFlow Datasets (TFDS), by name, such as ted_hrlr_translate/pt_to_en.
+
+TFDS downloads, checks and reads the published archives with its own builders; what they yield is converted once into
+the format of all prepared corpora (storage.py), which is read in 2.5 us a pair instead of some 40, and in which splits
+that a corpus lacks can be held out. The text of a pair is left as the builder gives it: newstest sets of WMT, for one,
+keep SGML entities such as &amp;. Builders write in an order of their own, which is not that of the published files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import itertools
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import tensorflow_datasets as tfds
+import tensorflow_datasets.translate  # registers wmt*_translate, which TFDS itself does only with TensorFlow
+from rich.console import Console
+from rich.progress import track
+
+from configs.cache import cache_directory
+from configs.errors import UserError, is_disk_full
+from configs.schema import DataConfig
+from data.corpora import storage, tfds_build
+from data.corpora.corpus import Corpus, Pair, PairSource
+from data.corpora.splits import SPLITS, NoPairsError, write_splits
+
+# What is there to train on, for whoever misspells a name: TFDS cannot be asked which of its datasets are translations.
+TRANSLATION_CORPORA = (
+    "opus", "para_crawl", "ted_hrlr_translate", "wmt13_translate", "wmt14_translate", "wmt15_translate",
+    "wmt16_translate", "wmt17_translate", "wmt18_translate", "wmt19_translate", "wmt_t2t_translate",
+)  # fmt: skip
+_FORMAT = 1  # raise it when what TFDS yields would be converted differently
+_ORDER_NOTE = "pairs are in the order of TensorFlow Datasets, which is not that of the published files"
+
+
+def open_tfds(config: DataConfig) -> Corpus:
+    """Open one direction of a corpus of TFDS, whose config is named behind a slash or follows from the languages.
+
+    Raises:
+        UserError: the corpus or its config does not exist, is no translation corpus or lacks the languages; there is no
+            network, an archive that is not the published one, or a cache folder that cannot be written.
+        RunError: the disk is full.
+    """
+    languages = (config.source_language, config.target_language)
+    if languages[0] == languages[1]:
+        raise UserError(f'data.target_language: it is the source language, "{languages[0]}"; choose another')
+    archives = config.directory and config.directory.expanduser()
+    if archives and not archives.is_dir():
+        raise UserError(f"data.directory {archives}: no such folder; it has to hold the published archives")
+    cache = cache_directory(config.cache_directory)
+    builder_class = find_builder(config.name)
+    assert builder_class is not None  # open_corpus asks before
+    chosen = _choose_config(builder_class, config.name.partition("/")[2], languages)
+    downloads = cache / "tfds" / "downloads"
+    archives = archives or cache / "tfds" / "archives"
+
+    def builder_in(folder: Path) -> tfds.core.DatasetBuilder:
+        return builder_class(data_dir=folder, config=chosen or None)
+
+    builder = builder_in(downloads)
+    name = "/".join(filter(None, [builder.name, chosen]))
+    registered = sorted((url, info.checksum) for url, info in tfds_build.registered_files(builder).items())
+    key = storage.fingerprint("tfds", _FORMAT, tfds.__version__, name, str(builder.version), languages, registered)
+
+    def write(partial: Path) -> None:
+        generated = partial / "tfds"
+        _build(builder := builder_in(generated), name, partial, downloads, archives)
+        _convert(builder, name, languages, partial)
+        shutil.rmtree(generated)
+
+    folder = storage.prepare(cache, "tfds", key, write)
+    splits, notes = storage.read_corpus(folder)
+    digests = storage.read_digests(folder)
+    # Of the pairs themselves: a file without a registered checksum may be another one elsewhere.
+    fingerprint = storage.fingerprint("tfds", languages, [digests.get(split, "") for split in SPLITS])
+    return Corpus(name, *languages, fingerprint, splits, notes)
+
+
+def find_builder(name: str) -> type[tfds.core.DatasetBuilder] | None:
+    """Return TFDS's builder for a corpus, with or without its config behind a slash; None where it has none."""
+    dataset = name.partition("/")[0]
+    if not re.fullmatch(r"\w+", dataset):  # others would be looked up in the web
+        return None
+    try:
+        return tfds.builder_cls(dataset)
+    except (ValueError, ImportError):  # ImportError: its module needs a package that is not here
+        return None
+
+
+# Configs and languages.
+
+
+def _choose_config(builder_class: type[tfds.core.DatasetBuilder], wanted: str, languages: Sequence[str]) -> str:
+    """Return the name of the config that was asked for, or of the only one that has both languages.
+
+    Raises:
+        UserError: there is none, or more than one.
+    """
+    name = builder_class.name
+    codes_of = _languages_of_configs(builder_class)
+    if not any(codes_of.values()):
+        raise UserError(
+            f"data.name: {name} of TensorFlow Datasets is not a corpus of sentence pairs in named languages; "
+            f"there are {', '.join(TRANSLATION_CORPORA)}"
+        )
+    if wanted:
+        found = _named(codes_of, wanted)
+        if found is None:
+            nearest = difflib.get_close_matches(wanted, codes_of, n=1)
+            hint = f' (did you mean "{nearest[0]}"?)' if nearest else ""
+            raise UserError(f'data.name: {name} has no config "{wanted}"{hint}; it has {", ".join(codes_of)}')
+        for option, code in zip(("source_language", "target_language"), languages, strict=True):
+            if code not in codes_of[found]:
+                has = " and ".join(codes_of[found])
+                raise UserError(f'data.{option}: {name}/{found} has no language "{code}"; it has {has}')
+        return found
+    fitting = [config for config, codes in codes_of.items() if set(codes) >= set(languages)]
+    if not fitting:
+        pairs = ", ".join(sorted({"-".join(codes) for codes in codes_of.values()}))
+        asked = "-".join(languages)
+        raise UserError(f"data.source_language, data.target_language: {name} has no {asked}; it has {pairs}")
+    if len(fitting) > 1:
+        raise UserError(f"data.name: {name} has several corpora; name one: {name}/{f', {name}/'.join(fitting)}")
+    return fitting[0]
+
+
+def _languages_of_configs(builder_class: type[tfds.core.DatasetBuilder]) -> dict[str, list[str]]:
+    """Return the languages of each config by its name ("" where there are no configs); none without translations."""
+    codes_of = {}
+    for config in [config.name for config in builder_class.BUILDER_CONFIGS] or [""]:
+        try:  # a millisecond each
+            features = builder_class(config=config or None, data_dir="nowhere").info.features
+        except (ValueError, ImportError):  # an abstract builder, or one that needs a package that is not here
+            features = None
+        codes_of[config] = list(features) if isinstance(features, tfds.features.Translation) else []
+    return codes_of
+
+
+def _named(codes_of: Mapping[str, Sequence[str]], wanted: str) -> str | None:
+    """Return the config of that name, or the one whose name has the two languages the other way round."""
+    if wanted in codes_of:
+        return wanted
+    for config, codes in codes_of.items():
+        for first, second in itertools.permutations([code.replace("_", "") for code in codes], 2):
+            if config.startswith(first) and config.endswith(second):
+                between = config.removeprefix(first).removesuffix(second)
+                if wanted == f"{second}{between}{first}":
+                    return config
+    return None
+
+
+# Preparation.
+
+
+def _build(builder: tfds.core.DatasetBuilder, name: str, folder: Path, downloads: Path, archives: Path) -> None:
+    """Have TFDS write the corpus.
+
+    Raises:
+        UserError: an archive is missing and cannot be downloaded, or it is a wrong one.
+    """
+    try:
+        tfds_build.build(builder, folder, downloads, archives)
+    except tfds_build.DownloadFailedError as error:
+        where = f" from {error.url}" if error.url else ""
+        info = tfds_build.registered_files(builder).get(error.url or "")
+        remedy = "try again when there is a network"
+        if info is not None and info.filename:
+            remedy = f"put the file there yourself, as {archives / info.filename}, or name its folder"
+            remedy += " with --data.directory"
+        raise UserError(f"{name} could not be downloaded{where} ({error.reason}); {remedy}") from error
+    except ImportError as error:
+        raise UserError(f"{name} needs the Python package {error.name}; install it and try again") from error
+    except AssertionError as error:  # how builders refuse what they find
+        if is_disk_full(error):
+            raise
+        raise UserError(f"{name} could not be prepared: {' '.join(str(error).split())}") from error
+
+
+def _convert(builder: tfds.core.DatasetBuilder, name: str, languages: tuple[str, str], folder: Path) -> None:
+    """Write what TFDS wrote as a prepared corpus.
+
+    Raises:
+        UserError: there is nothing to train on.
+    """
+    found = [split for split, info in builder.info.splits.items() if info.num_examples]
+    if "train" not in found:
+        raise UserError(f"data.name: {name} has nothing to train on; its splits are {', '.join(found)}")
+    sources = {
+        split: tfds_build.DataSourcePairs(builder.as_data_source(split), languages)
+        for split in sorted(found, key=lambda split: (*SPLITS, split).index(split))
+    }
+    readers = {split: functools.partial(_read, pairs, split) for split, pairs in sources.items()}
+    try:
+        write_splits(folder, readers, [_ORDER_NOTE])
+    except NoPairsError as error:
+        raise UserError(f"data.name: {name}, {error.split}: {error.reason}") from error
+
+
+def _read(pairs: PairSource, split: str) -> Iterator[Pair]:
+    """Yield the pairs, with a progress bar on a terminal."""
+    console = Console(stderr=True)
+    yield from track(pairs, f"converting {split}", len(pairs), console=console, disable=not console.is_terminal)
