@@ -6,16 +6,29 @@ through sitecustomize for the commands that a test starts.
 
 from __future__ import annotations
 
+import bz2
+import contextlib
 import dataclasses
+import functools
+import gzip
 import hashlib
 import importlib.util
 import io
+import itertools
 import json
 import os
+import shutil
+import socket
+import subprocess
 import sys
 import tarfile
+import termios
+import threading
 import time
+import urllib.request
+import urllib.response
 from collections.abc import Mapping
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +41,8 @@ from tensorflow_datasets.core.download.resource import get_dl_fname
 
 from configs.errors import UserError
 from configs.schema import DataConfig
-from data.corpora import Corpus, Pair, open_corpus, tfds_corpus, without_tensorflow
+from data.corpora import Corpus, Pair, open_corpus, tfds_build, tfds_corpus, without_tensorflow
+from tests.conftest import ROOT
 
 TED = "http://www.phontron.com/data/qi18naacl-dataset.tar.gz"
 DIGITS = {
@@ -61,7 +75,10 @@ def pack(path: Path, files: Mapping[str, list[str]]) -> Path:
 def pack_ted(path: Path) -> Path:
     """The layout of the real archive, of which the builder reads three splits of pt_to_en."""
     names = {(code, split): f"datasets/pt_to_en/{code}.{split}" for code in DIGITS for split in TED_SPLITS}
-    return pack(path, {name: spoken(code, TED_SPLITS[split]) for (code, split), name in names.items()})
+    files = {name: spoken(code, TED_SPLITS[split]) for (code, split), name in names.items()}
+    files["datasets/pt_to_en/pt.train"].append(" ")  # a pair with an empty side
+    files["datasets/pt_to_en/en.train"].append("nothing")
+    return pack(path, files)
 
 
 def ted_pairs(split: str, source: str = "pt", target: str = "en") -> list[Pair]:
@@ -163,6 +180,7 @@ def test_train_and_evaluate_from_an_archive_among_the_downloads(run, tmp_path: P
     done = run("train.py", "--config", config, "--workdir", tmp_path / "w", env=os.environ | offline)
     assert done.returncode == 0, done.stderr
     assert ORDER_NOTE in done.stderr
+    assert "left out 1 training pair with an empty side" in done.stderr
     assert "kept 300 of 300 pairs" in done.stderr
     assert "step 20/20" in done.stderr
     scores = tmp_path / "scores.json"
@@ -171,3 +189,364 @@ def test_train_and_evaluate_from_an_archive_among_the_downloads(run, tmp_path: P
     assert "ted_hrlr_translate/pt_to_en, test" in done.stdout
     assert json.loads(scores.read_text())["sentences"] == len(TED_SPLITS["test"])
     assert report.read_text() == "train.py False\nevaluate.py False\n"
+
+
+def test_no_network_and_no_archive(run, tmp_path: Path, cache: Path) -> None:
+    config = tmp_path / "ted.toml"
+    config.write_text(CONFIG.format(cache=cache))
+    nowhere = dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")  # where nothing listens
+    start = time.monotonic()
+    done = run("train.py", "--config", config, "--workdir", tmp_path / "w", env=os.environ | nowhere)
+    assert time.monotonic() - start < 20
+    assert done.returncode == 2
+    assert not (tmp_path / "w").exists()
+    *_, last = done.stderr.splitlines()
+    place = cache / "tfds" / "archives" / "qi18naacl-dataset.tar.gz"
+    assert last.startswith(f"error: ted_hrlr_translate/pt_to_en could not be downloaded from {TED} (no connection); ")
+    assert f"put the file there yourself, as {place}, or name its folder with --data.directory" in last
+    assert "Traceback" not in done.stderr
+    assert prepared(cache) == []
+    assert [path.name for path in (cache / "tfds" / "downloads").rglob("*") if path.is_file()] == [".lock"]
+
+    pack_ted(place)  # put there, but not the published one
+    done = run("train.py", "--config", config, "--workdir", tmp_path / "w", env=os.environ | nowhere)
+    assert done.returncode == 2
+    assert f"error: {place}: not the published qi18naacl-dataset.tar.gz, its SHA-256 differs; delete it" in done.stderr
+
+
+# What is in the corpus.
+
+
+def test_splits_in_either_direction(cache: Path, ted: Path) -> None:
+    corpus = opened(cache, directory=ted)
+    assert (corpus.name, corpus.source_language, corpus.target_language) == ("ted_hrlr_translate/pt_to_en", "pt", "en")
+    assert list(corpus.splits) == ["train", "validation", "test"]
+    for split, published in zip(corpus.splits, TED_SPLITS, strict=True):
+        assert sorted(corpus.split(split)) == sorted(ted_pairs(published))
+    assert corpus.notes == (ORDER_NOTE, "left out 1 training pair with an empty side")
+
+    other = opened(cache, languages="en pt", directory=ted)
+    assert [tuple(reversed(pair)) for pair in other.split("test")] == list(corpus.split("test"))
+    assert other.fingerprint != corpus.fingerprint
+
+
+def test_prepared_once_whatever_it_is_called(cache: Path, ted: Path) -> None:
+    corpus = opened(cache, directory=ted)
+    assert len(prepared(cache)) == 1
+    (ted / "qi18naacl-dataset.tar.gz").unlink()
+    for name in ("ted_hrlr_translate/en_to_pt", "ted_hrlr_translate"):
+        again = opened(cache, name=name)
+        assert (again.name, again.fingerprint, again.notes) == (corpus.name, corpus.fingerprint, corpus.notes)
+    assert len(prepared(cache)) == 1
+    assert {path.name for path in (cache / "tfds" / prepared(cache)[0]).iterdir()} == {
+        ".lock", "corpus.json", *(f"{split}-00000.array_record" for split in corpus.splits)
+    }  # fmt: skip
+
+
+def test_the_fingerprint_is_of_the_pairs(tmp_path: Path, cache: Path, ted: Path, registered) -> None:
+    """Packed otherwise it is the same corpus; with another sentence it is another."""
+    first = opened(cache, directory=ted)
+    archive = ted / "qi18naacl-dataset.tar.gz"
+    files = {}
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            files[member.name] = packed.extractfile(member).read().decode().splitlines()
+    pack(archive, dict(reversed(files.items())))
+    registered("ted_hrlr_translate", TED, archive)
+    assert opened(cache, directory=ted).fingerprint == first.fingerprint
+    files["datasets/pt_to_en/en.train"][7] += " and a half"
+    pack(archive, files)
+    registered("ted_hrlr_translate", TED, archive)
+    assert opened(cache, directory=ted).fingerprint != first.fingerprint
+    assert len(prepared(cache)) == 3
+
+
+def test_wmt14(tmp_path: Path, cache: Path, registered) -> None:
+    """Several archives, plain and SGML files; the config is de-en, whichever way round it is asked for."""
+    pairs = {"europarl": ("Guten Tag", "Good day"), "commoncrawl": ("Käse & Brot", "cheese & bread")}
+    pairs |= {"news": ("Nachrichten", "news"), "newstest2013": ("der Test", "the test")}
+    segment = '<seg id="1">{}</seg>'
+    archives = {
+        "http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz":
+            ("training/europarl-v7.de-en.de", "training/europarl-v7.de-en.en", *pairs["europarl"]),
+        "http://www.statmt.org/wmt13/training-parallel-commoncrawl.tgz":
+            ("commoncrawl.de-en.de", "commoncrawl.de-en.en", *pairs["commoncrawl"]),
+        "http://www.statmt.org/wmt14/training-parallel-nc-v9.tgz":
+            ("training/news-commentary-v9.de-en.de", "training/news-commentary-v9.de-en.en", *pairs["news"]),
+    }  # fmt: skip
+    folder = tmp_path / "archives"
+    for url, (german, english, *pair) in archives.items():
+        path = pack(folder / url.rpartition("/")[2], {german: [pair[0]], english: [pair[1]]})
+        registered("wmt14_translate", url, path)
+    path = pack(folder / "dev.tgz", {
+        "dev/newstest2013.de": [pairs["newstest2013"][0]],
+        "dev/newstest2013.en": [pairs["newstest2013"][1]],
+        "dev/newstest2014-deen-src.de.sgm": ["<doc>", segment.format("Müller &amp; Sohn"), "</doc>"],
+        "dev/newstest2014-deen-ref.en.sgm": ["<doc>", segment.format("Miller &amp; son"), "</doc>"],
+    })  # fmt: skip
+    registered("wmt14_translate", "http://data.statmt.org/wmt19/translation-task/dev.tgz", path)
+
+    corpus = opened(cache, name="wmt14_translate/en-de", languages="en de", directory=folder)
+    assert corpus.name == "wmt14_translate/de-en"
+    swapped = [tuple(reversed(pairs[name])) for name in ("europarl", "commoncrawl", "news")]
+    assert sorted(corpus.split("train")) == sorted(swapped)
+    assert list(corpus.split("validation")) == [("the test", "der Test")]
+    assert list(corpus.split("test")) == [("Miller &amp; son", "Müller &amp; Sohn")]
+
+
+def test_a_corpus_of_train_alone(tmp_path: Path, cache: Path, registered) -> None:
+    """Parts of it are held out, as for the user's own files."""
+    url = "https://s3.amazonaws.com/web-language-models/paracrawl/release4/en-de.bicleaner07.txt.gz"
+    path = tmp_path / url.rpartition("/")[2]
+    path.write_bytes(gzip.compress("".join(f"line {i}\tZeile {i}\n" for i in range(400)).encode()))
+    registered("para_crawl", url, path)
+    corpus = opened(cache, name="para_crawl", languages="de en", directory=tmp_path)
+    assert {name: len(pairs) for name, pairs in corpus.splits.items()} == {"train": 360, "validation": 20, "test": 20}
+    assert corpus.notes == (
+        ORDER_NOTE, "held out 20 of 400 pairs for validation and 20 for test, since none were given"
+    )  # fmt: skip
+    everything = sorted(pair for split in corpus.splits.values() for pair in split)
+    assert everything == sorted((f"Zeile {i}", f"line {i}") for i in range(400))
+
+
+def test_nothing_to_train_on(tmp_path: Path, cache: Path, registered) -> None:
+    (url,) = tfds.builder_cls("flores").url_infos
+    stem = "wikipedia_en_ne_si_test_sets/wikipedia."
+    files = {f"{stem}{split}.ne-en.{code}": ["x"] for split in ("dev", "devtest") for code in ("ne", "en")}
+    path = pack(tmp_path / url.rpartition("/")[2], files)
+    registered("flores", url, path)
+    with pytest.raises(UserError, match=r"flores/neen has nothing to train on; its splits are validation, test"):
+        opened(cache, name="flores", languages="ne en", directory=tmp_path)
+    assert prepared(cache) == []
+
+
+# Wrong names and languages.
+
+
+@pytest.mark.parametrize(
+    ("name", "languages", "message"),
+    [
+        ("ted_hrlr_translat", "pt en", r'"ted_hrlr_translat" \(did you mean "ted_hrlr_translate"\?\); there are'),
+        ("wmt14_translat/de-en", "de en", r'did you mean "wmt1._translate"'),
+        ("multi30k/en-de", "en de", r'unknown corpus "multi30k/en-de" \(did you mean "multi30k"\?\)'),
+        ("https://x.org/ted:1", "pt en", r'corpus "https://x.org/ted:1"; there are phrasebook, multi30k, text and'),
+        ("", "pt en", r'unknown corpus ""'),
+        ("mnist", "pt en", "mnist of TensorFlow Datasets is not a corpus of sentence pairs.*there are opus"),
+        ("wmt_translate", "de en", "wmt_translate of TensorFlow Datasets is not a corpus"),
+        ("tatoeba/tatoeba_de", "de en", "tatoeba of TensorFlow Datasets is not a corpus"),
+        ("ted_hrlr_translate/pt_to_eng", "pt en", r'no config "pt_to_eng" \(did you mean "pt_to_en"\?\); it has az'),
+        ("ted_hrlr_translate/pt_to_en", "en fr", r'data\.target_language: .* no language "fr"; it has pt and en'),
+        ("ted_hrlr_translate/pt_to_en", "fr en", r'data\.source_language: .* no language "fr"'),
+        ("wmt14_translate", "de fr", "wmt14_translate has no de-fr; it has cs-en, de-en, fr-en, hi-en, ru-en"),
+        ("opus", "en de", r"several corpora; name one: opus/medical, opus/law, opus/koran, opus/IT, opus/subtitles"),
+        ("para_crawl", "en en", r'data\.target_language: it is the source language, "en"'),
+    ],
+)  # fmt: skip
+def test_wrong_names(cache: Path, name: str, languages: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        opened(cache, name=name, languages=languages)
+    assert "\n" not in str(caught.value)
+    assert not cache.exists()
+
+
+def test_options(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(
+        UserError, match=r'data\.train_source has no effect with data\.name = "para_crawl", only with "text"'
+    ):
+        opened(cache, name="para_crawl", train_source=tmp_path)
+    with pytest.raises(UserError, match=r"directory .*nowhere: no such folder"):
+        opened(cache, directory=tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r'only with "multi30k" or a corpus of TensorFlow Datasets'):
+        open_corpus(DataConfig(name="phrasebook", directory=tmp_path))
+
+
+def test_the_corpora_named_in_messages_are_there() -> None:
+    for name in tfds_corpus.TRANSLATION_CORPORA:
+        builder_class = tfds_corpus.find_builder(name)
+        assert builder_class is not None, name
+        assert all(len(codes) == 2 for codes in tfds_corpus._languages_of_configs(builder_class).values()), name
+
+
+# Archives.
+
+
+def test_wrong_archives_are_refused(cache: Path, ted: Path) -> None:
+    archive = ted / "qi18naacl-dataset.tar.gz"
+    sound = archive.read_bytes()
+    digest = hashlib.sha256(sound).hexdigest()
+    wrong = sound[:700] + bytes([sound[700] ^ 1]) + sound[701:]
+    archive.write_bytes(wrong)
+    with pytest.raises(UserError, match=rf"{archive}: not the published qi18naacl.*delete it and fetch it again"):
+        opened(cache, directory=ted)
+    place = cache / "tfds" / "downloads" / "ted_hrlr_translate" / get_dl_fname(TED, digest)
+    place.write_bytes(wrong)
+    place.with_name(f"{place.name}.INFO").write_text("{}")
+    with pytest.raises(UserError, match=rf"{place}: not the published qi18naacl.*delete it and fetch it again"):
+        opened(cache)
+    assert prepared(cache) == []
+    archive.write_bytes(sound)
+    place.unlink()
+    assert len(opened(cache, directory=ted).split("test")) == len(TED_SPLITS["test"])
+
+
+def test_a_builder_that_fails_leaves_nothing(cache: Path, ted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder_class = tfds.builder_cls("ted_hrlr_translate")
+    generate = builder_class._generate_examples
+
+    def stop(self, **files):
+        yield from itertools.islice(generate(self, **files), 10)
+        raise AssertionError("Sizes do not\nmatch")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builder_class, "_generate_examples", stop)
+        with pytest.raises(UserError, match=r"ted_hrlr_translate/pt_to_en could not be prepared: Sizes do not match"):
+            opened(cache, directory=ted)
+    assert prepared(cache) == []
+    assert len(opened(cache, directory=ted).split("train")) == 300
+
+
+def test_what_cannot_be_extracted(cache: Path, ted: Path, registered) -> None:
+    archive = ted / "qi18naacl-dataset.tar.gz"
+    archive.write_bytes(archive.read_bytes()[:900])
+    registered("ted_hrlr_translate", TED, archive)
+    with pytest.raises(UserError, match=rf"{archive}.*delete the damaged archive and fetch it again"):
+        opened(cache, directory=ted)
+    assert prepared(cache) == []
+
+
+# Downloads, from a web server on this machine.
+
+
+@pytest.fixture
+def server(ted: Path, registered, monkeypatch: pytest.MonkeyPatch):
+    """A web server that delivers the folder; the builder downloads from it."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None: ...
+
+    builder_class = tfds.builder_cls("ted_hrlr_translate")
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(ted))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/qi18naacl-dataset.tar.gz"
+        monkeypatch.setattr(sys.modules[builder_class.__module__], "_DATA_URL", url)
+        monkeypatch.setitem(builder_class.url_infos, url, builder_class.url_infos[TED])
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield url
+        server.shutdown()
+        thread.join()
+
+
+def test_download(cache: Path, ted: Path, server: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert sorted(opened(cache).split("test")) == sorted(ted_pairs("test"))
+    (ted / "qi18naacl-dataset.tar.gz").unlink()
+    assert sorted(opened(cache, languages="en pt").split("test")) == sorted(ted_pairs("test", "en", "pt"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_download_of_something_else(cache: Path, ted: Path, server: str) -> None:
+    archive = ted / "qi18naacl-dataset.tar.gz"
+    archive.write_bytes(b"Please log in")
+    with pytest.raises(
+        UserError, match=rf"from {server} \(it does not deliver the published files\); put the file there"
+    ):
+        opened(cache)
+    archive.unlink()
+    with pytest.raises(UserError, match=rf"from {server} \(status 404\); put the file there yourself, as .*qi18naacl"):
+        opened(cache)
+    assert prepared(cache) == []
+    assert not list((cache / "tfds" / "downloads").rglob("*qi18naacl*"))
+
+
+def test_a_host_that_does_not_answer(cache: Path, ted: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tfds_build, "_WAIT_SECONDS", (0.1, 0.1))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.tgz"
+        builder_class = tfds.builder_cls("ted_hrlr_translate")
+        monkeypatch.setattr(sys.modules[builder_class.__module__], "_DATA_URL", url)
+        start = time.monotonic()
+        with pytest.raises(UserError, match=rf"from {url} \(no connection\); try again when there is a network"):
+            opened(cache)
+        assert time.monotonic() - start < 5
+
+
+def test_progress_is_shown_on_a_terminal(cache: Path, ted: Path) -> None:
+    """Bars of TFDS and of the conversion; what a pipe gets is tested with test_download."""
+    code = """
+import sys
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download.checksums import compute_url_info
+from pathlib import Path
+from configs.schema import DataConfig
+from data.corpora import open_corpus
+
+url, folder, cache = sys.argv[1:]
+tfds.builder_cls("ted_hrlr_translate").url_infos[url] = compute_url_info(folder + "/qi18naacl-dataset.tar.gz")
+open_corpus(DataConfig(name="ted_hrlr_translate", source_language="pt", target_language="en",
+                       directory=Path(folder), cache_directory=Path(cache)))
+"""
+    terminal, end = os.openpty()
+    termios.tcsetwinsize(end, (24, 100))  # tqdm shows nothing in a terminal without columns
+    done = subprocess.run([sys.executable, "-c", code, TED, ted, cache], cwd=ROOT, stderr=end, stdout=subprocess.PIPE,
+                          env=os.environ | {"TERM": "xterm"}, timeout=120)  # fmt: skip
+    os.close(end)
+    shown = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while part := os.read(terminal, 65536):
+            shown += part
+    os.close(terminal)
+    assert (done.returncode, done.stdout) == (0, b""), shown.decode()
+    assert b"Dl Completed" in shown
+    assert b"converting train" in shown
+
+
+# Without TensorFlow.
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (downloader, extractor):
+        monkeypatch.setattr(module, "tf", without_tensorflow.STAND_IN)
+
+
+def test_archives_of_all_kinds_are_extracted(tmp_path: Path, stand_in: None) -> None:
+    texts = {"a.txt": "ação\n".encode(), "deep/er/b.txt": b"b" * 100_000}
+    for name, content in texts.items():
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(content)
+    for kind in ("zip", "tar", "gztar", "bztar"):
+        archive = Path(shutil.make_archive(str(tmp_path / kind), kind, tmp_path / "in"))
+        manager = tfds.download.DownloadManager(download_dir=tmp_path / "downloads")
+        folder = Path(manager.extract(archive))
+        assert {name: (folder / name).read_bytes() for name in texts} == texts
+    for module, suffix in ((gzip, ".gz"), (bz2, ".bz2")):
+        (tmp_path / f"one{suffix}").write_bytes(module.compress(b"content"))
+        manager = tfds.download.DownloadManager(download_dir=tmp_path / "downloads")
+        assert Path(manager.extract(tmp_path / f"one{suffix}")).read_bytes() == b"content"
+
+
+def test_urls_that_are_not_http(tmp_path: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TFDS asks TensorFlow to copy them, and turns to urllib when that cannot."""
+    (tmp_path / "file.txt").write_text("here")
+    asked = []
+
+    def urlopen(url: str):
+        asked.append(url)
+        return urllib.response.addinfourl(io.BytesIO(b"from afar"), {}, url)
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    manager = tfds.download.DownloadManager(download_dir=tmp_path / "downloads")
+    assert Path(manager.download(str(tmp_path / "file.txt"))).read_text() == "here"
+    assert Path(manager.download("ftp://x.org/y.txt")).read_text() == "from afar"
+    assert asked == ["ftp://x.org/y.txt"]
+
+
+def test_tensorflow_itself_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (downloader, extractor):
+        monkeypatch.setattr(module, "tf", "as it was")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    without_tensorflow.install()
+    assert (downloader.tf, extractor.tf) == ("as it was", "as it was")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    without_tensorflow.install()
+    assert (downloader.tf, extractor.tf) == (without_tensorflow.STAND_IN, without_tensorflow.STAND_IN)

@@ -19,7 +19,7 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 import tensorflow_datasets.translate  # registers wmt*_translate, which TFDS itself does only with TensorFlow
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 
 from configs.cache import cache_directory
 from configs.errors import UserError, is_disk_full
@@ -203,4 +203,5 @@ def _convert(builder: tfds.core.DatasetBuilder, name: str, languages: tuple[str,
 def _read(pairs: PairSource, split: str) -> Iterator[Pair]:
     """Yield the pairs, with a progress bar on a terminal."""
     console = Console(stderr=True)
-    yield from track(pairs, f"converting {split}", len(pairs), console=console, disable=not console.is_terminal)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        yield from bar.track(pairs, len(pairs), description=f"converting {split}")
