@@ -34,7 +34,6 @@ from typing import Any
 
 import pytest
 import tensorflow_datasets as tfds
-import tensorflow_datasets.translate  # registers wmt14_translate
 from tensorflow_datasets.core.download import downloader, extractor
 from tensorflow_datasets.core.download.checksums import compute_url_info
 from tensorflow_datasets.core.download.resource import get_dl_fname
