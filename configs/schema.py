@@ -24,8 +24,8 @@ class DataConfig(Section):
     """The corpus and how it is laid into batches."""
 
     name: str = "phrasebook"
-    """Corpus: phrasebook (built in), multi30k, text (your own files), or a translation corpus of TensorFlow Datasets,
-    such as ted_hrlr_translate/pt_to_en; where its config is left out, the languages choose it."""
+    """Corpus: phrasebook (built in), multi30k, text (your own files), or one of TensorFlow Datasets, such as
+    ted_hrlr_translate/pt_to_en (the part behind the slash may be left out where the languages decide it)."""
     source_language: str = "en"
     """Language translated from."""
     target_language: str = "fr"

@@ -308,6 +308,22 @@ def test_a_corpus_of_train_alone(tmp_path: Path, cache: Path, registered) -> Non
     assert everything == sorted((f"Zeile {i}", f"line {i}") for i in range(400))
 
 
+def test_a_corpus_of_many_languages(tmp_path: Path, cache: Path, registered) -> None:
+    """Each record has some of them; those with both are pairs."""
+    url = "http://phontron.com/data/ted_talks.tar.gz"
+    table = {"de": ["eins", "__NULL__", "drei", "vier"], "en": ["one", "two", "three", "_ _ NULL _ _"]}
+    table |= {"fr": ["un", "deux", "__NULL__", "quatre"], "talk_name": ["t1", "t1", "t2", "t2"]}
+    lines = ["\t".join(row) for row in [tuple(table), *zip(*table.values(), strict=True)]]
+    path = pack(tmp_path / "ted_talks.tar.gz", {f"all_talks_{split}.tsv": lines for split in ("train", "dev", "test")})
+    registered("ted_multi_translate", url, path)
+    corpus = opened(cache, name="ted_multi_translate", languages="en de", directory=tmp_path)
+    assert [sorted(pairs) for pairs in corpus.splits.values()] == [[("one", "eins"), ("three", "drei")]] * 3
+    other = opened(cache, name="ted_multi_translate", languages="fr de", directory=tmp_path)
+    assert sorted(other.split("train")) == [("quatre", "vier"), ("un", "eins")]
+    with pytest.raises(UserError, match=r"ted_multi_translate has no de-xx; it has ar, az, be, bg"):
+        opened(cache, name="ted_multi_translate", languages="de xx")
+
+
 def test_nothing_to_train_on(tmp_path: Path, cache: Path, registered) -> None:
     (url,) = tfds.builder_cls("flores").url_infos
     stem = "wikipedia_en_ne_si_test_sets/wikipedia."
@@ -363,7 +379,7 @@ def test_the_corpora_named_in_messages_are_there() -> None:
     for name in tfds_corpus.TRANSLATION_CORPORA:
         builder_class = tfds_corpus.find_builder(name)
         assert builder_class is not None, name
-        assert all(len(codes) == 2 for codes in tfds_corpus._languages_of_configs(builder_class).values()), name
+        assert all(len(codes) >= 2 for codes in tfds_corpus._languages_of_configs(builder_class).values()), name
 
 
 # Archives.

@@ -19,7 +19,7 @@ from configs.cache import cache_directory
 from configs.errors import UserError
 from configs.schema import DataConfig
 from data.corpora import storage, tfds_build
-from data.corpora.corpus import Corpus
+from data.corpora.corpus import Corpus, Pair
 from data.lines import decode_lines
 
 _FORMAT = 1  # raise it when the same files would be prepared differently
@@ -105,10 +105,34 @@ def open_multi30k(config: DataConfig) -> Corpus:
         lambda partial: _prepare(builder_in(partial), partial, cache / "multi30k" / "downloads", directory),
     )
     builder = builder_in(folder)
-    splits = {split: tfds_build.DataSourcePairs(builder.as_data_source(split), languages) for split in names}
+    splits = {split: DataSourcePairs(builder.as_data_source(split), languages) for split in names}
     # A copy without the further test sets is still the same corpus to train on.
     fingerprint = _fingerprint(languages, {split: names[split] for split in _REQUIRED})
     return Corpus("multi30k", *languages, fingerprint, splits)
+
+
+class DataSourcePairs:
+    """Pairs in a data source of TFDS."""
+
+    def __init__(self, records: Any, languages: tuple[str, str]) -> None:
+        self._records = records
+        self._languages = languages
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Pair:
+        """Return the pair at the index, which counts from 0 and never from the end."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"pair {index} of {len(self)}")
+        return self._pair(self._records[index])
+
+    def __iter__(self) -> Iterator[Pair]:
+        return map(self._pair, tfds_build.read_records(self._records))
+
+    def _pair(self, record: dict[str, bytes]) -> Pair:
+        source, target = self._languages
+        return Pair(record[source].decode(), record[target].decode())
 
 
 # The published files.

@@ -27,7 +27,6 @@ from tensorflow_datasets.core.download.resource import get_dl_fname
 
 from configs.errors import RunError, UserError, is_disk_full
 from data.corpora import without_tensorflow
-from data.corpora.corpus import Pair
 
 _WAIT_SECONDS = (3, 60)  # for a connection, and for the next bytes
 _RETRIES = 2  # TFDS's own 10 take minutes
@@ -100,30 +99,10 @@ def check_reachable(url: str) -> None:
         session.head(url, allow_redirects=True)
 
 
-class DataSourcePairs:
-    """Pairs in a data source of TFDS, whose records hold a text for each language."""
-
-    def __init__(self, records: Any, languages: tuple[str, str]) -> None:
-        self._records = records
-        self._languages = languages
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index: int) -> Pair:
-        """Return the pair at the index, which counts from 0 and never from the end."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"pair {index} of {len(self)}")
-        return self._pair(self._records[index])
-
-    def __iter__(self) -> Iterator[Pair]:
-        for start in range(0, len(self), _CHUNK):  # four times as fast as one by one
-            stop = min(start + _CHUNK, len(self))
-            yield from map(self._pair, self._records.__getitems__(range(start, stop)))
-
-    def _pair(self, record: dict[str, bytes]) -> Pair:
-        source, target = self._languages
-        return Pair(record[source].decode(), record[target].decode())
+def read_records(records: Any) -> Iterator[dict[str, Any]]:
+    """Yield the records of a data source of TFDS, four times as fast as one by one."""
+    for start in range(0, len(records), _CHUNK):
+        yield from records.__getitems__(range(start, min(start + _CHUNK, len(records))))
 
 
 class _Session(requests.Session):
@@ -174,7 +153,7 @@ def _check_downloads(builder: tfds.core.DatasetBuilder, folder: Path) -> None:
     for url, info in registered_files(builder).items():
         path = folder / get_dl_fname(url, info.checksum)
         if path.is_file() and sha256(path) != info.checksum:
-            raise wrong_file(path, info.filename)
+            raise wrong_file(path, info.filename or path.name)
 
 
 def _mismatch(error: NonMatchingChecksumError, archives: Path | None) -> Exception:

@@ -2,7 +2,9 @@
 
 TFDS downloads, checks and reads the published archives with its own builders; what they yield is converted once into
 the format of all prepared corpora (storage.py), which is read in 2.5 us a pair instead of some 40, and in which splits
-that a corpus lacks can be held out. The text of a pair is left as the builder gives it: newstest sets of WMT, for one,
+that a corpus lacks can be held out. Archives that are here already are taken from --data.directory, or else from
+CACHE/tfds/archives, under their published names, and from TFDS's own CACHE/tfds/downloads; where TFDS registers a
+SHA-256, another file is refused. The text of a pair is left as the builder gives it: newstest sets of WMT, for one,
 keep SGML entities such as &amp;. Builders write in an order of their own, which is not that of the published files.
 """
 
@@ -15,6 +17,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tensorflow_datasets as tfds
 import tensorflow_datasets.translate  # registers wmt*_translate, which TFDS itself does only with TensorFlow
@@ -25,13 +28,13 @@ from configs.cache import cache_directory
 from configs.errors import UserError, is_disk_full
 from configs.schema import DataConfig
 from data.corpora import storage, tfds_build
-from data.corpora.corpus import Corpus, Pair, PairSource
+from data.corpora.corpus import Corpus, Pair
 from data.corpora.splits import SPLITS, NoPairsError, write_splits
 
 # What is there to train on, for whoever misspells a name: TFDS cannot be asked which of its datasets are translations.
 TRANSLATION_CORPORA = (
-    "opus", "para_crawl", "ted_hrlr_translate", "wmt13_translate", "wmt14_translate", "wmt15_translate",
-    "wmt16_translate", "wmt17_translate", "wmt18_translate", "wmt19_translate", "wmt_t2t_translate",
+    "opus", "para_crawl", "ted_hrlr_translate", "ted_multi_translate", "wmt13_translate", "wmt14_translate",
+    "wmt15_translate", "wmt16_translate", "wmt17_translate", "wmt18_translate", "wmt19_translate", "wmt_t2t_translate",
 )  # fmt: skip
 _FORMAT = 1  # raise it when what TFDS yields would be converted differently
 _ORDER_NOTE = "pairs are in the order of TensorFlow Datasets, which is not that of the published files"
@@ -120,9 +123,11 @@ def _choose_config(builder_class: type[tfds.core.DatasetBuilder], wanted: str, l
         return found
     fitting = [config for config, codes in codes_of.items() if set(codes) >= set(languages)]
     if not fitting:
-        pairs = ", ".join(sorted({"-".join(codes) for codes in codes_of.values()}))
+        there = ", ".join(sorted({"-".join(codes) for codes in codes_of.values()}))
+        if len(codes_of) == 1:
+            there = ", ".join(*codes_of.values())
         asked = "-".join(languages)
-        raise UserError(f"data.source_language, data.target_language: {name} has no {asked}; it has {pairs}")
+        raise UserError(f"data.source_language, data.target_language: {name} has no {asked}; it has {there}")
     if len(fitting) > 1:
         raise UserError(f"data.name: {name} has several corpora; name one: {name}/{f', {name}/'.join(fitting)}")
     return fitting[0]
@@ -136,8 +141,24 @@ def _languages_of_configs(builder_class: type[tfds.core.DatasetBuilder]) -> dict
             features = builder_class(config=config or None, data_dir="nowhere").info.features
         except (ValueError, ImportError):  # an abstract builder, or one that needs a package that is not here
             features = None
-        codes_of[config] = list(features) if isinstance(features, tfds.features.Translation) else []
+        codes_of[config] = _languages(features)
     return codes_of
+
+
+def _languages(features: Any) -> list[str]:
+    """Return the languages of a builder's features; none where it has no translations."""
+    if isinstance(features, tfds.features.Translation):
+        return list(features)
+    variable = _variable(features)
+    return list(features[variable].languages or []) if variable else []
+
+
+def _variable(features: Any) -> str | None:
+    """Return the feature, if there is one, whose translations are into other languages in each record."""
+    if not isinstance(features, tfds.features.FeaturesDict):
+        return None
+    kind = tfds.features.TranslationVariableLanguages
+    return next((name for name, feature in features.items() if isinstance(feature, kind)), None)
 
 
 def _named(codes_of: Mapping[str, Sequence[str]], wanted: str) -> str | None:
@@ -189,19 +210,25 @@ def _convert(builder: tfds.core.DatasetBuilder, name: str, languages: tuple[str,
     found = [split for split, info in builder.info.splits.items() if info.num_examples]
     if "train" not in found:
         raise UserError(f"data.name: {name} has nothing to train on; its splits are {', '.join(found)}")
-    sources = {
-        split: tfds_build.DataSourcePairs(builder.as_data_source(split), languages)
-        for split in sorted(found, key=lambda split: (*SPLITS, split).index(split))
-    }
-    readers = {split: functools.partial(_read, pairs, split) for split, pairs in sources.items()}
+    order = sorted(found, key=lambda split: (*SPLITS, split).index(split))
+    readers = {split: functools.partial(_read, builder, split, languages) for split in order}
     try:
         write_splits(folder, readers, [_ORDER_NOTE])
     except NoPairsError as error:
         raise UserError(f"data.name: {name}, {error.split}: {error.reason}") from error
 
 
-def _read(pairs: PairSource, split: str) -> Iterator[Pair]:
-    """Yield the pairs, with a progress bar on a terminal."""
+def _read(builder: tfds.core.DatasetBuilder, split: str, languages: tuple[str, str]) -> Iterator[Pair]:
+    """Yield what a split has in both languages, with a progress bar on a terminal."""
+    records = builder.as_data_source(split)
+    variable = _variable(builder.info.features)
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-        yield from bar.track(pairs, len(pairs), description=f"converting {split}")
+        for record in bar.track(tfds_build.read_records(records), len(records), description=f"converting {split}"):
+            if variable:
+                there = record[variable]
+                codes = [code.decode() for code in there["language"]]
+                record = dict(zip(codes, there["translation"], strict=True))
+            if set(languages) <= record.keys():
+                source, target = (record[code].decode() for code in languages)
+                yield Pair(source, target)
