@@ -19,6 +19,7 @@ from data.inspection import inspect_corpus
 from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from tests.conftest import ROOT
 from tests.processes import start_command, wait_for
+from training.data_report import _part
 
 # One token for each character, one for the start of a sentence and one for its end, so that they can be counted:
 # "a b c" has 7, "" has 1.
@@ -243,6 +244,11 @@ def check_picture(path: Path) -> None:
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     assert struct.unpack(">II", content[16:24]) == (1320, 840)
     assert len(content) > 20_000
+
+
+def test_a_share_never_rounds_to_nothing():
+    shares = ((None, 7), (0, 0), (1, 600_000), (1, 10_000), (7, 7))
+    assert [_part(*share) for share in shares] == ["", "0", "1 (<0.01%)", "1 (0.01%)", "7 (100.00%)"]
 
 
 def test_the_command_without_a_workdir(run, folder, tmp_path):

@@ -86,7 +86,7 @@ def _pairs_table(title: str, found: Mapping[str, SplitFound], row_length: int) -
 def _part(count: int | None, whole: int) -> str:
     if not count:
         return "" if count is None else "0"
-    return f"{count:,} ({count / whole:.2%})"
+    return f"{count:,} ({count / whole:.2%})" if count / whole >= 0.0001 else f"{count:,} (<0.01%)"
 
 
 def _lengths_table(found: Mapping[str, SplitFound], languages: tuple[str, str]) -> Table:
