@@ -84,8 +84,9 @@ def evaluate_command(argv: Sequence[str]) -> None:
     keep_freed_memory()
     from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
     from runtime.devices import select_platform
+    from runtime.terminal import progress_bar
     from translation.evaluation import evaluate
-    from translation.report import progress_bar, show_evaluation
+    from translation.report import show_evaluation
     from translation.translator import Translator
 
     for path in filter(None, [options.output, options.json_file]):

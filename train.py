@@ -10,7 +10,9 @@ from configs.command import main
 from configs.errors import UserError
 from configs.loading import (
     CONFIG_NAME,
+    BareFlag,
     is_given,
+    optional_workdir_of,
     options_of,
     parse,
     read_config,
@@ -27,24 +29,29 @@ from runtime.workdir import Workdir
 class TrainCommand(Config):
     """Options of train.py: those of the config, and where it is and goes."""
 
-    workdir: Path
-    """Folder of the run: it is made, or gone on with where it holds checkpoints."""
+    workdir: Path | None = None
+    """Folder of the run, required: it is made, or gone on with where it holds checkpoints."""
     config: Path | None = None
     """TOML file with what differs from the defaults; not needed where the workdir has its config."""
+    inspect_data: BareFlag = False
+    """Train nothing: report what is in the corpus, in tables and a picture (inspection.png); needs no --workdir."""
 
 
-def resolve_config(argv: Sequence[str]) -> tuple[Config, Path]:
+def resolve_config(argv: Sequence[str]) -> tuple[Config, Path | None]:
     """The config of a run and its workdir. Later ones win: defaults, workdir or config file, command line.
+
+    The workdir is None only where --inspect-data is given and it is not.
 
     Raises:
       UserError: a bad option, or a config that differs from what the workdir was made with.
     """
-    workdir = workdir_of(argv, TrainCommand, description=TRAIN_HELP)
+    find_workdir = optional_workdir_of if is_given(argv, "inspect_data") else workdir_of
+    workdir = find_workdir(argv, TrainCommand, description=TRAIN_HELP)
     (config_file,) = options_of(argv, "config")
-    saved_file = workdir / CONFIG_NAME
-    saved = read_config(saved_file) if saved_file.exists() else None
+    saved = read_config(workdir / CONFIG_NAME) if workdir and (workdir / CONFIG_NAME).exists() else None
     if not config_file and not saved:
-        raise UserError(f"{workdir} has no {CONFIG_NAME} yet: give one with --config, for example configs/tiny.toml")
+        missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else "--inspect-data needs a config"
+        raise UserError(f"{missing}: give one with --config, for example configs/tiny.toml")
     base = read_config(Path(config_file)) if config_file else saved
     assert base is not None
     if is_given(argv, "training.num_steps") and base.training.num_epochs:  # the length given last counts
@@ -68,6 +75,12 @@ def train(argv: Sequence[str]) -> None:
     """Runs the command."""
     interruption = Interruption().install()
     config, workdir = resolve_config(argv)
+    if is_given(argv, "inspect_data"):
+        from training.data_report import report_data
+
+        report_data(config, workdir)
+        return
+    assert workdir  # resolve_config would not have it otherwise
     keep_freed_memory()
     from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
     from runtime.devices import select_platform

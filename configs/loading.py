@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import pydantic
 import tomli_w
@@ -21,6 +21,19 @@ from configs.errors import UserError
 from configs.schema import Config, DataConfig, Section
 
 Command = TypeVar("Command", bound=Section)
+
+# A boolean option that takes no value (--x) on a command line whose other booleans do.
+BareFlag = Annotated[
+    bool,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=0,
+        metavar="",
+        instance_from_str=lambda _: True,
+        is_instance=lambda value: isinstance(value, bool),
+        str_from_instance=lambda _: [],
+    ),
+    tyro.conf.arg(help_behavior_hint=""),
+]
 
 CONFIG_NAME = "config.toml"
 # On resume these may differ from what the workdir was made with; of data.* the content must be the same all the same.
@@ -109,12 +122,20 @@ def workdir_of(argv: Sequence[str], command: type[Section], *, description: str,
       UserError: there is none.
       SystemExit: with status 0, after --help.
     """
+    workdir = optional_workdir_of(argv, command, description=description, flags=flags)
+    if not workdir:
+        raise UserError("--workdir is required: the folder of the run, for example --workdir checkpoints/tiny")
+    return workdir
+
+
+def optional_workdir_of(
+    argv: Sequence[str], command: type[Section], *, description: str, flags: bool = False
+) -> Path | None:
+    """Like `workdir_of`, or None where there is none."""
     if "--help" in argv or "-h" in argv:
         parse(command, ["--help"], default=None, description=description, flags=flags)
     (workdir,) = options_of(argv, "workdir")
-    if not workdir:
-        raise UserError("--workdir is required: the folder of the run, for example --workdir checkpoints/tiny")
-    return Path(workdir)
+    return Path(workdir) if workdir else None
 
 
 def is_given(argv: Sequence[str], name: str) -> bool:

@@ -57,14 +57,9 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     Raises:
       UserError: something in the corpus or the config cannot work.
     """
-    corpus = open_corpus(config.data)
-    for note in corpus.notes:
-        log.info("%s", note)
-    train = corpus.split("train")
-    paths = _tokenizer_files(config, workdir)
-    models = read_models(paths) if paths else _train_tokenizer(config, train)
-    tokenizer = parse_tokenizers(models, [str(path) for path in paths] or ("source", "target"))
-    everything = tokenize(train, corpus.fingerprint, "train", tokenizer, cache_directory(config.data.cache_directory))
+    corpus, tokenizer, models = open_with_tokenizer(config, workdir)
+    train, cache = corpus.split("train"), cache_directory(config.data.cache_directory)
+    everything = tokenize(train, corpus.fingerprint, "train", tokenizer, cache)
     pairs = everything.no_longer_than(config.data.row_length)
     left_out = len(everything) - len(pairs)
     log.info(
@@ -76,13 +71,28 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     return Preparation(config, corpus, tokenizer, models, pairs, _num_steps(config, pairs))
 
 
-def _tokenizer_files(config: Config, workdir: Path) -> list[Path]:
+def open_with_tokenizer(config: Config, workdir: Path | None) -> tuple[Corpus, Tokenizer, Sequence[bytes]]:
+    """Opens the corpus; loads its tokenizer, the workdir's where it has one, or trains it. With the models of that.
+
+    Raises:
+      UserError: something in the corpus or the tokenizer's options cannot work.
+    """
+    corpus = open_corpus(config.data)
+    for note in corpus.notes:
+        log.info("%s", note)
+    paths = _tokenizer_files(config, workdir)
+    models = read_models(paths) if paths else _train_tokenizer(config, corpus.split("train"))
+    tokenizer = parse_tokenizers(models, [str(path) for path in paths] or ("source", "target"))
+    return corpus, tokenizer, models
+
+
+def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
     """The tokenizer that is there already: the workdir's own, else the one the config names; else nothing.
 
     A workdir's config is written after its tokenizer: one without a config may be another run's, killed before that.
     """
-    own = model_paths(workdir, joint=config.tokenizer.joint)
-    if all(path.exists() for path in [*own, workdir / CONFIG_NAME]):
+    own = model_paths(workdir, joint=config.tokenizer.joint) if workdir else []
+    if workdir and all(path.exists() for path in [*own, workdir / CONFIG_NAME]):
         return own
     return [config.tokenizer.model_file] if config.tokenizer.model_file else []
 

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from runtime.terminal import print_table
 from runtime.workdir import Workdir
 from training.validation import Validation
 
@@ -84,7 +85,7 @@ def show_table(title: str, rows: dict[str, str]) -> None:
     table = Table(title=escape(title), show_header=False, title_justify="left")
     for name, value in rows.items():
         table.add_row(name, value)
-    Console().print(table)
+    print_table(table)
 
 
 def _duration(seconds: float) -> str:

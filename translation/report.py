@@ -1,27 +1,16 @@
-"""An evaluation shown to people, and a progress bar where there is a terminal."""
+"""An evaluation shown to people."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
+from runtime.terminal import print_table
 from translation.evaluation import Evaluation, sample_indices
 
 SAMPLES = 5
-
-
-@contextlib.contextmanager
-def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, drawn only on a terminal; yields the function that moves it on."""
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, advance=done)
 
 
 def show_evaluation(title: str, found: Evaluation, sources: Sequence[str], references: Sequence[str]) -> None:
@@ -38,7 +27,6 @@ def show_evaluation(title: str, found: Evaluation, sources: Sequence[str], refer
     pace = f"{scores.sentences / found.seconds:.1f} a second"
     table.add_row("sentences", f"{scores.sentences:,}", f"{found.seconds:.1f} s, {pace}")
     table.add_row("checkpoint, beam", f"step {found.checkpoint_step:,}, {found.beam_size}", "")
-    width = Console(width=1000).measure(table).maximum  # a signature is never cut
-    Console(width=width).print(table)
+    print_table(table)
     for i in sample_indices(len(sources), SAMPLES):
         print(f"\nsource       {sources[i]}\nreference    {references[i]}\ntranslation  {found.translations[i]}")

@@ -1,0 +1,346 @@
+"""The data report: numbers worked by hand, the same from a slow reference, and the command as users run it."""
+
+import io
+import random
+import signal
+import struct
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+
+import data.inspection
+from configs.loading import read_config, to_toml
+from configs.schema import TokenizerConfig
+from data.corpora.corpus import Corpus, Pair
+from data.inspection import inspect_corpus
+from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
+from tests.conftest import ROOT
+from tests.processes import start_command, wait_for
+from training.data_report import _part
+
+# One token for each character, one for the start of a sentence and one for its end, so that they can be counted:
+# "a b c" has 7, "" has 1.
+SPLITS = {
+    "train": [
+        ("a b c", "x y"),
+        ("a b c", "x y"),  # a repeated pair
+        ("a b c", "z"),  # a repeated source
+        ("bus", "bus"),  # target is source
+        ("a a a a a a a a a a a a", "z"),  # 25 tokens to 3
+        ("b c", "y z"),
+    ],
+    "validation": [
+        ("a b c", "x y"),  # in train
+        ("bus", "z"),  # the source is
+        ("", "x y"),  # empty; 1 token to 5
+        ("b é c", "y"),  # an unknown character
+    ],
+    "test": [
+        ("c", ""),  # empty; 3 tokens to 1 are not yet lopsided
+        ("a  b", "x y"),  # SentencePiece makes one space of two
+    ],
+}
+
+
+def corpus_of(splits: dict[str, list[tuple[str, str]]]) -> Corpus:
+    return Corpus("made up", "en", "fr", "", {name: [Pair(*pair) for pair in pairs] for name, pairs in splits.items()})
+
+
+def train_model(lines, **options) -> bytes:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, pad_id=0, eos_id=1, bos_id=2, unk_id=3, minloglevel=2,
+        **options,
+    )  # fmt: skip
+    return model.getvalue()
+
+
+@pytest.fixture(scope="module")
+def character_model() -> bytes:
+    """Every character of train is a piece; 4 special ones, 8 letters and the space."""
+    return train_model([line for pair in SPLITS["train"] for line in pair], model_type="char", vocab_size=13)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(character_model) -> Tokenizer:
+    return parse_tokenizers([character_model])
+
+
+def statistics(lengths) -> tuple:
+    return lengths.total, lengths.mean, lengths.percentile(50), lengths.percentile(99), lengths.longest
+
+
+def test_numbers_worked_by_hand(tokenizer):
+    done = []
+    found = inspect_corpus(corpus_of(SPLITS), tokenizer, done.append)
+    train, validation, test = found.values()
+    assert list(found) == ["train", "validation", "test"]
+    assert done == [6, 4, 2]
+    assert [split.pairs for split in found.values()] == [6, 4, 2]
+    assert [split.repeated_pairs for split in found.values()] == [1, 0, 0]
+    assert [split.repeated_sources for split in found.values()] == [2, 0, 0]
+    assert [split.in_train for split in found.values()] == [None, 1, 0]
+    assert [split.sources_in_train for split in found.values()] == [None, 2, 0]
+    assert [split.identical for split in found.values()] == [1, 0, 0]
+    assert [split.lopsided for split in found.values()] == [1, 1, 0]
+    # words 1 2 3 3 3 12, tokens 5 5 7 7 7 25; on the other side words 1 1 1 2 2 2, tokens 3 3 5 5 5 5
+    assert statistics(train.source.words) == (24, 4.0, 3, 12, 12)
+    assert statistics(train.source.tokens) == (56, 56 / 6, 7, 25, 25)
+    assert statistics(train.target.words) == (9, 1.5, 1, 2, 2)
+    assert statistics(train.target.tokens) == (26, 26 / 6, 5, 5, 5)
+    assert statistics(validation.source.words) == (7, 1.75, 1, 3, 3)
+    assert statistics(validation.source.tokens) == (20, 5.0, 5, 7, 7)
+    assert statistics(test.source.words) == (3, 1.5, 1, 2, 2)
+    assert statistics(test.source.tokens) == (8, 4.0, 3, 5, 5)
+    assert (train.source.pieces, train.target.pieces) == (50, 20)
+    assert [train.longer.above(length) for length in (6, 7, 24, 25)] == [4, 1, 1, 0]
+    assert [(split.source.empty, split.target.empty) for split in found.values()] == [(0, 0), (1, 0), (0, 1)]
+    assert [(split.source.fallbacks, split.target.fallbacks) for split in found.values()] == [(0, 0), (1, 0), (0, 0)]
+    assert not validation.source.spells_bytes
+    assert [(pair.line, pair.words, pair.tokens) for pair in train.longest] == [
+        (5, (12, 1), (25, 3)),
+        (1, (3, 2), (7, 5)),
+        (2, (3, 2), (7, 5)),
+    ]
+    assert [(pair.line, pair.source) for pair in train.most_lopsided] == [(5, "a a a a a a a a a a a a")]
+    assert [(pair.line, pair.tokens) for pair in validation.most_lopsided] == [(3, (1, 5))]
+    assert test.most_lopsided == []
+
+
+def test_with_byte_fallback_the_bytes_are_counted():
+    """Two for é, three for €; one model for each side."""
+    splits = {"train": SPLITS["train"], "validation": [("b é c", "€ y €"), ("a", "é z")]}
+    config = TokenizerConfig(vocab_size=300, byte_fallback=True, joint=False)
+    with pytest.raises(Exception, match="works is") as error:  # so small a corpus fills a few pieces only
+        train_tokenizer(corpus_of(splits).split("train"), config)
+    size = int(str(error.value).split()[-1])
+    models = train_tokenizer(corpus_of(splits).split("train"), config.model_copy(update={"vocab_size": size}))
+    found = inspect_corpus(corpus_of(splits), parse_tokenizers(models))
+    assert found["train"].source.fallbacks == 0
+    assert found["validation"].source.spells_bytes
+    assert (found["validation"].source.fallbacks, found["validation"].target.fallbacks) == (2, 8)
+
+
+def test_a_corpus_of_many_chunks_against_a_slow_reference(tokenizer, monkeypatch):
+    """The test split comes first here, and is still compared with train."""
+    monkeypatch.setattr(data.inspection, "CHUNK", 7)
+    draw = random.Random(3)
+
+    def line(letters: str) -> str:
+        return " ".join(draw.choice(letters) for _ in range(draw.choice([0, 1, 1, 2, 3, 20])))
+
+    splits = {name: [(line("abc"), line("axy")) for _ in range(n)] for name, n in (("test", 90), ("train", 200))}
+    found = inspect_corpus(corpus_of(splits), tokenizer)
+    assert list(found) == ["train", "test"]
+    for name, pairs in splits.items():
+        split = found[name]
+        sources = [source for source, _ in pairs]
+        assert split.repeated_pairs == sum(pair in pairs[:i] for i, pair in enumerate(pairs)) > 0
+        assert split.repeated_sources == sum(source in sources[:i] for i, source in enumerate(sources)) > 0
+        assert split.identical == sum(source == target for source, target in pairs) > 0
+        tokens = [[len(text) + 2 if text else 1 for text in pair] for pair in pairs]
+        for side, number in ((split.source, 0), (split.target, 1)):
+            for lengths, slow in (
+                (side.words, [len(pair[number].split()) for pair in pairs]),
+                (side.tokens, [both[number] for both in tokens]),
+            ):
+                for percent in (0.1, 50, 99, 99.9, 100):
+                    assert lengths.percentile(percent) == np.percentile(slow, percent, method="inverted_cdf")
+                assert (lengths.total, lengths.longest, lengths.above(4)) == (
+                    sum(slow), max(slow), sum(length > 4 for length in slow),
+                )  # fmt: skip
+        by_length = sorted(range(len(pairs)), key=lambda i: (-max(tokens[i]), i))
+        assert [pair.line for pair in split.longest] == [i + 1 for i in by_length[:3]]
+        ratios = [max(both) / min(both) for both in tokens]
+        assert split.lopsided == sum(ratio > 3 for ratio in ratios) > 3
+        by_ratio = sorted(range(len(pairs)), key=lambda i: (-ratios[i], i))
+        assert [pair.line for pair in split.most_lopsided] == [i + 1 for i in by_ratio[:3]]
+    train_sources = [source for source, _ in splits["train"]]
+    assert found["test"].in_train == sum(pair in splits["train"] for pair in splits["test"]) > 0
+    assert found["test"].sources_in_train == sum(source in train_sources for source, _ in splits["test"])
+
+
+# The command.
+
+CONFIG = """
+[data]
+name = "text"
+row_length = 8
+{files}
+
+[tokenizer]
+vocab_size = 4000
+
+[model]
+max_length = 20
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, character_model) -> Path:
+    """The corpus above as files, its config, the tokenizer, and a workdir that has not begun to train."""
+    folder = tmp_path_factory.mktemp("made up")
+    files = []
+    for name, pairs in SPLITS.items():
+        for side, suffix, number in (("source", "en", 0), ("target", "fr", 1)):
+            path = folder / f"{name}.{suffix}"
+            path.write_text("".join(pair[number] + "\n" for pair in pairs), encoding="utf-8")
+            files.append(f'{name}_{side} = "{path}"')
+    (folder / "c.toml").write_text(CONFIG.format(files="\n".join(files)), encoding="utf-8")
+    (folder / "character.model").write_bytes(character_model)
+    workdir = folder / "workdir"
+    workdir.mkdir()
+    (workdir / "config.toml").write_text(to_toml(read_config(folder / "c.toml")), encoding="utf-8")
+    (workdir / "tokenizer.model").write_bytes(character_model)
+    return folder
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def rows(printed: str) -> list[list[str]]:
+    """The cells of every row that is not a heading."""
+    return [
+        [cell.strip() for cell in line.strip("│").split("│")] for line in printed.splitlines() if line.startswith("│")
+    ]
+
+
+ROWS = [
+    ["train", "6", "1 (16.67%)", "2 (33.33%)", "", "", "1 (16.67%)", "1 (16.67%)", "1 (16.67%)"],
+    ["validation", "4", "0", "0", "1 (25.00%)", "2 (50.00%)", "0", "1 (25.00%)", ""],
+    ["test", "2", "0", "0", "0", "0", "0", "0", ""],
+    ["train", "en", "24", "4.0", "3", "12", "12", "56", "9.3", "7", "25", "25"],
+    ["train", "fr", "9", "1.5", "1", "2", "2", "26", "4.3", "5", "5", "5"],
+    ["validation", "en", "7", "1.8", "1", "3", "3", "20", "5.0", "5", "7", "7"],
+    ["validation", "fr", "6", "1.5", "1", "2", "2", "16", "4.0", "3", "5", "5"],
+    ["test", "en", "3", "1.5", "1", "2", "2", "8", "4.0", "3", "5", "5"],
+    ["test", "fr", "2", "1.0", "0", "2", "2", "6", "3.0", "1", "5", "5"],
+    ["train", "en", "2.08", "0", "0", "1 (16.67%)"],
+    ["train", "fr", "2.22", "0", "0", "0"],
+    ["validation", "en", "2.29", "1 (6.25%)", "1 (25.00%)", "0"],
+    ["validation", "fr", "2.00", "0", "0", "0"],
+    ["test", "en", "2.00", "0", "0", "0"],
+    ["test", "fr", "2.00", "0", "1 (50.00%)", "0"],
+    ["train", "5", "long", "12, 1", "25, 3", "a a a a a a a a a a a a", "z"],
+    ["train", "1", "long", "3, 2", "7, 5", "a b c", "x y"],
+    ["train", "2", "long", "3, 2", "7, 5", "a b c", "x y"],
+    ["train", "5", "lopsided", "12, 1", "25, 3", "a a a a a a a a a a a a", "z"],
+    ["validation", "1", "long", "3, 2", "7, 5", "a b c", "x y"],
+    ["validation", "4", "long", "3, 1", "7, 3", "b é c", "y"],
+    ["validation", "2", "long", "1, 1", "5, 3", "bus", "z"],
+    ["validation", "3", "lopsided", "0, 2", "1, 5", "", "x y"],
+    ["test", "2", "long", "2, 2", "5, 5", "a  b", "x y"],
+    ["test", "1", "long", "1, 0", "3, 1", "c", ""],
+]
+
+
+def check_picture(path: Path) -> None:
+    """A PNG of 11 by 7 inches with something on it."""
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", content[16:24]) == (1320, 840)
+    assert len(content) > 20_000
+
+
+def test_a_share_never_rounds_to_nothing():
+    shares = ((None, 7), (0, 0), (1, 600_000), (1, 10_000), (7, 7))
+    assert [_part(*share) for share in shares] == ["", "0", "1 (<0.01%)", "1 (0.01%)", "7 (100.00%)"]
+
+
+def test_the_command_without_a_workdir(run, folder, tmp_path):
+    before = contents(folder)
+    done = run(
+        ROOT / "train.py", "--config", folder / "c.toml", "--inspect-data",
+        "--tokenizer.model-file", folder / "character.model", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert rows(done.stdout) == ROWS
+    assert "left out by" in done.stdout
+    assert "row_length 8" in done.stdout
+    assert "above max_length 20" in done.stdout
+    assert done.stdout.splitlines()[-1] == "histograms of the lengths: inspection.png"
+    assert [path.name for path in tmp_path.iterdir()] == ["inspection.png"]
+    check_picture(tmp_path / "inspection.png")
+    assert contents(folder) == before
+
+
+def test_the_command_on_a_workdir(run, folder, tmp_path):
+    """Its own tokenizer is used: one of so many pieces could not be trained on the corpus."""
+    workdir = folder / "workdir"
+    before = contents(folder)
+    done = run(ROOT / "train.py", "--inspect-data", "--workdir", workdir, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert rows(done.stdout) == ROWS
+    assert done.stdout.splitlines()[-1] == f"histograms of the lengths: {workdir / 'inspection.png'}"
+    assert list(tmp_path.iterdir()) == []
+    check_picture(workdir / "inspection.png")
+    (workdir / "inspection.png").unlink()
+    assert contents(folder) == before
+
+
+def test_the_command_trains_a_tokenizer_where_there_is_none(run, folder, tmp_path):
+    """In a workdir that is yet to be made; the text shown moves no cursor."""
+    hostile = "[bold]\x1b[2J\x07 " + "long " * 30
+    for name in ("train", "validation", "test"):
+        (tmp_path / f"{name}.tsv").write_text(f"one word\ttwo words\n{hostile}\tdrei\n", encoding="utf-8")
+    (tmp_path / "c.toml").write_text(
+        '[data]\nname = "text"\ntarget_language = "de"\n'
+        + "".join(f'{name}_source = "{tmp_path / name}.tsv"\n' for name in ("train", "validation", "test"))
+        + '[tokenizer]\nvocab_size = 290\nbyte_fallback = true\nkind = "bpe"\n',
+        encoding="utf-8",
+    )
+    workdir = tmp_path / "new" / "workdir"
+    done = run("train.py", "--config", tmp_path / "c.toml", "--inspect-data", "--workdir", workdir)
+    assert done.returncode == 0, done.stderr
+    assert "training the tokenizer: bpe, 290 pieces" in done.stderr
+    assert "byte tokens" in done.stdout
+    assert "[bold] [2J  long long" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "…" in done.stdout
+    assert [path.name for path in workdir.iterdir()] == ["inspection.png"]
+
+
+def test_what_cannot_be_inspected(run, folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "inspection.png").mkdir()
+    config = ["--config", folder / "c.toml"]
+    before = contents(folder)
+    for arguments, sentence in (
+        (["--inspect-data"], "--inspect-data needs a config: give one with --config"),
+        (["--inspect-data", "--workdir", tmp_path], f"{tmp_path} has no config.toml yet"),
+        (["--inspect-data", "True", *config], 'unexpected argument "True"'),
+        (["--inspect-dat", *config, "--workdir", tmp_path / "w"], "did you mean --inspect-data"),
+        (config, "--workdir is required"),
+        (["--inspect-data", *config, "--workdir", tmp_path / "file"], "file: not a directory"),
+        (["--inspect-data", *config, "--workdir", tmp_path], "inspection.png: cannot be written (it is a folder)"),
+        (["--inspect-data", *config, "--workdir", tmp_path / "w"], "vocab_size 4000 is larger than the corpus"),
+        (["--inspect-data", "--workdir", folder / "workdir", "--tokenizer.kind", "bpe"], "made with another config"),
+    ):
+        done = run("train.py", *arguments)
+        assert done.returncode == 2, (arguments, done.stderr)
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1, done.stderr
+        assert sentence in errors[0]
+        assert done.stdout == ""
+    assert not (tmp_path / "w").exists()
+    assert contents(folder) == before
+
+
+def test_ctrl_c_ends_it_at_once_also_while_sentencepiece_works(tmp_path):
+    """On these lines the tokenizer takes several seconds, which Python used to sit through."""
+    draw = random.Random(0)
+    lines = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz ", k=200)) for _ in range(20000)]
+    (tmp_path / "train.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines), encoding="utf-8")
+    (tmp_path / "c.toml").write_text(f'[data]\nname = "text"\ntrain_source = "{tmp_path}/train.tsv"', encoding="utf-8")
+    with open(tmp_path / "log", "w") as log:
+        process = start_command("train.py", "--config", tmp_path / "c.toml", "--inspect-data", stderr=log)
+        wait_for(process, lambda: "training the tokenizer" in (tmp_path / "log").read_text())
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=1)
+    assert process.returncode == 130
+    assert "stopped by SIGINT" in (tmp_path / "log").read_text()

@@ -1,0 +1,199 @@
+"""The data report: what is in a corpus before anything is trained, as tables on stdout and a picture of the lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from configs.schema import Config
+from data.inspection import LOPSIDED, Lengths, PairFound, SideFound, SplitFound, inspect_corpus
+from runtime.pictures import save_picture
+from runtime.terminal import print_table, progress_bar
+from runtime.workdir import Workdir, check_writable
+from training.preparation import open_with_tokenizer
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PICTURE_NAME = "inspection.png"
+BARS = 80  # at most, in a histogram
+SHOWN_PERCENT = 99.9  # of the sentences are in the histograms, whatever the longest of them is
+TEXT_SHOWN = 36  # characters of a sentence in a table
+
+
+def report_data(config: Config, workdir: Path | None) -> None:
+    """Inspects the corpus with the workdir's tokenizer, or the one that training would make: prints the tables and
+    saves the picture, in the workdir or else in the current folder. Writes nothing else there.
+
+    Raises:
+      UserError: something in the corpus or the tokenizer's options cannot work, or the picture cannot be written.
+    """
+    picture = (workdir or Path()) / PICTURE_NAME
+    if workdir:
+        Workdir(workdir).check_creatable()
+    if picture.parent.exists():
+        check_writable(picture)
+    corpus, tokenizer, _ = open_with_tokenizer(config, workdir)
+    with progress_bar(sum(map(len, corpus.splits.values())), "pairs") as advance:
+        found = inspect_corpus(corpus, tokenizer, advance)
+    languages = (corpus.source_language, corpus.target_language)
+    title = f"{corpus.name}, {languages[0]} to {languages[1]}"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    save_picture(_histograms(title, found, languages, config.data.row_length), picture)
+    for table in (
+        _pairs_table(title, found, config.data.row_length),
+        _lengths_table(found, languages),
+        _sides_table(found, languages, config.model.max_length),
+        _lines_table(found),
+    ):
+        print_table(table)
+        print()
+    print(f"histograms of the lengths: {picture}")
+
+
+def _table(title: str, *columns: str, text_columns: int, caption: str) -> Table:
+    """An empty table whose first columns hold text and the others numbers."""
+    table = Table(title=escape(title), title_justify="left", caption=escape(caption), caption_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(escape(column), justify="left" if number < text_columns else "right", vertical="bottom")
+    return table
+
+
+def _pairs_table(title: str, found: Mapping[str, SplitFound], row_length: int) -> Table:
+    table = _table(
+        title,
+        "split", "pairs", "repeated\npairs", "repeated\nsources", "pairs\nin train", "sources\nin train",
+        "target\nis source", "lopsided", f"left out by\nrow_length {row_length}",
+        text_columns=1,
+        caption="repeated: an earlier line of the split is the same, character for character\n"
+        f"lopsided: one side has more than {LOPSIDED:g} times the tokens of the other",
+    )  # fmt: skip
+    for name, split in found.items():
+        counts = (
+            split.repeated_pairs, split.repeated_sources, split.in_train, split.sources_in_train,
+            split.identical, split.lopsided, split.longer.above(row_length) if name == "train" else None,
+        )  # fmt: skip
+        table.add_row(escape(name), f"{split.pairs:,}", *(_part(count, split.pairs) for count in counts))
+    return table
+
+
+def _part(count: int | None, whole: int) -> str:
+    if not count:
+        return "" if count is None else "0"
+    return f"{count:,} ({count / whole:.2%})" if count / whole >= 0.0001 else f"{count:,} (<0.01%)"
+
+
+def _lengths_table(found: Mapping[str, SplitFound], languages: tuple[str, str]) -> Table:
+    statistics = ("mean", "median", "99%", "longest")
+    table = _table(
+        "lengths of the sentences, in words and in tokens",
+        "split", "side", "words", *statistics, "tokens", *statistics,
+        text_columns=2,
+        caption="words: what stands between whitespace; tokens: SentencePiece's and the </s> that ends a sentence\n"
+        "99%: so many sentences are no longer",
+    )  # fmt: skip
+    for name, side, found_side in _sides(found, languages):
+        table.add_row(name, side, *_statistics(found_side.words), *_statistics(found_side.tokens))
+    return table
+
+
+def _sides_table(found: Mapping[str, SplitFound], languages: tuple[str, str], max_length: int) -> Table:
+    spells_bytes = any(side.spells_bytes for _, _, side in _sides(found, languages))
+    table = _table(
+        "what the tokenizer makes of them",
+        "split", "side", "tokens a word", "byte tokens" if spells_bytes else "<unk>", "empty",
+        f"above max_length {max_length}",
+        text_columns=2,
+        caption="tokens a word: without </s>; empty: sentences without a word\n"
+        + ("byte tokens: those that spell unknown characters" if spells_bytes else "<unk>: tokens that are unknown"),
+    )  # fmt: skip
+    for name, language, side in _sides(found, languages):
+        table.add_row(
+            name, language,
+            f"{side.pieces / side.words.total:.2f}" if side.words.total else "",
+            _part(side.fallbacks, side.pieces), _part(side.empty, side.words.sentences),
+            _part(side.tokens.above(max_length), side.tokens.sentences),
+        )  # fmt: skip
+    return table
+
+
+def _sides(found: Mapping[str, SplitFound], languages: tuple[str, str]) -> Iterator[tuple[str, str, SideFound]]:
+    """Name of the split, language, and what was found, one after the other."""
+    for name, split in found.items():
+        yield escape(name), escape(languages[0]), split.source
+        yield escape(name), escape(languages[1]), split.target
+
+
+def _statistics(lengths: Lengths) -> list[str]:
+    middle, high = lengths.percentile(50), lengths.percentile(99)
+    return [f"{lengths.total:,}", f"{lengths.mean:.1f}", f"{middle:,}", f"{high:,}", f"{lengths.longest:,}"]
+
+
+def _lines_table(found: Mapping[str, SplitFound]) -> Table:
+    table = _table(
+        "the longest pairs, and the most lopsided",
+        "split", "line", "", "words", "tokens", "source", "target",
+        text_columns=7,
+        caption="line: from 1 in the split as it is used; pairs that were left out or held out are not counted\n"
+        "words, tokens: of source and target",
+    )  # fmt: skip
+    for name, split in found.items():
+        for what, pairs in (("long", split.longest), ("lopsided", split.most_lopsided)):
+            for pair in pairs:
+                table.add_row(escape(name), f"{pair.line:,}", what, *_cells(pair))
+        table.add_section()
+    return table
+
+
+def _cells(pair: PairFound) -> Iterable[str]:
+    yield from (f"{source:,}, {target:,}" for source, target in (pair.words, pair.tokens))
+    yield from (escape(_beginning(text)) for text in (pair.source, pair.target))
+
+
+def _beginning(text: str) -> str:
+    """The first part of a sentence, without what would move a terminal's cursor."""
+    shown = text if len(text) <= TEXT_SHOWN else text[: TEXT_SHOWN - 1] + "…"
+    return "".join(character if character.isprintable() else " " for character in shown)
+
+
+def _histograms(title: str, found: Mapping[str, SplitFound], languages: tuple[str, str], row_length: int) -> Figure:
+    """Words above, tokens below; source on the left, target on the right."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    figure.suptitle(f"{title}: sentences of each length")
+    axes = figure.subplots(2, 2, sharex="row", sharey="row")
+    for row, unit in zip(axes, ("words", "tokens"), strict=True):
+        lengths = {
+            side: {name: getattr(getattr(split, side), unit) for name, split in found.items()}
+            for side in ("source", "target")
+        }
+        reach = max(each.percentile(SHOWN_PERCENT) for side in lengths.values() for each in side.values())
+        if unit == "tokens":
+            reach = max(reach, row_length)
+        for axis, (side, by_split), language in zip(row, lengths.items(), languages, strict=True):
+            _draw(axis, by_split, reach)
+            axis.set_title(f"{side} ({language}), {unit}")
+            longest = max(each.longest for each in by_split.values())
+            axis.set_xlabel(f"{unit} of a sentence (the longest: {longest:,})")
+            if unit == "tokens":
+                axis.axvline(row_length + 0.5, color="black", linestyle="--", label=f"data.row_length {row_length}")
+        row[0].set_ylabel("share of the split's sentences")
+        row[-1].legend()
+    return figure
+
+
+def _draw(axis: Axes, by_split: Mapping[str, Lengths], reach: int) -> None:
+    width = -(-(reach + 1) // BARS)
+    edges = np.arange(0, reach + 1 + width, width) - 0.5
+    for name, lengths in by_split.items():
+        counts, _ = np.histogram(lengths.values, edges, weights=lengths.counts)
+        is_train = name == "train"
+        axis.stairs(counts / lengths.sentences, edges, fill=is_train, alpha=0.5 if is_train else 1, label=name)
+    axis.yaxis.set_major_formatter("{x:.0%}")
