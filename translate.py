@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from configs.command import main
 from configs.errors import UserError
@@ -16,6 +18,12 @@ from configs.schema import ComputeConfig, DecodingOptions, PositiveInt
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
 from runtime.workdir import check_writable
+
+if TYPE_CHECKING:
+    from translation.attention_maps import AttentionMaps
+    from translation.translator import Translator
+
+log = logging.getLogger(__name__)
 
 CHUNK = 1024  # lines translated together; sorted by length, so that batches hold little padding
 
@@ -35,6 +43,10 @@ class TranslateCommand(DecodingOptions):
     """Translations to write for each line, at most beam_size; above 1 as line number, score and text, with tabs."""
     json_lines: bool = False
     """Write one JSON object for each line, with the source and every hypothesis's text and score."""
+    attention: Path | None = None
+    """Where to write what the network looked at for one line of input: all weights (.json) or a map a head (.png)."""
+    positions: Path | None = None
+    """Where to draw the run's position encodings (.png) instead of translating."""
     devices: ComputeConfig = ComputeConfig()
 
 
@@ -48,7 +60,71 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
     options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION, flags=True)
     if options.num_hypotheses > options.beam_size:
         raise UserError(f"--num-hypotheses {options.num_hypotheses} exceeds --beam-size {options.beam_size}")
+    for name, path, endings in (
+        ("attention", options.attention, (".json", ".png")),
+        ("positions", options.positions, (".png",)),
+    ):
+        if path and path.suffix.lower() not in endings:
+            raise UserError(f"--{name} {path}: the name must end in {' or '.join(endings)}")
+    if options.positions and (options.input or options.output or options.attention):
+        raise UserError("--positions translates nothing: leave out --input, --output and --attention")
+    if options.attention and options.output and options.attention.absolute() == options.output.absolute():
+        raise UserError(f"{options.output}: named for two things at once; --attention needs a file of its own")
     return options
+
+
+def write_attention(maps: AttentionMaps, path: Path) -> None:
+    """Writes the weights as JSON or pictures, as the file's ending says, and logs where, and what was looked at."""
+    if path.suffix.lower() == ".json":
+        path.write_text(json.dumps(maps.as_json(), ensure_ascii=False) + "\n", encoding="utf-8")
+        paths = [path]
+    else:
+        from runtime.pictures import save_picture
+        from translation.pictures import attention_sheets
+
+        pages = attention_sheets(maps)
+        paths = [path, *(path.with_stem(f"{path.stem}-{page}") for page in range(2, len(pages) + 1))]
+        for page, place in zip(pages, paths, strict=True):
+            save_picture(page, place)
+    log.info("attention: %s", ", ".join(map(str, paths)))
+    log.info("what each word looked at, by the mean cross-attention of all layers and heads:")
+    for line in maps.table():
+        log.info("  %s", line)
+
+
+def draw_positions(translator: Translator, path: Path) -> None:
+    """Draws the position encodings and logs where."""
+    from runtime.pictures import save_picture
+    from translation.attention_maps import position_table
+    from translation.pictures import positions_picture
+
+    save_picture(positions_picture(position_table(translator), translator.config.positions), path)
+    log.info("position encodings: %s", path)
+
+
+def open_input(options: TranslateCommand) -> Iterator[str]:
+    """The lines to translate; just the one there must be where its attention is asked for."""
+    from data.lines import decode_lines, read_lines
+
+    if options.input:
+        lines = iter(list(read_lines(options.input)))  # a bad line is found before anything is written
+    elif sys.stdin is None:
+        raise UserError("standard input is closed; give the text with --input")
+    else:
+        lines = decode_lines(sys.stdin.buffer, "standard input")
+    if not options.attention:
+        return lines
+    first = next(lines, "")
+    if not at_a_terminal(options) and next(lines, None) is not None:
+        raise UserError(
+            f"{options.input or 'standard input'}: --attention shows one sentence, and there is another line"
+        )
+    return iter([first])
+
+
+def at_a_terminal(options: TranslateCommand) -> bool:
+    """Whether somebody types the lines and waits for each translation."""
+    return not options.input and not options.positions and sys.stdin.isatty()
 
 
 def translate(argv: Sequence[str]) -> None:
@@ -56,9 +132,10 @@ def translate(argv: Sequence[str]) -> None:
     Interruption().install()
     options = read_options(argv)
     keep_freed_memory()
-    from data.lines import chunks, decode_lines, read_lines  # after the arguments: a wrong one is answered at once
+    from data.lines import chunks  # after the arguments: a wrong one is answered at once
     from runtime.compilation import set_up_compilation
     from runtime.devices import select_platform
+    from translation.attention_maps import attention_maps, source_tokens
     from translation.translator import Translation, Translator
 
     def written(number: int, found: Translation) -> Iterator[str]:
@@ -70,21 +147,20 @@ def translate(argv: Sequence[str]) -> None:
         else:
             yield found.text
 
-    if options.input:
-        lines = iter(list(read_lines(options.input)))  # a bad line is found before anything is written
-    elif sys.stdin is None:
-        raise UserError("standard input is closed; give the text with --input")
-    else:
-        lines = decode_lines(sys.stdin.buffer, "standard input")
-    if options.output:
-        check_writable(options.output)
+    lines = iter(()) if options.positions else open_input(options)
+    for path in filter(None, [options.output, options.attention, options.positions]):
+        check_writable(path)
     select_platform(options.devices.platform)
     set_up_compilation()
     translator = Translator.load(options.workdir, options.checkpoint, options.devices)
     translator.check(options, options.num_hypotheses)
-    at_a_terminal = not options.input and sys.stdin.isatty()
-    todo = chunks(lines, 1 if at_a_terminal else CHUNK)
+    if options.positions:
+        draw_positions(translator, options.positions)
+        return
+    todo = chunks(lines, 1 if at_a_terminal(options) else CHUNK)
     first = next(todo, [])  # a mistake in the first lines leaves an old output as it was
+    if options.attention:
+        source_tokens(translator, first[0])  # so does a line that no map can show
     done = 0
     with open(options.output or os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n") as out:
         for chunk in itertools.chain([first], todo):
@@ -93,6 +169,8 @@ def translate(argv: Sequence[str]) -> None:
                 out.writelines(text + "\n" for text in written(number, translation))
             done += len(found)
             out.flush()
+            if options.attention:
+                write_attention(attention_maps(translator, found[0]), options.attention)
 
 
 if __name__ == "__main__":

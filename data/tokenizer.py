@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import sentencepiece
 
@@ -20,6 +21,8 @@ from data.corpora.corpus import Pair, PairSource
 TRAINING_PAIRS = 500_000  # more lines barely change the pieces and cost minutes and gigabytes
 TRAINING_THREADS = 4  # fixed: the unigram vocabulary depends on it
 # Decoded text is one line: a byte piece, or a piece of the corpus itself, can bring a line break.
+SPACE = "\u2581"  # how a piece shows the space before a word
+CONTROL_PIECES = ("<s>", "</s>")
 LINE_BREAKS = str.maketrans({"\n": " ", "\r": " "})
 
 
@@ -55,6 +58,43 @@ class Tokenizer:
     def decode_target(self, sentences: Sequence[Sequence[int]]) -> list[str]:
         """Plain text of each list of ids, always a single line."""
         return [self.target.decode([int(i) for i in ids]).translate(LINE_BREAKS) for ids in sentences]
+
+    def source_pieces(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each id as the model has it, SPACE included."""
+        return [self.source.id_to_piece(int(i)) for i in ids]
+
+    def target_pieces(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each id as the model has it, SPACE included."""
+        return [self.target.id_to_piece(int(i)) for i in ids]
+
+
+class Word(NamedTuple):
+    """A word, or a run of punctuation, and the positions of its tokens."""
+
+    text: str
+    positions: tuple[int, ...]
+
+
+def words_of(pieces: Sequence[str]) -> list[Word]:
+    """Puts the pieces of a sentence together: ▁a cross ▁the ▁river . </s> -> across, the, river, ., </s>.
+
+    A word begins after a space, between a letter or digit and another character, and at a control token.
+    """
+    words: list[Word] = []
+    for position, piece in enumerate(pieces):
+        text = piece.replace(SPACE, " ").strip()
+        word = words[-1] if words else None
+        if (
+            word is None
+            or piece.startswith(SPACE)
+            or piece in CONTROL_PIECES
+            or word.text in CONTROL_PIECES
+            or (word.text and text and word.text[-1].isalnum() != text[0].isalnum())
+        ):
+            words.append(Word(text, (position,)))
+        else:
+            words[-1] = Word(word.text + text, (*word.positions, position))
+    return words
 
 
 def _encode(processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str]) -> list[list[int]]:

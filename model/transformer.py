@@ -142,6 +142,12 @@ class Transformer(nnx.Module):
             updated.append(cache)
         return self._logits(x), updated
 
+    def position_table(self) -> jax.Array:
+        """What is added to the embedding at each position, [max_length, D]: learned, or the sinusoids."""
+        if self.position_embedding is not None:
+            return self.position_embedding[...]
+        return sinusoidal_positions(self.config.max_length, self.config.embed_dim, self.config.position_base)
+
     def _embedding(self, vocab_size: int, rngs: nnx.Rngs) -> nnx.Param:
         return self._table(vocab_size, self.config.embed_dim**-0.5, rngs)
 
@@ -156,11 +162,7 @@ class Transformer(nnx.Module):
         config = self.config
         if positions is None:
             positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-        if self.position_embedding is not None:
-            table = self.position_embedding[...]
-        else:
-            table = sinusoidal_positions(config.max_length, config.embed_dim, config.position_base)
-        x = embedding[...][ids] * math.sqrt(config.embed_dim) + table[positions]
+        x = embedding[...][ids] * math.sqrt(config.embed_dim) + self.position_table()[positions]
         return (dropout(x, config.dropout_rate) if dropout else x).astype(self.dtype)
 
     def _logits(self, x: jax.Array) -> jax.Array:

@@ -16,6 +16,7 @@ ALLOWED = {
     "train.py": {"configs", "runtime", "training"},
     "evaluate.py": {"configs", "data", "runtime", "translation"},
     "translate.py": {"configs", "data", "runtime", "translation"},
+    "docs": {"configs", "data", "model", "runtime", "translation"},
 }
 
 

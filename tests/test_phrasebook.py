@@ -26,6 +26,7 @@ from data.corpora.phrasebook.phrases import (
     pronoun_phrase,
 )
 from data.corpora.phrasebook.puzzles import ObjectPuzzle, VerbPuzzle
+from data.corpora.phrasebook_readings import READINGS, readings_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -528,3 +529,18 @@ def test_preposition_and_article(preposition: str, phrase: str, french: str) -> 
 )
 def test_english_article(word: str, article: str) -> None:
     assert indefinite_article(word) == article
+
+
+def test_every_contrast_reference_shows_its_own_reading(book):
+    """The patterns that tell which sense a translation has chosen, for all 432 pairs and 24 words."""
+    words = set()
+    for contrast in book.contrasts:
+        (first, one), (second, other) = contrast.first, contrast.second
+        found = readings_of((first, second), (one, other))
+        assert found is not None, contrast
+        readings, senses = found
+        assert sorted(senses) == [0, 1]
+        assert [readings.of(text) for text in (one, other)] == list(senses)
+        assert readings.word.search(contrast.word)
+        words.add(readings.word.pattern)
+    assert words == {readings.word.pattern for readings in READINGS}

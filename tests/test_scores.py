@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from translation.evaluation import contrast_pairs, sample_indices
+from translation.contrast import contrast_pairs
+from translation.evaluation import sample_indices
 from translation.scores import corpus_bleu, score
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from configs.schema import DecodingOptions
+from translation.contrast import Flips, contrast_flips, contrast_pairs
 from translation.scores import Scores, score
 from translation.translator import Translator
 
@@ -22,6 +23,7 @@ class Evaluation:
     seconds: float
     contrast_pairs: int | None = None
     contrast_right: int | None = None
+    flips: Flips | None = None
 
     def as_json(self) -> dict[str, float | int | str]:
         """One flat object; what was not computed is left out."""
@@ -32,6 +34,12 @@ class Evaluation:
             "sentences_per_second": len(self.translations) / self.seconds,
         }
         contrast = {"contrast_pairs": self.contrast_pairs, "contrast_right": self.contrast_right}
+        if self.flips:
+            contrast |= {
+                "contrast_hidden_pairs": self.flips.pairs,
+                "contrast_flipped": self.flips.flipped,
+                "contrast_flipped_control": self.flips.flipped_control,
+            }
         return dataclasses.asdict(self.scores) | numbers | {k: v for k, v in contrast.items() if v is not None}
 
 
@@ -47,12 +55,14 @@ def evaluate(
     """Translates the sources and scores the translations.
 
     Args:
-      contrast: the lines are pairs that differ in the word that decides an ambiguous one; count those that are right.
+      contrast: the lines are pairs that differ in the word that decides an ambiguous one; count those that are right,
+        and those of them in which hiding that word turns a translation to the other reading.
     """
     started = time.monotonic()
     translations = [found.text for found in translator.translate(sources, options, after_batch=after_batch)]
     seconds = time.monotonic() - started
     pairs, right = contrast_pairs(translations, references) if contrast else (None, None)
+    flips = contrast_flips(translator, sources, references, translations, options) if contrast else None
     return Evaluation(
         translations=tuple(translations),
         scores=score(translations, references),
@@ -61,14 +71,8 @@ def evaluate(
         seconds=seconds,
         contrast_pairs=pairs,
         contrast_right=right,
+        flips=flips,
     )
-
-
-def contrast_pairs(translations: Sequence[str], references: Sequence[str]) -> tuple[int, int]:
-    """How many pairs there are, lines 2 i and 2 i + 1, and how many of them have both translations exactly right."""
-    right = [translation == reference for translation, reference in zip(translations, references, strict=True)]
-    pairs = list(zip(right[::2], right[1::2], strict=True))
-    return len(pairs), sum(first and second for first, second in pairs)
 
 
 def sample_indices(count: int, most: int) -> Sequence[int]:

@@ -24,6 +24,13 @@ def show_evaluation(title: str, found: Evaluation, sources: Sequence[str], refer
     if found.contrast_pairs:
         share = found.contrast_right / found.contrast_pairs if found.contrast_right else 0.0
         table.add_row("contrast pairs right", f"{found.contrast_right} of {found.contrast_pairs}  ({share:.1%})", "")
+    if found.flips and found.flips.pairs:
+        for hidden, flipped in (
+            ("the deciding word", found.flips.flipped),
+            ("another word", found.flips.flipped_control),
+        ):
+            rate = f"{flipped} of {found.flips.pairs}  ({flipped / found.flips.pairs:.1%})"
+            table.add_row(f"flipped by hiding {hidden}", rate, "")
     pace = f"{scores.sentences / found.seconds:.1f} a second"
     table.add_row("sentences", f"{scores.sentences:,}", f"{found.seconds:.1f} s, {pace}")
     table.add_row("checkpoint, beam", f"step {found.checkpoint_step:,}, {found.beam_size}", "")

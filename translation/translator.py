@@ -34,10 +34,11 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """A translation and its log-probability divided by the length penalty."""
+    """A translation, its log-probability divided by the length penalty, and its tokens, ended by EOS_ID."""
 
     text: str
     score: float
+    tokens: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,14 +118,19 @@ class Translator:
             after_batch(len(indices))
         return [Translation(line, hypotheses) for line, hypotheses in zip(lines, found, strict=True)]
 
-    def search(self, source: np.ndarray, options: DecodingOptions) -> Hypotheses:
-        """source [B, S] -> hypotheses [B, K, L], computed on the device."""
+    def search(self, source: np.ndarray, options: DecodingOptions, hidden: np.ndarray | None = None) -> Hypotheses:
+        """source [B, S] -> hypotheses [B, K, L], computed on the device.
+
+        Where `hidden` [B, S] is True no layer may look at the source, as if there were padding.
+        """
+        visible = source != PAD_ID if hidden is None else (source != PAD_ID) & ~hidden
         longest, tokens = self.config.max_length, np.count_nonzero(source, axis=1)
         limits = np.minimum(options.max_decoding_length or _default_limit(tokens), longest)
         limits = np.where(tokens > 0, limits, 1)  # a row that only fills the batch is finished at once
         return _search(
             self.params,
             source,
+            visible.astype(np.int32),
             limits.astype(np.int32),
             graphdef=self.graphdef,
             beams=options.beam_size,
@@ -156,8 +162,8 @@ class Translator:
         tokens, scores = (np.asarray(array)[:rows, :count] for array in hypotheses)
         return [
             tuple(
-                Hypothesis(text, float(score))
-                for text, score in zip(self.tokenizer.decode_target(beams), row, strict=True)
+                Hypothesis(text, float(score), tuple(int(token) for token in ids[ids != PAD_ID]))
+                for text, score, ids in zip(self.tokenizer.decode_target(beams), row, beams, strict=True)
                 if score > IMPOSSIBLE / 2
             )
             for beams, row in zip(tokens, scores, strict=True)
@@ -173,6 +179,7 @@ def _default_limit(source_length: Any) -> Any:
 def _search(
     params: Any,
     source: jax.Array,
+    visible: jax.Array,
     limits: jax.Array,
     *,
     graphdef: nnx.GraphDef,
@@ -181,7 +188,7 @@ def _search(
     alpha: float,
 ) -> Hypotheses:
     model = nnx.merge(graphdef, params)
-    memory, caches = model.start_decoding(source, beams, length)
+    memory, caches = model.start_decoding(source, beams, length, visible)
 
     def step(tokens: jax.Array, index: jax.Array, caches: Any) -> tuple[jax.Array, Any]:
         logits, caches = model.decode_step(tokens, index, memory, caches)

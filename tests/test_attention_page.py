@@ -1,0 +1,83 @@
+"""docs/attention.md: its numbers are those of the code, of the worked examples and of the recorded network."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import RunError
+from docs.attention import EXAMPLES, check, page, row
+from tests.conftest import ROOT
+
+DOCS = Path(__file__).parent.parent / "docs"
+FOUND = json.loads((DOCS / "attention.json").read_text(encoding="utf-8"))
+PAGE = (DOCS / "attention.md").read_text(encoding="utf-8")
+
+
+def test_the_page_is_what_the_code_and_the_recorded_network_give():
+    check(FOUND)
+    assert page(FOUND) == PAGE
+
+
+@pytest.mark.parametrize(
+    ("example", "name"),
+    [
+        ("parameter_free_self_attention", "weights"),
+        ("self_attention_i_play_football", "weights"),
+        ("self_attention_the_cat_eats_fish", "weights"),
+        ("masked_self_attention_write_a_poem", "weights"),
+        ("multi_head_the_cat_sat", "output"),
+        ("positional_encoding_i_am_a_robot", "table"),
+        ("layer_norm", "normalized"),
+    ],
+)
+def test_the_page_has_the_numbers_worked_by_hand(example, name):
+    """They are rounded to four places there: 0.995 may stand for a little more."""
+    for values in EXAMPLES[example][name]:
+        assert row(values) in PAGE or row(np.add(values, 4e-5)) in PAGE
+
+
+def test_the_page_has_the_other_numbers_worked_by_hand():
+    for head in EXAMPLES["multi_head_the_cat_sat"]["heads"]:
+        assert all(row(values) in PAGE for values in head["weights"])
+    scaling = EXAMPLES["scaling"]
+    for kind in ("unscaled", "halved"):
+        line = f"{row(scaling[kind])}     {row(scaling[f'jacobian_diagonal_{kind}'])}"
+        assert line in PAGE
+    for step in EXAMPLES["cross_attention_le_chat_mange"]["steps"]:
+        context, stream = row(step["context"]), row(step["hidden_after_residual"])
+        assert f"{row(step['weights'])}   context {context}   stream {stream}" in PAGE
+    for example in ("self_attention_i_play_football", "parameter_free_self_attention"):
+        assert " ".join(row(EXAMPLES[example]["output"][0]).split()) in PAGE
+    assert "2.19 5.12" in PAGE
+    assert np.allclose(EXAMPLES["self_attention_the_cat_eats_fish"]["output"][2], [2.1932, 5.1174])
+
+
+def test_its_pictures_are_there_and_small():
+    pictures = [line.split("(")[1].rstrip(")") for line in PAGE.splitlines() if line.startswith("![")]
+    assert sorted(pictures) == sorted(path.name for path in DOCS.glob("*.png"))
+    assert all((DOCS / name).stat().st_size < 200_000 for name in pictures)
+
+
+def test_a_network_that_does_otherwise_is_refused():
+    other = json.loads(json.dumps(FOUND))
+    other["sentences"]["rive"]["looked_at"][0][0] = "the"
+    with pytest.raises(RunError, match="rive looks at bank most"):
+        check(other)
+
+
+@pytest.mark.slow
+def test_the_page_can_be_written_again(run, tmp_path):
+    """By a network trained here: what the page says of it still holds, though its numbers may be others."""
+    workdir = tmp_path / "tiny"
+    done = run("train.py", "--config", "configs/tiny.toml", "--workdir", workdir, timeout=1800)
+    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "docs/attention.py", "--workdir", workdir, "--folder", tmp_path]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+    written = json.loads((tmp_path / "attention.json").read_text(encoding="utf-8"))
+    assert written.keys() == FOUND.keys()
+    assert (tmp_path / "attention.md").read_text(encoding="utf-8") == page(written)
+    assert {path.name for path in DOCS.glob("*.png")} == {path.name for path in tmp_path.glob("*.png")}

@@ -1,0 +1,111 @@
+"""Flipped readings: which tokens are hidden, and what counts, on translations made up by hand."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from configs.schema import DecodingOptions, ModelConfig, TokenizerConfig
+from data.corpora.phrasebook_readings import readings_of
+from data.tokenizer import parse_tokenizers, train_tokenizer, words_of
+from translation import contrast
+from translation.contrast import Flips, contrast_flips, differing_word, translate_hiding
+from translation.evaluation import Evaluation
+from translation.report import show_evaluation
+from translation.scores import score
+
+PAIRS = [
+    ("We went across the river to the bank.", "Nous avons traversé la rivière vers la rive."),
+    ("We went across the street to the bank.", "Nous avons traversé la rue vers la banque."),
+    ("The bat is hungry.", "La chauve-souris a faim."),
+    ("The bat is unbelievable.", "La batte est incroyable."),
+    ("They know why.", "Ils savent pourquoi."),
+    ("They know Marie.", "Ils connaissent Marie."),
+    ("The date was sweet.", "La datte était douce."),
+    ("The date was final.", "La date était définitive."),
+]
+SOURCES, REFERENCES = [pair[0] for pair in PAIRS], [pair[1] for pair in PAIRS]
+
+
+@pytest.fixture(scope="module")
+def translator():
+    """Only what the counting needs of one: a tokenizer that splits most words into several tokens."""
+    tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=55)))
+    return SimpleNamespace(tokenizer=tokenizer, config=ModelConfig(max_length=64))
+
+
+def pieces(translator, line):
+    return translator.tokenizer.source_pieces(translator.tokenizer.encode_source([line])[0])
+
+
+def text_of(translator, line, positions):
+    """What the tokens at these positions spell."""
+    return "".join(pieces(translator, line)[position] for position in positions).replace("▁", " ").strip()
+
+
+def test_flips_are_counted_for_the_right_pairs_and_words(translator, monkeypatch):
+    hidden_words, answers = [], [
+        # The deciding word hidden: turned, turned too, neither reading left; then the control: one turns the other way.
+        ["… la rive.", "… la rive.", "La batte.", "La batte.", "Ils parlent.", "Ils parlent."],
+        ["… la rive.", "… la banque.", "La batte.", "La chauve-souris.", "Ils savent.", "Ils connaissent."],
+    ]  # fmt: skip
+
+    def recorded(_, lines, hidden, options):
+        hidden_words.append([text_of(translator, *at) for at in zip(lines, hidden, strict=True)])
+        return answers[len(hidden_words) - 1]
+
+    monkeypatch.setattr(contrast, "translate_hiding", recorded)
+    translations = [*REFERENCES[:6], "La date était douce.", REFERENCES[7]]  # the last pair is not right
+    found = contrast_flips(translator, SOURCES, REFERENCES, translations, DecodingOptions())
+    assert found == Flips(pairs=3, flipped=2, flipped_control=1)
+    assert hidden_words[0] == ["river", "street", "hungry", "unbelievable", "why", "Marie"]
+    assert hidden_words[1] == ["across", "across", "The", "The", "They", "They"]
+    assert len(pieces(translator, "unbelievable")) > 3  # a word of several tokens is hidden whole
+
+
+def test_the_word_in_which_two_sentences_differ(translator):
+    def index(first, second):
+        return differing_word(words_of(pieces(translator, first)), words_of(pieces(translator, second)))
+
+    assert index("the bat is hungry.", "the bat is unbelievable.") == 3
+    assert index("the bat is hungry.", "the bat is hungry.") is None
+    assert index("the bat is hungry.", "the date is sweet.") is None
+    assert index("the bat.", "the bat is.") is None
+
+
+def test_hidden_positions_go_to_their_own_sentence_in_order(translator):
+    """A search that gives back what it may see."""
+
+    def search(source, options, hidden):
+        assert options.beam_size == 1
+        return SimpleNamespace(tokens=np.where(hidden, 0, source)[:, None])
+
+    seeing = SimpleNamespace(tokenizer=translator.tokenizer, config=translator.config, search=search)
+    lines = [SOURCES[0], "The bat.", SOURCES[2]]
+    first = words_of(pieces(translator, lines[0]))[0]
+    hidden = [first.positions, [], range(1, 40)]
+    found = translate_hiding(seeing, lines, hidden, DecodingOptions(batch_size=2))
+    assert found == [lines[0][3:], lines[1], text_of(translator, lines[2], [0])]
+
+
+def test_readings():
+    readings, senses = readings_of((SOURCES[0], SOURCES[1]), (REFERENCES[0], REFERENCES[1]))
+    assert senses == (0, 1)
+    assert [readings.of(text) for text in ("la rive", "les rives", "la banque", "une banque et une rive", "")] == [
+        0, None, 1, None, None,
+    ]  # fmt: skip
+    assert readings_of((SOURCES[1], SOURCES[0]), (REFERENCES[1], REFERENCES[0]))[1] == (1, 0)
+    assert readings_of(("A cat.", "A dog."), ("Un chat.", "Un chien.")) is None
+
+
+def test_an_evaluation_reports_flips(capsys):
+    found = Evaluation(
+        translations=("a", "b"), scores=score(["a", "b"], ["a", "b"]), checkpoint_step=3, beam_size=5, seconds=1.0,
+        contrast_pairs=1, contrast_right=1, flips=Flips(40, 30, 1),
+    )  # fmt: skip
+    written = found.as_json()
+    assert [written[f"contrast_{name}"] for name in ("hidden_pairs", "flipped", "flipped_control")] == [40, 30, 1]
+    show_evaluation("title", found, ["a", "b"], ["a", "b"])
+    shown = capsys.readouterr().out
+    assert "flipped by hiding the deciding word │ 30 of 40  (75.0%)" in shown
+    assert "flipped by hiding another word      │ 1 of 40  (2.5%)" in shown
