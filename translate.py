@@ -35,6 +35,8 @@ class TranslateCommand(DecodingOptions):
     """Translations to write for each line, at most beam_size; above 1 as line number, score and text, with tabs."""
     json_lines: bool = False
     """Write one JSON object for each line, with the source and every hypothesis's text and score."""
+    target_language: str | None = None
+    """Language to translate into, of a model trained with data.tag_target; by default its data.target_language."""
     devices: ComputeConfig = ComputeConfig()
 
 
@@ -80,7 +82,7 @@ def translate(argv: Sequence[str]) -> None:
         check_writable(options.output)
     select_platform(options.devices.platform)
     set_up_compilation()
-    translator = Translator.load(options.workdir, options.checkpoint, options.devices)
+    translator = Translator.load(options.workdir, options.checkpoint, options.devices, options.target_language)
     translator.check(options, options.num_hypotheses)
     at_a_terminal = not options.input and sys.stdin.isatty()
     todo = chunks(lines, 1 if at_a_terminal else CHUNK)

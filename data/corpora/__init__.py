@@ -14,8 +14,11 @@ _TEXT_FILES = tuple(f"{split}_{side}" for split in ("train", "validation", "test
 _OWN_OPTIONS: dict[str, tuple[str, ...]] = {"phrasebook": (), "multi30k": ("directory",), "text": _TEXT_FILES}
 
 
-def open_corpus(config: DataConfig) -> Corpus:
+def open_corpus(config: DataConfig, *, train_only: bool = False) -> Corpus:
     """Open the corpus config.name, prepared in the cache folder on first use.
+
+    Args:
+        train_only: its other splits are not wanted, so none is held out of the user's own files.
 
     Raises:
         UserError: there is no such corpus, an option does not belong to it, or its input is wrong.
@@ -30,7 +33,7 @@ def open_corpus(config: DataConfig) -> Corpus:
     if config.name == "text":
         from data.corpora.text import open_text
 
-        return open_text(config)
+        return open_text(config, train_only=train_only)
     from data.corpora.phrasebook_corpus import open_phrasebook
 
     return open_phrasebook(config)
