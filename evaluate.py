@@ -93,7 +93,8 @@ def evaluate_command(argv: Sequence[str]) -> None:
         check_writable(path)
     select_platform(options.devices.platform)
     set_up_compilation()
-    translator = Translator.load(options.workdir, options.checkpoint, options.devices)
+    target_language = options.data.target_language if options.data.tag_target else None
+    translator = Translator.load(options.workdir, options.checkpoint, options.devices, target_language)
     translator.check(options)
     sources, references = read_lines_to_score(options)
     title = str(options.source or f"{options.data.name}, {options.split}")

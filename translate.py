@@ -47,6 +47,8 @@ class TranslateCommand(DecodingOptions):
     """Where to write what the network looked at for one line of input: all weights (.json) or a map a head (.png)."""
     positions: Path | None = None
     """Where to draw the run's position encodings (.png) instead of translating."""
+    target_language: str | None = None
+    """Language to translate into, of a model trained with data.tag_target; by default its data.target_language."""
     devices: ComputeConfig = ComputeConfig()
 
 
@@ -152,7 +154,7 @@ def translate(argv: Sequence[str]) -> None:
         check_writable(path)
     select_platform(options.devices.platform)
     set_up_compilation()
-    translator = Translator.load(options.workdir, options.checkpoint, options.devices)
+    translator = Translator.load(options.workdir, options.checkpoint, options.devices, options.target_language)
     translator.check(options, options.num_hypotheses)
     if options.positions:
         draw_positions(translator, options.positions)

@@ -18,7 +18,7 @@ import tomli_w
 import tyro
 
 from configs.errors import UserError
-from configs.schema import Config, DataConfig, Section
+from configs.schema import Config, DataConfig, MixtureConfig, Section
 
 Command = TypeVar("Command", bound=Section)
 
@@ -39,7 +39,12 @@ CONFIG_NAME = "config.toml"
 # On resume these may differ from what the workdir was made with; of data.* the content must be the same all the same.
 CHANGEABLE = ("training.num_steps", "training.num_epochs", "training.log_every", "training.eval_every",
               "training.checkpoint_every", "devices.")  # fmt: skip
-DATA_PATHS = tuple(f"data.{name}" for name, field in DataConfig.model_fields.items() if field.annotation == Path | None)
+DATA_PATHS = tuple(
+    f"{prefix}.{name}"
+    for prefix, section in (("data", DataConfig), ("data.mixture.#", MixtureConfig))
+    for name, field in section.model_fields.items()
+    if field.annotation == Path | None
+)
 
 
 def read_config(path: Path) -> Config:
@@ -89,7 +94,9 @@ def with_absolute_paths(config: Config) -> Config:
         paths = {name: value.expanduser().absolute() for name, value in section if isinstance(value, Path)}
         return section.model_copy(update=paths)
 
-    return config.model_copy(update={"data": absolute(config.data), "tokenizer": absolute(config.tokenizer)})
+    mixture = tuple(absolute(entry) for entry in config.data.mixture)
+    data = absolute(config.data).model_copy(update={"mixture": mixture})
+    return config.model_copy(update={"data": data, "tokenizer": absolute(config.tokenizer)})
 
 
 def refused_differences(saved: Config, wanted: Config) -> list[str]:
@@ -98,7 +105,8 @@ def refused_differences(saved: Config, wanted: Config) -> list[str]:
     return [
         f"{name}: {old[name]} in the workdir, now {new[name]}"
         for name in old
-        if old[name] != new[name] and not name.startswith(CHANGEABLE) and name not in DATA_PATHS
+        if name in new and old[name] != new[name]
+        if not name.startswith(CHANGEABLE) and _unnumbered(name) not in DATA_PATHS
     ]
 
 
@@ -184,12 +192,18 @@ class _Parser(argparse.ArgumentParser):
 def _refuse_unknown(argument: str, command: type[Section]) -> NoReturn:
     if not argument.startswith("--"):
         raise UserError(f'unexpected argument "{argument}"; options look like --training.num-steps 1000')
-    name = argument[2:].split("=")[0].replace("-", "_")
-    raise UserError(f"unknown option {argument.split('=')[0]}{_nearest(name, command, '--')}")
+    option = argument.split("=")[0]
+    name = option[2:].replace("-", "_")
+    if "mixture" in name and _unnumbered(name) in _field_names(command):
+        raise UserError(
+            f"{option}: the config file has no such [[data.mixture]]; add it there (options only change entries)"
+        )
+    raise UserError(f"unknown option {option}{_nearest(name, command, '--')}")
 
 
 def _nearest(name: str, section: type[Section], prefix: str = "") -> str:
-    known = list(_field_names(section))
+    number = next(iter(re.findall(r"\.(\d+)\.", name)), "0")
+    known = [field.replace("#", number) for field in _field_names(section)]
     match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if not match:  # a field given without its section, or in another one
         match = [full for full in known if full.rsplit(".")[-1] == name.rsplit(".")[-1]][:1]
@@ -199,29 +213,35 @@ def _nearest(name: str, section: type[Section], prefix: str = "") -> str:
 
 
 def _field_names(section: type[Section]) -> Iterator[str]:
+    """All fields, with "#" for the number of an entry: data, data.name, ..., data.mixture, data.mixture.#.name, ..."""
     for name, field in section.model_fields.items():
+        yield name
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield name
             yield from (f"{name}.{inner}" for inner in _field_names(field.annotation))
-        else:
-            yield name
+        elif field.annotation == tuple[MixtureConfig, ...]:
+            yield from (f"{name}.#.{inner}" for inner in _field_names(MixtureConfig))
+
+
+def _unnumbered(name: str) -> str:
+    return re.sub(r"\.\d+\.", ".#.", name)
 
 
 def _tyro_sentence(end: SystemExit, printed: str) -> str:
     cause: BaseException | None = end
     while cause is not None:
         if isinstance(cause, pydantic.ValidationError):
-            return _sentence(cause)
+            entry = re.search(r"Error parsing (data\.mixture\.\d+):", printed)
+            return _sentence(cause, entry[1] if entry else None)
         cause = cause.__context__
     lines = [line.strip("│╭╰─╮╯ ") for line in printed.splitlines() if line.startswith("│")]
     text = " ".join(line for line in lines if line)
     return re.split(r" Argument helptext| For full helptext| ───", text)[0] or printed.strip() or "bad arguments"
 
 
-def _sentence(error: pydantic.ValidationError) -> str:
+def _sentence(error: pydantic.ValidationError, section: str | None = None) -> str:
     """The first of a validation's errors: field, what is wrong, the value given."""
     first = error.errors()[0]
-    section = _section_of(error.title)
+    section = section or _section_of(error.title)
     name = ".".join(filter(None, [section, *(str(part) for part in first["loc"])]))
     if first["type"] == "extra_forbidden":
         return f"unknown option {name}{_nearest(name, Config)}"
@@ -245,5 +265,8 @@ def _section_of(title: str) -> str:
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in tree.items():
+        if isinstance(value, list):  # of sections
+            flat[prefix + name] = f"{len(value)} entries"
+            value = {str(number): entry for number, entry in enumerate(value)}
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat

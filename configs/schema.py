@@ -14,10 +14,32 @@ PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
+Weight = Annotated[float, Field(ge=0.001, le=1000.0)]
+
+
 class Section(BaseModel):
     """A frozen table of options; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class MixtureConfig(Section):
+    """One more corpus to train on, an entry [[data.mixture]]: it adds training pairs and nothing else."""
+
+    name: str = "text"
+    """Corpus, as in [data]."""
+    source_language: str | None = None
+    """Language translated from; by default that of [data]."""
+    target_language: str | None = None
+    """Language translated into; by default that of [data]."""
+    directory: Path | None = None
+    """Like data.directory."""
+    train_source: Path | None = None
+    """Like data.train_source; nothing is held out of it."""
+    train_target: Path | None = None
+    """Like data.train_target."""
+    weight: Weight = 1.0
+    """Its part of the training pairs drawn, in proportion to data.weight and the weights of the other entries."""
 
 
 class DataConfig(Section):
@@ -49,6 +71,25 @@ class DataConfig(Section):
     """text: target lines, aligned with test_source."""
     row_length: Annotated[int, Field(ge=8)] = 128
     """Tokens of a packed row on each side; training pairs with a longer side are left out, counted and reported."""
+    tag_target: bool = False
+    """Put a piece such as <2fr>, for the corpus's target_language, before each source: one model, several languages."""
+    weight: Weight = 1.0
+    """Part of the training pairs that is drawn from this corpus, where there are others in mixture."""
+    mixture: tuple[MixtureConfig, ...] = ()
+    """More corpora to train on. Each is shuffled and repeated by itself, as often as the weights ask; an epoch is as
+    many pairs as all have together. The tokenizer is trained on all; validation and test are those of [data]."""
+
+    @model_validator(mode="after")
+    def _weight_needs_a_mixture(self) -> DataConfig:
+        if self.weight != 1.0 and not self.mixture:
+            raise ValueError(f"weight {self.weight} has no effect without a [[data.mixture]] to weigh it against")
+        return self
+
+    @property
+    def target_languages(self) -> list[str]:
+        """The languages that the model learns to translate into, each once, that of [data] first."""
+        others = [more.target_language or self.target_language for more in self.mixture]
+        return list(dict.fromkeys([self.target_language, *others]))
 
 
 class TokenizerConfig(Section):
@@ -68,6 +109,18 @@ class TokenizerConfig(Section):
     """Spell characters without a piece as bytes instead of <unk>; takes 256 pieces."""
     lowercase: bool = False
     """Fold case before splitting: translations come out in lower case."""
+    sampling_alpha: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
+    """Train on segmentations drawn anew in every epoch; 0 turns it off. unigram: by their probability to the power of
+    alpha, such as 0.2 (Kudo 2018); bpe: dropping merges with this probability, such as 0.1 (Provilkov et al. 2020)."""
+
+    @model_validator(mode="after")
+    def _sampling_is_a_probability_for_bpe(self) -> TokenizerConfig:
+        if self.kind == "bpe" and self.sampling_alpha >= 1:
+            raise ValueError(
+                f"sampling_alpha must be below 1 for bpe, where it is the probability to drop a merge, "
+                f"got {self.sampling_alpha}"
+            )
+        return self
 
 
 class ModelConfig(Section):

@@ -3,8 +3,8 @@
 Of a pair it keeps two digests of 8 bytes, and of the text only a few lines, so that a corpus of any size fits. Two
 different texts have the same digest once in some hundred thousand corpora of ten million pairs.
 
-A word is what stands between whitespace. A sentence's tokens include the </s> that ends it, as data.row_length and
-model.max_length count them; its pieces do not.
+A word is what stands between whitespace. A sentence's tokens include the </s> that ends it and the tag that a source
+may begin with, as data.row_length and model.max_length count them; its pieces do not.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import heapq
 import itertools
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import sentencepiece
 
-from data.corpora.corpus import Corpus, PairSource
+from data.corpora.corpus import Corpus
 from data.lines import chunks
 from data.tokenizer import Tokenizer
 
@@ -64,19 +64,16 @@ class Lengths:
 
 @dataclass(frozen=True)
 class SideFound:
-    """One side of a split. words, tokens: of each sentence; empty: sentences without a word; fallbacks: pieces that
-    are <unk>, or bytes where the tokenizer spells unknown characters as such (spells_bytes)."""
+    """One side of a split. words, tokens: of each sentence; pieces: tokens without tags and </s>; empty: sentences
+    without a word; fallbacks: pieces that are <unk>, or bytes where the tokenizer spells unknown characters as such
+    (spells_bytes)."""
 
     words: Lengths
     tokens: Lengths
+    pieces: int
     empty: int
     fallbacks: int
     spells_bytes: bool
-
-    @property
-    def pieces(self) -> int:
-        """Tokens without those that end a sentence."""
-        return self.tokens.total - self.tokens.sentences
 
 
 @dataclass(frozen=True)
@@ -104,11 +101,13 @@ class PairFound:
 class SplitFound:
     """One split.
 
-    longer: tokens of each pair's longer side. repeated_pairs, repeated_sources: those that an earlier line has word for
-    word. in_train, sources_in_train: pairs and sources that train has too; None for train itself. identical: pairs
-    whose target is their source. longest, most_lopsided: at most LISTED pairs, the worst first.
+    languages: of source and target. longer: tokens of each pair's longer side. repeated_pairs, repeated_sources: those
+    that an earlier line has word for word. in_train, sources_in_train: pairs and sources that are trained on too; None
+    for a train split itself. identical: pairs whose target is their source. longest, most_lopsided: at most LISTED
+    pairs, the worst first.
     """
 
+    languages: tuple[str, str]
     source: SideFound
     target: SideFound
     longer: Lengths
@@ -126,28 +125,47 @@ class SplitFound:
         return self.longer.sentences
 
 
-def inspect_corpus(
-    corpus: Corpus, tokenizer: Tokenizer, after_chunk: Callable[[int], None] = lambda pairs: None
+def inspect_corpora(
+    corpora: Mapping[str, Corpus], tokenizer: Tokenizer, after_chunk: Callable[[int], None] = lambda pairs: None
 ) -> dict[str, SplitFound]:
-    """Looks at every pair of every split; after_chunk is told now and then how many more are done."""
+    """Looks at every pair of every split of the first corpus, and of train of the others, which are trained on too.
+
+    Args:
+      corpora: by name; that of the first one is not used, its splits have their own.
+      tokenizer: with a source_tag where sources have one, whichever it is.
+      after_chunk: is told now and then how many more pairs are done.
+
+    Returns: what is in each split, those trained on first.
+    """
     found: dict[str, SplitFound] = {}
-    train: _Digests | None = None
-    for name in sorted(corpus.splits, key=lambda split: split != "train"):  # first train, which the others overlap with
-        found[name], digests = _inspect_split(corpus.splits[name], tokenizer, train, after_chunk)
-        train = train or digests
+    train = _Digests()
+    for name, corpus, split in splits_looked_at(corpora):
+        is_train = split == "train"
+        found[name], digests = _inspect_split(corpus, split, tokenizer, None if is_train else train, after_chunk)
+        if is_train:
+            train.extend(digests)
     return found
 
 
+def splits_looked_at(corpora: Mapping[str, Corpus]) -> list[tuple[str, Corpus, str]]:
+    """The splits of inspect_corpora in its order, each as the name it goes by, its corpus and its name in that."""
+    main, *others = corpora
+    own = sorted(corpora[main].splits, key=lambda split: split != "train")
+    more = [(name, corpora[name], "train") for name in others]
+    return [("train", corpora[main], "train"), *more, *((name, corpora[main], name) for name in own if name != "train")]
+
+
 def _inspect_split(
-    pairs: PairSource, tokenizer: Tokenizer, train: _Digests | None, after_chunk: Callable[[int], None]
+    corpus: Corpus, split: str, tokenizer: Tokenizer, train: _Digests | None, after_chunk: Callable[[int], None]
 ) -> tuple[SplitFound, _Digests]:
-    source, target = _Side(tokenizer.source), _Side(tokenizer.target)
+    source = _Side(tokenizer.source, control_tokens=1 if tokenizer.source_tag is None else 2)
+    target = _Side(tokenizer.target, control_tokens=1)
     longer: Counter[int] = Counter()
     identical = lopsided = 0
     longest: list[PairFound] = []
     most_lopsided: list[PairFound] = []
     digests = _Digests()
-    for chunk in chunks(pairs, CHUNK):
+    for chunk in chunks(corpus.splits[split], CHUNK):
         sources, targets = [pair.source for pair in chunk], [pair.target for pair in chunk]
         words, tokens = zip(source.add(sources), target.add(targets), strict=True)
         lines = range(len(digests.pairs) + 1, len(digests.pairs) + len(chunk) + 1)
@@ -162,6 +180,7 @@ def _inspect_split(
         digests.add(sources, targets)
         after_chunk(len(chunk))
     found = SplitFound(
+        languages=(corpus.source_language, corpus.target_language),
         source=source.found(),
         target=target.found(),
         longer=Lengths(longer),
@@ -180,29 +199,37 @@ def _inspect_split(
 class _Side:
     """The counts of one side of a split while it is read."""
 
-    def __init__(self, processor: sentencepiece.SentencePieceProcessor):
+    def __init__(self, processor: sentencepiece.SentencePieceProcessor, control_tokens: int):
         every_id = range(processor.get_piece_size())
         self._processor = processor
+        self._control_tokens = control_tokens
         self._spells_bytes = any(map(processor.is_byte, every_id))
         self._is_fallback = np.array([processor.is_unknown(i) or processor.is_byte(i) for i in every_id])
         self._words: Counter[int] = Counter()
         self._tokens: Counter[int] = Counter()
+        self._pieces = 0
         self._fallbacks = 0
 
     def add(self, lines: list[str]) -> tuple[list[int], list[int]]:
         """Counts the lines; returns the words and the tokens of each."""
         words = [len(line.split()) for line in lines]
         sentences = self._processor.encode(lines)
-        tokens = [len(ids) + 1 for ids in sentences]
+        tokens = [len(ids) + self._control_tokens for ids in sentences]
         pieces = np.fromiter(itertools.chain.from_iterable(sentences), np.int64)
         self._words.update(words)
         self._tokens.update(tokens)
+        self._pieces += len(pieces)
         self._fallbacks += int(self._is_fallback[pieces].sum())
         return words, tokens
 
     def found(self) -> SideFound:
         return SideFound(
-            Lengths(self._words), Lengths(self._tokens), self._words[0], self._fallbacks, self._spells_bytes
+            Lengths(self._words),
+            Lengths(self._tokens),
+            self._pieces,
+            self._words[0],
+            self._fallbacks,
+            self._spells_bytes,
         )
 
 
@@ -216,6 +243,10 @@ class _Digests:
     def add(self, sources: Sequence[str], targets: Sequence[str]) -> None:
         self.sources.extend(map(_digest, sources))
         self.pairs.extend(_digest(f"{source}\n{target}") for source, target in zip(sources, targets, strict=True))
+
+    def extend(self, others: _Digests) -> None:
+        self.sources.extend(others.sources)
+        self.pairs.extend(others.pairs)
 
 
 def _digest(text: str) -> int:

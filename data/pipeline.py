@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grain
@@ -10,12 +11,35 @@ import numpy as np
 
 from configs.special_ids import BOS_ID, PAD_ID
 from data.batch import Batch
+from data.subwords import SampledPairs
 from data.tokens import TokenizedPairs
 
 # Rows filled side by side. Measured on Multi30k with rows of 64: 16 bins leave 9%, 64 bins 8%, 256 bins 7% padding;
 # a restored iterator packs at most so many rows again.
 PACKING_BINS = 256
 PREFETCHED_BATCHES = 2
+SEED_STRIDE = 0x9E3779B1  # epoch e of a corpus is shuffled by seed + e: those of another one must be far away
+
+OneCorpus = TokenizedPairs | SampledPairs
+
+
+@dataclass(frozen=True)
+class MixedPairs:
+    """Training pairs of several corpora, drawn in turn so that each has its share, whatever its size.
+
+    Each corpus is shuffled and repeated by itself. Shares are proportional to the weights, which Grain rounds down to
+    whole percents of the smallest one.
+    """
+
+    corpora: Sequence[OneCorpus]
+    weights: Sequence[float]
+
+    def __len__(self) -> int:
+        """All pairs there are, which is the length of an epoch: of some pairs it has several, of others not all."""
+        return sum(map(len, self.corpora))
+
+
+TrainingPairs = OneCorpus | MixedPairs
 
 
 class TrainingBatches(Iterator[Batch]):
@@ -25,9 +49,9 @@ class TrainingBatches(Iterator[Batch]):
     from there on.
     """
 
-    def __init__(self, pairs: TokenizedPairs, rows: int, row_length: int, seed: int):
+    def __init__(self, pairs: TrainingPairs, rows: int, row_length: int, seed: int):
         """Args: pairs: those that fit into row_length on both sides, at least one."""
-        dataset = _packed_rows(pairs, row_length, seed, epochs=None).batch(rows, drop_remainder=True)
+        dataset = _packed_rows(_endless(pairs, seed), row_length, seed).batch(rows, drop_remainder=True)
         self._iterator = grain.experimental.ThreadPrefetchIterDataset(
             dataset, prefetch_buffer_size=PREFETCHED_BATCHES
         ).__iter__()
@@ -65,22 +89,30 @@ def _to_batch(packed: dict[str, np.ndarray]) -> Batch:
     )
 
 
-def rows_per_epoch(pairs: TokenizedPairs, row_length: int, seed: int) -> int:
+def rows_per_epoch(pairs: TrainingPairs, row_length: int, seed: int) -> int:
     """Rows that one pass over the pairs fills, counted by packing the first pass."""
-    return sum(1 for _ in _packed_rows(pairs, row_length, seed, epochs=1))
+    return sum(1 for _ in _packed_rows(_endless(pairs, seed)[: len(pairs)], row_length, seed))
 
 
-def _packed_rows(pairs: TokenizedPairs, row_length: int, seed: int, epochs: int | None) -> grain.IterDataset:
-    """Shuffled and packed rows, endlessly where epochs is None. Reading is cheap, so no threads of its own."""
-    dataset = (
-        grain.MapDataset.range(len(pairs))
-        .shuffle(seed=seed)
-        .repeat(epochs)
-        .map(lambda index: dict(zip(("source", "target"), pairs[index], strict=True)))
-        .to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
-    )
+def _endless(pairs: TrainingPairs, seed: int) -> grain.MapDataset:
+    """The ids of shuffled pairs, {"source": ..., "target": ...}, epoch after epoch."""
+    if isinstance(pairs, MixedPairs):
+        corpora = [
+            _endless(corpus, (seed + number * SEED_STRIDE) % 2**32) for number, corpus in enumerate(pairs.corpora)
+        ]
+        return grain.MapDataset.mix(corpora, pairs.weights)
+    dataset = grain.MapDataset.range(len(pairs))
+    if isinstance(pairs, SampledPairs):  # before the shuffle: numbers are then drawn by seed, epoch and pair
+        dataset = dataset.random_map(pairs.draw, seed=seed)
+    else:
+        dataset = dataset.map(pairs.__getitem__)
+    return dataset.shuffle(seed=seed).repeat().map(lambda pair: dict(zip(("source", "target"), pair, strict=True)))
+
+
+def _packed_rows(pairs: grain.MapDataset, row_length: int, seed: int) -> grain.IterDataset:
+    """Packed rows. Reading is cheap, so no threads of its own."""
     return grain.experimental.FirstFitPackIterDataset(
-        dataset,
+        pairs.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)),
         length_struct={"source": row_length, "target": row_length},
         num_packing_bins=PACKING_BINS,
         seed=seed,

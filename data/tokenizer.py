@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from data.corpora.corpus import Pair, PairSource
 
 TRAINING_PAIRS = 500_000  # more lines barely change the pieces and cost minutes and gigabytes
 TRAINING_THREADS = 4  # fixed: the unigram vocabulary depends on it
+TAG_START = "<2"
 # Decoded text is one line: a byte piece, or a piece of the corpus itself, can bring a line break.
 SPACE = "\u2581"  # how a piece shows the space before a word
 CONTROL_PIECES = ("<s>", "</s>")
@@ -28,10 +29,15 @@ LINE_BREAKS = str.maketrans({"\n": " ", "\r": " "})
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Two SentencePiece processors, the same one twice where the vocabulary is joint."""
+    """Two SentencePiece processors, the same one twice where the vocabulary is joint.
+
+    source_tag is the id of a piece such as <2fr> that is put before each source. It is a control piece, as <s> is: no
+    text gives it, and a typed "<2fr>" is five characters like others.
+    """
 
     source: sentencepiece.SentencePieceProcessor
     target: sentencepiece.SentencePieceProcessor
+    source_tag: int | None = None
 
     @property
     def source_vocab_size(self) -> int:
@@ -47,13 +53,26 @@ class Tokenizer:
         models = self.source.serialized_model_proto() + self.target.serialized_model_proto()
         return hashlib.sha256(models).hexdigest()
 
+    def with_source_tag(self, language: str) -> Tokenizer:
+        """The tokenizer that puts this target language's tag before each source.
+
+        Raises:
+          UserError: it has no such tag.
+        """
+        source_tag = self.source.piece_to_id(tag_of(language))
+        if not self.source.is_control(source_tag):
+            pieces = [self.source.id_to_piece(i) for i in range(self.source_vocab_size) if self.source.is_control(i)]
+            known = ", ".join(piece for piece in pieces if piece.startswith(TAG_START)) or "no tags"
+            raise UserError(f"the tokenizer has no tag {tag_of(language)} for a target language; it has {known}")
+        return replace(self, source_tag=source_tag)
+
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
-        """Ids of each line, ended by EOS_ID."""
-        return _encode(self.source, lines)
+        """Ids of each line: the source tag, where there is one and the line is not empty, tokens, EOS_ID."""
+        return [with_ends(ids, self.source_tag) for ids in _encode(self.source, lines)]
 
     def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, ended by EOS_ID."""
-        return _encode(self.target, lines)
+        return [with_ends(ids) for ids in _encode(self.target, lines)]
 
     def decode_target(self, sentences: Sequence[Sequence[int]]) -> list[str]:
         """Plain text of each list of ids, always a single line."""
@@ -98,7 +117,17 @@ def words_of(pieces: Sequence[str]) -> list[Word]:
 
 
 def _encode(processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str]) -> list[list[int]]:
-    return processor.encode(list(lines), add_eos=True) if lines else []
+    return processor.encode(list(lines)) if lines else []
+
+
+def with_ends(ids: Sequence[int], tag: int | None = None) -> list[int]:
+    """A line's ids with EOS_ID behind them and, where there are any, the tag before them."""
+    return [*ids, EOS_ID] if tag is None or not ids else [tag, *ids, EOS_ID]
+
+
+def tag_of(language: str) -> str:
+    """The piece that asks for a target language, such as <2fr> (Johnson et al. 2017)."""
+    return f"{TAG_START}{language}>"
 
 
 def model_paths(directory: Path, *, joint: bool) -> list[Path]:
@@ -155,19 +184,23 @@ def _parse(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
     return processor
 
 
-def train_tokenizer(pairs: PairSource, config: TokenizerConfig) -> list[bytes]:
+def train_tokenizer(pairs: PairSource, config: TokenizerConfig, target_languages: Sequence[str] = ()) -> list[bytes]:
     """Trains on (source, target) pairs: one serialized model if joint, else one for each side.
 
     Of a corpus above TRAINING_PAIRS, evenly spaced pairs are used. The same pairs always give the same bytes.
 
+    Args:
+      target_languages: those that get a tag in the model of the source side.
+
     Raises:
       UserError: the corpus cannot fill, or does not fit, the vocabulary.
     """
+    tags = [tag_of(language) for language in target_languages]
     if config.joint:
-        return [_train((line for pair in _spread(pairs) for line in pair), config, "")]
+        return [_train((line for pair in _spread(pairs) for line in pair), config, "", tags)]
     return [
-        _train((pair[side] for pair in _spread(pairs)), config, f"{('source', 'target')[side]} side: ")
-        for side in (0, 1)
+        _train((pair[0] for pair in _spread(pairs)), config, "source side: ", tags),
+        _train((pair[1] for pair in _spread(pairs)), config, "target side: ", []),
     ]
 
 
@@ -178,7 +211,7 @@ def _spread(pairs: PairSource) -> Iterator[Pair]:
     return (pairs[int(i * stride)] for i in range(TRAINING_PAIRS))
 
 
-def _train(lines: Iterable[str], config: TokenizerConfig, which: str) -> bytes:
+def _train(lines: Iterable[str], config: TokenizerConfig, which: str, tags: Sequence[str]) -> bytes:
     model = io.BytesIO()
     try:
         # In a thread of its own, so that Ctrl-C is heard meanwhile: on Multi30k it came through two seconds later. The
@@ -197,6 +230,7 @@ def _train(lines: Iterable[str], config: TokenizerConfig, which: str) -> bytes:
                 eos_id=EOS_ID,
                 bos_id=BOS_ID,
                 unk_id=UNK_ID,
+                control_symbols=list(tags),
                 num_threads=TRAINING_THREADS,
                 max_sentence_length=1 << 20,
                 minloglevel=2,

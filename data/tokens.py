@@ -31,12 +31,16 @@ class TokenizedPairs:
         return len(self._kept)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        pair = int(self._kept[index])
+        pair = self.position(index)
         source, target = (
             ids[(ends[pair - 1] if pair else 0) : ends[pair]].astype(np.int32)
             for ids, ends in zip(self._ids, self._ends, strict=True)
         )
         return source, target
+
+    def position(self, index: int) -> int:
+        """Which pair of the split a pair in view is."""
+        return int(self._kept[index])
 
     def no_longer_than(self, length: int) -> TokenizedPairs:
         """The pairs of which neither side has more than `length` tokens."""
@@ -52,7 +56,8 @@ def tokenize(pairs: PairSource, fingerprint: str, split: str, tokenizer: Tokeniz
       fingerprint: that of the corpus they belong to; with the split and the tokenizer it keys the cache.
       cache: the folder of prepared corpora.
     """
-    key = hashlib.sha256("\n".join([FORMAT, fingerprint, split, tokenizer.fingerprint]).encode()).hexdigest()
+    tag = [] if tokenizer.source_tag is None else [f"tag {tokenizer.source_tag}"]
+    key = hashlib.sha256("\n".join([FORMAT, fingerprint, split, tokenizer.fingerprint, *tag]).encode()).hexdigest()
     sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     dtypes = ["<u2" if size <= 1 << 16 else "<i4" for size in sizes]
     directory = storage.prepare(cache, "tokens", key, lambda path: _write(path, pairs, tokenizer, dtypes))

@@ -1,10 +1,12 @@
 """Config files and command lines: precedence, round trips, and one sentence for every mistake."""
 
+from pathlib import Path
+
 import pytest
 
 from configs.errors import UserError
 from configs.loading import read_config, refused_differences, to_toml, with_absolute_paths
-from configs.schema import Config, Section
+from configs.schema import Config, MixtureConfig, Section
 from train import resolve_config
 
 
@@ -32,6 +34,16 @@ def write(tmp_path, text):
         ("[data]\nrow_length = 512", ["data.row_length 512 exceeds model.max_length 256"]),
         ("[tokenizer]\njoint = false", ["tied_embeddings", "tokenizer.joint"]),
         ("[devices.mesh]\ndata = 0", ["devices.mesh", "got 0"]),
+        ("[data]\nweight = 2", ["data: weight 2.0 has no effect without a [[data.mixture]]"]),
+        ("[[data.mixture]]\nweight = 0", ["data.mixture.0.weight", "greater than or equal to 0.001", "got 0"]),
+        (
+            "[[data.mixture]]\n[[data.mixture]]\nwieght = 1",
+            ["unknown option data.mixture.1.wieght", "did you mean data.mixture.1.weight?"],
+        ),
+        ("[[data.mixture]]\ntest_source = 'x'", ["unknown option data.mixture.0.test_source"]),
+        ("[data]\nmixture = 3", ["data.mixture", "valid array"]),
+        ("[tokenizer]\nsampling_alpha = -0.1", ["tokenizer.sampling_alpha", "greater than or equal to 0", "got -0.1"]),
+        ("[tokenizer]\nkind = 'bpe'\nsampling_alpha = 1", ["sampling_alpha must be below 1 for bpe", "got 1.0"]),
         ("[data\nname = 3", ["not valid TOML", "line 1"]),
         (b"[data]\n# caf\xe9", ["line 2", "not valid UTF-8"]),
         ("a = " + "[" * 5000, ["not valid TOML", "nested"]),
@@ -69,11 +81,21 @@ def test_a_bad_config_file_gives_one_sentence(tmp_path, text, words):
         ("--workdir W --config C --model.num-heads 3", ["num_heads must divide embed_dim"]),
         ("--workdir W --config C --tokenizer.kind word", ["--tokenizer.kind", "'unigram', 'bpe'"]),
         ("--workdir W --config C --devices.mesh.data 0", ["devices.mesh", "got 0"]),
+        ("--workdir W --config C --data.mixture.0.weight 2", ["no such [[data.mixture]]", "add it there"]),
+        ("--workdir W --config M --data.mixture.1.weight 2", ["no such [[data.mixture]]", "add it there"]),
+        ("--workdir W --config M --data.mixture.0.weight -2", ["data.mixture.0.weight", "got -2"]),
+        ("--workdir W --config M --data.mixture.0.wait 2", ["unknown option", "did you mean --data.mixture.0.weight?"]),
+        ("--workdir W --config C --tokenizer.sampling-alpha 101", ["tokenizer.sampling_alpha", "equal to 100"]),
     ],
 )
 def test_a_bad_command_line_gives_one_sentence(tmp_path, arguments, words):
-    config = str(write(tmp_path, ""))
-    argv = [{"W": str(tmp_path / "w"), "C": config}.get(word, word) for word in arguments.split()]
+    (tmp_path / "m").mkdir()
+    names = {
+        "W": str(tmp_path / "w"),
+        "C": str(write(tmp_path, "")),
+        "M": str(write(tmp_path / "m", "[[data.mixture]]\nname = 'phrasebook'")),
+    }
+    argv = [names.get(word, word) for word in arguments.split()]
     with pytest.raises(UserError) as caught:
         resolve_config(argv)
     assert "\n" not in str(caught.value)
@@ -99,6 +121,47 @@ def test_a_written_config_reads_back_equal(tmp_path):
     assert read_config(write(tmp_path, to_toml(config))) == config
 
 
+MIXED = """
+[data]
+weight = 2.5
+[[data.mixture]]
+train_source = "a.en"
+train_target = "~/a.de"
+target_language = "de"
+[[data.mixture]]
+name = "phrasebook"
+weight = 4
+"""
+
+
+def test_a_mixture_is_read_made_absolute_and_written(tmp_path):
+    argv = ["--config", str(write(tmp_path, MIXED)), "--workdir", str(tmp_path / "w"), "--data.mixture.1.weight", "0.5"]
+    config, _ = resolve_config(argv)
+    assert (config.data.weight, [entry.weight for entry in config.data.mixture]) == (2.5, [1.0, 0.5])
+    assert [entry.name for entry in config.data.mixture] == ["text", "phrasebook"]
+    assert config.data.target_languages == ["fr", "de"]
+    assert config.data.mixture[0].train_source == Path.cwd() / "a.en"
+    assert config.data.mixture[0].train_target == Path.home() / "a.de"
+    assert read_config(write(tmp_path, to_toml(config))) == config
+    assert hash(config)
+
+
+def test_a_resumed_run_may_move_the_files_of_a_mixture_but_not_change_it(tmp_path):
+    saved = read_config(write(tmp_path, MIXED))
+    moved = MIXED.replace("a.en", "/b/c.en").replace("~/a", "/b/c")
+    assert refused_differences(saved, read_config(write(tmp_path, moved))) == []
+    other = MIXED.replace("weight = 4", "weight = 3").replace('"de"', '"es"').replace("2.5", "2")
+    assert refused_differences(saved, read_config(write(tmp_path, other))) == [
+        "data.weight: 2.5 in the workdir, now 2.0",
+        "data.mixture.0.target_language: de in the workdir, now es",
+        "data.mixture.1.weight: 4.0 in the workdir, now 3.0",
+    ]
+    fewer = read_config(write(tmp_path, MIXED.split("[[data.mixture]]\nname")[0]))
+    assert refused_differences(saved, fewer) == ["data.mixture: 2 entries in the workdir, now 1 entries"]
+    sampled = Config.model_validate({"tokenizer": {"sampling_alpha": 0.1}})
+    assert refused_differences(Config(), sampled) == ["tokenizer.sampling_alpha: 0.0 in the workdir, now 0.1"]
+
+
 def test_a_resumed_run_may_change_length_logging_devices_and_paths_but_nothing_else():
     saved = Config()
     allowed = {
@@ -120,6 +183,9 @@ def test_every_option_is_documented_and_has_a_default():
         for name, field in section.model_fields.items():
             if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
                 check(field.annotation)
+            elif name == "mixture":
+                assert field.description
+                check(MixtureConfig)
             else:
                 assert field.description, f"{section.__name__}.{name} has no docstring"
                 assert not field.is_required()

@@ -5,6 +5,7 @@ import random
 import signal
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import data.inspection
 from configs.loading import read_config, to_toml
 from configs.schema import TokenizerConfig
 from data.corpora.corpus import Corpus, Pair
-from data.inspection import inspect_corpus
+from data.inspection import inspect_corpora
 from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from tests.conftest import ROOT
 from tests.processes import start_command, wait_for
@@ -75,7 +76,7 @@ def statistics(lengths) -> tuple:
 
 def test_numbers_worked_by_hand(tokenizer):
     done = []
-    found = inspect_corpus(corpus_of(SPLITS), tokenizer, done.append)
+    found = inspect_corpora({"data": corpus_of(SPLITS)}, tokenizer, done.append)
     train, validation, test = found.values()
     assert list(found) == ["train", "validation", "test"]
     assert done == [6, 4, 2]
@@ -110,6 +111,18 @@ def test_numbers_worked_by_hand(tokenizer):
     assert test.most_lopsided == []
 
 
+def test_of_a_mixture_the_training_pairs_of_all_corpora_count_as_train(tokenizer):
+    """The test sentence "c" is trained on in the other corpus only; a tag is one more token of every source."""
+    more = Corpus("more", "en", "de", "", {"train": [Pair("c", "zz"), Pair("c", "")], "test": [Pair("b", "y")]})
+    tagged = replace(tokenizer, source_tag=2)
+    found = inspect_corpora({"data": corpus_of(SPLITS), "data.mixture.0": more}, tagged)
+    assert list(found) == ["train", "data.mixture.0", "validation", "test"]
+    assert found["data.mixture.0"].languages == ("en", "de")
+    assert [split.in_train for split in found.values()] == [None, None, 1, 1]
+    assert [split.sources_in_train for split in found.values()] == [None, None, 2, 1]
+    assert (found["train"].source.tokens.total, found["train"].source.pieces) == (56 + 6, 50)
+
+
 def test_with_byte_fallback_the_bytes_are_counted():
     """Two for é, three for €; one model for each side."""
     splits = {"train": SPLITS["train"], "validation": [("b é c", "€ y €"), ("a", "é z")]}
@@ -118,7 +131,7 @@ def test_with_byte_fallback_the_bytes_are_counted():
         train_tokenizer(corpus_of(splits).split("train"), config)
     size = int(str(error.value).split()[-1])
     models = train_tokenizer(corpus_of(splits).split("train"), config.model_copy(update={"vocab_size": size}))
-    found = inspect_corpus(corpus_of(splits), parse_tokenizers(models))
+    found = inspect_corpora({"data": corpus_of(splits)}, parse_tokenizers(models))
     assert found["train"].source.fallbacks == 0
     assert found["validation"].source.spells_bytes
     assert (found["validation"].source.fallbacks, found["validation"].target.fallbacks) == (2, 8)
@@ -133,7 +146,7 @@ def test_a_corpus_of_many_chunks_against_a_slow_reference(tokenizer, monkeypatch
         return " ".join(draw.choice(letters) for _ in range(draw.choice([0, 1, 1, 2, 3, 20])))
 
     splits = {name: [(line("abc"), line("axy")) for _ in range(n)] for name, n in (("test", 90), ("train", 200))}
-    found = inspect_corpus(corpus_of(splits), tokenizer)
+    found = inspect_corpora({"data": corpus_of(splits)}, tokenizer)
     assert list(found) == ["train", "test"]
     for name, pairs in splits.items():
         split = found[name]

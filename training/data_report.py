@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from configs.schema import Config
-from data.inspection import LOPSIDED, Lengths, PairFound, SideFound, SplitFound, inspect_corpus
+from data.inspection import LOPSIDED, Lengths, PairFound, SideFound, SplitFound, inspect_corpora, splits_looked_at
 from runtime.pictures import save_picture
 from runtime.terminal import print_table, progress_bar
 from runtime.workdir import Workdir, check_writable
@@ -39,17 +39,23 @@ def report_data(config: Config, workdir: Path | None) -> None:
         Workdir(workdir).check_creatable()
     if picture.parent.exists():
         check_writable(picture)
-    corpus, tokenizer, _ = open_with_tokenizer(config, workdir)
-    with progress_bar(sum(map(len, corpus.splits.values())), "pairs") as advance:
-        found = inspect_corpus(corpus, tokenizer, advance)
-    languages = (corpus.source_language, corpus.target_language)
-    title = f"{corpus.name}, {languages[0]} to {languages[1]}"
+    training, tokenizer, _ = open_with_tokenizer(config, workdir)
+    if config.data.tag_target:
+        tokenizer = tokenizer.with_source_tag(config.data.target_language)
+    corpora = {each.option: each.corpus for each in training}
+    with progress_bar(
+        sum(len(corpus.splits[split]) for _, corpus, split in splits_looked_at(corpora)), "pairs"
+    ) as advance:
+        found = inspect_corpora(corpora, tokenizer, advance)
+    title = "; ".join(
+        f"{corpus.name}, {corpus.source_language} to {corpus.target_language}" for corpus in corpora.values()
+    )
     picture.parent.mkdir(parents=True, exist_ok=True)
-    save_picture(_histograms(title, found, languages, config.data.row_length), picture)
+    save_picture(_histograms(title, found, config.data.row_length), picture)
     for table in (
         _pairs_table(title, found, config.data.row_length),
-        _lengths_table(found, languages),
-        _sides_table(found, languages, config.model.max_length),
+        _lengths_table(found),
+        _sides_table(found, config.model.max_length),
         _lines_table(found),
     ):
         print_table(table)
@@ -77,7 +83,7 @@ def _pairs_table(title: str, found: Mapping[str, SplitFound], row_length: int) -
     for name, split in found.items():
         counts = (
             split.repeated_pairs, split.repeated_sources, split.in_train, split.sources_in_train,
-            split.identical, split.lopsided, split.longer.above(row_length) if name == "train" else None,
+            split.identical, split.lopsided, split.longer.above(row_length) if split.in_train is None else None,
         )  # fmt: skip
         table.add_row(escape(name), f"{split.pairs:,}", *(_part(count, split.pairs) for count in counts))
     return table
@@ -89,7 +95,7 @@ def _part(count: int | None, whole: int) -> str:
     return f"{count:,} ({count / whole:.2%})" if count / whole >= 0.0001 else f"{count:,} (<0.01%)"
 
 
-def _lengths_table(found: Mapping[str, SplitFound], languages: tuple[str, str]) -> Table:
+def _lengths_table(found: Mapping[str, SplitFound]) -> Table:
     statistics = ("mean", "median", "99%", "longest")
     table = _table(
         "lengths of the sentences, in words and in tokens",
@@ -98,13 +104,13 @@ def _lengths_table(found: Mapping[str, SplitFound], languages: tuple[str, str]) 
         caption="words: what stands between whitespace; tokens: SentencePiece's and the </s> that ends a sentence\n"
         "99%: so many sentences are no longer",
     )  # fmt: skip
-    for name, side, found_side in _sides(found, languages):
+    for name, side, found_side in _sides(found):
         table.add_row(name, side, *_statistics(found_side.words), *_statistics(found_side.tokens))
     return table
 
 
-def _sides_table(found: Mapping[str, SplitFound], languages: tuple[str, str], max_length: int) -> Table:
-    spells_bytes = any(side.spells_bytes for _, _, side in _sides(found, languages))
+def _sides_table(found: Mapping[str, SplitFound], max_length: int) -> Table:
+    spells_bytes = any(side.spells_bytes for _, _, side in _sides(found))
     table = _table(
         "what the tokenizer makes of them",
         "split", "side", "tokens a word", "byte tokens" if spells_bytes else "<unk>", "empty",
@@ -113,7 +119,7 @@ def _sides_table(found: Mapping[str, SplitFound], languages: tuple[str, str], ma
         caption="tokens a word: without </s>; empty: sentences without a word\n"
         + ("byte tokens: those that spell unknown characters" if spells_bytes else "<unk>: tokens that are unknown"),
     )  # fmt: skip
-    for name, language, side in _sides(found, languages):
+    for name, language, side in _sides(found):
         table.add_row(
             name, language,
             f"{side.pieces / side.words.total:.2f}" if side.words.total else "",
@@ -123,11 +129,11 @@ def _sides_table(found: Mapping[str, SplitFound], languages: tuple[str, str], ma
     return table
 
 
-def _sides(found: Mapping[str, SplitFound], languages: tuple[str, str]) -> Iterator[tuple[str, str, SideFound]]:
+def _sides(found: Mapping[str, SplitFound]) -> Iterator[tuple[str, str, SideFound]]:
     """Name of the split, language, and what was found, one after the other."""
     for name, split in found.items():
-        yield escape(name), escape(languages[0]), split.source
-        yield escape(name), escape(languages[1]), split.target
+        yield escape(name), escape(split.languages[0]), split.source
+        yield escape(name), escape(split.languages[1]), split.target
 
 
 def _statistics(lengths: Lengths) -> list[str]:
@@ -162,7 +168,7 @@ def _beginning(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in shown)
 
 
-def _histograms(title: str, found: Mapping[str, SplitFound], languages: tuple[str, str], row_length: int) -> Figure:
+def _histograms(title: str, found: Mapping[str, SplitFound], row_length: int) -> Figure:
     """Words above, tokens below; source on the left, target on the right."""
     from matplotlib.figure import Figure
 
@@ -177,8 +183,9 @@ def _histograms(title: str, found: Mapping[str, SplitFound], languages: tuple[st
         reach = max(each.percentile(SHOWN_PERCENT) for side in lengths.values() for each in side.values())
         if unit == "tokens":
             reach = max(reach, row_length)
-        for axis, (side, by_split), language in zip(row, lengths.items(), languages, strict=True):
+        for number, (axis, (side, by_split)) in enumerate(zip(row, lengths.items(), strict=True)):
             _draw(axis, by_split, reach)
+            language = ", ".join(dict.fromkeys(split.languages[number] for split in found.values()))
             axis.set_title(f"{side} ({language}), {unit}")
             longest = max(each.longest for each in by_split.values())
             axis.set_xlabel(f"{unit} of a sentence (the longest: {longest:,})")

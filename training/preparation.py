@@ -12,31 +12,40 @@ from configs.cache import cache_directory
 from configs.errors import UserError
 from configs.loading import CONFIG_NAME
 from configs.schema import Config
-from data.corpora import open_corpus
-from data.corpora.corpus import Corpus, PairSource
-from data.pipeline import TrainingBatches, rows_per_epoch
-from data.tokenizer import Tokenizer, model_paths, parse_tokenizers, read_models, train_tokenizer
-from data.tokens import TokenizedPairs, tokenize
+from data.corpora.corpus import Corpus
+from data.corpora.storage import fingerprint
+from data.mixture import JoinedPairs, TrainingCorpus, open_training_corpora
+from data.pipeline import MixedPairs, OneCorpus, TrainingBatches, TrainingPairs, rows_per_epoch
+from data.subwords import SampledPairs
+from data.tokenizer import Tokenizer, model_paths, parse_tokenizers, read_models, tag_of, train_tokenizer
+from data.tokens import tokenize
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """corpus: as opened; tokenizer: and its serialized model or models; pairs: the tokenized training pairs that fit;
-    num_steps: the run's length in steps, also where the config gives it in epochs."""
+    """corpora: as opened, that of [data] first; tokenizer: and its serialized model or models; pairs: the tokenized
+    training pairs that fit; num_steps: the run's length in steps, also where the config gives it in epochs."""
 
     config: Config
-    corpus: Corpus
+    corpora: Sequence[TrainingCorpus]
     tokenizer: Tokenizer
     tokenizer_models: Sequence[bytes]
-    pairs: TokenizedPairs
+    pairs: TrainingPairs
     num_steps: int
+
+    @property
+    def corpus(self) -> Corpus:
+        """The one of [data], whose validation and test splits count."""
+        return self.corpora[0].corpus
 
     @property
     def fingerprints(self) -> dict[str, str]:
         """What a checkpoint's data position and parameters are bound to."""
-        return {"corpus": self.corpus.fingerprint, "tokenizer": self.tokenizer.fingerprint}
+        each = [training.corpus.fingerprint for training in self.corpora]
+        corpus = each[0] if len(each) == 1 else fingerprint("mixture", each)
+        return {"corpus": corpus, "tokenizer": self.tokenizer.fingerprint}
 
     def batches(self) -> TrainingBatches:
         """The training batches from their start."""
@@ -52,38 +61,90 @@ class Preparation:
 
 
 def prepare(config: Config, workdir: Path) -> Preparation:
-    """Opens the corpus, loads the workdir's tokenizer or trains one, and tokenizes the training split.
+    """Opens the corpora, loads the workdir's tokenizer or trains one, and tokenizes the training splits.
 
     Raises:
-      UserError: something in the corpus or the config cannot work.
+      UserError: something in a corpus or the config cannot work.
     """
-    corpus, tokenizer, models = open_with_tokenizer(config, workdir)
-    train, cache = corpus.split("train"), cache_directory(config.data.cache_directory)
-    everything = tokenize(train, corpus.fingerprint, "train", tokenizer, cache)
-    pairs = everything.no_longer_than(config.data.row_length)
-    left_out = len(everything) - len(pairs)
+    corpora, tokenizer, models = open_with_tokenizer(config, workdir)
+    tokenized = [_tokenized(config, training, corpora, tokenizer) for training in corpora]
+    pairs = tokenized[0] if len(tokenized) == 1 else MixedPairs(tokenized, [training.weight for training in corpora])
+    if isinstance(pairs, MixedPairs):
+        _log_shares(corpora, pairs)
+    tokenizer = _tagged(config, tokenizer, config.data.target_language)
+    return Preparation(config, corpora, tokenizer, models, pairs, _num_steps(config, pairs))
+
+
+def open_with_tokenizer(
+    config: Config, workdir: Path | None
+) -> tuple[list[TrainingCorpus], Tokenizer, Sequence[bytes]]:
+    """Opens the corpora; loads their tokenizer, the workdir's where it has one, or trains it. With the models of that.
+
+    Raises:
+      UserError: something in a corpus or the tokenizer's options cannot work.
+    """
+    corpora = open_training_corpora(config.data)
+    for training in corpora:
+        for note in training.corpus.notes:
+            log.info("%s%s", _title(training, corpora), note)
+    languages = config.data.target_languages
+    if len(languages) > 1 and not config.data.tag_target:
+        log.warning(
+            "nothing tells the model which of %s to translate into: see data.tag_target", " and ".join(languages)
+        )
+    paths = _tokenizer_files(config, workdir)
+    models = read_models(paths) if paths else _train_tokenizer(config, corpora)
+    tokenizer = parse_tokenizers(models, [str(path) for path in paths] or ("source", "target"))
+    if config.data.tag_target:
+        _check_tags(tokenizer, languages, paths)
+    return corpora, tokenizer, models
+
+
+def _check_tags(tokenizer: Tokenizer, languages: Sequence[str], paths: Sequence[Path]) -> None:
+    try:
+        for language in languages:
+            tokenizer.with_source_tag(language)
+    except UserError as error:
+        tags = ",".join(map(tag_of, languages))
+        raise UserError(f"{paths[0]}: {error}; train it with --control_symbols={tags}") from error
+
+
+def _tagged(config: Config, tokenizer: Tokenizer, language: str) -> Tokenizer:
+    return tokenizer.with_source_tag(language) if config.data.tag_target else tokenizer
+
+
+def _title(training: TrainingCorpus, corpora: Sequence[TrainingCorpus]) -> str:
+    """What a line of the log about one of several corpora begins with."""
+    return f"{training.option}, {training.corpus.name}: " if len(corpora) > 1 else ""
+
+
+def _tokenized(
+    config: Config, training: TrainingCorpus, corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer
+) -> OneCorpus:
+    """The training pairs of a corpus that fit into a row, to be drawn in other segmentations where that is wanted."""
+    corpus, longest, cache = training.corpus, config.data.row_length, cache_directory(config.data.cache_directory)
+    tokenizer = _tagged(config, tokenizer, corpus.target_language)
+    everything = tokenize(training.pairs, corpus.fingerprint, "train", tokenizer, cache)
+    pairs = everything.no_longer_than(longest)
+    title = _title(training, corpora)
     log.info(
-        "kept %s of %s pairs, %s longer than %d tokens",
-        f"{len(pairs):,}", f"{len(everything):,}", f"{left_out:,}", config.data.row_length,
+        "%skept %s of %s pairs, %s longer than %d tokens",
+        title, f"{len(pairs):,}", f"{len(everything):,}", f"{len(everything) - len(pairs):,}", longest,
     )  # fmt: skip
     if not len(pairs):
-        raise UserError(f"no training pair fits into data.row_length {config.data.row_length}; raise it")
-    return Preparation(config, corpus, tokenizer, models, pairs, _num_steps(config, pairs))
+        raise UserError(f"{title}no training pair fits into data.row_length {longest}; raise it")
+    alpha = config.tokenizer.sampling_alpha
+    return SampledPairs(pairs, training.pairs, tokenizer, alpha, longest) if alpha else pairs
 
 
-def open_with_tokenizer(config: Config, workdir: Path | None) -> tuple[Corpus, Tokenizer, Sequence[bytes]]:
-    """Opens the corpus; loads its tokenizer, the workdir's where it has one, or trains it. With the models of that.
-
-    Raises:
-      UserError: something in the corpus or the tokenizer's options cannot work.
-    """
-    corpus = open_corpus(config.data)
-    for note in corpus.notes:
-        log.info("%s", note)
-    paths = _tokenizer_files(config, workdir)
-    models = read_models(paths) if paths else _train_tokenizer(config, corpus.split("train"))
-    tokenizer = parse_tokenizers(models, [str(path) for path in paths] or ("source", "target"))
-    return corpus, tokenizer, models
+def _log_shares(corpora: Sequence[TrainingCorpus], pairs: MixedPairs) -> None:
+    total = sum(pairs.weights)
+    for training, own in zip(corpora, pairs.corpora, strict=True):
+        share = training.weight / total
+        log.info(
+            "%s%.1f%% of the training pairs drawn, each %.2f times an epoch",
+            _title(training, corpora), 100 * share, share * len(pairs) / len(own),
+        )  # fmt: skip
 
 
 def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
@@ -97,12 +158,13 @@ def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
     return [config.tokenizer.model_file] if config.tokenizer.model_file else []
 
 
-def _train_tokenizer(config: Config, train: PairSource) -> list[bytes]:
+def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[bytes]:
     log.info("training the tokenizer: %s, %d pieces", config.tokenizer.kind, config.tokenizer.vocab_size)
-    return train_tokenizer(train, config.tokenizer)
+    pairs = corpora[0].pairs if len(corpora) == 1 else JoinedPairs([training.pairs for training in corpora])
+    return train_tokenizer(pairs, config.tokenizer, config.data.target_languages if config.data.tag_target else ())
 
 
-def _num_steps(config: Config, pairs: TokenizedPairs) -> int:
+def _num_steps(config: Config, pairs: TrainingPairs) -> int:
     training = config.training
     if training.num_epochs is None:
         return training.num_steps

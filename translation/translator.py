@@ -19,7 +19,7 @@ from flax import nnx
 
 from configs.errors import UserError
 from configs.loading import read_workdir_config
-from configs.schema import ComputeConfig, DecodingOptions, ModelConfig
+from configs.schema import ComputeConfig, Config, DecodingOptions, ModelConfig
 from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.batch import cut, length_batches, pad_rows
 from data.tokenizer import Tokenizer, load_tokenizer, model_paths
@@ -68,15 +68,25 @@ class Translator:
     step: int = 0
 
     @classmethod
-    def load(cls, workdir: str | Path, checkpoint: str = "best", devices: ComputeConfig | None = None) -> Translator:
+    def load(
+        cls,
+        workdir: str | Path,
+        checkpoint: str = "best",
+        devices: ComputeConfig | None = None,
+        target_language: str | None = None,
+    ) -> Translator:
         """Loads a run's tokenizer and the parameters of a checkpoint: best, last or a step's number.
 
+        Args:
+          target_language: of a model trained with data.tag_target, the one to translate into instead of [data]'s.
+
         Raises:
-          UserError: the workdir, its tokenizer or the checkpoint is missing or damaged.
+          UserError: the workdir, its tokenizer or the checkpoint is missing or damaged, or has no such language.
         """
         files = Workdir(Path(workdir))
         config = read_workdir_config(files.path)
         tokenizer = load_tokenizer(model_paths(files.path, joint=config.tokenizer.joint))
+        tokenizer = _with_tag(tokenizer, config, target_language)
         sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
         graphdef, template = structure(config.model, *sizes, compute_dtype(devices or config.devices))
         placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -168,6 +178,18 @@ class Translator:
             )
             for beams, row in zip(tokens, scores, strict=True)
         ]
+
+
+def _with_tag(tokenizer: Tokenizer, config: Config, target_language: str | None) -> Tokenizer:
+    """The tokenizer that asks for a language, by default that of [data], where the model has learned to be asked."""
+    if config.data.tag_target:
+        return tokenizer.with_source_tag(target_language or config.data.target_language)
+    if target_language:
+        only = config.data.target_language
+        raise UserError(
+            f"the run has no tags (data.tag_target) to ask for {target_language}: it translates into {only}"
+        )
+    return tokenizer
 
 
 def _default_limit(source_length: Any) -> Any:

@@ -22,8 +22,11 @@ _OWN_OPTIONS: dict[str, tuple[str, ...]] = {
 _NAMES = tuple(name for name in _OWN_OPTIONS if name != _TFDS)
 
 
-def open_corpus(config: DataConfig) -> Corpus:
+def open_corpus(config: DataConfig, *, train_only: bool = False) -> Corpus:
     """Open the corpus config.name, prepared in the cache folder on first use.
+
+    Args:
+        train_only: its other splits are not wanted, so none is held out of train.
 
     Raises:
         UserError: there is no such corpus, an option does not belong to it, or its input is wrong.
@@ -38,14 +41,14 @@ def open_corpus(config: DataConfig) -> Corpus:
     if config.name == "text":
         from data.corpora.text import open_text
 
-        return open_text(config)
+        return open_text(config, train_only=train_only)
     if config.name == "phrasebook":
         from data.corpora.phrasebook_corpus import open_phrasebook
 
         return open_phrasebook(config)
     from data.corpora.tfds_corpus import open_tfds
 
-    return open_tfds(config)
+    return open_tfds(config, train_only=train_only)
 
 
 def _check_options(config: DataConfig) -> None:

@@ -29,13 +29,22 @@ class NoPairsError(Exception):
         self.reason = reason
 
 
-def write_splits(folder: Path, splits: Mapping[str, Callable[[], Iterable[Pair]]], notes: Sequence[str] = ()) -> None:
+def write_splits(
+    folder: Path,
+    splits: Mapping[str, Callable[[], Iterable[Pair]]],
+    notes: Sequence[str] = (),
+    *,
+    hold_out: bool = True,
+) -> None:
     """Write a corpus, train first, of what each split's function gives when it is called, and called again.
+
+    Args:
+        hold_out: whether a missing split is to be held out of train.
 
     Raises:
         NoPairsError: there is nothing to write for a split that is given.
     """
-    missing = [split for split in SPLITS if split not in splits]
+    missing = [split for split in SPLITS if split not in splits] if hold_out else []
     held_out = _choose_held_out(_train_hashes(splits["train"]()), missing) if missing else {}
     first = [split for split in SPLITS if split in splits or split in held_out.values()]
     writer = storage.CorpusWriter(folder, [*first, *(split for split in splits if split not in SPLITS)])

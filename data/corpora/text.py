@@ -38,8 +38,8 @@ class SplitFiles:
         return [self.source, self.target] if self.target else [self.source]
 
 
-def open_text(config: DataConfig) -> Corpus:
-    """Open the corpus in the files that the config names.
+def open_text(config: DataConfig, *, train_only: bool = False) -> Corpus:
+    """Open the corpus in the files that the config names; with train_only nothing is held out.
 
     Raises:
         UserError: a file is missing or wrong, or the cache folder cannot be written.
@@ -48,9 +48,9 @@ def open_text(config: DataConfig) -> Corpus:
     languages = (config.source_language, config.target_language)
     files = _files(config)
     digests = [(part.split, [(_kind(path), _sha256(path)) for path in part.paths]) for part in files]
-    key = storage.fingerprint("text", _FORMAT, languages, digests)
+    key = storage.fingerprint("text", _FORMAT, languages, digests, *(["train only"] if train_only else []))
     cache = cache_directory(config.cache_directory)
-    folder = storage.prepare(cache, "text", key, lambda partial: _write(partial, files, languages))
+    folder = storage.prepare(cache, "text", key, lambda partial: _write(partial, files, languages, train_only))
     splits, notes = storage.read_corpus(folder)
     return Corpus("text", *languages, key, splits, notes)
 
@@ -162,10 +162,11 @@ def _pair_of_json(line: str, languages: tuple[str, str]) -> Pair:
     return Pair(fields[keys[0]], fields[keys[1]])
 
 
-def _write(folder: Path, files: Sequence[SplitFiles], languages: tuple[str, str]) -> None:
+def _write(folder: Path, files: Sequence[SplitFiles], languages: tuple[str, str], train_only: bool) -> None:
     given = {part.split: part for part in files}
+    splits = {name: functools.partial(read_pairs, part, languages) for name, part in given.items()}
     try:
-        write_splits(folder, {name: functools.partial(read_pairs, part, languages) for name, part in given.items()})
+        write_splits(folder, splits, hold_out=not train_only)
     except NoPairsError as error:
         remedy = f"data.{error.split}_source has to name at least one pair"
         raise UserError(f"{given[error.split].source}: {error.reason}; {remedy}") from error

@@ -40,8 +40,11 @@ _FORMAT = 1  # raise it when what TFDS yields would be converted differently
 _ORDER_NOTE = "pairs are in the order of TensorFlow Datasets, which is not that of the published files"
 
 
-def open_tfds(config: DataConfig) -> Corpus:
+def open_tfds(config: DataConfig, *, train_only: bool = False) -> Corpus:
     """Open one direction of a corpus of TFDS, whose config is named behind a slash or follows from the languages.
+
+    Args:
+        train_only: nothing is held out of its train split.
 
     Raises:
         UserError: the corpus or its config does not exist, is no translation corpus or lacks the languages; there is no
@@ -67,12 +70,15 @@ def open_tfds(config: DataConfig) -> Corpus:
     builder = builder_in(downloads)
     name = "/".join(filter(None, [builder.name, chosen]))
     registered = sorted((url, info.checksum) for url, info in tfds_build.registered_files(builder).items())
-    key = storage.fingerprint("tfds", _FORMAT, tfds.__version__, name, str(builder.version), languages, registered)
+    only = ["train only"] if train_only else []
+    key = storage.fingerprint(
+        "tfds", _FORMAT, tfds.__version__, name, str(builder.version), languages, registered, *only
+    )
 
     def write(partial: Path) -> None:
         generated = partial / "tfds"
         _build(builder := builder_in(generated), name, partial, downloads, archives)
-        _convert(builder, name, languages, partial)
+        _convert(builder, name, languages, partial, hold_out=not train_only)
         shutil.rmtree(generated)
 
     folder = storage.prepare(cache, "tfds", key, write)
@@ -201,7 +207,9 @@ def _build(builder: tfds.core.DatasetBuilder, name: str, folder: Path, downloads
         raise UserError(f"{name} could not be prepared: {' '.join(str(error).split())}") from error
 
 
-def _convert(builder: tfds.core.DatasetBuilder, name: str, languages: tuple[str, str], folder: Path) -> None:
+def _convert(
+    builder: tfds.core.DatasetBuilder, name: str, languages: tuple[str, str], folder: Path, *, hold_out: bool
+) -> None:
     """Write what TFDS wrote as a prepared corpus.
 
     Raises:
@@ -213,7 +221,7 @@ def _convert(builder: tfds.core.DatasetBuilder, name: str, languages: tuple[str,
     order = sorted(found, key=lambda split: (*SPLITS, split).index(split))
     readers = {split: functools.partial(_read, builder, split, languages) for split in order}
     try:
-        write_splits(folder, readers, [_ORDER_NOTE])
+        write_splits(folder, readers, [_ORDER_NOTE], hold_out=hold_out)
     except NoPairsError as error:
         raise UserError(f"data.name: {name}, {error.split}: {error.reason}") from error
 

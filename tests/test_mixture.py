@@ -1,0 +1,337 @@
+"""Several corpora at once: shares, order, resuming, target languages, and a killed run with all of it."""
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.errors import UserError
+from configs.schema import DataConfig, TokenizerConfig
+from configs.special_ids import EOS_ID
+from data.corpora.corpus import Pair
+from data.mixture import JoinedPairs, open_training_corpora
+from data.pipeline import PACKING_BINS, MixedPairs, TrainingBatches, rows_per_epoch
+from data.subwords import SampledPairs
+from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
+from data.tokens import TokenizedPairs, tokenize
+from runtime.checkpoint import saved_steps
+from tests.conftest import ROOT
+from tests.processes import digests, metrics, start, wait_for
+from tests.test_data import PAIRS
+from tests.toy import ENGLISH, write_corpus
+from train import resolve_config
+from training.preparation import prepare
+from translation.translator import Translator
+
+GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+
+
+def numbered(first: int, count: int) -> TokenizedPairs:
+    """Pairs of three tokens a side, of which the first two tell which pair it is."""
+    ids = np.concatenate([[number, number, EOS_ID] for number in range(first, first + count)])
+    ends = np.arange(3, 3 * count + 1, 3)
+    return TokenizedPairs([ids, ids], [ends, ends], np.arange(count))
+
+
+def numbers_in(batch) -> list[int]:
+    """The number of each pair, in the order of rows and segments."""
+    starts = (batch.target_positions == 0) & (batch.target_segments > 0)
+    assert (batch.source == batch.target_out).all()
+    return batch.target_out[starts].tolist()
+
+
+def drawn(pairs, batches: int, seed=3) -> list[int]:
+    """The numbers in so many batches of 1024 pairs: as many rows as are filled at a time, so the first pairs drawn."""
+    made = TrainingBatches(pairs, rows=PACKING_BINS, row_length=12, seed=seed)
+    found = [number for _ in range(batches) for number in numbers_in(next(made))]
+    made.close()
+    assert len(found) == batches * 1024
+    return found
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (3.0, 1.0, 0.5), (0.7, 0.2, 0.1)])
+def test_pairs_are_drawn_in_proportion_to_the_weights(weights):
+    """Whatever the sizes; of one corpus every pair comes as often as the next."""
+    numbers = (range(1000, 1500), range(2000, 2100), range(3000, 3200))
+    mixed = MixedPairs([numbered(own.start, len(own)) for own in numbers], weights)
+    assert len(mixed) == 800
+    found = Counter(drawn(mixed, batches=4))
+    for own, weight in zip(numbers, weights, strict=True):
+        counts = [found.pop(number) for number in own]
+        assert sum(counts) == pytest.approx(4096 * weight / sum(weights), abs=1.5)
+        assert max(counts) - min(counts) <= 1
+    assert not found
+
+
+def test_corpora_of_one_size_are_shuffled_differently():
+    """Or the same sentence in two languages would always come at the same time."""
+    found = drawn(MixedPairs([numbered(10_000, 4000), numbered(20_000, 4000)], (1.0, 1.0)), batches=1)
+    first, second = ({number % 10_000 for number in found if number // 10_000 == which} for which in (1, 2))
+    assert len(first) == len(second) == 512
+    assert len(first & second) < 100  # 66 by chance
+
+
+def test_the_first_corpus_of_a_mixture_comes_in_the_order_that_it_has_alone():
+    alone = numbered(10_000, 4000)
+    mixed = drawn(MixedPairs([alone, numbered(1000, 30)], (50.0, 1.0)), batches=1)
+    assert {number for number in mixed if number >= 10_000} < set(drawn(alone, batches=1))
+
+
+def test_an_epoch_of_a_mixture_is_as_many_pairs_as_there_are():
+    mixed = MixedPairs([numbered(1000, 500), numbered(2000, 20)], (1.0, 1.0))
+    assert rows_per_epoch(mixed, row_length=12, seed=3) == 520 / 4
+
+
+def test_joined_pairs_are_all_pairs_in_order():
+    parts = [PAIRS[:3], PAIRS[3:4], PAIRS[4:8]]
+    joined = JoinedPairs(parts)
+    assert len(joined) == 8
+    assert list(joined) == [joined[i] for i in range(8)] == PAIRS[:8]
+    with pytest.raises(IndexError):
+        joined[8]
+
+
+def sampled_mixture(folder: Path, kind: str) -> tuple[TrainingBatches, Tokenizer]:
+    """Batches of 120 and of 80 pairs, drawn 2 to 1 and in other segmentations."""
+    tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80, kind=kind)))
+    parts = []
+    for number, text in enumerate((PAIRS[:120], PAIRS[80:])):
+        pairs = tokenize(text, f"{kind} {number}", "train", tokenizer, folder)
+        parts.append(SampledPairs(pairs, text, tokenizer, 0.2, 40))
+    return TrainingBatches(MixedPairs(parts, (2.0, 1.0)), rows=4, row_length=40, seed=3), tokenizer
+
+
+def digest(batches: TrainingBatches) -> str:
+    """Of the next five."""
+    found = hashlib.sha256(b"".join(array.tobytes() for _ in range(5) for array in next(batches))).hexdigest()
+    batches.close()
+    return found
+
+
+def restored(folder: Path, kind: str, state: str) -> str:
+    batches, _ = sampled_mixture(folder, kind)
+    batches.restore(json.loads(state))
+    return digest(batches)
+
+
+def test_sampled_and_mixed_batches_are_the_same_after_restoring_here_and_in_another_process(tmp_path):
+    states, expected = {}, []
+    for kind in ("unigram", "bpe"):
+        batches, _ = sampled_mixture(tmp_path, kind)
+        for _ in range(70):  # 256 rows are filled at a time: into the second filling
+            next(batches)
+        states[kind] = json.dumps(batches.state())
+        assert len(states[kind]) < 120
+        expected.append(digest(batches))
+    assert [restored(tmp_path, kind, state) for kind, state in states.items()] == expected
+    code = (
+        "import json, pathlib, sys; from tests.test_mixture import restored\n"
+        "for kind, state in json.loads(sys.argv[2]).items():\n"
+        "    print(restored(pathlib.Path(sys.argv[1]), kind, state))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), json.dumps(states)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == expected
+
+
+def test_every_epoch_draws_other_segmentations_of_the_same_sentences(tmp_path):
+    batches, tokenizer = sampled_mixture(tmp_path, "unigram")
+    segmentations: dict[str, set] = {}
+    for _ in range(100):
+        batch = next(batches)
+        for row in range(4):
+            for segment in range(1, batch.target_segments[row].max() + 1):
+                ids = tuple(batch.target_out[row][batch.target_segments[row] == segment].tolist())
+                segmentations.setdefault(tokenizer.decode_target([ids])[0], set()).add(ids)
+    batches.close()
+    assert segmentations.keys() == {pair.target for pair in PAIRS[:8]}
+    assert all(len(found) > 3 for found in segmentations.values())
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("name = 'tex'", 'data.mixture.1.name: unknown corpus "tex" (did you mean "text"?)'),
+        ("directory = 'x'", 'data.mixture.1.directory has no effect with data.mixture.1.name = "text"'),
+        ("train_source = 'a.en'", "set data.mixture.1.train_target too"),
+        ("", "set data.mixture.1.train_source and data.mixture.1.train_target"),
+        ("name = 'phrasebook'\ntarget_language = 'de'", "not from en to de"),
+    ],
+)
+def test_mistakes_in_an_entry_name_the_entry(toy, entry, words):
+    data = tomllib.loads(toy.read_text(encoding="utf-8"))["data"]
+    config = DataConfig(**data | {"mixture": [*data["mixture"], tomllib.loads(entry)]})
+    with pytest.raises(UserError) as caught:
+        open_training_corpora(config)
+    assert words in str(caught.value)
+
+
+MIXTURE = """
+[tokenizer]
+vocab_size = 62
+sampling_alpha = 0.3
+
+[data]
+tag_target = true
+weight = 2
+
+[[data.mixture]]
+train_source = "{folder}/more.en"
+train_target = "{folder}/more.de"
+target_language = "de"
+"""
+
+
+def write_mixture(folder: Path) -> Path:
+    """The toy corpus, and 300 pairs of English and German numbers, not reversed; returns the config's path."""
+    config = write_corpus(folder)
+    draw = np.random.default_rng(0)
+    sentences = [draw.integers(10, size=draw.integers(1, 6)) for _ in range(300)]
+    for words, name, end in ((ENGLISH, "more.en", "."), (GERMAN, "more.de", ".")):
+        lines = [" ".join(words[n] for n in sentence) + end + "\n" for sentence in sentences]
+        (folder / name).write_text("".join(lines), encoding="utf-8")
+    ours = MIXTURE.format(folder=folder)
+    text = config.read_text(encoding="utf-8").replace("[tokenizer]\nvocab_size = 45\n", ours.split("[data]")[0])
+    data, entry = ours.split("[data]")[1].split("[[data.mixture]]")
+    text = text.replace("[data]\n", f"[data]\n{data}").replace("num_steps = 240", "num_steps = 200")
+    config.write_text(f"{text}\n[[data.mixture]]{entry}", encoding="utf-8")
+    return config
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> Path:
+    return write_mixture(tmp_path_factory.mktemp("mixture"))
+
+
+@pytest.fixture(scope="module")
+def trained(toy, run, tmp_path_factory):
+    """A workdir trained on a mixture with tags and sampling without interruption, and what the command printed."""
+    workdir = tmp_path_factory.mktemp("runs") / "mixed"
+    return workdir, run("train.py", "--config", toy, "--workdir", workdir)
+
+
+def test_training_tells_what_is_in_the_mixture(trained):
+    _, done = trained
+    assert done.returncode == 0, done.stderr
+    assert "data, text: kept 700 of 700 pairs, 0 longer than 32 tokens" in done.stderr
+    assert "data, text: 66.7% of the training pairs drawn, each 0.95 times an epoch" in done.stderr
+    assert "data.mixture.0, text: kept 300 of 300 pairs" in done.stderr  # nothing held out
+    assert "data.mixture.0, text: 33.3% of the training pairs drawn, each 1.11 times an epoch" in done.stderr
+    assert "held out" not in done.stderr
+
+
+def test_a_killed_run_with_mixture_and_sampling_goes_on_bit_for_bit(trained, toy, run, tmp_path):
+    process = start(toy, tmp_path / "w")
+    wait_for(process, lambda: 40 in saved_steps(tmp_path / "w" / "checkpoints"))
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.communicate()
+    done = run("train.py", "--config", toy, "--workdir", tmp_path / "w")
+    assert done.returncode == 0, done.stderr
+    assert "going on from step" in done.stderr
+    assert metrics(tmp_path / "w") == metrics(trained[0])
+    assert digests(tmp_path / "w") == digests(trained[0])
+
+
+def test_translations_are_in_the_language_that_is_asked_for(trained, run):
+    def words(*options, text="two four three.\n\none one.\n"):
+        done = run("translate.py", "--workdir", trained[0], *options, input=text)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split("\n")[1] == ""  # an empty line has no tag to translate
+        return set(done.stdout.replace(".", " ").split())
+
+    french, german = words(), words("--target-language", "de", text="<2fr> two four.\n\none.\n")
+    assert french & {"deux", "quatre", "trois", "un"}
+    assert german & {"zwei", "vier", "eins"}
+    assert not french & set(GERMAN)
+    assert "!" not in german
+    with pytest.raises(UserError, match="no tag <2es> for a target language; it has <2fr>, <2de>"):
+        Translator.load(trained[0], target_language="es")
+
+
+def test_evaluate_scores_the_test_split_of_data_and_any_of_the_languages(trained, toy, run, tmp_path):
+    source, target = tmp_path / "test.en", tmp_path / "test.de"
+    source.write_text("one two three four.\n" * 3, encoding="utf-8")
+    target.write_text("eins zwei drei vier.\n" * 3, encoding="utf-8")
+    german = ["--data.target-language", "de", "--data.test-source", source, "--data.test-target", target]
+    scores = {}
+    for name, options in (("fr", []), ("de", german)):
+        file = tmp_path / f"{name}.json"
+        done = run("evaluate.py", "--workdir", trained[0], "--json", file, "--output", tmp_path / name, *options)
+        assert done.returncode == 0, done.stderr
+        scores[name] = json.loads(file.read_text())
+    assert (scores["fr"]["sentences"], scores["de"]["sentences"]) == (37, 3)
+    assert scores["fr"]["chrf"] > 25
+    assert set((tmp_path / "de").read_text().replace(".", "").split()) <= set(GERMAN)
+
+
+def test_a_run_without_tags_is_asked_for_no_language(trained, tmp_path):
+    (tmp_path / "config.toml").write_text("[data]\ntarget_language = 'fr'")
+    (tmp_path / "tokenizer.model").write_bytes((trained[0] / "tokenizer.model").read_bytes())
+    with pytest.raises(UserError, match=r"no tags \(data.tag_target\) to ask for de: it translates into fr"):
+        Translator.load(tmp_path, target_language="de")
+
+
+def test_a_run_goes_on_with_the_same_mixture_only(trained, toy, run, tmp_path):
+    moved = write_mixture(tmp_path).parent
+    files = ["--data.mixture.0.train-source", moved / "more.en", "--data.mixture.0.train-target", moved / "more.de"]
+    same = run("train.py", "--workdir", trained[0], *files)
+    assert same.returncode == 0, same.stderr
+    assert "finished: 200 of 200 steps" in same.stdout
+    (moved / "more.de").write_text((moved / "more.de").read_text().replace("eins", "ein"))
+    changed = run("train.py", "--workdir", trained[0], "--training.num-steps", 300, *files)
+    assert changed.returncode == 2
+    assert "made with another corpus" in changed.stderr
+    with pytest.raises(UserError, match=r"data.mixture.0.weight: 1.0 in the workdir, now 2.0"):
+        resolve_config(["--workdir", str(trained[0]), "--data.mixture.0.weight", "2"])
+
+
+@pytest.mark.parametrize("alpha", ["0", "0.1"])
+def test_a_given_tokenizer_needs_the_tags(toy, tmp_path, alpha):
+    model = tmp_path / "m.model"
+    argv = ["--config", str(toy), "--workdir", str(tmp_path / "w"), "--tokenizer.model-file", str(model),
+            "--tokenizer.sampling-alpha", alpha]  # fmt: skip
+    config, workdir = resolve_config(argv)
+    model.write_bytes(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["fr"])[0])
+    with pytest.raises(UserError, match=r"no tag <2de> .* it has <2fr>; train it with --control_symbols=<2fr>,<2de>"):
+        prepare(config, workdir)
+    model.write_bytes(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["de", "fr"])[0])
+    assert prepare(config, workdir).tokenizer.source_tag == 5
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "bpe"}, {"joint": False}, {"byte_fallback": True, "vocab_size": 350}])
+def test_a_typed_tag_is_text(options):
+    (pairs, config) = (
+        [*PAIRS, Pair("<2fr> a tag", "<2fr> in the corpus")],
+        TokenizerConfig(**{"vocab_size": 60, **options}),
+    )
+    plain = parse_tokenizers(train_tokenizer(pairs, config, ["fr", "de"]))
+    tagged = plain.with_source_tag("fr")
+    tag = plain.source.piece_to_id("<2fr>")
+    assert tag in (4, 5)
+    lines = ["a dog", "<2fr> a dog", "", "   "]
+    ids = plain.encode_source(lines)
+    assert all(tag not in line for line in ids)
+    assert tagged.encode_source(lines) == [[tag, *ids[0]], [tag, *ids[1]], [EOS_ID], [EOS_ID]]
+    assert tagged.fingerprint == plain.fingerprint
+
+
+def test_several_languages_without_a_tag_are_warned_of(toy, tmp_path, caplog):
+    config, workdir = resolve_config(["--config", str(toy), "--workdir", str(tmp_path), "--data.tag-target", "False",
+        "--tokenizer.vocab-size", "60"])  # fmt: skip
+    prepare(config, workdir)
+    assert "nothing tells the model which of fr and de to translate into" in caplog.text
+
+
+def test_tokens_with_another_tag_are_never_served_from_the_old_copy(tmp_path):
+    tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["fr", "de"]))
+    ways = [tokenizer, tokenizer.with_source_tag("fr"), tokenizer.with_source_tag("de")]
+    firsts = [int(tokenize(PAIRS, "f", "train", way, tmp_path)[0][0][0]) for way in ways]
+    assert firsts == [tokenizer.encode_source([PAIRS[0].source])[0][0], 4, 5]
