@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from configs.command import main
 from configs.errors import UserError
-from configs.loading import parse, read_workdir_config, workdir_of
+from configs.loading import BareFlag, is_given, parse, read_workdir_config, workdir_of
 from configs.schema import ComputeConfig, DataConfig, DecodingOptions
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
 from runtime.workdir import check_writable
+
+if TYPE_CHECKING:
+    from translation.translator import Translator
+
+log = logging.getLogger(__name__)
 
 
 class EvaluateCommand(DecodingOptions):
@@ -27,13 +34,21 @@ class EvaluateCommand(DecodingOptions):
     split: str = "test"
     """Split of the run's corpus."""
     checkpoint: str = "best"
-    """Parameters to use: best (by validation BLEU), last, or the number of a step."""
+    """Parameters to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
+    N."""
+    ensemble: tuple[Path, ...] = ()
+    """More workdirs with the same tokenizer: the mean of all networks' probabilities decides."""
     source: Path | None = None
     """Score this text file's translations instead of a split; needs --reference. Plain or .gz, a sentence a line."""
     reference: Path | None = None
     """The right translations of --source, line by line."""
+    compare: Path | None = None
+    """Another system's translations of the same lines: tells whether the difference to them may be chance."""
+    score: BareFlag = False
+    """Translate nothing: write the log-probability of each reference as the translation of its source, a line each."""
     output: Path | None = None
-    """Where to write the translations, a line for each source line."""
+    """Where to write the translations, a line for each source line; beside hyps.txt go the sources and references in
+    the same order, as hyps.source.txt and hyps.reference.txt. With --score: where to write the log-probabilities."""
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
     """Where to write all scores as one JSON object."""
     data: DataConfig = DataConfig()
@@ -51,10 +66,23 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
     options = parse(EvaluateCommand, argv, default=default, description=DESCRIPTION)
     if (options.source is None) != (options.reference is None):
         raise UserError("--source and --reference go together: two files with the same number of lines")
-    files = [path.absolute() for path in (options.source, options.reference, options.output, options.json_file) if path]
-    if twice := next((path for path in files if files.count(path) > 1 and path != options.source), None):
+    if options.score:
+        meaningless = ["compare", *(name for name in DecodingOptions.model_fields if name != "batch_size")]
+        if given := next((name for name in meaningless if is_given(argv, name)), None):
+            raise UserError(f"--{given.replace('_', '-')} has no effect with --score, which translates nothing")
+    read = [path.absolute() for path in (options.source, options.reference, options.compare) if path]
+    written = [path.absolute() for path in [*output_files(options), options.json_file] if path]
+    if twice := next((path for path in written if path in read or written.count(path) > 1), None):
         raise UserError(f"{twice}: named for two things at once; --output and --json need files of their own")
     return options
+
+
+def output_files(options: EvaluateCommand) -> list[Path]:
+    """Where --output writes: translations, sources, references; with --score the one file."""
+    if not options.output or options.score:
+        return [options.output] if options.output else []
+    stem, ending = options.output.stem, options.output.suffix
+    return [options.output, *(options.output.with_name(f"{stem}.{what}{ending}") for what in ("source", "reference"))]
 
 
 def read_lines_to_score(options: EvaluateCommand) -> tuple[list[str], list[str]]:
@@ -77,6 +105,55 @@ def read_lines_to_score(options: EvaluateCommand) -> tuple[list[str], list[str]]
     return [pair.source for pair in pairs], [pair.target for pair in pairs]
 
 
+def read_baseline(options: EvaluateCommand, lines: int) -> list[str] | None:
+    """The translations to compare with, one for each of so many lines."""
+    if not options.compare:
+        return None
+    from data.lines import read_lines
+
+    baseline = list(read_lines(options.compare))
+    if len(baseline) != lines:
+        raise UserError(f"{options.compare} has {len(baseline):,} lines, but there are {lines:,} to translate")
+    return baseline
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """One line each, whatever the system's line ends are."""
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="")
+
+
+def score_references(translator: Translator, options: EvaluateCommand) -> None:
+    """Log-probabilities on stdout, or in --output; their sum in the log and in --json."""
+    from runtime.terminal import progress_bar
+
+    sources, references = read_lines_to_score(options)
+    try:
+        with progress_bar(len(sources), "sentences") as advance:
+            found = translator.score(sources, references, batch_size=options.batch_size, after_batch=advance)
+    except UserError as error:
+        raise UserError(f"{options.source or options.split}, {error}") from error
+    total, tokens = sum(each.log_probability for each in found), sum(each.tokens for each in found)
+    lines = [f"{each.log_probability:.4f}" for each in found]
+    if options.output:
+        write_lines(options.output, lines)
+    else:
+        print("\n".join(lines))
+    log.info(
+        "%s sentences, %s tokens: log-probability %.2f, %.4f a token, perplexity %.2f",
+        f"{len(found):,}", f"{tokens:,}", total, total / tokens, math.exp(-total / tokens),
+    )  # fmt: skip
+    if options.json_file:
+        totals = {
+            "log_probability": total,
+            "tokens": tokens,
+            "perplexity": math.exp(-total / tokens),
+            "sentences": len(found),
+            "checkpoint_step": translator.step,
+            "checkpoint": options.checkpoint,
+        }
+        options.json_file.write_text(json.dumps(totals, indent=1) + "\n", encoding="utf-8")
+
+
 def evaluate_command(argv: Sequence[str]) -> None:
     """Runs the command."""
     Interruption().install()
@@ -89,23 +166,35 @@ def evaluate_command(argv: Sequence[str]) -> None:
     from translation.report import show_evaluation
     from translation.translator import Translator
 
-    for path in filter(None, [options.output, options.json_file]):
+    for path in filter(None, [*output_files(options), options.json_file]):
         check_writable(path)
     select_platform(options.devices.platform)
     set_up_compilation()
     target_language = options.data.target_language if options.data.tag_target else None
-    translator = Translator.load(options.workdir, options.checkpoint, options.devices, target_language)
+    translator = Translator.load(
+        options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
+    )
+    if options.score:
+        score_references(translator, options)
+        return
     translator.check(options)
     sources, references = read_lines_to_score(options)
+    baseline = read_baseline(options, len(sources))
     title = str(options.source or f"{options.data.name}, {options.split}")
     with progress_bar(len(sources), "sentences") as advance:
         contrast = options.split == "contrast" and options.source is None
-        found = evaluate(translator, sources, references, options, contrast=contrast, after_batch=advance)
-    if options.output:
-        options.output.write_text("".join(line + "\n" for line in found.translations), encoding="utf-8", newline="")
+        found = evaluate(
+            translator, sources, references, options, contrast=contrast, baseline=baseline, after_batch=advance
+        )
+    for path, lines in zip(output_files(options), (found.translations, sources, references), strict=False):
+        write_lines(path, lines)
     if options.json_file:
-        options.json_file.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
-    show_evaluation(f"{options.workdir}: {title}", found, sources, references)
+        scores = found.as_json() | {"checkpoint": options.checkpoint}
+        if options.ensemble:
+            scores["networks"] = 1 + len(options.ensemble)
+        options.json_file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    workdirs = " + ".join(map(str, (options.workdir, *options.ensemble)))
+    show_evaluation(f"{workdirs}: {title}", found, sources, references)
 
 
 if __name__ == "__main__":

@@ -11,17 +11,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from configs.cache import cache_directory
 from configs.command import main
 from configs.errors import UserError
 from configs.loading import parse, read_workdir_config, workdir_of
 from configs.schema import ComputeConfig, DecodingOptions, PositiveInt
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
+from runtime.prompt import typed_lines
 from runtime.workdir import check_writable
 
 if TYPE_CHECKING:
+    from data.tokenizer import Tokenizer
     from translation.attention_maps import AttentionMaps
-    from translation.translator import Translator
+    from translation.translator import Translation, Translator
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +41,19 @@ class TranslateCommand(DecodingOptions):
     output: Path | None = None
     """Where the translations go, a line for each line; standard output by default."""
     checkpoint: str = "best"
-    """Parameters to use: best (by validation BLEU), last, or the number of a step."""
+    """Parameters to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
+    N."""
+    ensemble: tuple[Path, ...] = ()
+    """More workdirs with the same tokenizer: the mean of all networks' probabilities decides."""
+    prefix: str | None = None
+    """Text that every translation has to begin with."""
+    prefix_file: Path | None = None
+    """The same with a text of its own for each line of the input; an empty line for none."""
     num_hypotheses: PositiveInt = 1
-    """Translations to write for each line, at most beam_size; above 1 as line number, score and text, with tabs."""
+    """Translations to write for each line, at most beam_size but where they are drawn (temperature); above 1 as line
+    number, score and text, with tabs."""
     json_lines: bool = False
-    """Write one JSON object for each line, with the source and every hypothesis's text and score."""
+    """Write one JSON object for each line, with the source and every hypothesis's text and score, and all tokens."""
     attention: Path | None = None
     """Where to write what the network looked at for one line of input: all weights (.json) or a map a head (.png)."""
     positions: Path | None = None
@@ -60,8 +71,12 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
     workdir = workdir_of(argv, TranslateCommand, description=DESCRIPTION, flags=True)
     default = TranslateCommand(workdir=workdir, devices=read_workdir_config(workdir).devices.compute)
     options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION, flags=True)
-    if options.num_hypotheses > options.beam_size:
+    if options.num_hypotheses > options.beam_size and not options.temperature:
         raise UserError(f"--num-hypotheses {options.num_hypotheses} exceeds --beam-size {options.beam_size}")
+    if options.prefix is not None and options.prefix_file:
+        raise UserError("--prefix and --prefix-file exclude each other: one text for all lines, or one for each")
+    if options.ensemble and (options.attention or options.positions):
+        raise UserError("--attention and --positions show one network; leave out --ensemble")
     for name, path, endings in (
         ("attention", options.attention, (".json", ".png")),
         ("positions", options.positions, (".png",)),
@@ -70,8 +85,10 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
             raise UserError(f"--{name} {path}: the name must end in {' or '.join(endings)}")
     if options.positions and (options.input or options.output or options.attention):
         raise UserError("--positions translates nothing: leave out --input, --output and --attention")
-    if options.attention and options.output and options.attention.absolute() == options.output.absolute():
-        raise UserError(f"{options.output}: named for two things at once; --attention needs a file of its own")
+    read = [path.absolute() for path in (options.input, options.prefix_file) if path]
+    written = [path.absolute() for path in (options.output, options.attention) if path]
+    if twice := next((path for path in written if path in read or written.count(path) > 1), None):
+        raise UserError(f"{twice}: named for two things at once; what is written needs a file of its own")
     return options
 
 
@@ -104,7 +121,20 @@ def draw_positions(translator: Translator, path: Path) -> None:
     log.info("position encodings: %s", path)
 
 
-def open_input(options: TranslateCommand) -> Iterator[str]:
+def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
+    """The lines to translate, each with what its translation has to begin with."""
+    if not options.prefix_file:
+        return zip(open_lines(options), itertools.repeat(options.prefix or ""), strict=False)
+    from data.lines import read_lines
+
+    lines, prefixes = list(open_lines(options)), list(read_lines(options.prefix_file))
+    if len(lines) != len(prefixes):
+        there = f"{options.input or 'standard input'} has {len(lines):,}"
+        raise UserError(f"{options.prefix_file} has {len(prefixes):,} lines, but {there}; they must be aligned")
+    return zip(lines, prefixes, strict=True)
+
+
+def open_lines(options: TranslateCommand) -> Iterator[str]:
     """The lines to translate; just the one there must be where its attention is asked for."""
     from data.lines import decode_lines, read_lines
 
@@ -112,21 +142,24 @@ def open_input(options: TranslateCommand) -> Iterator[str]:
         lines = iter(list(read_lines(options.input)))  # a bad line is found before anything is written
     elif sys.stdin is None:
         raise UserError("standard input is closed; give the text with --input")
+    elif at_a_terminal(options) and sys.stdout.isatty():
+        lines = typed_lines("> ", cache_directory() / "translate_history")
     else:
         lines = decode_lines(sys.stdin.buffer, "standard input")
-    if not options.attention:
-        return lines
-    first = next(lines, "")
+    return _only_line(lines, options) if options.attention else lines
+
+
+def _only_line(lines: Iterator[str], options: TranslateCommand) -> Iterator[str]:
+    line = next(lines, "")
     if not at_a_terminal(options) and next(lines, None) is not None:
-        raise UserError(
-            f"{options.input or 'standard input'}: --attention shows one sentence, and there is another line"
-        )
-    return iter([first])
+        name = options.input or "standard input"
+        raise UserError(f"{name}: --attention shows one sentence, and there is another line")
+    return iter([line])
 
 
 def at_a_terminal(options: TranslateCommand) -> bool:
     """Whether somebody types the lines and waits for each translation."""
-    return not options.input and not options.positions and sys.stdin.isatty()
+    return not (options.input or options.positions or options.prefix_file) and sys.stdin.isatty()
 
 
 def translate(argv: Sequence[str]) -> None:
@@ -138,41 +171,57 @@ def translate(argv: Sequence[str]) -> None:
     from runtime.compilation import set_up_compilation
     from runtime.devices import select_platform
     from translation.attention_maps import attention_maps, source_tokens
-    from translation.translator import Translation, Translator
+    from translation.translator import Translator
 
-    def written(number: int, found: Translation) -> Iterator[str]:
-        if options.json_lines:
-            hypotheses = [{"text": hypothesis.text, "score": hypothesis.score} for hypothesis in found.hypotheses]
-            yield json.dumps({"source": found.source, "hypotheses": hypotheses}, ensure_ascii=False)
-        elif options.num_hypotheses > 1:
-            yield from (f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in found.hypotheses)
-        else:
-            yield found.text
-
-    lines = iter(()) if options.positions else open_input(options)
+    pairs = iter(()) if options.positions else open_input(options)
     for path in filter(None, [options.output, options.attention, options.positions]):
         check_writable(path)
     select_platform(options.devices.platform)
     set_up_compilation()
-    translator = Translator.load(options.workdir, options.checkpoint, options.devices, options.target_language)
+    translator = Translator.load(
+        options.workdir, options.checkpoint, options.devices, options.target_language, options.ensemble
+    )
     translator.check(options, options.num_hypotheses)
     if options.positions:
         draw_positions(translator, options.positions)
         return
-    todo = chunks(lines, 1 if at_a_terminal(options) else CHUNK)
+    todo = chunks(pairs, 1 if at_a_terminal(options) else CHUNK)
     first = next(todo, [])  # a mistake in the first lines leaves an old output as it was
     if options.attention:
-        source_tokens(translator, first[0])  # so does a line that no map can show
+        source_tokens(translator, first[0][0])  # so does a line that no map can show
     done = 0
     with open(options.output or os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n") as out:
         for chunk in itertools.chain([first], todo):
-            found = translator.translate(chunk, options, num_hypotheses=options.num_hypotheses, first_line=done + 1)
+            found = translator.translate(
+                [line for line, _ in chunk], options, num_hypotheses=options.num_hypotheses,
+                prefixes=[prefix for _, prefix in chunk], first_line=done + 1,
+            )  # fmt: skip
             for number, translation in enumerate(found, done + 1):
-                out.writelines(text + "\n" for text in written(number, translation))
+                out.writelines(text + "\n" for text in written(number, translation, translator.tokenizer, options))
             done += len(found)
             out.flush()
             if options.attention:
                 write_attention(attention_maps(translator, found[0]), options.attention)
+
+
+def written(number: int, found: Translation, tokenizer: Tokenizer, options: TranslateCommand) -> Iterator[str]:
+    """What is written for a line of the input: a line for each translation wanted, or one JSON object."""
+    if options.json_lines:
+        (source,) = tokenizer.encode_source([found.source])
+        hypotheses = [
+            {
+                "text": hypothesis.text,
+                "score": hypothesis.score,
+                "tokens": tokenizer.target_pieces(hypothesis.tokens),
+            }
+            for hypothesis in found.hypotheses
+        ]
+        fields = {"source": found.source, "source_tokens": tokenizer.source_pieces(source), "hypotheses": hypotheses}
+        yield json.dumps(fields, ensure_ascii=False)
+    elif options.num_hypotheses > 1:
+        yield from (f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in found.hypotheses)
+    else:
+        yield found.text
 
 
 if __name__ == "__main__":

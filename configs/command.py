@@ -28,6 +28,7 @@ def main(command: Callable[[Sequence[str]], None]) -> int:
     logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[_StderrHandler()])
     for noisy in ("absl", "jax", "orbax", "grain", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # those are worth reading
     try:
         command(sys.argv[1:])
     except UserError as error:

@@ -9,7 +9,7 @@ import io
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -85,6 +85,18 @@ def read_workdir_config(workdir: Path) -> Config:
 def to_toml(config: Config) -> str:
     """The config, every option written out; options without a value are left out."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+
+
+def validated(section: type[Command], values: Mapping[str, Any]) -> Command:
+    """A section with these values.
+
+    Raises:
+      UserError: there is no such option, or a bad value, in one sentence.
+    """
+    try:
+        return section(**values)
+    except pydantic.ValidationError as error:
+        raise UserError(_sentence(error, root=section)) from error
 
 
 def with_absolute_paths(config: Config) -> Config:
@@ -238,13 +250,13 @@ def _tyro_sentence(end: SystemExit, printed: str) -> str:
     return re.split(r" Argument helptext| For full helptext| ───", text)[0] or printed.strip() or "bad arguments"
 
 
-def _sentence(error: pydantic.ValidationError, section: str | None = None) -> str:
-    """The first of a validation's errors: field, what is wrong, the value given."""
+def _sentence(error: pydantic.ValidationError, section: str | None = None, *, root: type[Section] = Config) -> str:
+    """The first of a validation's errors: field, what is wrong, the value given. root has the fields there are."""
     first = error.errors()[0]
     section = section or _section_of(error.title)
     name = ".".join(filter(None, [section, *(str(part) for part in first["loc"])]))
     if first["type"] == "extra_forbidden":
-        return f"unknown option {name}{_nearest(name, Config)}"
+        return f"unknown option {name}{_nearest(name, root)}"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return f"{name}: {message}" if name else message

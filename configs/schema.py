@@ -299,13 +299,39 @@ class Config(Section):
 
 
 class DecodingOptions(Section):
-    """How translations are searched for."""
+    """How translations are searched for, or drawn."""
 
     beam_size: PositiveInt = 5
-    """Hypotheses kept at each position; 1 is greedy search."""
+    """Hypotheses kept at each position; 1 is greedy search. Without effect where temperature is above 0."""
     length_penalty: NonNegativeFloat = 0.6
     """Alpha of the length penalty of Wu et al. (2016); 0 compares plain log-probabilities."""
+    temperature: NonNegativeFloat = 0.0
+    """Above 0, draw translations at random instead of searching: from the probabilities to the power of 1/temperature,
+    so that 1 draws from the model's own and less prefers the likely."""
+    top_k: PositiveInt | None = None
+    """With a temperature: draw each token from so many of the likeliest only."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """With a temperature: draw each token from the likeliest that together reach this probability; after top_k."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """With a temperature: another seed draws other translations, the same one the same again."""
+    min_decoding_length: PositiveInt = 1
+    """Shortest translation in tokens, its end token included."""
     max_decoding_length: PositiveInt | None = None
-    """Longest translation in tokens; by default ten more than twice the tokens of the source."""
+    """Longest translation in tokens, its end token included; by default ten more than twice the tokens of the source,
+    and a prefix comes on top."""
     batch_size: PositiveInt = 64
     """Sentences decoded together."""
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> DecodingOptions:
+        drawing = {"top_k": self.top_k, "top_p": self.top_p, "seed": self.seed or None}
+        given = [f"{name} {value}" for name, value in drawing.items() if value is not None]
+        if given and not self.temperature:
+            raise ValueError(
+                f"{given[0]} has no effect without a temperature above 0, which draws instead of searching"
+            )
+        if self.max_decoding_length and self.min_decoding_length > self.max_decoding_length:
+            raise ValueError(
+                f"min_decoding_length {self.min_decoding_length} exceeds max_decoding_length {self.max_decoding_length}"
+            )
+        return self

@@ -9,10 +9,12 @@ its own name. Hence the digests, and the rule that a folder without its commit m
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,25 +93,49 @@ def load_params(directory: Path, which: str, template: Any) -> tuple[int, Any, d
     """A checkpoint's step, parameters and record.
 
     Args:
-      which: "best" by validation BLEU (the newest, where no validation was made), "last", or a step's number. Instead
-        of a damaged best or last step the newest sound one is taken, and named in the log.
+      which: "best" by validation BLEU (the newest, where no validation was made), "last", a step's number, or
+        "average:N" for the mean of the newest N, whose newest step and record are returned. Instead of a damaged step
+        the next older sound one is taken, and named in the log; where a number was asked for, no other will do.
 
     Raises:
-      UserError: there is no such checkpoint, or it is damaged.
+      UserError: there is no such checkpoint, too few to average, or it is damaged.
     """
     steps = saved_steps(directory)
     there = ", ".join(map(str, steps)) or "none"
-    if which not in ("best", "last") and not which.isdecimal():
-        raise UserError(f'--checkpoint must be best, last or the number of a step, got "{which}" (there: {there})')
+    averaged = re.fullmatch(r"average:([1-9]\d*)", which)
+    if not averaged and which not in ("best", "last") and not which.isdecimal():
+        raise UserError(
+            f'--checkpoint must be best, last, the number of a step or average:N, got "{which}" (there: {there})'
+        )
     if not steps or (which.isdecimal() and int(which) not in steps):
         raise UserError(f"{directory}: no checkpoint{f' {which}' if steps else ''}; there: {there}")
-    for step in [int(which)] if which.isdecimal() else _candidates(directory, steps, which):
+    wanted = int(averaged[1]) if averaged else 1
+    candidates = [int(which)] if which.isdecimal() else _candidates(directory, steps, which)
+    found = list(itertools.islice(_sound(directory, candidates, template), wanted))
+    if not found:
+        raise UserError(f"{directory}: checkpoint {which} is damaged and cannot be used; there: {there}")
+    if len(found) < wanted:
+        raise UserError(
+            f"{directory}: {wanted} checkpoints to average, but {len(found)} that can be used (there: {there}); "
+            "training.keep_checkpoints says how many a run keeps"
+        )
+    step, params, record = found[0]
+    if averaged:
+        log.info("parameters averaged over the checkpoints %s", ", ".join(str(step) for step, _, _ in reversed(found)))
+        params = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]) / wanted, *(tree for _, tree, _ in found))
+    return step, params, record
+
+
+def _sound(directory: Path, steps: Sequence[int], template: Any) -> Iterator[tuple[int, Any, dict[str, Any]]]:
+    """Those of the steps that are sound, each with its parameters and record; the log tells of the others."""
+    for step in steps:
         try:
             record = read_record(directory, step)
-            return step, restore_item(directory, step, "params", template, record), record
+            params = restore_item(directory, step, "params", template, record)
         except UnsoundCheckpoint as error:
             log.warning("checkpoint %d is damaged and not used: %s", step, error)
-    raise UserError(f"{directory}: checkpoint {which} is damaged and cannot be used; there: {there}")
+            continue
+        yield step, params, record
 
 
 def _candidates(directory: Path, steps: Sequence[int], which: str) -> list[int]:

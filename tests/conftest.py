@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.toy import write_corpus
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -38,3 +40,16 @@ def multi30k() -> Path:
     if not (folder / "train.en.gz").exists():
         pytest.skip(f"Multi30k is not in {folder}; set LINGUA_MULTI30K")
     return folder
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory) -> Path:
+    """The config of the toy corpus."""
+    return write_corpus(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="session")
+def trained(toy, run, tmp_path_factory):
+    """A workdir trained without interruption, and what the command printed."""
+    workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    return workdir, run("train.py", "--config", toy, "--workdir", workdir)

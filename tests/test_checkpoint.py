@@ -140,12 +140,37 @@ def test_parameters_by_best_last_and_number(tmp_path):
         assert digests("", tree) == digests("", params(step))
 
 
+def test_the_newest_are_averaged(tmp_path, caplog):
+    caplog.set_level("INFO")
+    save(tmp_path, [10, 20, 30], best=10)
+    step, tree, record = load_params(tmp_path, "average:2", template(params(0)))
+    assert step == record["step"] == 30
+    for leaf, older, newer in zip(*map(jax.tree.leaves, (tree, params(20), params(30))), strict=True):
+        np.testing.assert_allclose(leaf, (np.asarray(older, float) + np.asarray(newer, float)) / 2)
+        assert leaf.dtype == older.dtype
+    assert "averaged over the checkpoints 20, 30" in caplog.text
+    assert digests("", load_params(tmp_path, "average:1", template(params(0)))[1]) == digests("", params(30))
+
+
+def test_too_few_to_average_is_refused_and_a_damaged_one_is_passed_over(tmp_path, caplog):
+    save(tmp_path, [10, 20, 30])
+    flip(largest_file(tmp_path / "20" / "params"))
+    _, tree, _ = load_params(tmp_path, "average:2", template(params(0)))
+    for leaf, older, newer in zip(*map(jax.tree.leaves, (tree, params(10), params(30))), strict=True):
+        np.testing.assert_allclose(leaf, (np.asarray(older, float) + np.asarray(newer, float)) / 2)
+    assert "checkpoint 20 is damaged" in caplog.text
+    with pytest.raises(UserError, match=r"3 checkpoints to average, but 2 that can be used .*keep_checkpoints"):
+        load_params(tmp_path, "average:3", template(params(0)))
+    with pytest.raises(UserError, match="average:N"):
+        load_params(tmp_path, "average:0", template(params(0)))
+
+
 def test_a_missing_step_names_those_there(tmp_path):
     save(tmp_path, [10, 20])
     shape = template(params(0))
     with pytest.raises(UserError, match="no checkpoint 15; there: 10, 20"):
         load_params(tmp_path, "15", shape)
-    with pytest.raises(UserError, match='best, last or the number of a step, got "newest"'):
+    with pytest.raises(UserError, match='the number of a step or average:N, got "newest"'):
         load_params(tmp_path, "newest", shape)
     with pytest.raises(UserError, match="no checkpoint; there: none"):
         load_params(tmp_path / "other", "best", shape)

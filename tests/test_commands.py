@@ -18,19 +18,6 @@ from tests.processes import digests, metrics, start, start_command, wait_for
 from tests.toy import write_corpus
 
 
-@pytest.fixture(scope="session")
-def toy(tmp_path_factory) -> Path:
-    """The config of the toy corpus."""
-    return write_corpus(tmp_path_factory.mktemp("toy"))
-
-
-@pytest.fixture(scope="session")
-def trained(toy, run, tmp_path_factory):
-    """A workdir trained without interruption, and what the command printed."""
-    workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    return workdir, run("train.py", "--config", toy, "--workdir", workdir)
-
-
 def test_training_learns_and_tells_what_it_reached(trained):
     workdir, done = trained
     assert done.returncode == 0, done.stderr
@@ -303,14 +290,6 @@ def test_translate_n_best(trained, run):
     found = json.loads(as_json.stdout)
     assert found["source"] == "one two."
     assert [f"{hypothesis['score']:.4f}" for hypothesis in found["hypotheses"]] == [row[1] for row in rows[:3]]
-
-
-def test_a_line_that_is_too_long_is_cut_and_said_so(trained, run):
-    done = run("translate.py", "--workdir", trained[0], input="one.\n" + "two " * 5000 + "\nthree.\n")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 3
-    assert "line 2 has" in done.stderr
-    assert "only the first 31 are translated" in done.stderr
 
 
 def test_a_copied_and_read_only_workdir_evaluates_and_translates(trained, run, tmp_path):

@@ -1,5 +1,6 @@
 """Greedy and beam search against exhaustive search over a tiny vocabulary."""
 
+import collections
 import itertools
 
 import jax
@@ -7,12 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from translation.search import IMPOSSIBLE, beam_search, greedy_search, length_penalty
+from translation.search import IMPOSSIBLE, Constraints, beam_search, greedy_search, length_penalty, sample
 
 END, START, LENGTH = 1, 2, 4
 WORDS = [2, 3, 4]  # the tokens that do not end a sentence; 0 is padding and impossible
 ALL = sum(len(WORDS) ** n for n in range(LENGTH))  # hypotheses of at most LENGTH tokens, the end token included
-SIZES = {"limits": jnp.full(3, LENGTH), "length": LENGTH, "start": START, "end": END}
+SIZES = {"length": LENGTH, "start": START, "end": END}
+
+
+def constraints(limits=(LENGTH,) * 3, minimums=1, prefixes=((),) * 3):
+    room = max(map(len, prefixes))
+    padded = [[*prefix, *[0] * (room - len(prefix))] for prefix in prefixes]
+    return Constraints(
+        jnp.array(limits), jnp.full(len(limits), minimums), jnp.array(padded, jnp.int32).reshape(len(limits), room)
+    )
+
+
+FREE = constraints()
 
 
 @pytest.fixture
@@ -46,7 +58,7 @@ def exhaustive(table, alpha):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 def test_a_beam_as_wide_as_the_space_is_exhaustive_search(tables, alpha):
-    found = beam_search(step_of(tables), (), beams=ALL, alpha=alpha, **SIZES)
+    found = beam_search(step_of(tables), (), beams=ALL, alpha=alpha, constraints=FREE, **SIZES)
     for sentence in range(3):
         expected = exhaustive(tables[sentence], alpha)
         np.testing.assert_allclose(found.scores[sentence], [score for score, _ in expected], atol=1e-4)
@@ -55,8 +67,8 @@ def test_a_beam_as_wide_as_the_space_is_exhaustive_search(tables, alpha):
 
 
 def test_one_beam_is_greedy_search(tables):
-    greedy = greedy_search(step_of(tables), (), alpha=0.6, **SIZES)
-    beam = beam_search(step_of(tables), (), beams=1, alpha=0.6, **SIZES)
+    greedy = greedy_search(step_of(tables), (), alpha=0.6, constraints=FREE, **SIZES)
+    beam = beam_search(step_of(tables), (), beams=1, alpha=0.6, constraints=FREE, **SIZES)
     np.testing.assert_array_equal(greedy.tokens, beam.tokens)
     np.testing.assert_allclose(greedy.scores, beam.scores, rtol=1e-6)
     for sentence in range(3):  # by a loop over argmax
@@ -68,18 +80,21 @@ def test_one_beam_is_greedy_search(tables):
 
 
 def test_a_beam_wider_than_the_space_has_no_more_hypotheses_than_there_are(tables):
-    found = beam_search(step_of(tables), (), beams=ALL + 7, alpha=0.0, **SIZES)
+    found = beam_search(step_of(tables), (), beams=ALL + 7, alpha=0.0, constraints=FREE, **SIZES)
     assert (np.asarray(found.scores) > IMPOSSIBLE / 2).sum(axis=1).tolist() == [ALL] * 3
 
 
 def test_wider_beams_never_score_worse_here(tables):
-    scores = [beam_search(step_of(tables), (), beams=k, alpha=0.0, **SIZES).scores[:, 0] for k in (1, 2, 5, ALL)]
+    scores = [
+        beam_search(step_of(tables), (), beams=k, alpha=0.0, constraints=FREE, **SIZES).scores[:, 0]
+        for k in (1, 2, 5, ALL)
+    ]
     assert all((after >= before - 1e-6).all() for before, after in itertools.pairwise(scores))
 
 
 @pytest.mark.parametrize("beams", [1, ALL])
 def test_each_sentence_has_its_own_limit(tables, beams):
-    sizes = SIZES | {"limits": jnp.array([2, 4, 3])}
+    sizes = SIZES | {"constraints": constraints([2, 4, 3])}
     found = beam_search(step_of(tables), (), beams=beams, alpha=0.6, **sizes)
     assert ((np.asarray(found.tokens) != 0).sum(axis=-1).max(axis=1) <= np.array([2, 4, 3])).all()
     for sentence, limit in enumerate((2, 4, 3)):
@@ -88,7 +103,7 @@ def test_each_sentence_has_its_own_limit(tables, beams):
             (),
             beams=beams,
             alpha=0.6,
-            **SIZES | {"limits": jnp.array([limit])},
+            **SIZES | {"constraints": constraints([limit], prefixes=((),))},
         )
         np.testing.assert_array_equal(alone.tokens[0], found.tokens[sentence])
         np.testing.assert_allclose(alone.scores[0], found.scores[sentence], rtol=1e-6)
@@ -110,7 +125,7 @@ def test_state_follows_its_beam(tables):
         jax.debug.callback(lambda i, t, h: seen.append((int(i), np.array(t), np.array(h))), index, tokens, history)
         return logits, history
 
-    beam_search(noting, jnp.zeros((3, 4, LENGTH), jnp.int32), beams=4, alpha=0.6, **SIZES)
+    beam_search(noting, jnp.zeros((3, 4, LENGTH), jnp.int32), beams=4, alpha=0.6, constraints=FREE, **SIZES)
     jax.effects_barrier()
     previous = {}
     for index, tokens, history in sorted(seen, key=lambda item: item[0]):
@@ -128,3 +143,127 @@ def test_length_penalty_by_hand():
     assert length_penalty(jnp.array(1.0), 0.6) == 1.0
     np.testing.assert_allclose(length_penalty(jnp.array(7.0), 1.0), 2.0)
     np.testing.assert_allclose(length_penalty(jnp.array(19.0), 0.5), 2.0)
+
+
+@pytest.mark.parametrize("minimum", [2, 3, LENGTH])
+def test_a_shortest_length_leaves_the_longer_hypotheses_as_they_were(tables, minimum):
+    found = beam_search(step_of(tables), (), beams=ALL, alpha=0.6, constraints=constraints(minimums=minimum), **SIZES)
+    greedy = greedy_search(step_of(tables), (), constraints=constraints(minimums=minimum), **SIZES)
+    for sentence in range(3):
+        expected = [each for each in exhaustive(tables[sentence], 0.6) if len(each[1]) >= minimum]
+        assert (np.asarray(found.scores[sentence]) > IMPOSSIBLE / 2).sum() == len(expected)
+        for tokens, score, (expected_score, words) in zip(
+            found.tokens[sentence], found.scores[sentence], expected, strict=False
+        ):
+            assert tokens.tolist() == words + [0] * (LENGTH - len(words))
+            np.testing.assert_allclose(score, expected_score, atol=1e-4)
+        assert np.count_nonzero(greedy.tokens[sentence]) >= minimum
+
+
+def test_a_prefix_leaves_the_hypotheses_that_begin_with_it_as_they_were(tables):
+    prefixes = ([3], [], [4, 2])
+    forced = constraints(prefixes=prefixes)
+    found = beam_search(step_of(tables), (), beams=ALL, alpha=0.6, constraints=forced, **SIZES)
+    greedy = greedy_search(step_of(tables), (), constraints=forced, **SIZES)
+    for sentence, prefix in enumerate(prefixes):
+        expected = [each for each in exhaustive(tables[sentence], 0.6) if each[1][: len(prefix)] == prefix]
+        assert (np.asarray(found.scores[sentence]) > IMPOSSIBLE / 2).sum() == len(expected)
+        for tokens, score, (expected_score, words) in zip(
+            found.tokens[sentence], found.scores[sentence], expected, strict=False
+        ):
+            assert tokens.tolist() == words + [0] * (LENGTH - len(words))
+            np.testing.assert_allclose(score, expected_score, atol=1e-4)
+        assert greedy.tokens[sentence, 0, : len(prefix)].tolist() == prefix
+
+
+def drawn(tables, count, *, temperature=1.0, top_k=None, top_p=None, seed=0, **more):
+    """So many samples of each sentence as {tokens: how often}, and their scores."""
+    keys = jax.random.split(jax.random.key(seed), (3, count))
+    found = sample(
+        step_of(tables), (), keys=keys, temperature=temperature, top_k=top_k, top_p=top_p,
+        **{"constraints": FREE} | more, **SIZES,
+    )  # fmt: skip
+    texts = [[tuple(token for token in row if token) for row in rows] for rows in found.tokens.tolist()]
+    return [collections.Counter(each) for each in texts], texts, found.scores
+
+
+def probabilities(table, temperature, keep):
+    """What is to be drawn, by hand: each hypothesis's probability where `keep` chooses the tokens of each position."""
+    found = {}
+    for _, tokens in exhaustive(table, 0.0):
+        last, probability = START, 1.0
+        for index, token in enumerate(tokens):
+            if index < LENGTH - 1:  # at the last position only the end is possible
+                weights = np.exp(np.asarray(table[index, last], np.float64) / temperature)
+                weights = keep(weights / weights.sum())
+                probability *= weights[token] / weights.sum()
+            last = token
+        found[tuple(tokens)] = probability
+    return found
+
+
+def keep_two(weights):
+    return np.where(weights >= np.sort(weights)[-2], weights, 0)
+
+
+def keep_most(weights):
+    """The likeliest that together reach 0.7."""
+    kept, total = np.zeros_like(weights), 0.0
+    for token in np.argsort(-weights):
+        if total >= 0.7:
+            break
+        kept[token] = weights[token]
+        total += weights[token]
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("temperature", "options", "keep"),
+    [
+        (1.0, {}, lambda weights: weights),
+        (2.5, {}, lambda weights: weights),
+        (0.5, {}, lambda weights: weights),
+        (2.0, {"top_k": 2}, keep_two),
+        (2.0, {"top_p": 0.7}, keep_most),
+        (2.0, {"top_k": 2, "top_p": 0.7}, lambda weights: keep_most(keep_two(weights) / keep_two(weights).sum())),
+        (2.0, {"top_k": 50, "top_p": 1.0}, lambda weights: weights),
+    ],
+)
+def test_samples_come_as_often_as_they_are_likely(tables, temperature, options, keep):
+    """Against the exact distribution over all hypotheses; 4,000 draws are within 4.5 deviations and 2 of it."""
+    count = 4000
+    counts, texts, scores = drawn(tables, count, temperature=temperature, **options)
+    for sentence in range(3):
+        exact = probabilities(tables[sentence], temperature, keep)
+        assert set(counts[sentence]) <= {tokens for tokens, probability in exact.items() if probability > 0}
+        for tokens, probability in exact.items():
+            deviation = np.sqrt(count * probability * (1 - probability))
+            assert abs(counts[sentence][tokens] - count * probability) <= 4.5 * deviation + 2
+        own = {tuple(tokens): score for score, tokens in exhaustive(tables[sentence], 0.0)}
+        np.testing.assert_allclose(scores[sentence], [own[tokens] for tokens in texts[sentence]], atol=1e-4)
+        assert (np.diff(scores[sentence]) <= 0).all()  # best first
+
+
+def test_what_is_drawn_depends_on_its_own_key_only(tables):
+    keys = jax.random.split(jax.random.key(5), (3, 2))
+    options = {"temperature": 1.5, "top_k": None, "top_p": None, **SIZES}
+    together = sample(step_of(tables), (), keys=keys, constraints=FREE, **options)
+    for sentence in range(3):
+        rows = {
+            tuple(np.asarray(sample(
+                step_of(tables[sentence : sentence + 1]), (), keys=keys[sentence : sentence + 1, k : k + 1],
+                constraints=constraints([LENGTH], prefixes=((),)), **options,
+            ).tokens)[0, 0].tolist())
+            for k in range(2)
+        }  # fmt: skip
+        assert rows == {tuple(row) for row in np.asarray(together.tokens[sentence]).tolist()}
+    assert drawn(tables, 6, seed=1)[1] != drawn(tables, 6, seed=2)[1]
+
+
+def test_samples_keep_prefix_and_lengths(tables):
+    forced = constraints([3, 4, 4], minimums=3, prefixes=([3], [4], [2, 2]))
+    counts, *_ = drawn(tables, 200, constraints=forced)
+    for sentence, prefix in enumerate(((3,), (4,), (2, 2))):
+        assert all(tokens[: len(prefix)] == prefix and 3 <= len(tokens) <= 4 for tokens in counts[sentence])
+        assert len(counts[sentence]) > 2
+    assert all(len(tokens) == 3 for tokens in counts[0])

@@ -1,5 +1,6 @@
 """The translator on a small random network: against an uncached loop, and indifferent to batches and padding."""
 
+import dataclasses
 import functools
 
 import jax
@@ -96,7 +97,147 @@ def test_the_decoding_length_is_kept(translator):
     assert (np.asarray(short.tokens) == EOS_ID).any(axis=-1).all()
 
 
+def test_keywords_are_decoding_options(translator):
+    expected = translator.translate(LINES[:2], DecodingOptions(beam_size=3, length_penalty=1.0))
+    assert translator.translate(LINES[:2], beam_size=3, length_penalty=1.0) == expected
+    with pytest.raises(UserError, match="unknown option beam_sizes; did you mean beam_size"):
+        translator.translate(LINES, beam_sizes=3)
+    with pytest.raises(UserError, match="beam_size: input should be greater than or equal to 1, got 0"):
+        translator.translate(LINES, beam_size=0)
+    with pytest.raises(UserError, match="seed 3 has no effect without a temperature"):
+        translator.translate(LINES, seed=3)
+    with pytest.raises(UserError, match="min_decoding_length 9 exceeds max_decoding_length 8"):
+        translator.translate(LINES, min_decoding_length=9, max_decoding_length=8)
+    with pytest.raises(TypeError, match="a list of lines"):
+        translator.translate("milk")
+
+
+def test_what_is_drawn_does_not_depend_on_batches_but_on_line_and_seed(translator):
+    options = {"temperature": 1.0, "num_hypotheses": 3}
+    together = translator.translate(LINES, **options)
+    apart = [translator.translate([line], first_line=n, **options)[0] for n, line in enumerate(LINES, 1)]
+    for other in (translator.translate(LINES, batch_size=2, **options), apart):
+        assert [found.text for found in other] == [found.text for found in together]
+    again = translator.translate(["milk"] * 4, temperature=1.0)
+    assert len({found.text for found in again}) == 4  # each line draws for itself
+    assert [found.text for found in translator.translate(["milk"] * 4, temperature=1.0, seed=1)] != [
+        found.text for found in again
+    ]
+    # ever less random: the likeliest token each time
+    greedy = [found.text for found in translator.translate(LINES, GREEDY)]
+    assert [found.text for found in translator.translate(LINES, temperature=1e-6)] == greedy
+    assert [found.text for found in translator.translate(LINES, temperature=9.0, top_k=1)] == greedy
+    assert [found.text for found in translator.translate(LINES, temperature=9.0, top_p=1e-9)] == greedy
+
+
+@pytest.mark.parametrize("options", [{"beam_size": 1}, {"beam_size": 3}, {"temperature": 1.0}])
+def test_translations_begin_with_their_prefix(translator, options):
+    prefixes = ["le chat", "", "où est", "", "la", "x"]
+    alone = translator.translate(LINES, **options)
+    found = translator.translate(LINES, prefixes=prefixes, **options)
+    for line, prefix, free, forced in zip(LINES, prefixes, alone, found, strict=True):
+        assert forced.text.startswith(prefix) or not line
+        assert prefix or forced.text == free.text
+    with pytest.raises(UserError, match="6 lines, but 1 prefixes"):
+        translator.translate(LINES, prefixes=["le"])
+    with pytest.raises(UserError, match='prefix "☃": the model has no token for one of its characters'):
+        translator.translate(["milk"], prefixes=["☃"])
+    with pytest.raises(UserError, match=r"line 7: its prefix has .* tokens, but a translation may have 4 with its end"):
+        translator.translate(["milk"], prefixes=["le chat est ici"], first_line=7, max_decoding_length=4)
+
+
+def test_lengths_are_between_the_bounds(translator, caplog):
+    for options in ({"beam_size": 1}, {"beam_size": 3}, {"temperature": 1.0}):
+        found = translator.translate(LINES, min_decoding_length=7, max_decoding_length=9, **options)
+        assert all(7 <= len(each.hypotheses[0].tokens) <= 9 for each, line in zip(found, LINES, strict=True) if line)
+    caplog.clear()
+    found = translator.translate(LINES, GREEDY, max_decoding_length=3, first_line=11)
+    cut_short = [11 + i for i, each in enumerate(found) if len(each.hypotheses[0].tokens) == 3]
+    assert len(cut_short) == 5
+    assert f"perhaps cut short: line {', '.join(map(str, cut_short))}\n" in caplog.text
+    caplog.clear()
+    translator.translate(LINES, GREEDY, max_decoding_length=3, first_line=None)
+    assert not caplog.text
+
+
+def test_a_line_that_is_too_long_is_translated_in_parts(translator, caplog):
+    """Each part's translation is that of the part alone; of several hypotheses the best go together."""
+    sentences = ["the old cat sleeps.", "where is it?", "a dog eats the fish."]
+    line = " ".join(sentences)
+    options = DecodingOptions(beam_size=3)
+    assert len(translator.tokenizer.encode_source([line])[0]) > 40
+    found = translator.translate(["milk", line], options, num_hypotheses=2, prefixes=["", "la"])[1]
+    assert "line 2 has" in caplog.text
+    assert "in 2 parts" in caplog.text
+    parts = [" ".join(sentences[:2]), sentences[2]]
+    alone = translator.translate(parts, options, num_hypotheses=2, prefixes=["la", ""])
+    for rank in range(2):
+        hypotheses = [each.hypotheses[rank] for each in alone]
+        assert found.hypotheses[rank].text == " ".join(each.text for each in hypotheses)
+        assert found.hypotheses[rank].score == pytest.approx(sum(each.score for each in hypotheses), rel=1e-4)
+        assert translator.tokenizer.decode_target([found.hypotheses[rank].tokens]) == [found.hypotheses[rank].text]
+    assert found.source == line
+
+
+def test_an_ensemble_averages_probabilities(translator):
+    """Greedy search by whole passes of both networks; its score; and two times the same network is that network."""
+    params = initial_params(translator.config, 60, 60, jax.random.key(9))
+    params["output_embedding"] *= 4.0
+    second = dataclasses.replace(translator, params=params)
+    ensemble = dataclasses.replace(translator, others=(second,))
+    (found,) = ensemble.translate(LINES[:1], GREEDY, length_penalty=0.0)
+    (source,) = translator.tokenizer.encode_source(LINES[:1])
+    tokens, score, limit = [BOS_ID], 0.0, min(40, 2 * len(source) + 10)
+    while tokens[-1] != EOS_ID:
+        probabilities = []
+        for each in (translator, second):
+            logits = whole_pass(each.params, pad_rows([source], 1, 40), pad_rows([tokens], 1, 40), each.graphdef)
+            weights = np.exp(np.array(logits[0, len(tokens) - 1], np.float64))
+            probabilities.append(weights / weights.sum())
+        mean = np.mean(probabilities, axis=0)
+        mean[[PAD_ID, BOS_ID, UNK_ID]] = 0
+        tokens.append(EOS_ID if len(tokens) == limit else int(mean.argmax()))
+        score += np.log(mean[tokens[-1]] / mean.sum())
+    assert found.hypotheses[0].tokens == tuple(tokens[1:])
+    assert found.hypotheses[0].score == pytest.approx(score, rel=1e-4)
+    assert found.text != translator.translate(LINES[:1], GREEDY)[0].text
+    twice = dataclasses.replace(translator, others=(translator,)).translate(LINES, beam_size=3)
+    assert [each.text for each in twice] == [each.text for each in translator.translate(LINES, beam_size=3)]
+
+
+def test_scores_of_given_translations(translator):
+    """Against whole passes, a sentence at a time; an ensemble's is that of the mean probability."""
+    sources, targets = LINES[:3], ["le chat", "", "où est ce chat ?"]
+    second = dataclasses.replace(translator, params=initial_params(translator.config, 60, 60, jax.random.key(9)))
+    both = dataclasses.replace(translator, others=(second,))
+    found = [each.score(sources, targets, batch_size=2) for each in (translator, second, both)]
+    for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        source_ids, target_ids = (
+            encode([text])[0]
+            for encode, text in (
+                (translator.tokenizer.encode_source, source),
+                (translator.tokenizer.encode_target, target),
+            )
+        )
+        rows = []
+        for each in (translator, second):
+            source_row, target_row = pad_rows([source_ids], 1, 40), pad_rows([[BOS_ID, *target_ids[:-1]]], 1, 40)
+            logits = whole_pass(each.params, source_row, target_row, each.graphdef)
+            rows.append(np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(target_ids)), target_ids])
+        expected = [rows[0].sum(), rows[1].sum(), np.log(np.exp(rows).mean(axis=0)).sum()]
+        np.testing.assert_allclose([each[i].log_probability for each in found], expected, rtol=1e-4)
+        assert [each[i].tokens for each in found] == [len(target_ids)] * 3
+    with pytest.raises(UserError, match=r"line 2 has .* tokens; the model can score at most 40"):
+        translator.score(["milk", "milk"], ["lait", "le chat " * 30])
+    with pytest.raises(UserError, match="1 sources, but 2 translations"):
+        translator.score(["milk"], ["lait", "lait"])
+
+
 def test_what_the_model_cannot_do_is_refused(translator):
+    with pytest.raises(UserError, match="min_decoding_length 41 exceeds the model's max_length 40"):
+        translator.translate(["milk"], min_decoding_length=41)
+    with pytest.raises(UserError, match="num_hypotheses must be at least 1"):
+        translator.translate(["milk"], num_hypotheses=0)
     with pytest.raises(UserError, match="num_hypotheses 3 exceeds beam_size 1"):
         translator.translate(["milk"], GREEDY, num_hypotheses=3)
     with pytest.raises(UserError, match="max_decoding_length 41 exceeds the model's max_length 40"):

@@ -58,7 +58,7 @@ def validate(
 def _mean_loss(
     translator: Translator, sources: list[str], references: list[str], after_batch: Callable[[int], None]
 ) -> float:
-    longest = translator.config.max_length
+    longest = translator.max_length
     source_ids = [cut(ids, longest) for ids in translator.tokenizer.encode_source(sources)]
     target_ids = [cut(ids, longest) for ids in translator.tokenizer.encode_target(references)]
     lengths = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)]

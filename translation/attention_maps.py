@@ -91,7 +91,7 @@ def source_tokens(translator: Translator, line: str) -> list[int]:
       UserError: there is nothing to look at, or more than one pass of the network can see.
     """
     (ids,) = translator.tokenizer.encode_source([line])
-    longest = translator.config.max_length
+    longest = translator.max_length
     if len(ids) < 2:
         raise UserError("an attention map needs a sentence, and the line is empty")
     if len(ids) > longest:
@@ -110,7 +110,7 @@ def attention_maps(translator: Translator, found: Translation) -> AttentionMaps:
     """
     source, written = source_tokens(translator, found.source), list(found.hypotheses[0].tokens)
     read = [BOS_ID, *written[:-1]]
-    longest = translator.config.max_length
+    longest = translator.max_length
     room = next(length for length in bucket_lengths(longest) if length >= max(len(source), len(read)))
     weights = _weights(
         translator.params, pad_rows([source], 1, room), pad_rows([read], 1, room), graphdef=translator.graphdef

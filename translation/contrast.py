@@ -96,7 +96,7 @@ def translate_hiding(
 ) -> list[str]:
     """Greedy translations of the lines, in order, where no layer may look at the given token positions of a line."""
     greedy = options.model_copy(update={"beam_size": 1})
-    longest = translator.config.max_length
+    longest = translator.max_length
     ids = [cut(line, longest) for line in translator.tokenizer.encode_source(lines)]
     found = [""] * len(lines)
     for group, length in length_batches([len(line) for line in ids], options.batch_size, longest):

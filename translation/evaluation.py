@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from configs.schema import DecodingOptions
 from translation.contrast import Flips, contrast_flips, contrast_pairs
-from translation.scores import Scores, score
+from translation.scores import Comparison, Scores, compare, score
 from translation.translator import Translator
 
 
@@ -19,20 +19,22 @@ class Evaluation:
     translations: tuple[str, ...]
     scores: Scores
     checkpoint_step: int
-    beam_size: int
+    decoding: DecodingOptions
     seconds: float
     contrast_pairs: int | None = None
     contrast_right: int | None = None
     flips: Flips | None = None
+    comparison: Comparison | None = None
 
     def as_json(self) -> dict[str, float | int | str]:
         """One flat object; what was not computed is left out."""
         numbers = {
             "checkpoint_step": self.checkpoint_step,
-            "beam_size": self.beam_size,
+            **self._how_decoded(),
             "seconds": self.seconds,
             "sentences_per_second": len(self.translations) / self.seconds,
         }
+        comparison = dataclasses.asdict(self.comparison) if self.comparison else {}
         contrast = {"contrast_pairs": self.contrast_pairs, "contrast_right": self.contrast_right}
         if self.flips:
             contrast |= {
@@ -40,7 +42,16 @@ class Evaluation:
                 "contrast_flipped": self.flips.flipped,
                 "contrast_flipped_control": self.flips.flipped_control,
             }
-        return dataclasses.asdict(self.scores) | numbers | {k: v for k, v in contrast.items() if v is not None}
+        contrast = {name: number for name, number in contrast.items() if number is not None}
+        return dataclasses.asdict(self.scores) | numbers | contrast | comparison
+
+    def _how_decoded(self) -> dict[str, float | int]:
+        names = ("temperature", "top_k", "top_p", "seed") if self.decoding.temperature else ("beam_size",)
+        return {name: getattr(self.decoding, name) for name in names if getattr(self.decoding, name) is not None}
+
+    def decoding_shown(self) -> str:
+        """How the translations were found, for people: beam 5, or temperature 0.8, top_p 0.9, seed 0."""
+        return ", ".join(f"{name.removesuffix('_size')} {value}" for name, value in self._how_decoded().items())
 
 
 def evaluate(
@@ -50,6 +61,7 @@ def evaluate(
     options: DecodingOptions,
     *,
     contrast: bool = False,
+    baseline: Sequence[str] | None = None,
     after_batch: Callable[[int], None] = lambda sentences: None,
 ) -> Evaluation:
     """Translates the sources and scores the translations.
@@ -57,6 +69,7 @@ def evaluate(
     Args:
       contrast: the lines are pairs that differ in the word that decides an ambiguous one; count those that are right,
         and those of them in which hiding that word turns a translation to the other reading.
+      baseline: another system's translations of the sources, to compare with.
     """
     started = time.monotonic()
     translations = [found.text for found in translator.translate(sources, options, after_batch=after_batch)]
@@ -67,11 +80,12 @@ def evaluate(
         translations=tuple(translations),
         scores=score(translations, references),
         checkpoint_step=translator.step,
-        beam_size=options.beam_size,
+        decoding=options,
         seconds=seconds,
         contrast_pairs=pairs,
         contrast_right=right,
         flips=flips,
+        comparison=compare(translations, baseline, references) if baseline is not None else None,
     )
 
 

@@ -21,6 +21,14 @@ def show_evaluation(title: str, found: Evaluation, sources: Sequence[str], refer
     table.add_row("BLEU", f"{scores.bleu:.2f}  (95%: {interval})", scores.bleu_signature)
     table.add_row("BLEU, lower case", f"{scores.bleu_lowercase:.2f}", scores.bleu_lowercase_signature)
     table.add_row("chrF", f"{scores.chrf:.2f}", scores.chrf_signature)
+    if found.comparison:
+        compared = found.comparison
+        for name, bleu, p_value in (
+            ("BLEU", compared.baseline_bleu, compared.bleu_p_value),
+            ("chrF", compared.baseline_chrf, compared.chrf_p_value),
+        ):
+            signature = compared.compare_signature if name == "BLEU" else ""
+            table.add_row(f"{name} of the other", f"{bleu:.2f}  (difference by chance: p = {p_value:.4f})", signature)
     if found.contrast_pairs:
         share = found.contrast_right / found.contrast_pairs if found.contrast_right else 0.0
         table.add_row("contrast pairs right", f"{found.contrast_right} of {found.contrast_pairs}  ({share:.1%})", "")
@@ -33,7 +41,7 @@ def show_evaluation(title: str, found: Evaluation, sources: Sequence[str], refer
             table.add_row(f"flipped by hiding {hidden}", rate, "")
     pace = f"{scores.sentences / found.seconds:.1f} a second"
     table.add_row("sentences", f"{scores.sentences:,}", f"{found.seconds:.1f} s, {pace}")
-    table.add_row("checkpoint, beam", f"step {found.checkpoint_step:,}, {found.beam_size}", "")
+    table.add_row("checkpoint", f"step {found.checkpoint_step:,}, {found.decoding_shown()}", "")
     print_table(table)
     for i in sample_indices(len(sources), SAMPLES):
         print(f"\nsource       {sources[i]}\nreference    {references[i]}\ntranslation  {found.translations[i]}")

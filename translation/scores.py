@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
 
 BOOTSTRAP_SAMPLES = 1000
 
@@ -48,4 +50,43 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
         chrf=chrf_score,
         chrf_signature=str(chrf.get_signature()),
         sentences=len(hypotheses),
+    )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """BLEU and chrF of translations and of a baseline's translations of the same lines, in percent.
+
+    The p-values are sacreBLEU's estimate of how often chance alone brings so large a difference (Koehn 2004).
+    """
+
+    bleu: float
+    baseline_bleu: float
+    bleu_p_value: float
+    chrf: float
+    baseline_chrf: float
+    chrf_p_value: float
+    compare_signature: str
+
+
+def compare(hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str]) -> Comparison:
+    """sacreBLEU's paired bootstrap test of hypotheses against a baseline's, line by line."""
+    test = PairedTest(
+        [("baseline", list(baseline)), ("system", list(hypotheses))],
+        {"BLEU": BLEU(), "chrF": CHRF()},
+        [list(references)],
+        test_type="bs",
+        n_samples=BOOTSTRAP_SAMPLES,
+    )
+    columns: Any  # of results, after a column of the systems' names
+    signatures, columns = test()
+    (bleu_baseline, bleu), (chrf_baseline, chrf) = columns["BLEU"], columns["chrF2"]
+    return Comparison(
+        bleu=bleu.score,
+        baseline_bleu=bleu_baseline.score,
+        bleu_p_value=bleu.p_value,
+        chrf=chrf.score,
+        baseline_chrf=chrf_baseline.score,
+        chrf_p_value=chrf.p_value,
+        compare_signature=str(signatures["BLEU"]),
     )

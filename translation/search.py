@@ -1,7 +1,6 @@
-"""Greedy and beam search over any function that gives the next tokens' logits; knows no model.
+"""Greedy search, beam search and sampling over any function that gives the next tokens' logits; knows no model.
 
-B sentences, K beams, V vocabulary, L room for the longest hypothesis in tokens, the end token included. limits [B], at
-most L each, say how many tokens each sentence may have, so that no sentence depends on its neighbours.
+B sentences, K beams or samples, V vocabulary, L room for the longest hypothesis in tokens, the end token included.
 `step(tokens, index, state)` is given the tokens [B, K] that stand before position `index` and returns logits [B, K, V]
 for that position and its new state, a pytree of arrays that start with [B, K].
 """
@@ -16,6 +15,18 @@ import jax.numpy as jnp
 
 Step = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
 IMPOSSIBLE = -1e30  # a log-probability that survives additions, where minus infinity would make NaN
+
+
+class Constraints(NamedTuple):
+    """What the hypotheses of each sentence must be like, so that none depends on its neighbours.
+
+    limits [B]: most tokens they may have, at most L; minimums [B]: fewest; both count the end token. prefixes [B, P]:
+    the tokens they begin with, padded with zeros (P may be 0).
+    """
+
+    limits: jax.Array
+    minimums: jax.Array
+    prefixes: jax.Array
 
 
 class Hypotheses(NamedTuple):
@@ -35,49 +46,124 @@ def length_penalty(length: jax.Array, alpha: float) -> jax.Array:
 
 
 def greedy_search(
-    step: Step, state: Any, *, limits: jax.Array, length: int, start: int, end: int, alpha: float = 0.0
+    step: Step, state: Any, *, constraints: Constraints, length: int, start: int, end: int, alpha: float = 0.0
 ) -> Hypotheses:
     """The likeliest token at each position, until every sentence has ended; tokens [B, 1, L], scores [B, 1]."""
 
-    def body(carry: _Greedy) -> _Greedy:
-        logits, state = step(carry.last[:, None], carry.position, carry.state)
-        log_probabilities = _last_must_end(jax.nn.log_softmax(logits), carry.position, limits, end)[:, 0]
-        token = jnp.where(carry.done, 0, jnp.argmax(log_probabilities, axis=-1))
-        gained = jnp.take_along_axis(log_probabilities, token[:, None], axis=-1)[:, 0]
-        return _Greedy(
+    def likeliest(log_probabilities: jax.Array, _: jax.Array) -> jax.Array:
+        return jnp.argmax(log_probabilities, axis=-1)
+
+    return _one_token_after_the_other(
+        step, state, likeliest, rows=1, constraints=constraints, length=length, start=start, end=end, alpha=alpha
+    )
+
+
+def sample(
+    step: Step,
+    state: Any,
+    *,
+    keys: jax.Array,
+    temperature: jax.Array | float,
+    top_k: int | None,
+    top_p: float | None,
+    constraints: Constraints,
+    length: int,
+    start: int,
+    end: int,
+    alpha: float = 0.0,
+) -> Hypotheses:
+    """Draws each token from the probabilities to the power of 1 / temperature, K hypotheses of each sentence.
+
+    Args:
+      keys: [B, K] random keys; what is drawn for a hypothesis depends on nothing but its own key and the logits.
+      top_k: draw from so many of the likeliest tokens only (Fan et al. 2018).
+      top_p: of those draw only from the likeliest ones that together reach this probability (Holtzman et al. 2020).
+
+    Returns: hypotheses with their scores under the network itself, whatever the temperature.
+    """
+
+    def draw(log_probabilities: jax.Array, index: jax.Array) -> jax.Array:
+        def noise(key: jax.Array) -> jax.Array:
+            return jax.random.gumbel(jax.random.fold_in(key, index), log_probabilities.shape[-1:])
+
+        logits = _only_top(log_probabilities / temperature, top_k, top_p)
+        return jnp.argmax(logits + jax.vmap(jax.vmap(noise))(keys), axis=-1)
+
+    rows = keys.shape[1]
+    found = _one_token_after_the_other(
+        step, state, draw, rows=rows, constraints=constraints, length=length, start=start, end=end, alpha=alpha
+    )
+    scores, order = jax.lax.top_k(found.scores, rows)
+    return Hypotheses(_pick(found.tokens, order), scores)
+
+
+def _only_top(logits: jax.Array, top_k: int | None, top_p: float | None) -> jax.Array:
+    """[B, K, V]: the logits of the tokens to draw from, IMPOSSIBLE for the others."""
+    if top_k is not None:
+        (values, _) = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
+        logits = jnp.where(logits >= values[..., -1:], logits, 2 * IMPOSSIBLE)
+    if top_p is not None:
+        likeliest_first = -jnp.sort(-logits, axis=-1)
+        probabilities = jax.nn.softmax(likeliest_first, axis=-1)
+        before = jnp.cumsum(probabilities, axis=-1) - probabilities
+        needed = jnp.sum(before < top_p, axis=-1, keepdims=True)
+        least = jnp.take_along_axis(likeliest_first, jnp.maximum(needed - 1, 0), axis=-1)
+        logits = jnp.where(logits >= least, logits, 2 * IMPOSSIBLE)
+    return logits
+
+
+def _one_token_after_the_other(
+    step: Step,
+    state: Any,
+    choose: Callable[[jax.Array, jax.Array], jax.Array],
+    *,
+    rows: int,
+    constraints: Constraints,
+    length: int,
+    start: int,
+    end: int,
+    alpha: float,
+) -> Hypotheses:
+    """Hypotheses that never part: choose(log-probabilities [B, K, V], position) says the next token of each [B, K]."""
+
+    def body(carry: _Rows) -> _Rows:
+        logits, state = step(carry.last, carry.position, carry.state)
+        log_probabilities = _allowed(jax.nn.log_softmax(logits), carry.position, constraints, end)
+        token = jnp.where(carry.done, 0, choose(log_probabilities, carry.position))
+        gained = jnp.take_along_axis(log_probabilities, token[..., None], axis=-1)[..., 0]
+        return _Rows(
             position=carry.position + 1,
             last=token,
-            tokens=jax.lax.dynamic_update_slice_in_dim(carry.tokens, token[:, None], carry.position, axis=1),
+            tokens=jax.lax.dynamic_update_slice_in_dim(carry.tokens, token[..., None], carry.position, axis=2),
             score=carry.score + jnp.where(carry.done, 0.0, gained),
             done=carry.done | (token == end),
             state=state,
         )
 
-    batch = len(limits)
-    first = _Greedy(
+    batch = len(constraints.limits)
+    first = _Rows(
         position=jnp.int32(0),
-        last=jnp.full((batch,), start, jnp.int32),
-        tokens=jnp.zeros((batch, length), jnp.int32),
-        score=jnp.zeros((batch,), jnp.float32),
-        done=jnp.zeros((batch,), bool),
+        last=jnp.full((batch, rows), start, jnp.int32),
+        tokens=jnp.zeros((batch, rows, length), jnp.int32),
+        score=jnp.zeros((batch, rows), jnp.float32),
+        done=jnp.zeros((batch, rows), bool),
         state=state,
     )
     found = jax.lax.while_loop(lambda carry: ~jnp.all(carry.done), body, first)
-    scores = found.score / length_penalty(jnp.sum(found.tokens != 0, axis=-1), alpha)
-    return Hypotheses(found.tokens[:, None], scores[:, None])
+    return Hypotheses(found.tokens, found.score / length_penalty(jnp.sum(found.tokens != 0, axis=-1), alpha))
 
 
-class _Greedy(NamedTuple):
+class _Rows(NamedTuple):
     position: jax.Array
-    last: jax.Array  # [B]
-    tokens: jax.Array  # [B, L]
-    score: jax.Array  # [B]
-    done: jax.Array  # [B]
+    last: jax.Array  # [B, K]
+    tokens: jax.Array  # [B, K, L]
+    score: jax.Array  # [B, K]
+    done: jax.Array  # [B, K]
     state: Any
 
 
 def beam_search(
-    step: Step, state: Any, *, limits: jax.Array, beams: int, length: int, start: int, end: int, alpha: float
+    step: Step, state: Any, *, constraints: Constraints, beams: int, length: int, start: int, end: int, alpha: float
 ) -> Hypotheses:
     """Beam search with length penalty; a sentence is finished when K of its hypotheses have ended.
 
@@ -88,7 +174,7 @@ def beam_search(
 
     def body(beam: _Beam) -> _Beam:
         logits, state = step(beam.last, beam.position, beam.state)
-        log_probabilities = _last_must_end(jax.nn.log_softmax(logits), beam.position, limits, end)
+        log_probabilities = _allowed(jax.nn.log_softmax(logits), beam.position, constraints, end)
         scores, origins, tokens = _best_continuations(beam.scores, log_probabilities, 2 * beams)
         ends = tokens == end
         sequences = _extend(beam.tokens, origins, tokens, beam.position)
@@ -107,9 +193,9 @@ def beam_search(
             state=jax.tree.map(lambda leaf: _pick(leaf, origins), state),
         )
 
-    batch = len(limits)
+    batch = len(constraints.limits)
     found = jax.lax.while_loop(
-        lambda beam: ~jnp.all(_is_done(beam) | (beam.position >= limits)),
+        lambda beam: ~jnp.all(_is_done(beam) | (beam.position >= constraints.limits)),
         body,
         _Beam(
             position=jnp.int32(0),
@@ -139,10 +225,16 @@ def _is_done(beam: _Beam) -> jax.Array:
     return jnp.all(beam.finished.scores > IMPOSSIBLE / 2, axis=1)
 
 
-def _last_must_end(log_probabilities: jax.Array, index: jax.Array, limits: jax.Array, end: int) -> jax.Array:
-    """[B, K, V]: where a sentence is at its last position, leaves only the end token, with its log-probability."""
-    other = jnp.arange(log_probabilities.shape[-1]) != end
-    return jnp.where((index == limits - 1)[:, None, None] & other, IMPOSSIBLE, log_probabilities)
+def _allowed(log_probabilities: jax.Array, index: jax.Array, constraints: Constraints, end: int) -> jax.Array:
+    """[B, K, V]: IMPOSSIBLE for the tokens that may not stand at this position; the others keep their own."""
+    limits, minimums, prefixes = constraints
+    token = jnp.arange(log_probabilities.shape[-1])
+    must_end, must_go_on = (index == limits - 1)[:, None], (index < minimums - 1)[:, None]
+    allowed = jnp.where(must_end, token == end, ~must_go_on | (token != end))
+    if prefixes.shape[1]:
+        forced = jnp.where(index < prefixes.shape[1], prefixes[:, jnp.minimum(index, prefixes.shape[1] - 1)], 0)
+        allowed = jnp.where((forced > 0)[:, None], token == forced[:, None], allowed)
+    return jnp.where(allowed[:, None], log_probabilities, IMPOSSIBLE)
 
 
 def _best_continuations(scores: jax.Array, log_probabilities: jax.Array, count: int) -> tuple[jax.Array, ...]:

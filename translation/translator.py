@@ -1,64 +1,68 @@
-"""Lines in, translations out: tokenization, batches of a few lengths, jitted search, original order.
+"""Lines in, translations out: tokenization, batches of a few lengths, search on the device, original order.
 
-B sentences, S padded source length, K beams.
+    from translation.translator import Translator
+
+    translator = Translator.load("checkpoints/tiny")
+    for found in translator.translate(["I swam across the river."], beam_size=5):
+        print(found.text, found.hypotheses[0].score)
+
+B sentences, S padded source length, K beams or samples.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from configs.errors import UserError
-from configs.loading import read_workdir_config
+from configs.loading import read_workdir_config, validated
 from configs.schema import ComputeConfig, Config, DecodingOptions, ModelConfig
-from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from data.batch import cut, length_batches, pad_rows
+from configs.special_ids import PAD_ID, UNK_ID
+from data.batch import cut, length_batches, pad_rows, unpacked
 from data.tokenizer import Tokenizer, load_tokenizer, model_paths
 from model.transformer import structure
 from runtime.checkpoint import load_params
 from runtime.devices import compute_dtype
 from runtime.workdir import Workdir
-from translation.search import IMPOSSIBLE, Hypotheses, beam_search, greedy_search
+from translation import decoding
+from translation.results import Hypothesis, Scored, Translation, joined
+from translation.search import IMPOSSIBLE, Hypotheses
+from translation.splitting import split_line
 
 log = logging.getLogger(__name__)
 
-
-@dataclasses.dataclass(frozen=True)
-class Hypothesis:
-    """A translation, its log-probability divided by the length penalty, and its tokens, ended by EOS_ID."""
-
-    text: str
-    score: float
-    tokens: tuple[int, ...] = ()
+LINES_NAMED = 5  # in a warning
 
 
-@dataclasses.dataclass(frozen=True)
-class Translation:
-    """The hypotheses for one line, best first, at least one."""
+class _Part(NamedTuple):
+    """What is translated in one go, a line or a part of one: ids of its source, and those its translation begins with.
 
-    source: str
-    hypotheses: tuple[Hypothesis, ...]
+    line: its index among the lines; part: its number in that; limit: most tokens of its translation.
+    """
 
-    @property
-    def text(self) -> str:
-        """The best translation."""
-        return self.hypotheses[0].text
+    line: int
+    part: int
+    source: list[int]
+    prefix: list[int]
+    limit: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Translator:
-    """A trained network with its tokenizer.
+    """A trained network with its tokenizer, or an ensemble of several that share one.
 
     With `params` replaced (dataclasses.replace) nothing is compiled again.
+
+    Attributes:
+      step: of the checkpoint; of averaged ones, that of the newest.
+      others: the other networks of an ensemble, whose probabilities are averaged with this one's.
     """
 
     graphdef: nnx.GraphDef
@@ -66,6 +70,7 @@ class Translator:
     tokenizer: Tokenizer
     config: ModelConfig
     step: int = 0
+    others: tuple[Translator, ...] = ()
 
     @classmethod
     def load(
@@ -74,16 +79,37 @@ class Translator:
         checkpoint: str = "best",
         devices: ComputeConfig | None = None,
         target_language: str | None = None,
+        ensemble: Sequence[str | Path] = (),
     ) -> Translator:
-        """Loads a run's tokenizer and the parameters of a checkpoint: best, last or a step's number.
+        """Loads a run's tokenizer and the parameters of a checkpoint.
 
         Args:
+          checkpoint: best, last, a step's number, or average:N for the mean of the newest N.
           target_language: of a model trained with data.tag_target, the one to translate into instead of [data]'s.
+          ensemble: more workdirs, trained with the same tokenizer; the same checkpoint is taken of each.
 
         Raises:
-          UserError: the workdir, its tokenizer or the checkpoint is missing or damaged, or has no such language.
+          UserError: a workdir, its tokenizer or the checkpoint is missing or damaged, or has no such language; or the
+            tokenizers differ.
         """
-        files = Workdir(Path(workdir))
+        first, *others = (
+            cls._load_one(Path(path), checkpoint, devices, target_language) for path in (workdir, *ensemble)
+        )
+        for path, other in zip(ensemble, others, strict=True):
+            if other.tokenizer.fingerprint != first.tokenizer.fingerprint:
+                raise UserError(
+                    f"{path}: its tokenizer is not that of {workdir}; an ensemble needs runs with the same one "
+                    "(tokenizer.model_file)"
+                )
+            if other.tokenizer.source_tag != first.tokenizer.source_tag:
+                raise UserError(f"{path}: its sources have another tag than those of {workdir}; see data.tag_target")
+        return dataclasses.replace(first, others=tuple(others))
+
+    @classmethod
+    def _load_one(
+        cls, workdir: Path, checkpoint: str, devices: ComputeConfig | None, target_language: str | None
+    ) -> Translator:
+        files = Workdir(workdir)
         config = read_workdir_config(files.path)
         tokenizer = load_tokenizer(model_paths(files.path, joint=config.tokenizer.joint))
         tokenizer = _with_tag(tokenizer, config, target_language)
@@ -96,77 +122,158 @@ class Translator:
             raise UserError(f"{files.path}: its tokenizer is not the one that checkpoint {step} was trained with")
         return cls(graphdef, params, tokenizer, config.model, step)
 
+    @property
+    def max_length(self) -> int:
+        """Most tokens of a sentence, on either side, that every network of the ensemble can take."""
+        return min(each.config.max_length for each in (self, *self.others))
+
+    @property
+    def networks(self) -> list[decoding.Network]:
+        """This network and the others."""
+        return [decoding.Network(each.graphdef, each.params) for each in (self, *self.others)]
+
     def translate(
         self,
         lines: Sequence[str],
         options: DecodingOptions = DecodingOptions(),
         *,
         num_hypotheses: int = 1,
+        prefixes: Sequence[str] | None = None,
         first_line: int | None = 1,
         after_batch: Callable[[int], None] = lambda sentences: None,
+        **overrides: Any,
     ) -> list[Translation]:
         """Translates each line, in order; a line without a token becomes an empty line.
 
+        A line longer than max_length is cut at sentence ends, else at spaces, translated in parts and joined.
+
         Args:
-          lines: detokenized text. One longer than the model's max_length is cut there, which the log tells.
-          num_hypotheses: how many to return for each line, at most options.beam_size.
-          first_line: the number of lines[0] in the log, or None to say nothing of lines that are cut.
-          after_batch: called with the number of sentences done since the last call; may raise to stop.
+          lines: detokenized text.
+          num_hypotheses: how many to return for each line; of a search at most its beam_size.
+          prefixes: text that each line's translation has to begin with, "" for any.
+          first_line: the number of lines[0], for the log and for what is drawn at random; None says nothing in the log.
+          after_batch: called with the number of lines done since the last call; may raise to stop.
+          overrides: fields of DecodingOptions, such as beam_size=5, instead of those of `options`.
+
+        Raises:
+          UserError: an option does not exist or is not possible with this model, or a prefix is not.
         """
+        options = _overridden(options, overrides)
         self.check(options, num_hypotheses)
-        sources = self._encode(lines, first_line)
-        empty = Hypothesis("", 0.0)
-        found: list[tuple[Hypothesis, ...]] = [(empty,)] * len(lines)
-        todo = [i for i, ids in enumerate(sources) if len(ids) > 1]
-        batches = length_batches([len(sources[i]) for i in todo], options.batch_size, self.config.max_length)
-        for group, length in batches:
-            indices = [todo[i] for i in group]
-            source = pad_rows([sources[i] for i in indices], options.batch_size, length)
-            hypotheses = self.search(source, options)
-            for i, hypothesis in zip(indices, self._texts(hypotheses, len(indices), num_hypotheses), strict=True):
-                found[i] = hypothesis
-            after_batch(len(indices))
-        return [Translation(line, hypotheses) for line, hypotheses in zip(lines, found, strict=True)]
+        _check_lines(lines, prefixes)
+        parts = self._parts(lines, prefixes or [""] * len(lines), options, first_line)
+        found: list[list[tuple[Hypothesis, ...]]] = [[] for _ in lines]
+        by_length = length_batches([len(part.source) for part in parts], options.batch_size, self.max_length)
+        hypotheses: dict[tuple[int, int], tuple[Hypothesis, ...]] = {}
+        for group, length in by_length:
+            batch = [parts[i] for i in group]
+            request = _request(batch, options, length, first_line or 1)
+            searched = decoding.search(self.networks, request, options, self.max_length, num_hypotheses)
+            for part, texts in zip(batch, self._texts(searched, len(batch), num_hypotheses), strict=True):
+                hypotheses[part.line, part.part] = texts
+            after_batch(sum(part.part == 0 for part in batch))
+        for part in parts:
+            found[part.line].append(hypotheses[part.line, part.part])
+        if first_line is not None:
+            _warn_of_limits(parts, hypotheses, first_line)
+        return [Translation(line, joined(own)) for line, own in zip(lines, found, strict=True)]
+
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        batch_size: int = 64,
+        after_batch: Callable[[int], None] = lambda sentences: None,
+    ) -> list[Scored]:
+        """The probability that the model gives to each target as the translation of its source.
+
+        Raises:
+          UserError: a side of a pair is longer than max_length, or the numbers of lines differ.
+        """
+        if len(sources) != len(targets):
+            raise UserError(f"{len(sources):,} sources, but {len(targets):,} translations; they must be aligned")
+        source_ids, target_ids = self.tokenizer.encode_source(sources), self.tokenizer.encode_target(targets)
+        lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
+        for number, length in enumerate(lengths, 1):
+            if length > self.max_length:
+                raise UserError(f"line {number} has {length} tokens; the model can score at most {self.max_length}")
+        found: dict[int, Scored] = {}
+        for group, length in length_batches(lengths, batch_size, self.max_length):
+            batch = unpacked([source_ids[i] for i in group], [target_ids[i] for i in group], batch_size, length)
+            scores = np.asarray(decoding.log_probabilities(self.networks, batch))
+            for i, score in zip(group, scores, strict=False):  # the batch's last rows may be empty
+                found[i] = Scored(float(score), len(target_ids[i]))
+            after_batch(len(group))
+        return [found[i] for i in range(len(sources))]
 
     def search(self, source: np.ndarray, options: DecodingOptions, hidden: np.ndarray | None = None) -> Hypotheses:
         """source [B, S] -> hypotheses [B, K, L], computed on the device.
 
         Where `hidden` [B, S] is True no layer may look at the source, as if there were padding.
         """
-        visible = source != PAD_ID if hidden is None else (source != PAD_ID) & ~hidden
-        longest, tokens = self.config.max_length, np.count_nonzero(source, axis=1)
-        limits = np.minimum(options.max_decoding_length or _default_limit(tokens), longest)
-        limits = np.where(tokens > 0, limits, 1)  # a row that only fills the batch is finished at once
-        return _search(
-            self.params,
-            source,
-            visible.astype(np.int32),
-            limits.astype(np.int32),
-            graphdef=self.graphdef,
-            beams=options.beam_size,
-            length=options.max_decoding_length or min(_default_limit(source.shape[1]), longest),
-            alpha=options.length_penalty,
-        )
+        rows = [ids[ids != PAD_ID].tolist() for ids in source]
+        parts = [_Part(i, 0, ids, [], self._limit(len(ids), 0, options) if ids else 1) for i, ids in enumerate(rows)]
+        request = _request(parts, options.model_copy(update={"batch_size": len(source)}), source.shape[1], 1)
+        if hidden is not None:
+            request = request._replace(visible=request.visible * ~hidden)
+        return decoding.search(self.networks, request, options, self.max_length)
 
     def check(self, options: DecodingOptions, num_hypotheses: int = 1) -> None:
         """Raises UserError where this model cannot decode so."""
-        if num_hypotheses > options.beam_size:
+        if num_hypotheses < 1:
+            raise UserError(f"num_hypotheses must be at least 1, got {num_hypotheses}")
+        if num_hypotheses > options.beam_size and not options.temperature:
             raise UserError(f"num_hypotheses {num_hypotheses} exceeds beam_size {options.beam_size}")
-        longest = self.config.max_length
-        if options.max_decoding_length and options.max_decoding_length > longest:
-            raise UserError(
-                f"max_decoding_length {options.max_decoding_length} exceeds the model's max_length {longest}"
-            )
+        for name in ("min_decoding_length", "max_decoding_length"):
+            length = getattr(options, name)
+            if length and length > self.max_length:
+                raise UserError(f"{name} {length} exceeds the model's max_length {self.max_length}")
 
-    def _encode(self, lines: Sequence[str], first_line: int | None) -> list[list[int]]:
-        longest = self.config.max_length
-        sources = self.tokenizer.encode_source(lines)
-        if first_line is not None:
-            for number, ids in enumerate(sources, first_line):
-                if len(ids) > longest:
-                    tokens, kept = len(ids) - 1, longest - 1  # beside the end token
-                    log.warning("line %d has %d tokens; only the first %d are translated", number, tokens, kept)
-        return [cut(ids, longest) for ids in sources]
+    def _limit(self, source_tokens: int, prefix_tokens: int, options: DecodingOptions) -> int:
+        limit = max(decoding.default_limit(source_tokens) + prefix_tokens, options.min_decoding_length)
+        return options.max_decoding_length or min(limit, self.max_length)
+
+    def _parts(
+        self, lines: Sequence[str], prefixes: Sequence[str], options: DecodingOptions, first_line: int | None
+    ) -> list[_Part]:
+        """What there is to translate of the lines: each as a whole, but for those that are too long."""
+        parts: list[_Part] = []
+        encoded = zip(self.tokenizer.encode_source(lines), self._encode_prefixes(prefixes), strict=True)
+        for line, (source, prefix) in enumerate(encoded):
+            sources = [source] if len(source) <= self.max_length else self._split(lines[line])
+            if first_line is not None and len(sources) > 1:
+                log.warning(
+                    "line %d has %d tokens and the model takes %d at a time: translated in %d parts",
+                    first_line + line, len(source) - 1, self.max_length - 1, len(sources),
+                )  # fmt: skip
+            for number, ids in enumerate(sources):
+                begin = [] if number else prefix
+                limit = self._limit(len(ids), len(begin), options)
+                if len(begin) >= limit:
+                    raise UserError(
+                        f"line {(first_line or 1) + line}: its prefix has {len(begin)} tokens, but a translation may "
+                        f"have {limit} with its end; shorten it"
+                    )
+                if len(ids) > 1:
+                    parts.append(_Part(line, number, ids, begin, limit))
+        return parts
+
+    def _split(self, line: str) -> list[list[int]]:
+        """The ids of the parts of a line that is too long."""
+
+        def fits(part: str) -> bool:
+            return len(self.tokenizer.encode_source([part])[0]) <= self.max_length
+
+        # Only a single character can still be too long: one that is spelled in more bytes than there is room for.
+        return [cut(ids, self.max_length) for ids in self.tokenizer.encode_source(split_line(line, fits))]
+
+    def _encode_prefixes(self, prefixes: Sequence[str]) -> list[list[int]]:
+        encoded = [ids[:-1] for ids in self.tokenizer.encode_target(prefixes)]
+        for prefix, ids in zip(prefixes, encoded, strict=True):
+            if UNK_ID in ids:
+                raise UserError(f'prefix "{prefix}": the model has no token for one of its characters')
+        return encoded
 
     def _texts(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
         tokens, scores = (np.asarray(array)[:rows, :count] for array in hypotheses)
@@ -180,6 +287,52 @@ class Translator:
         ]
 
 
+def _request(parts: Sequence[_Part], options: DecodingOptions, length: int, first_line: int) -> decoding.Request:
+    """The parts as a batch of options.batch_size rows; one that only fills the batch is finished at once."""
+    rows = options.batch_size
+    source = pad_rows([part.source for part in parts], rows, length)
+    limits = np.ones(rows, np.int32)
+    limits[: len(parts)] = [part.limit for part in parts]
+    numbers = np.zeros((rows, 2), np.int32)
+    numbers[: len(parts)] = [(first_line + part.line, part.part) for part in parts]
+    room = decoding.prefix_room(max(len(part.prefix) for part in parts))
+    return decoding.Request(
+        source=source,
+        visible=(source != PAD_ID).astype(np.int32),
+        limits=limits,
+        minimums=np.minimum(limits, options.min_decoding_length).astype(np.int32),
+        prefixes=pad_rows([part.prefix for part in parts], rows, room),
+        numbers=numbers,
+    )
+
+
+def _warn_of_limits(
+    parts: Iterable[_Part], hypotheses: dict[tuple[int, int], tuple[Hypothesis, ...]], first_line: int
+) -> None:
+    reached = {
+        first_line + part.line for part in parts if len(hypotheses[part.line, part.part][0].tokens) >= part.limit
+    }
+    if reached:
+        shown = ", ".join(map(str, sorted(reached)[:LINES_NAMED]))
+        more = f" and {len(reached) - LINES_NAMED:,} more" if len(reached) > LINES_NAMED else ""
+        log.warning("as many tokens as a translation may have, perhaps cut short: line %s%s", shown, more)
+
+
+def _overridden(options: DecodingOptions, overrides: dict[str, Any]) -> DecodingOptions:
+    if not overrides:
+        return options
+    return validated(
+        DecodingOptions, {name: getattr(options, name) for name in DecodingOptions.model_fields} | overrides
+    )
+
+
+def _check_lines(lines: Sequence[str], prefixes: Sequence[str] | None) -> None:
+    if isinstance(lines, str):
+        raise TypeError("translate takes a list of lines, not a single string")
+    if prefixes is not None and len(prefixes) != len(lines):
+        raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
+
+
 def _with_tag(tokenizer: Tokenizer, config: Config, target_language: str | None) -> Tokenizer:
     """The tokenizer that asks for a language, by default that of [data], where the model has learned to be asked."""
     if config.data.tag_target:
@@ -190,32 +343,3 @@ def _with_tag(tokenizer: Tokenizer, config: Config, target_language: str | None)
             f"the run has no tags (data.tag_target) to ask for {target_language}: it translates into {only}"
         )
     return tokenizer
-
-
-def _default_limit(source_length: Any) -> Any:
-    """Tokens that a translation may have, for a source of so many (a number or an array)."""
-    return 2 * source_length + 10
-
-
-@functools.partial(jax.jit, static_argnames=("graphdef", "beams", "length", "alpha"))
-def _search(
-    params: Any,
-    source: jax.Array,
-    visible: jax.Array,
-    limits: jax.Array,
-    *,
-    graphdef: nnx.GraphDef,
-    beams: int,
-    length: int,
-    alpha: float,
-) -> Hypotheses:
-    model = nnx.merge(graphdef, params)
-    memory, caches = model.start_decoding(source, beams, length, visible)
-
-    def step(tokens: jax.Array, index: jax.Array, caches: Any) -> tuple[jax.Array, Any]:
-        logits, caches = model.decode_step(tokens, index, memory, caches)
-        never = jnp.isin(jnp.arange(logits.shape[-1]), jnp.array([PAD_ID, BOS_ID, UNK_ID]))
-        return jnp.where(never, -jnp.inf, logits), caches
-
-    search = greedy_search if beams == 1 else functools.partial(beam_search, beams=beams)
-    return search(step, caches, limits=limits, length=length, start=BOS_ID, end=EOS_ID, alpha=alpha)

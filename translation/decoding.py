@@ -1,0 +1,148 @@
+"""Decoding on the device: one network, or several whose probabilities are averaged, searched or asked for scores.
+
+B sentences, S padded source length, K beams or samples, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from configs.schema import DecodingOptions
+from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from data.batch import Batch
+from translation.search import Constraints, Hypotheses, beam_search, greedy_search, sample
+
+PREFIX_ROOM = 8  # prefixes are padded to a multiple of it: so many fewer programs are compiled
+
+
+class Network(NamedTuple):
+    """graphdef: its structure, hashable; params: its parameters."""
+
+    graphdef: nnx.GraphDef
+    params: Any
+
+
+class Request(NamedTuple):
+    """A batch to be translated.
+
+    source [B, S], padded; visible [B, S] int32, 0 where no layer may look, as at padding; limits and minimums [B] and
+    prefixes [B, P] as in Constraints; numbers [B, 2] int32 make sentences draw differently, by their line and part.
+    """
+
+    source: np.ndarray
+    visible: np.ndarray
+    limits: np.ndarray
+    minimums: np.ndarray
+    prefixes: np.ndarray
+    numbers: np.ndarray
+
+
+def default_limit(source_length: Any) -> Any:
+    """Tokens that a translation may have, for a source of so many (a number or an array)."""
+    return 2 * source_length + 10
+
+
+def prefix_room(tokens: int) -> int:
+    """Padded length of prefixes of at most so many tokens."""
+    return -(-tokens // PREFIX_ROOM) * PREFIX_ROOM
+
+
+def search(
+    networks: Sequence[Network], request: Request, options: DecodingOptions, longest: int, samples: int = 1
+) -> Hypotheses:
+    """Hypotheses [B, K] of a batch, computed on the device: K is the beam size, or where drawing `samples`.
+
+    Args:
+      longest: most tokens that the networks can take.
+    """
+    padded = default_limit(request.source.shape[1]) + request.prefixes.shape[1]
+    room = options.max_decoding_length or min(max(padded, options.min_decoding_length), longest)
+    return _search(
+        [network.params for network in networks],
+        request,
+        (options.seed, options.temperature) if options.temperature else None,
+        graphdefs=tuple(network.graphdef for network in networks),
+        width=samples if options.temperature else options.beam_size,
+        length=room,
+        alpha=options.length_penalty,
+        top_k=options.top_k,
+        top_p=options.top_p,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("graphdefs", "width", "length", "alpha", "top_k", "top_p"))
+def _search(
+    params: Sequence[Any],
+    request: Request,
+    drawing: tuple[int, float] | None,
+    *,
+    graphdefs: tuple[nnx.GraphDef, ...],
+    width: int,
+    length: int,
+    alpha: float,
+    top_k: int | None,
+    top_p: float | None,
+) -> Hypotheses:
+    """drawing: seed and temperature, or None for a search."""
+    models = [nnx.merge(graphdef, own) for graphdef, own in zip(graphdefs, params, strict=True)]
+    started = [model.start_decoding(request.source, width, length, request.visible) for model in models]
+    memories, caches = [memory for memory, _ in started], [cache for _, cache in started]
+
+    def step(tokens: jax.Array, index: jax.Array, caches: Any) -> tuple[jax.Array, Any]:
+        stepped = [
+            model.decode_step(tokens, index, memory, cache)
+            for model, memory, cache in zip(models, memories, caches, strict=True)
+        ]
+        logits = _mean_probability([logits for logits, _ in stepped])
+        never = jnp.isin(jnp.arange(logits.shape[-1]), jnp.array([PAD_ID, BOS_ID, UNK_ID]))
+        return jnp.where(never, -jnp.inf, logits), [cache for _, cache in stepped]
+
+    constraints = Constraints(*map(jnp.asarray, (request.limits, request.minimums, request.prefixes)))
+    sizes: dict[str, Any] = {"length": length, "start": BOS_ID, "end": EOS_ID, "alpha": alpha}
+    if drawing:
+        seed, temperature = drawing
+        keys = _keys(seed, request.numbers, width)
+        top: dict[str, Any] = {"top_k": top_k, "top_p": top_p}
+        return sample(step, caches, keys=keys, temperature=temperature, constraints=constraints, **top, **sizes)
+    if width == 1:
+        return greedy_search(step, caches, constraints=constraints, **sizes)
+    return beam_search(step, caches, constraints=constraints, beams=width, **sizes)
+
+
+def _mean_probability(logits: Sequence[jax.Array]) -> jax.Array:
+    """Logits of the mean of the networks' probabilities; those of the only network as they are."""
+    if len(logits) == 1:
+        return logits[0]
+    return jax.nn.logsumexp(jax.nn.log_softmax(jnp.stack(logits)), axis=0) - math.log(len(logits))
+
+
+def _keys(seed: jax.Array | int, numbers: jax.Array | np.ndarray, samples: int) -> jax.Array:
+    """[B, K] keys, each a function of the seed, the sentence's numbers and the sample's."""
+
+    def key(number: jax.Array, sample: jax.Array) -> jax.Array:
+        of_part = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), number[0]), number[1])
+        return jax.random.fold_in(of_part, sample)
+
+    return jax.vmap(jax.vmap(key, (None, 0)), (0, None))(jnp.asarray(numbers), jnp.arange(samples))
+
+
+def log_probabilities(networks: Sequence[Network], batch: Batch) -> jax.Array:
+    """Natural logarithm of the probability of each target given its source, [B]; the end token counts."""
+    graphdefs = tuple(network.graphdef for network in networks)
+    return _log_probabilities([network.params for network in networks], batch, graphdefs=graphdefs)
+
+
+@functools.partial(jax.jit, static_argnames="graphdefs")
+def _log_probabilities(params: Sequence[Any], batch: Batch, *, graphdefs: tuple[nnx.GraphDef, ...]) -> jax.Array:
+    models = [nnx.merge(graphdef, own) for graphdef, own in zip(graphdefs, params, strict=True)]
+    logits = _mean_probability([model(batch.source, batch.target_in)[0] for model in models])
+    of_targets = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(batch.target_out)[..., None], axis=-1)
+    return jnp.sum(jnp.where(batch.target_out != PAD_ID, of_targets[..., 0], 0.0), axis=-1)
