@@ -95,7 +95,12 @@ def translate_hiding(
     translator: Translator, lines: Sequence[str], hidden: Sequence[Sequence[int]], options: DecodingOptions
 ) -> list[str]:
     """Greedy translations of the lines, in order, where no layer may look at the given token positions of a line."""
-    greedy = options.model_copy(update={"beam_size": 1})
+    greedy = DecodingOptions(
+        beam_size=1,
+        min_decoding_length=options.min_decoding_length,
+        max_decoding_length=options.max_decoding_length,
+        batch_size=options.batch_size,
+    )
     longest = translator.max_length
     ids = [cut(line, longest) for line in translator.tokenizer.encode_source(lines)]
     found = [""] * len(lines)
