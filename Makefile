@@ -3,8 +3,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKDIR ?= checkpoints/tiny
+# Most of a test's time goes by in processes that do not keep two cores busy; files stay together for what they share.
+TESTS_AT_ONCE ?= --numprocesses 2 --dist loadfile
 
-.PHONY: train test test-all install clean
+.PHONY: train docs test test-all install clean
 
 install: .venv/installed
 
@@ -21,20 +23,24 @@ train: install
 	$(BIN)/python train.py --config configs/tiny.toml --workdir $(WORKDIR)
 	$(BIN)/python evaluate.py --workdir $(WORKDIR)
 	$(BIN)/python evaluate.py --workdir $(WORKDIR) --split contrast
-	@printf '\nI deposited my paycheck at the bank yesterday.\nI swam across the river to get to the other bank.\n' \
-	  | $(BIN)/python translate.py --workdir $(WORKDIR)
+	@printf 'I deposited my paycheck at the bank yesterday.\n' | $(BIN)/python translate.py --workdir $(WORKDIR)
+	@printf 'I swam across the river to get to the other bank.\n' \
+	  | $(BIN)/python translate.py --workdir $(WORKDIR) --attention $(WORKDIR)/attention.png
+
+docs: install
+	$(BIN)/python docs/attention.py --workdir $(WORKDIR)
 
 test: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TESTS_AT_ONCE)
 
 test-all: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m 'slow or not slow'
+	$(BIN)/python -m pytest $(TESTS_AT_ONCE) -m 'slow or not slow'
 
 clean:
 	rm -rf .venv build *.egg-info

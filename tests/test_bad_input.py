@@ -192,7 +192,7 @@ def test_workdirs_and_checkpoints_that_are_not_there(refused, workdir, tmp_path,
     refused(program, "--workdir", tmp_path / "none", words=["not a workdir", "no such folder"])
     refused(program, "--workdir", tmp_path, words=["not a workdir", "no config.toml"])
     refused(program, "--workdir", workdir, "--checkpoint", 7, words=["no checkpoint 7; there: 2"])
-    refused(program, "--workdir", workdir, "--checkpoint", "newest", words=["best, last or the number of a step"])
+    refused(program, "--workdir", workdir, "--checkpoint", "newest", words=["the number of a step or average:N"])
     refused(program, "--workdir", workdir, "--beam-size", 0, words=["beam_size", "got 0"])
     refused(program, "--workdir", workdir, "--beam", 2, words=["unknown option --beam; did you mean --beam-size"])
     refused(

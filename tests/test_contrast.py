@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from configs.schema import DecodingOptions, ModelConfig, TokenizerConfig
+from configs.schema import DecodingOptions, TokenizerConfig
 from data.corpora.phrasebook_readings import readings_of
 from data.tokenizer import parse_tokenizers, train_tokenizer, words_of
 from translation import contrast
@@ -31,7 +31,7 @@ SOURCES, REFERENCES = [pair[0] for pair in PAIRS], [pair[1] for pair in PAIRS]
 def translator():
     """Only what the counting needs of one: a tokenizer that splits most words into several tokens."""
     tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=55)))
-    return SimpleNamespace(tokenizer=tokenizer, config=ModelConfig(max_length=64))
+    return SimpleNamespace(tokenizer=tokenizer, max_length=64)
 
 
 def pieces(translator, line):
@@ -80,7 +80,7 @@ def test_hidden_positions_go_to_their_own_sentence_in_order(translator):
         assert options.beam_size == 1
         return SimpleNamespace(tokens=np.where(hidden, 0, source)[:, None])
 
-    seeing = SimpleNamespace(tokenizer=translator.tokenizer, config=translator.config, search=search)
+    seeing = SimpleNamespace(tokenizer=translator.tokenizer, max_length=translator.max_length, search=search)
     lines = [SOURCES[0], "The bat.", SOURCES[2]]
     first = words_of(pieces(translator, lines[0]))[0]
     hidden = [first.positions, [], range(1, 40)]
@@ -100,7 +100,7 @@ def test_readings():
 
 def test_an_evaluation_reports_flips(capsys):
     found = Evaluation(
-        translations=("a", "b"), scores=score(["a", "b"], ["a", "b"]), checkpoint_step=3, beam_size=5, seconds=1.0,
+        translations=("a", "b"), scores=score(["a", "b"], ["a", "b"]), checkpoint_step=3, decoding=DecodingOptions(), seconds=1.0,
         contrast_pairs=1, contrast_right=1, flips=Flips(40, 30, 1),
     )  # fmt: skip
     written = found.as_json()
