@@ -108,7 +108,8 @@ def with_absolute_paths(config: Config) -> Config:
 
     mixture = tuple(absolute(entry) for entry in config.data.mixture)
     data = absolute(config.data).model_copy(update={"mixture": mixture})
-    return config.model_copy(update={"data": data, "tokenizer": absolute(config.tokenizer)})
+    others = {"tokenizer": absolute(config.tokenizer), "training": absolute(config.training)}
+    return config.model_copy(update={"data": data} | others)
 
 
 def refused_differences(saved: Config, wanted: Config) -> list[str]:

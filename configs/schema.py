@@ -167,8 +167,9 @@ class ModelConfig(Section):
 class OptimizerConfig(Section):
     """Optimizer, learning-rate schedule, clipping."""
 
-    name: Literal["adam", "adamw"] = "adam"
-    """adam (Kingma and Ba 2015) or adamw (decoupled weight decay, Loshchilov and Hutter 2019)."""
+    name: Literal["adam", "adamw", "adafactor"] = "adam"
+    """adam (Kingma and Ba 2015), adamw (decoupled weight decay, Loshchilov and Hutter 2019), or adafactor (Shazeer and
+    Stern 2018: second moments as row and column means, no first moments, rates not scaled by the parameters)."""
     peak_lr: PositiveFloat = 1e-3
     """Learning rate at the end of warm-up."""
     warmup_steps: Count = 1000
@@ -190,6 +191,14 @@ class OptimizerConfig(Section):
     def _decay_needs_adamw(self) -> OptimizerConfig:
         if self.weight_decay and self.name != "adamw":
             raise ValueError(f'weight_decay {self.weight_decay} has no effect with "{self.name}"; set name to "adamw"')
+        return self
+
+    @model_validator(mode="after")
+    def _adafactor_is_not_adam(self) -> OptimizerConfig:
+        for name in ("beta1", "beta2", "epsilon"):
+            value = getattr(self, name)
+            if self.name == "adafactor" and value != OptimizerConfig.model_fields[name].default:
+                raise ValueError(f'{name} {value} has no effect with "adafactor", only with "adam" and "adamw"')
         return self
 
 
@@ -216,6 +225,11 @@ class TrainingConfig(Section):
     """Steps between checkpoints; a validation that is the best so far saves one too."""
     keep_checkpoints: PositiveInt = 3
     """Newest checkpoints kept, beside the best by validation BLEU."""
+    ema_decay: Probability = 0.0
+    """Above 0, such as 0.999: the moving average of the parameters is what is validated, scored and translated with; in
+    the first steps it forgets faster, (1 + n) / (10 + n) after n of them."""
+    init_from: Path | None = None
+    """Workdir of another run whose best checkpoint's parameters to begin with; train.py --init-from."""
     patience: Count = 0
     """Stop after so many validations in a row without a better BLEU; 0 never stops early."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from runtime.checkpoint import saved_steps
+from runtime.prompt import typed_lines
 from tests.conftest import ROOT
 from translation.splitting import split_line
 from translation.translator import Translator
@@ -281,6 +282,13 @@ def test_the_prompt_translates_line_by_line_and_remembers(terminal, tmp_path):
     second.process.send_signal(signal.SIGINT)
     assert second.process.wait(60) == 130
     assert termios.tcgetattr(second.slave) == second.settings  # the terminal is as it was
+
+
+def test_between_lines_a_signal_is_the_commands_own(monkeypatch, tmp_path):
+    monkeypatch.setattr("builtins.input", lambda prompt: "one.")
+    before = signal.getsignal(signal.SIGINT)
+    assert next(typed_lines("> ", tmp_path / "history")) == "one."
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_piped_lines_get_no_prompt(trained, run):

@@ -200,7 +200,7 @@ def write_mixture(folder: Path) -> Path:
     ours = MIXTURE.format(folder=folder)
     text = config.read_text(encoding="utf-8").replace("[tokenizer]\nvocab_size = 45\n", ours.split("[data]")[0])
     data, entry = ours.split("[data]")[1].split("[[data.mixture]]")
-    text = text.replace("[data]\n", f"[data]\n{data}").replace("num_steps = 240", "num_steps = 200")
+    text = text.replace("[data]\n", f"[data]\n{data}").replace("num_steps = 240", "num_steps = 200\nema_decay = 0.9")
     config.write_text(f"{text}\n[[data.mixture]]{entry}", encoding="utf-8")
     return config
 
@@ -212,7 +212,7 @@ def toy(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(toy, run, tmp_path_factory):
-    """A workdir trained on a mixture with tags and sampling without interruption, and what the command printed."""
+    """A workdir trained on a mixture with tags, sampling and averaging without a stop, and what the command printed."""
     workdir = tmp_path_factory.mktemp("runs") / "mixed"
     return workdir, run("train.py", "--config", toy, "--workdir", workdir)
 
@@ -227,7 +227,7 @@ def test_training_tells_what_is_in_the_mixture(trained):
     assert "held out" not in done.stderr
 
 
-def test_a_killed_run_with_mixture_and_sampling_goes_on_bit_for_bit(trained, toy, run, tmp_path):
+def test_a_killed_run_with_mixture_sampling_and_averaging_goes_on_bit_for_bit(trained, toy, run, tmp_path):
     process = start(toy, tmp_path / "w")
     wait_for(process, lambda: 40 in saved_steps(tmp_path / "w" / "checkpoints"))
     process.send_signal(signal.SIGKILL)
@@ -238,6 +238,10 @@ def test_a_killed_run_with_mixture_and_sampling_goes_on_bit_for_bit(trained, toy
     assert "going on from step" in done.stderr
     assert metrics(tmp_path / "w") == metrics(trained[0])
     assert digests(tmp_path / "w") == digests(trained[0])
+    names = digests(trained[0])[1]
+    assert (
+        names["params['target_embedding']"] != names["training[4]['target_embedding']"]
+    )  # the average, and its source
 
 
 def test_translations_are_in_the_language_that_is_asked_for(trained, run):

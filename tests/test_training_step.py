@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 from configs.schema import Config, DevicesConfig, OptimizerConfig
 from data.batch import unpacked
@@ -12,7 +13,7 @@ from model.transformer import initial_params, structure
 from runtime.devices import make_mesh
 from training.loss import cross_entropy
 from training.optimizer import learning_rate
-from training.step import initial_state, make_train_step
+from training.step import initial_state, make_train_step, update_average
 
 
 def test_cross_entropy_equals_optax_and_counts_no_padding():
@@ -91,7 +92,6 @@ def test_a_step_equals_optax_by_itself(batch):
     config = tiny_config(optimizer={"clip_norm": 0.05})
     graphdef, _ = structure(config.model, 19, 19)
     params = initial_params(config.model, 19, 19, jax.random.key(0))
-    from flax import nnx
 
     def mean_loss(params):
         logits, _ = nnx.merge(graphdef, params)(jnp.asarray(batch.source), jnp.asarray(batch.target_in))
@@ -144,6 +144,55 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(batch):
     assert not np.isfinite(metrics.loss)
     sound, metrics = take_steps(config, batch, 2, params)
     assert sound.skipped == metrics.skipped_in_a_row == 0
+
+
+def test_the_moving_average_by_hand():
+    """Decays (1 + n) / (10 + n) = 2/11, 3/12, ..., but at most the one that is set."""
+    old, new = {"a": jnp.array([1.0, 8.0])}, {"a": jnp.array([12.0, -3.0])}
+    np.testing.assert_allclose(update_average(old, new, 0.999, jnp.float32(1))["a"], [10.0, -1.0], rtol=1e-6)
+    np.testing.assert_allclose(update_average(old, new, 0.999, jnp.float32(2))["a"], [9.25, -0.25], rtol=1e-6)
+    np.testing.assert_allclose(update_average(old, new, 0.5, jnp.float32(100))["a"], [6.5, 2.5], rtol=1e-6)
+
+
+def test_the_average_follows_the_parameters_and_changes_nothing_else(batch):
+    """Against the parameters of runs of 1, 2, ... steps; a step that is skipped does not count."""
+    config = tiny_config(training={"ema_decay": 0.3})
+    params = initial_params(config.model, 19, 19, jax.random.key(0))
+    average = params
+    for count in range(1, 5):
+        state, _ = take_steps(config, batch, count)
+        plain, _ = take_steps(tiny_config(), batch, count)
+        assert largest_difference(state.params, plain.params) == 0.0
+        decay = min(0.3, (1 + count) / (10 + count))
+        average = jax.tree.map(lambda old, new, d=decay: d * old + (1 - d) * new, average, state.params)
+        assert largest_difference(state.average, average) < 1e-6
+        assert state.params_to_use is state.average
+        assert plain.average is None
+    broken = params | {"target_embedding": params["target_embedding"].at[5, 0].set(jnp.nan)}
+    skipped, _ = take_steps(config, batch, 2, broken)
+    np.testing.assert_array_equal(skipped.average["encoder_norm"]["scale"], params["encoder_norm"]["scale"])
+
+
+def test_adafactor_equals_optax_and_keeps_rows_and_columns_only(batch):
+    config = tiny_config(optimizer={"name": "adafactor", "clip_norm": 0.0}, model={"mlp_dim": 256, "embed_dim": 128})
+    graphdef, _ = structure(config.model, 19, 19)
+    params = initial_params(config.model, 19, 19, jax.random.key(0))
+    optimizer = optax.adafactor(lambda count: 0.01 * (count + 1) / 4, multiply_by_parameter_scale=False)
+
+    def mean_loss(params):
+        logits, _ = nnx.merge(graphdef, params)(jnp.asarray(batch.source), jnp.asarray(batch.target_in))
+        total, count = cross_entropy(logits, batch.target_out, 0.1)
+        return total / count
+
+    expected, opt_state = params, optimizer.init(params)
+    for _ in range(3):
+        updates, opt_state = optimizer.update(jax.grad(mean_loss)(expected), opt_state, expected)
+        expected = optax.apply_updates(expected, updates)
+    state, _ = take_steps(config, batch, 3)
+    assert largest_difference(state.params, expected) < 1e-4
+    assert largest_difference(state.params, params) > 1e-2
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (state.optimizer, state.params)]
+    assert sizes[0] < 0.05 * sizes[1]
 
 
 def test_dropout_is_a_function_of_seed_and_step(batch):

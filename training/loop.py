@@ -25,6 +25,7 @@ from runtime.compilation import Compilations
 from runtime.devices import by_rows, compute_dtype, make_mesh, replicated
 from runtime.interruption import Interruption
 from runtime.workdir import Workdir
+from training.fine_tuning import with_taken
 from training.preparation import Preparation
 from training.recorder import Pace, Recorder, show_table
 from training.step import StepMetrics, TrainState, initial_state, make_train_step
@@ -181,7 +182,7 @@ class Run:
 
     def _validate(self, recorder: Recorder) -> None:
         clock, started = self._clock, time.monotonic()
-        translator = dataclasses.replace(self._translator, params=self._state.params)
+        translator = dataclasses.replace(self._translator, params=self._state.params_to_use)
         found = validate(translator, self._validation_pairs, lambda _: self._interruption.check())
         clock.validated = clock.step
         best = clock.best_bleu is None or found.bleu > clock.best_bleu
@@ -220,18 +221,20 @@ class Run:
         """The newest sound checkpoint's state, with data and clock put where it was; else a fresh one."""
         everywhere = replicated(self._mesh)
 
-        def initialize() -> TrainState:
+        def initialize(taken: dict[str, Any]) -> TrainState:
             key = jax.random.key(self._config.training.seed)
-            return initial_state(initial_params(self._config.model, *self._sizes, key), self._config)
+            params = with_taken(initial_params(self._config.model, *self._sizes, key), taken)
+            return initial_state(params, self._config)
 
         template = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), jax.eval_shape(initialize)
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere),
+            jax.eval_shape(initialize, self._prepared.taken),
         )
         found = self._checkpoints.restore_newest(*_items(template))
         if found is None:
             self._workdir.cut_metrics(0, 0)
-            return jax.jit(initialize, out_shardings=everywhere)()
-        params, (optimizer, step, skipped, in_a_row), record = found
+            return jax.jit(initialize, out_shardings=everywhere)(self._prepared.taken)
+        params, training, record = found
         _check_fingerprints(record["fingerprints"], self._prepared.fingerprints, self._workdir)
         self._batches.restore(record["data"])
         self._clock = Clock(**record["clock"])
@@ -239,7 +242,7 @@ class Run:
         self._workdir.cut_metrics(self._clock.step, self._clock.validated)
         if not self._finished():
             log.info("going on from step %d", self._clock.step)
-        return TrainState(params, optimizer, step, skipped, in_a_row)
+        return _state_of(params, training)
 
     def _reached(self) -> str:
         clock = self._clock
@@ -273,8 +276,16 @@ def _mesh_for(config: Config) -> Mesh:
 
 
 def _items(state: TrainState) -> tuple[Any, Any]:
-    """A state as the two items of a checkpoint."""
-    return state.params, (state.optimizer, state.step, state.skipped, state.skipped_in_a_row)
+    """A state as the two items of a checkpoint: the parameters to use, and what training needs beside them."""
+    training = (state.optimizer, state.step, state.skipped, state.skipped_in_a_row)
+    return state.params_to_use, training if state.average is None else (*training, state.params)
+
+
+def _state_of(params: Any, training: Any) -> TrainState:
+    """The state that _items was given."""
+    optimizer, step, skipped, in_a_row, *own = training
+    state = TrainState(params, optimizer, step, skipped, in_a_row)
+    return state._replace(params=own[0], average=params) if own else state
 
 
 def _check_fingerprints(saved: dict[str, str], wanted: dict[str, str], workdir: Workdir) -> None:

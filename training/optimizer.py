@@ -27,8 +27,12 @@ def learning_rate(config: OptimizerConfig, num_steps: int, step: jax.Array) -> j
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Clipping and Adam's direction, to be multiplied by minus the learning rate."""
+    """Clipping and the optimizer's direction, to be multiplied by minus the learning rate."""
     clip = optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
+    if config.name == "adafactor":
+        # Sections 4 to 6 of the paper. Its section 8 scales each rate by the parameters' size: left out, so that a
+        # learning rate means what it means for adam.
+        return optax.chain(clip, optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0))
     adam = optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)
     decay = optax.add_decayed_weights(config.weight_decay, mask=_is_matrix)
     return optax.chain(clip, adam, decay if config.weight_decay else optax.identity())

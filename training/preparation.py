@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from configs.cache import cache_directory
 from configs.errors import UserError
-from configs.loading import CONFIG_NAME
+from configs.loading import CONFIG_NAME, read_workdir_config
 from configs.schema import Config
 from data.corpora.corpus import Corpus
 from data.corpora.storage import fingerprint
@@ -19,14 +20,18 @@ from data.pipeline import MixedPairs, OneCorpus, TrainingBatches, TrainingPairs,
 from data.subwords import SampledPairs
 from data.tokenizer import Tokenizer, model_paths, parse_tokenizers, read_models, tag_of, train_tokenizer
 from data.tokens import tokenize
+from runtime.checkpoint import saved_steps
+from runtime.workdir import Workdir
+from training.fine_tuning import take_params
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Preparation:
     """corpora: as opened, that of [data] first; tokenizer: and its serialized model or models; pairs: the tokenized
-    training pairs that fit; num_steps: the run's length in steps, also where the config gives it in epochs."""
+    training pairs that fit; num_steps: the run's length in steps, also where the config gives it in epochs; taken: the
+    parameters to begin with where they are another run's, by path."""
 
     config: Config
     corpora: Sequence[TrainingCorpus]
@@ -34,6 +39,7 @@ class Preparation:
     tokenizer_models: Sequence[bytes]
     pairs: TrainingPairs
     num_steps: int
+    taken: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def corpus(self) -> Corpus:
@@ -61,7 +67,8 @@ class Preparation:
 
 
 def prepare(config: Config, workdir: Path) -> Preparation:
-    """Opens the corpora, loads the workdir's tokenizer or trains one, and tokenizes the training splits.
+    """Opens the corpora, loads the workdir's tokenizer or trains one, and tokenizes the training splits; where the run
+    has not begun, takes the parameters it is to begin with.
 
     Raises:
       UserError: something in a corpus or the config cannot work.
@@ -72,7 +79,10 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     if isinstance(pairs, MixedPairs):
         _log_shares(corpora, pairs)
     tokenizer = _tagged(config, tokenizer, config.data.target_language)
-    return Preparation(config, corpora, tokenizer, models, pairs, _num_steps(config, pairs))
+    origin = config.training.init_from
+    begun = bool(saved_steps(Workdir(workdir).checkpoints))
+    taken = take_params(origin, config, tokenizer) if origin and not begun else {}
+    return Preparation(config, corpora, tokenizer, models, pairs, _num_steps(config, pairs), taken)
 
 
 def open_with_tokenizer(
@@ -148,14 +158,27 @@ def _log_shares(corpora: Sequence[TrainingCorpus], pairs: MixedPairs) -> None:
 
 
 def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
-    """The tokenizer that is there already: the workdir's own, else the one the config names; else nothing.
+    """The tokenizer that is there already: the workdir's own, else the one the config names, else that of the run whose
+    parameters are taken; else nothing.
 
     A workdir's config is written after its tokenizer: one without a config may be another run's, killed before that.
     """
     own = model_paths(workdir, joint=config.tokenizer.joint) if workdir else []
     if workdir and all(path.exists() for path in [*own, workdir / CONFIG_NAME]):
         return own
-    return [config.tokenizer.model_file] if config.tokenizer.model_file else []
+    if config.tokenizer.model_file:
+        return [config.tokenizer.model_file]
+    origin = config.training.init_from
+    return _tokenizer_of(origin, joint=config.tokenizer.joint) if origin else []
+
+
+def _tokenizer_of(origin: Path, *, joint: bool) -> list[Path]:
+    """Those of another run, which has to have as many."""
+    if read_workdir_config(origin).tokenizer.joint != joint:
+        raise UserError(
+            f"{origin}: its tokenizer.joint is {not joint}, but that of this run is {joint}; they must agree"
+        )
+    return model_paths(origin, joint=joint)
 
 
 def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[bytes]:

@@ -16,6 +16,7 @@ from runtime.terminal import print_table
 from runtime.workdir import Workdir
 from training.validation import Validation
 
+BLIND = 0.1  # nats a token between the loss and that with shuffled sources
 log = logging.getLogger(__name__)
 
 
@@ -70,10 +71,25 @@ class Recorder:
 
     def validation(self, step: int, found: Validation, seconds: float, *, best: bool) -> None:
         """Writes a line for a validation and shows it with its samples."""
-        line = {"step": step, "validation_loss": found.loss, "validation_bleu": found.bleu, "seconds": seconds}
+        line = {
+            "step": step,
+            "validation_loss": found.loss,
+            "validation_loss_shuffled": found.shuffled_loss,
+            "validation_bleu": found.bleu,
+            "seconds": seconds,
+        }
         self._workdir.append_metrics([line])
+        shuffled = "" if found.shuffled_loss is None else f" ({found.shuffled_loss:.3f} with the sources shuffled)"
         note = ", the best so far" if best else ""
-        log.info("validation at step %d: loss %.3f, BLEU %.2f (greedy)%s", step, found.loss, found.bleu, note)
+        log.info(
+            "validation at step %d: loss %.3f%s, BLEU %.2f (greedy)%s", step, found.loss, shuffled, found.bleu, note
+        )
+        if found.shuffled_loss is not None and found.shuffled_loss - found.loss < BLIND:
+            log.warning(
+                "with other sentences' sources the loss is hardly worse: so far the model does not look at what it is "
+                "to translate; where that stays so, check that the two sides of the corpus are aligned "
+                "(--inspect-data), train longer, or lower optimizer.peak_lr"
+            )
         for sample in found.samples:
             log.info("  source       %s", sample.source)
             log.info("  reference    %s", sample.reference)

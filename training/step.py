@@ -23,13 +23,23 @@ from training.optimizer import learning_rate, make_optimizer
 
 
 class TrainState(NamedTuple):
-    """Everything that a step changes. `step` counts the steps taken, those that were skipped included."""
+    """Everything that a step changes.
+
+    step: counts the steps taken, those that were skipped included. average: the moving average of the parameters, None
+    where there is none (training.ema_decay).
+    """
 
     params: Any
     optimizer: Any
     step: jax.Array
     skipped: jax.Array
     skipped_in_a_row: jax.Array
+    average: Any = None
+
+    @property
+    def params_to_use(self) -> Any:
+        """The parameters to translate with."""
+        return self.params if self.average is None else self.average
 
 
 class StepMetrics(NamedTuple):
@@ -44,8 +54,19 @@ class StepMetrics(NamedTuple):
 
 def initial_state(params: Any, config: Config) -> TrainState:
     """The state before the first step."""
-    counters = (jnp.zeros((), jnp.int32) for _ in range(3))  # three buffers: each is donated to the first step
-    return TrainState(params, make_optimizer(config.optimizer).init(params), *counters)
+    step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))  # three buffers: each is donated to a step
+    average = jax.tree.map(jnp.copy, params) if config.training.ema_decay else None
+    return TrainState(params, make_optimizer(config.optimizer).init(params), step, skipped, in_a_row, average)
+
+
+def update_average(average: Any, params: Any, decay: float, updates: jax.Array) -> Any:
+    """decay * average + (1 - decay) * params, after so many updates, with those just made.
+
+    At first the decay is (1 + n) / (10 + n), so that the initial parameters are soon forgotten: a usual choice, that of
+    TensorFlow's ExponentialMovingAverage.
+    """
+    decay_now = jnp.minimum(decay, (1.0 + updates) / (10.0 + updates))
+    return jax.tree.map(lambda old, new: old + (1.0 - decay_now) * (new - old), average, params)
 
 
 def make_train_step(
@@ -53,7 +74,7 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
     """The jitted step; it consumes the state it is given.
 
-    A loss or gradient that is not finite leaves parameters and optimizer as they are and is counted.
+    A loss or gradient that is not finite leaves parameters, average and optimizer as they are and is counted.
     """
     optimizer = make_optimizer(config.optimizer)
     parts = config.training.accumulation_steps
@@ -98,6 +119,10 @@ def make_train_step(
         def kept(new: Any, old: Any) -> Any:
             return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
 
+        new_average = None
+        if state.average is not None:
+            updates_made = (state.step + 1 - state.skipped).astype(jnp.float32)
+            new_average = update_average(state.average, new_params, config.training.ema_decay, updates_made)
         in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
         new_state = TrainState(
             params=kept(new_params, state.params),
@@ -105,6 +130,7 @@ def make_train_step(
             step=state.step + 1,
             skipped=state.skipped + ~finite,
             skipped_in_a_row=in_a_row,
+            average=kept(new_average, state.average),
         )
         return new_state, StepMetrics(loss, count, norm, rate, in_a_row)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,9 +34,11 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Validation:
-    """loss: cross-entropy in nats a token, without label smoothing or dropout; bleu: cased 13a, greedy search."""
+    """loss: cross-entropy in nats a token, without label smoothing or dropout; shuffled_loss: the same with another
+    sentence's source for each, None where all sources are the same; bleu: cased 13a, greedy search."""
 
     loss: float
+    shuffled_loss: float | None
     bleu: float
     samples: tuple[Sample, ...]
 
@@ -48,11 +51,26 @@ def validate(
     """Loss and BLEU over all pairs. after_batch is called now and then and may raise to stop."""
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     loss = _mean_loss(translator, sources, references, after_batch)
+    shuffled = shuffled_sources(sources)
+    shuffled_loss = _mean_loss(translator, shuffled, references, after_batch) if shuffled else None
     translations = [
         found.text for found in translator.translate(sources, GREEDY, first_line=None, after_batch=after_batch)
     ]
     samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(pairs), SAMPLES)]
-    return Validation(loss, corpus_bleu(translations, references), tuple(samples))
+    return Validation(loss, shuffled_loss, corpus_bleu(translations, references), tuple(samples))
+
+
+def shuffled_sources(sources: Sequence[str]) -> list[str] | None:
+    """Another sentence's source for each, always the same ones, never one with the same text; None where all are alike.
+
+    A network that translates does far worse with them; one that has learned only what sentences look like does as well.
+    """
+    different = list(dict.fromkeys(sources))
+    if len(different) < 2:
+        return None
+    random.Random(0).shuffle(different)
+    other = dict(zip(different, [*different[1:], different[0]], strict=True))
+    return [other[source] for source in sources]
 
 
 def _mean_loss(
