@@ -38,7 +38,7 @@ BareFlag = Annotated[
 CONFIG_NAME = "config.toml"
 # On resume these may differ from what the workdir was made with; of data.* the content must be the same all the same.
 CHANGEABLE = ("training.num_steps", "training.num_epochs", "training.log_every", "training.eval_every",
-              "training.checkpoint_every", "devices.")  # fmt: skip
+              "training.checkpoint_every", "training.tensorboard", "devices.")  # fmt: skip
 DATA_PATHS = tuple(
     f"{prefix}.{name}"
     for prefix, section in (("data", DataConfig), ("data.mixture.#", MixtureConfig))

@@ -223,6 +223,8 @@ class TrainingConfig(Section):
     """Steps between validations (loss, greedy BLEU, samples); one more at the end; 0 for none at all."""
     checkpoint_every: PositiveInt = 500
     """Steps between checkpoints; a validation that is the best so far saves one too."""
+    tensorboard: bool = True
+    """Write event files for TensorBoard into the workdir's folder tensorboard."""
     keep_checkpoints: PositiveInt = 3
     """Newest checkpoints kept, beside the best by validation BLEU."""
     ema_decay: Probability = 0.0

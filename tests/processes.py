@@ -44,3 +44,13 @@ def digests(workdir: Path) -> tuple[int, dict]:
     """The newest checkpoint's step and the SHA-256 of each of its arrays."""
     newest = saved_steps(workdir / "checkpoints")[-1]
     return newest, read_record(workdir / "checkpoints", newest)["digests"]
+
+
+def events(workdir: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a workdir: steps and values of each curve."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(workdir / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    return {
+        tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]
+    }

@@ -14,7 +14,7 @@ import sacrebleu
 
 from runtime.checkpoint import read_record, saved_steps
 from tests.conftest import ROOT
-from tests.processes import digests, metrics, start, start_command, wait_for
+from tests.processes import digests, events, metrics, start, start_command, wait_for
 from tests.toy import write_corpus
 
 
@@ -34,6 +34,8 @@ def test_training_learns_and_tells_what_it_reached(trained):
         "config.toml",
         "tokenizer.model",
         "metrics.jsonl",
+        "curves.png",
+        "tensorboard",
         "checkpoints",
     }
 
@@ -75,6 +77,9 @@ def test_a_killed_run_goes_on_to_the_same_parameters_bit_for_bit(trained, toy, r
     assert f"going on from step {newest}" in done.stderr
     assert metrics(workdir) == metrics(trained[0])
     assert digests(workdir) == digests(trained[0])
+    shown, expected = events(workdir), events(trained[0])
+    assert shown.keys() == expected.keys()
+    assert all(shown[name] == expected[name] for name in shown if name != "train/tokens_per_second")
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,9 @@ def test_a_line_that_is_too_long_is_translated_in_parts(trained, run):
     assert " ".join(parts) == long
     assert joined == " ".join(found.text for found in translator.translate(parts, beam_size=1))
     assert f"translated in {len(parts)} parts" in done.stderr
+    far = run("translate.py", "--workdir", trained[0], "--beam-size", 1, input="\n" * 1500 + long)
+    assert "line 1501 has" in far.stderr
+    assert far.stdout == "\n" * 1500 + joined + "\n"
 
 
 @pytest.mark.parametrize(

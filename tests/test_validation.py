@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from configs.schema import ModelConfig, TokenizerConfig
+from configs.schema import ModelConfig, TokenizerConfig, TrainingConfig
 from configs.special_ids import BOS_ID
 from data.tokenizer import parse_tokenizers, train_tokenizer
 from model.transformer import initial_params, structure
@@ -76,7 +76,7 @@ def test_a_network_that_does_not_look_at_the_source_is_warned_of(translator, tmp
     )
     found = validate(dataclasses.replace(translator, params=blind), [tuple(pair) for pair in PAIRS[:6]])
     assert found.shuffled_loss == pytest.approx(found.loss, rel=1e-6)
-    recorder = Recorder(Workdir(tmp_path), 0, 10, 1)
+    recorder = Recorder(Workdir(tmp_path), "a run", 0, 10, TrainingConfig(tensorboard=False))
     recorder.validation(5, found, 1.0, best=True)
     assert "so far the model does not look at what it is to translate" in caplog.text
     caplog.clear()

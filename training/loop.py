@@ -98,7 +98,9 @@ class Run:
         if self._finished() and not self._validation_is_due():
             print(f"{self._workdir.path}: finished: {self._reached()}. Evaluate it with evaluate.py.")
             return
-        recorder = Recorder(self._workdir, self._clock.step, self._prepared.num_steps, self._config.training.log_every)
+        corpus, workdir = self._prepared.corpus, self._workdir
+        title = f"{workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
+        recorder = Recorder(workdir, title, self._clock.step, self._prepared.num_steps, self._config.training)
         closing = contextlib.closing
         with self._interruption.deferred(), closing(self._batches), closing(self._checkpoints), recorder:
             self._interval_start = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a run tells: metrics.jsonl, a progress bar or plain lines on stderr, and the closing table on stdout."""
+"""What a run tells: metrics.jsonl, event files, curves.png, progress on stderr, and the closing table on stdout."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from configs.schema import TrainingConfig
+from runtime.pictures import save_picture
 from runtime.terminal import print_table
 from runtime.workdir import Workdir
+from training.curves import Curves
+from training.event_files import EventFiles
 from training.validation import Validation
 
+EVENTS_FOLDER = "tensorboard"
+CURVES_NAME = "curves.png"
 BLIND = 0.1  # nats a token between the loss and that with shuffled sources
 log = logging.getLogger(__name__)
 
@@ -31,9 +37,17 @@ class Pace:
 class Recorder:
     """Writes metrics and shows progress; used as a context so that the terminal is left as it was."""
 
-    def __init__(self, workdir: Workdir, first_step: int, num_steps: int, log_every: int):
+    def __init__(self, workdir: Workdir, title: str, first_step: int, num_steps: int, config: TrainingConfig):
+        """Goes on after first_step, with a title for the picture of the curves."""
         self._workdir = workdir
-        self._log_every = log_every
+        self._title = title
+        self._drawn = False
+        done = workdir.read_metrics()
+        self._curves = Curves()
+        for line in done:
+            self._curves.add(line)
+        self._events = EventFiles(workdir.path / EVENTS_FOLDER, done, first_step) if config.tensorboard else None
+        self._log_every = config.log_every
         self._num_steps = num_steps
         self._console = Console(stderr=True)
         self._bar = Progress(
@@ -51,12 +65,16 @@ class Recorder:
         self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()
+        if self._events:
+            self._events.close()
+        if error is None and not self._drawn:
+            self._draw()
 
     def steps(self, lines: list[dict[str, Any]], pace: Pace) -> None:
         """Writes a line for each step and shows the last."""
-        self._workdir.append_metrics(lines)
+        self._write(lines)
         last = lines[-1]
         rate, real = pace.tokens_per_second, pace.real_tokens
         loss = math.nan if last["loss"] is None else last["loss"]
@@ -78,7 +96,8 @@ class Recorder:
             "validation_bleu": found.bleu,
             "seconds": seconds,
         }
-        self._workdir.append_metrics([line])
+        self._write([line])
+        self._draw()
         shuffled = "" if found.shuffled_loss is None else f" ({found.shuffled_loss:.3f} with the sources shuffled)"
         note = ", the best so far" if best else ""
         log.info(
@@ -94,6 +113,18 @@ class Recorder:
             log.info("  source       %s", sample.source)
             log.info("  reference    %s", sample.reference)
             log.info("  translation  %s", sample.translation)
+
+    def _write(self, lines: list[dict[str, Any]]) -> None:
+        self._workdir.append_metrics(lines)
+        self._drawn = False
+        for line in lines:
+            self._curves.add(line)
+        if self._events:
+            self._events.write(lines)
+
+    def _draw(self) -> None:
+        self._drawn = True
+        save_picture(self._curves.draw(self._title), self._workdir.path / CURVES_NAME)
 
 
 def show_table(title: str, rows: dict[str, str]) -> None:
