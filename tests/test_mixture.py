@@ -220,10 +220,10 @@ def trained(toy, run, tmp_path_factory):
 def test_training_tells_what_is_in_the_mixture(trained):
     _, done = trained
     assert done.returncode == 0, done.stderr
-    assert "data, text: kept 700 of 700 pairs, 0 longer than 32 tokens" in done.stderr
-    assert "data, text: 66.7% of the training pairs drawn, each 0.95 times an epoch" in done.stderr
-    assert "data.mixture.0, text: kept 300 of 300 pairs" in done.stderr  # nothing held out
-    assert "data.mixture.0, text: 33.3% of the training pairs drawn, each 1.11 times an epoch" in done.stderr
+    assert "data, text en-fr: kept 700 of 700 pairs, 0 longer than 32 tokens" in done.stderr
+    assert "data, text en-fr: 66.7% of the training pairs drawn, each 0.95 times an epoch" in done.stderr
+    assert "data.mixture.0, text en-de: kept 300 of 300 pairs" in done.stderr  # nothing held out
+    assert "data.mixture.0, text en-de: 33.3% of the training pairs drawn, each 1.11 times an epoch" in done.stderr
     assert "held out" not in done.stderr
 
 

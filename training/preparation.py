@@ -125,7 +125,9 @@ def _tagged(config: Config, tokenizer: Tokenizer, language: str) -> Tokenizer:
 
 def _title(training: TrainingCorpus, corpora: Sequence[TrainingCorpus]) -> str:
     """What a line of the log about one of several corpora begins with."""
-    return f"{training.option}, {training.corpus.name}: " if len(corpora) > 1 else ""
+    corpus = training.corpus
+    languages = f"{corpus.source_language}-{corpus.target_language}"
+    return f"{training.option}, {corpus.name} {languages}: " if len(corpora) > 1 else ""
 
 
 def _tokenized(
