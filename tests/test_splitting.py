@@ -16,10 +16,11 @@ def shorter_than(length):
     [
         ("One two. Three.", 20, ["One two. Three."]),
         ("One two. Three four five six.", 20, ["One two.", "Three four five six."]),
-        # the sentence end nearest the middle, not the first or the last
-        ("A b. Cd ef. Gh ij. Kl.", 12, ["A b. Cd ef.", "Gh ij. Kl."]),
-        ('He said "no!" Then he left?! Yes.', 20, ['He said "no!"', "Then he left?! Yes."]),
+        # at every sentence end, though some would fit together
+        ("A b. Cd ef. Gh ij. Kl.", 12, ["A b.", "Cd ef.", "Gh ij.", "Kl."]),
+        ('He said "no!" Then he left?! Yes.', 20, ['He said "no!"', "Then he left?!", "Yes."]),
         ("Costs 3.5 or 4.5 euros", 12, ["Costs 3.5", "or 4.5 euros"]),  # no sentence ends: at a space
+        ("One. Two three four. Five.", 11, ["One.", "Two", "three four.", "Five."]),
         ("one two three four", 9, ["one two", "three", "four"]),
         ("unendingword x", 5, ["une", "ndi", "ngw", "ord", "x"]),  # in a word only where it is too long itself
         ("你好。我很好。谢谢。", 5, ["你好。", "我很好。", "谢谢。"]),

@@ -22,8 +22,8 @@ from training.validation import Validation
 
 EVENTS_FOLDER = "tensorboard"
 CURVES_NAME = "curves.png"
-# Nats a token between the loss and that with shuffled sources. Healthy runs were far above it at their first validation:
-# 1.2 on Multi30k at BLEU 6, 0.5 on a toy at BLEU 9.
+# Nats a token between the loss and that with shuffled sources. Healthy runs were far above it at their first
+# validation: 1.2 on Multi30k at BLEU 6, 0.5 on a toy at BLEU 9.
 BLIND = 0.1
 log = logging.getLogger(__name__)
 
