@@ -29,6 +29,7 @@ train: install
 
 docs: install
 	$(BIN)/python docs/attention.py --workdir $(WORKDIR)
+	cp $(WORKDIR)/curves.png docs/readme/
 
 test: .venv/installed-test
 	$(BIN)/ruff check .

@@ -33,9 +33,6 @@ class TrainCommand(Config):
     """Folder of the run, required: it is made, or gone on with where it holds checkpoints."""
     config: Path | None = None
     """TOML file with what differs from the defaults; not needed where the workdir has its config."""
-    init_from: Path | None = None
-    """Workdir of another run whose best parameters to begin with (training.init_from): what fits is taken, and the log
-    says what does not. Its tokenizer is taken too where the config names none."""
     inspect_data: BareFlag = False
     """Train nothing: report what is in the corpus, in tables and a picture (inspection.png); needs no --workdir."""
 
@@ -62,11 +59,7 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, Path | None]:
     fields = {name: getattr(base, name) for name in Config.model_fields}
     default = TrainCommand(**fields, workdir=workdir, config=Path(config_file) if config_file else None)
     command = parse(TrainCommand, argv, default=default, description=TRAIN_HELP)
-    config = Config(**{name: getattr(command, name) for name in Config.model_fields})
-    if command.init_from:
-        training = config.training.model_copy(update={"init_from": command.init_from})
-        config = config.model_copy(update={"training": training})
-    config = with_absolute_paths(config)
+    config = with_absolute_paths(Config(**{name: getattr(command, name) for name in Config.model_fields}))
     if saved and (differences := refused_differences(saved, config)):
         raise UserError(
             f"{workdir} was made with another config: {'; '.join(differences)}. "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
+import tyro
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -230,8 +231,9 @@ class TrainingConfig(Section):
     ema_decay: Probability = 0.0
     """Above 0, such as 0.999: the moving average of the parameters is what is validated, scored and translated with; in
     the first steps it forgets faster, (1 + n) / (10 + n) after n of them."""
-    init_from: Path | None = None
-    """Workdir of another run whose best checkpoint's parameters to begin with; train.py --init-from."""
+    init_from: Annotated[Path | None, tyro.conf.arg(aliases=("--init-from",))] = None
+    """Workdir of another run with whose best parameters to begin: what fits is taken, and the log says what does not.
+    Its tokenizer is taken too, unless tokenizer.model_file is given."""
     patience: Count = 0
     """Stop after so many validations in a row without a better BLEU; 0 never stops early."""
 

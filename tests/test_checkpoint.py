@@ -153,7 +153,7 @@ def test_the_newest_are_averaged(tmp_path, caplog):
 
 
 def test_too_few_to_average_is_refused_and_a_damaged_one_is_passed_over(tmp_path, caplog):
-    save(tmp_path, [10, 20, 30])
+    save(tmp_path, [10, 20, 30], best=10)
     flip(largest_file(tmp_path / "20" / "params"))
     _, tree, _ = load_params(tmp_path, "average:2", template(params(0)))
     for leaf, older, newer in zip(*map(jax.tree.leaves, (tree, params(10), params(30))), strict=True):

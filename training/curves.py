@@ -44,6 +44,7 @@ class Curves:
             losses.plot(steps, loss, "o-", markersize=4, color="tab:blue", label="validation")
             losses.plot(steps, shuffled, "o--", markersize=4, color="tab:orange", label="validation, sources shuffled")
             scores.plot(steps, bleu, "o-", markersize=4, color="tab:blue")
+            scores.set_ylim(top=max(1.0, 1.1 * bleu.max()))
         losses.set_ylabel("loss, nats a token")
         losses.set_ylim(bottom=0)
         if self._steps or self._validations:

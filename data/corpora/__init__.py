@@ -69,7 +69,7 @@ def _check_options(config: DataConfig) -> None:
 def _check_name(name: str) -> None:
     from data.corpora.tfds_corpus import TRANSLATION_CORPORA, find_builder
 
-    if find_builder(name) is None:
+    if name.partition("/")[0] in _NAMES or find_builder(name) is None:
         nearest = difflib.get_close_matches(name.partition("/")[0], [*_NAMES, *TRANSLATION_CORPORA], n=1)
         hint = f' (did you mean "{nearest[0]}"?)' if nearest else ""
         raise UserError(
