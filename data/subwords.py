@@ -20,10 +20,9 @@ import sentencepiece
 from configs.errors import UserError
 from configs.special_ids import UNK_ID
 from data.corpora.corpus import PairSource
-from data.tokenizer import Tokenizer, with_ends
+from data.tokenizer import SPACE, Tokenizer, with_ends
 from data.tokens import TokenizedPairs
 
-SPACE = "\u2581"  # how a piece shows the space before a word
 _WORDS = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
 _UNKNOWN_PENALTY = 10.0  # SentencePiece's: an unknown character scores so much less than the least likely piece
 # Words up to this length are computed once; Chinese and Japanese have whole sentences without a space.

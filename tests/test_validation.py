@@ -6,14 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-from configs.schema import ModelConfig, TokenizerConfig, TrainingConfig
+from configs.schema import Config, ModelConfig, TokenizerConfig
 from configs.special_ids import BOS_ID
+from data.batch import pad_rows
 from data.tokenizer import parse_tokenizers, train_tokenizer
 from model.transformer import initial_params, structure
 from runtime.workdir import Workdir
 from tests.test_data import PAIRS
+from tests.test_translator import whole_pass
 from training.recorder import Recorder
 from training.validation import Validation, shuffled_sources, validate
 from translation.translator import Translator
@@ -44,19 +45,17 @@ def test_every_sentence_gets_anothers_source_and_always_the_same():
 
 
 def test_the_shuffled_loss_is_that_of_the_shuffled_pairs(translator):
-    """By a loop over the pairs, each by itself and unpadded."""
+    """By a loop over the pairs, each by itself."""
     pairs = [tuple(pair) for pair in PAIRS[:6]]
     found = validate(translator, pairs)
-    model = nnx.merge(translator.graphdef, translator.params)
+    encode_source, encode_target = translator.tokenizer.encode_source, translator.tokenizer.encode_target
 
     def mean_loss(sources):
         total = count = 0.0
         for source, (_, target) in zip(sources, pairs, strict=True):
-            (source_ids,), (ids,) = (
-                translator.tokenizer.encode_source([source]),
-                translator.tokenizer.encode_target([target]),
-            )
-            logits, _ = model(jnp.array([source_ids]), jnp.array([[BOS_ID, *ids[:-1]]]))
+            (ids,) = encode_target([target])
+            rows = pad_rows(encode_source([source]), 1, 40), pad_rows([[BOS_ID, *ids[:-1]]], 1, 40)
+            logits = whole_pass(translator.params, *rows, translator.graphdef)
             total -= float(np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(ids)), ids].sum())
             count += len(ids)
         return total / count
@@ -76,7 +75,10 @@ def test_a_network_that_does_not_look_at_the_source_is_warned_of(translator, tmp
     )
     found = validate(dataclasses.replace(translator, params=blind), [tuple(pair) for pair in PAIRS[:6]])
     assert found.shuffled_loss == pytest.approx(found.loss, rel=1e-6)
-    recorder = Recorder(Workdir(tmp_path), "a run", 0, 10, TrainingConfig(tensorboard=False))
+    config = Config.model_validate({"training": {"tensorboard": False}, "optimizer": {"warmup_steps": 5}})
+    recorder = Recorder(Workdir(tmp_path), "a run", 0, 10, config)
+    recorder.validation(4, found, 1.0, best=True)
+    assert not caplog.records  # before the end of warm-up every network is blind
     recorder.validation(5, found, 1.0, best=True)
     assert "so far the model does not look at what it is to translate" in caplog.text
     caplog.clear()

@@ -7,10 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.summary import scalar
-
 NOT_A_CURVE = ("step", "seconds")
 VALIDATION = "validation_"
 
@@ -31,20 +27,29 @@ class EventFiles:
             come.
           step: the last one that was taken.
         """
+        from tensorboardX.event_file_writer import EventsWriter  # 0.1 s, most of it for protocol buffers
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        self._event, self._summary = Event, Summary
         folder.mkdir(exist_ok=True)
         self._writer = EventsWriter(str(folder / "events"), filename_suffix=f".{step:09}")
         self._writer.write_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
         self.write(line for line in done if line["step"] == step)
 
     def write(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Writes every number of the lines, 0.4 ms a line; they are in the file when it returns."""
+        """Writes every number of the lines; they are in the file when it returns."""
         for line in lines:
-            is_validation = any(name.startswith(VALIDATION) for name in line)
-            group = "validation" if is_validation else "train"
-            for name, value in line.items():
-                if name not in NOT_A_CURVE and value is not None:
-                    summary = scalar(f"{group}/{name.removeprefix(VALIDATION)}", value)
-                    self._writer.write_event(Event(step=line["step"], wall_time=time.time(), summary=summary))
+            group = "validation" if any(name.startswith(VALIDATION) for name in line) else "train"
+            curves = {
+                f"{group}/{name.removeprefix(VALIDATION)}": value
+                for name, value in line.items()
+                if name not in NOT_A_CURVE and value is not None
+            }
+            values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in curves.items()]
+            # One event for all values: 0.02 ms a line, where one for each took 0.4.
+            event = self._event(step=line["step"], wall_time=time.time(), summary=self._summary(value=values))
+            self._writer.write_event(event)
         self._writer.flush()
 
     def close(self) -> None:

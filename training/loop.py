@@ -100,7 +100,7 @@ class Run:
             return
         corpus, workdir = self._prepared.corpus, self._workdir
         title = f"{workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
-        recorder = Recorder(workdir, title, self._clock.step, self._prepared.num_steps, self._config.training)
+        recorder = Recorder(workdir, title, self._clock.step, self._prepared.num_steps, self._config)
         closing = contextlib.closing
         with self._interruption.deferred(), closing(self._batches), closing(self._checkpoints), recorder:
             self._interval_start = time.monotonic()
