@@ -28,6 +28,7 @@ from tests.test_data import PAIRS
 from tests.toy import ENGLISH, write_corpus
 from train import resolve_config
 from training.preparation import prepare
+from training.validation import validate
 from translation.translator import Translator
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
@@ -242,6 +243,15 @@ def test_a_killed_run_with_mixture_sampling_and_averaging_goes_on_bit_for_bit(tr
     assert (
         names["params['target_embedding']"] != names["training[4]['target_embedding']"]
     )  # the average, and its source
+
+
+def test_what_is_validated_is_what_is_saved(trained, toy):
+    """The average, not the parameters that it follows."""
+    sides = [(toy.parent / f"validation.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "fr")]
+    found = validate(Translator.load(trained[0], "last"), list(zip(*sides, strict=True)))
+    last = metrics(trained[0])[-1]
+    assert last["validation_loss"] == pytest.approx(found.loss, rel=1e-5)
+    assert last["validation_bleu"] == pytest.approx(found.bleu)
 
 
 def test_translations_are_in_the_language_that_is_asked_for(trained, run):
