@@ -101,7 +101,8 @@ def _lengths_table(found: Mapping[str, SplitFound]) -> Table:
         "lengths of the sentences, in words and in tokens",
         "split", "side", "words", *statistics, "tokens", *statistics,
         text_columns=2,
-        caption="words: what stands between whitespace; tokens: SentencePiece's and the </s> that ends a sentence\n"
+        caption="words: what stands between whitespace\n"
+        "tokens: SentencePiece's, the </s> that ends a sentence, and the tag that a source may begin with\n"
         "99%: so many sentences are no longer",
     )  # fmt: skip
     for name, side, found_side in _sides(found):
