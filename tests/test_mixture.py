@@ -245,6 +245,18 @@ def test_a_killed_run_with_mixture_sampling_and_averaging_goes_on_bit_for_bit(tr
     )  # the average, and its source
 
 
+def test_the_data_report_shows_every_corpus_with_its_tags(trained, toy, run):
+    done = run("train.py", "--workdir", trained[0], "--inspect-data")
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.split("│")] for line in done.stdout.splitlines()]
+    tagged = Translator.load(trained[0]).tokenizer
+    for name, file, language in (("train", "train.en", "en"), ("data.mixture.0", "more.de", "de")):
+        lines = (toy.parent / file).read_text(encoding="utf-8").splitlines()
+        ids = tagged.encode_source(lines) if language == "en" else tagged.encode_target(lines)
+        (row,) = [row for row in rows if row[1:3] == [name, language] and len(row) > 10]
+        assert row[8] == f"{sum(map(len, ids)):,}"
+
+
 def test_what_is_validated_is_what_is_saved(trained, toy):
     """The average, not the parameters that it follows."""
     sides = [(toy.parent / f"validation.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "fr")]
