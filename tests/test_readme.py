@@ -67,6 +67,7 @@ def test_every_way_to_use_it_is_shown():
     assert shown >= {
         "--inspect-data", "--training.ema-decay", "--optimizer.name", "--tokenizer.sampling-alpha", "--init-from",
         "--target-language", "--temperature", "--top-p", "--min-decoding-length", "--max-decoding-length", "--prefix",
+        "--prefix-file",
         "--checkpoint", "--ensemble", "--score", "--compare", "--output", "--json", "--num-hypotheses", "--json-lines",
         "--attention", "--positions", "--split", "--seed", "--data.name",
     }  # fmt: skip
