@@ -3,14 +3,21 @@
 import json
 import math
 import struct
+from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 
+from configs.errors import is_disk_full
+from configs.schema import Config
+from runtime.pictures import save_picture
 from runtime.workdir import Workdir
 from tests.processes import events, metrics
 from training.curves import POINTS, Curves
 from training.event_files import EventFiles
+from training.recorder import Recorder
+from training.validation import Validation
 
 
 def lines_of(axes):
@@ -23,7 +30,9 @@ def test_the_points_by_hand():
         curves.add({"step": step, "loss": None if step == 3 else float(step)})
     curves.add({"step": 7, "validation_loss": 2.0, "validation_loss_shuffled": 3.0, "validation_bleu": 1.5})
     curves.add({"step": 9, "validation_loss": 1.0, "validation_loss_shuffled": None, "validation_bleu": 8.0})
-    losses, scores = curves.draw("a run").axes
+    figure = curves.draw("a run")
+    assert figure.get_suptitle() == "a run"
+    losses, scores = figure.axes
     drawn = lines_of(losses)
     training = drawn["training, with dropout and label smoothing"]
     assert len(training) == POINTS
@@ -35,10 +44,39 @@ def test_the_points_by_hand():
     assert shuffled[0] == (7, 3.0)
     assert math.isnan(shuffled[1][1])
     assert list(lines_of(scores).values()) == [((7, 1.5), (9, 8.0))]
+    assert [line.get_linestyle() for line in losses.get_lines()] == ["-", "-", "--"]
 
 
 def test_a_run_without_anything_to_draw():
     assert len(Curves().draw("a run").axes) == 2
+
+
+def test_a_title_is_no_formula(tmp_path):
+    save_picture(Curves().draw(r"runs $\foo$: text, en to fr"), tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").exists()
+
+
+def test_the_picture_is_drawn_at_each_validation(tmp_path):
+    """Not only at the end, which a run of days or a killed one has not reached."""
+    picture = tmp_path / "curves.png"
+    config = Config.model_validate({"training": {"tensorboard": False}})
+    with Recorder(Workdir(tmp_path), "a run", 0, 10, config) as one:
+        one.validation(4, Validation(2.0, None, 1.0, ()), 1.0, best=True)
+        first = picture.read_bytes()
+        one.validation(8, Validation(1.0, None, 9.0, ()), 1.0, best=True)
+        assert picture.read_bytes() != first
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_noticed_and_the_picture_before_is_kept(tmp_path):
+    picture = tmp_path / "curves.png"
+    save_picture(Curves().draw("a run"), picture)
+    before = picture.read_bytes()
+    (tmp_path / ".curves.png.partial").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as raised:
+        save_picture(Curves().draw("another"), picture)
+    assert is_disk_full(raised.value)
+    assert picture.read_bytes() == before
 
 
 def test_events_beyond_the_checkpoint_are_dropped(tmp_path):
@@ -58,8 +96,12 @@ def test_events_beyond_the_checkpoint_are_dropped(tmp_path):
 
 
 def test_a_run_begun_again_from_nothing_shows_once(tmp_path):
-    for value in (1.0, 2.0):
-        EventFiles(tmp_path / "tensorboard", [], 0).write([{"step": 1, "loss": value}])
+    folder = tmp_path / "tensorboard"
+    EventFiles(folder, [], 0).write([{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.5}])
+    (file,) = folder.iterdir()
+    file.rename(folder / "events.out.tfevents.1000000000.earlier")  # in the same second they would share a name
+    EventFiles(folder, [], 0).write([{"step": 1, "loss": 2.0}])
+    assert len(list(folder.iterdir())) == 2
     assert events(tmp_path) == {"train/loss": [(1, 2.0)]}
 
 
@@ -83,11 +125,18 @@ def test_a_run_writes_both(trained):
 
 def test_a_resumed_run_draws_everything_again_and_events_can_be_turned_off(toy, run, tmp_path):
     options = ["--training.eval-every", 0, "--training.tensorboard", "False"]
-    sizes = []
+    pictures = []
     for steps in (20, 40):
         done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options, "--training.num-steps", steps)
         assert done.returncode == 0, done.stderr
-        sizes.append((tmp_path / "w" / "curves.png").read_bytes())
-    assert sizes[0] != sizes[1]
+        pictures.append((tmp_path / "w" / "curves.png").read_bytes())
+    assert pictures[0] != pictures[1]
+    whole = Curves()
+    for line in Workdir(tmp_path / "w").read_metrics():
+        whole.add(line)
+    with matplotlib.rc_context():  # other tests of this process may have chosen fonts
+        matplotlib.rc_file_defaults()
+        save_picture(whole.draw("w: text, en to fr"), tmp_path / "whole.png")
+    assert pictures[1] == (tmp_path / "whole.png").read_bytes()
     assert not (tmp_path / "w" / "tensorboard").exists()
     assert json.loads((tmp_path / "w" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 40

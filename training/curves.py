@@ -34,7 +34,7 @@ class Curves:
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(9, 6.5), layout="constrained")
-        figure.suptitle(title)
+        figure.suptitle(title, parse_math=False)  # a folder's name may hold $, between which text would be parsed
         losses, scores = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         if self._steps:
             steps, loss = (_means(column) for column in zip(*self._steps, strict=True))
