@@ -174,7 +174,7 @@ def _histograms(title: str, found: Mapping[str, SplitFound], row_length: int) ->
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 7), layout="constrained")
-    figure.suptitle(f"{title}: sentences of each length")
+    figure.suptitle(f"{title}: sentences of each length", parse_math=False)
     axes = figure.subplots(2, 2, sharex="row", sharey="row")
     for row, unit in zip(axes, ("words", "tokens"), strict=True):
         lengths = {
@@ -187,7 +187,7 @@ def _histograms(title: str, found: Mapping[str, SplitFound], row_length: int) ->
         for number, (axis, (side, by_split)) in enumerate(zip(row, lengths.items(), strict=True)):
             _draw(axis, by_split, reach)
             language = ", ".join(dict.fromkeys(split.languages[number] for split in found.values()))
-            axis.set_title(f"{side} ({language}), {unit}")
+            axis.set_title(f"{side} ({language}), {unit}", parse_math=False)
             longest = max(each.longest for each in by_split.values())
             axis.set_xlabel(f"{unit} of a sentence (the longest: {longest:,})")
             if unit == "tokens":
