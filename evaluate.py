@@ -18,7 +18,7 @@ from configs.loading import BareFlag, is_given, parse, read_workdir_config, work
 from configs.schema import ComputeConfig, DataConfig, DecodingOptions
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
-from runtime.workdir import check_writable
+from runtime.workdir import check_files_apart, check_writable
 
 if TYPE_CHECKING:
     from translation.translator import Translator
@@ -70,10 +70,10 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
         meaningless = ["compare", *(name for name in DecodingOptions.model_fields if name != "batch_size")]
         if given := next((name for name in meaningless if is_given(argv, name)), None):
             raise UserError(f"--{given.replace('_', '-')} has no effect with --score, which translates nothing")
-    read = [path.absolute() for path in (options.source, options.reference, options.compare) if path]
-    written = [path.absolute() for path in [*output_files(options), options.json_file] if path]
-    if twice := next((path for path in written if path in read or written.count(path) > 1), None):
-        raise UserError(f"{twice}: named for two things at once; --output and --json need files of their own")
+    check_files_apart(
+        read=(options.source, options.reference, options.compare),
+        written=(*output_files(options), options.json_file),
+    )
     return options
 
 

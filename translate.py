@@ -19,7 +19,7 @@ from configs.schema import ComputeConfig, DecodingOptions, PositiveInt
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
 from runtime.prompt import typed_lines
-from runtime.workdir import check_writable
+from runtime.workdir import check_files_apart, check_writable
 
 if TYPE_CHECKING:
     from data.tokenizer import Tokenizer
@@ -85,10 +85,7 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
             raise UserError(f"--{name} {path}: the name must end in {' or '.join(endings)}")
     if options.positions and (options.input or options.output or options.attention):
         raise UserError("--positions translates nothing: leave out --input, --output and --attention")
-    read = [path.absolute() for path in (options.input, options.prefix_file) if path]
-    written = [path.absolute() for path in (options.output, options.attention) if path]
-    if twice := next((path for path in written if path in read or written.count(path) > 1), None):
-        raise UserError(f"{twice}: named for two things at once; what is written needs a file of its own")
+    check_files_apart(read=(options.input, options.prefix_file), written=(options.output, options.attention))
     return options
 
 

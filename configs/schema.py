@@ -13,8 +13,6 @@ Count = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-
-
 Weight = Annotated[float, Field(ge=0.001, le=1000.0)]
 
 

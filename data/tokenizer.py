@@ -21,9 +21,9 @@ from data.corpora.corpus import Pair, PairSource
 TRAINING_PAIRS = 500_000  # more lines barely change the pieces and cost minutes and gigabytes
 TRAINING_THREADS = 4  # fixed: the unigram vocabulary depends on it
 TAG_START = "<2"
-# Decoded text is one line: a byte piece, or a piece of the corpus itself, can bring a line break.
 SPACE = "\u2581"  # how a piece shows the space before a word
 CONTROL_PIECES = ("<s>", "</s>")
+# Decoded text is one line: a byte piece, or a piece of the corpus itself, can bring a line break.
 LINE_BREAKS = str.maketrans({"\n": " ", "\r": " "})
 
 

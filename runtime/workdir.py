@@ -25,6 +25,13 @@ def check_writable(path: Path) -> None:
         raise UserError(f"{path}: cannot be written ({reason})")
 
 
+def check_files_apart(read: Iterable[Path | None], written: Iterable[Path | None]) -> None:
+    """Raises UserError where a file to write is one to read, or is named twice."""
+    to_read, to_write = ([path.absolute() for path in paths if path] for paths in (read, written))
+    if twice := next((path for path in to_write if path in to_read or to_write.count(path) > 1), None):
+        raise UserError(f"{twice}: named for two things at once; what is written needs a file of its own")
+
+
 def _why_not_writable(folder: Path) -> str | None:
     try:
         tempfile.TemporaryFile(dir=folder).close()

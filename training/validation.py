@@ -50,9 +50,14 @@ def validate(
 ) -> Validation:
     """Loss and BLEU over all pairs. after_batch is called now and then and may raise to stop."""
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
-    loss = _mean_loss(translator, sources, references, after_batch)
-    shuffled = shuffled_sources(sources)
-    shuffled_loss = _mean_loss(translator, shuffled, references, after_batch) if shuffled else None
+    longest = translator.max_length
+    source_ids = [cut(ids, longest) for ids in translator.tokenizer.encode_source(sources)]
+    target_ids = [cut(ids, longest) for ids in translator.tokenizer.encode_target(references)]
+    loss = _mean_loss(translator, source_ids, target_ids, after_batch)
+    shuffled_loss = None
+    if shuffled := shuffled_sources(sources):
+        ids_of = dict(zip(sources, source_ids, strict=True))
+        shuffled_loss = _mean_loss(translator, [ids_of[source] for source in shuffled], target_ids, after_batch)
     translations = [
         found.text for found in translator.translate(sources, GREEDY, first_line=None, after_batch=after_batch)
     ]
@@ -74,14 +79,14 @@ def shuffled_sources(sources: Sequence[str]) -> list[str] | None:
 
 
 def _mean_loss(
-    translator: Translator, sources: list[str], references: list[str], after_batch: Callable[[int], None]
+    translator: Translator,
+    source_ids: Sequence[list[int]],
+    target_ids: Sequence[list[int]],
+    after_batch: Callable[[int], None],
 ) -> float:
-    longest = translator.max_length
-    source_ids = [cut(ids, longest) for ids in translator.tokenizer.encode_source(sources)]
-    target_ids = [cut(ids, longest) for ids in translator.tokenizer.encode_target(references)]
     lengths = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)]
     total = count = 0.0
-    for group, length in length_batches(lengths, BATCH_SIZE, longest):
+    for group, length in length_batches(lengths, BATCH_SIZE, translator.max_length):
         batch = unpacked([source_ids[i] for i in group], [target_ids[i] for i in group], BATCH_SIZE, length)
         part = jax.device_get(_loss_sum(translator.params, batch, graphdef=translator.graphdef))
         total, count = total + float(part[0]), count + float(part[1])

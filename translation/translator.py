@@ -145,7 +145,7 @@ class Translator:
     ) -> list[Translation]:
         """Translates each line, in order; a line without a token becomes an empty line.
 
-        A line longer than max_length is cut at sentence ends, else at spaces, translated in parts and joined.
+        A line longer than max_length is cut at every sentence end (see split_line), translated in parts and joined.
 
         Args:
           lines: detokenized text.
