@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -162,20 +162,19 @@ class Translator:
         self.check(options, num_hypotheses)
         _check_lines(lines, prefixes)
         parts = self._parts(lines, prefixes or [""] * len(lines), options, first_line)
-        found: list[list[tuple[Hypothesis, ...]]] = [[] for _ in lines]
-        by_length = length_batches([len(part.source) for part in parts], options.batch_size, self.max_length)
-        hypotheses: dict[tuple[int, int], tuple[Hypothesis, ...]] = {}
-        for group, length in by_length:
+        hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # of each part
+        for group, length in length_batches([len(part.source) for part in parts], options.batch_size, self.max_length):
             batch = [parts[i] for i in group]
             request = _request(batch, options, length, first_line or 1)
             searched = decoding.search(self.networks, request, options, self.max_length, num_hypotheses)
-            for part, texts in zip(batch, self._texts(searched, len(batch), num_hypotheses), strict=True):
-                hypotheses[part.line, part.part] = texts
+            hypotheses.update(zip(group, self._texts(searched, len(batch), num_hypotheses), strict=True))
             after_batch(sum(part.part == 0 for part in batch))
-        for part in parts:
-            found[part.line].append(hypotheses[part.line, part.part])
         if first_line is not None:
-            _warn_of_limits(parts, hypotheses, first_line)
+            cut_short = [i for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit]
+            _warn_of_limits({first_line + parts[i].line for i in cut_short})
+        found: list[list[tuple[Hypothesis, ...]]] = [[] for _ in lines]
+        for i, part in enumerate(parts):
+            found[part.line].append(hypotheses[i])
         return [Translation(line, joined(own)) for line, own in zip(lines, found, strict=True)]
 
     def score(
@@ -306,12 +305,8 @@ def _request(parts: Sequence[_Part], options: DecodingOptions, length: int, firs
     )
 
 
-def _warn_of_limits(
-    parts: Iterable[_Part], hypotheses: dict[tuple[int, int], tuple[Hypothesis, ...]], first_line: int
-) -> None:
-    reached = {
-        first_line + part.line for part in parts if len(hypotheses[part.line, part.part][0].tokens) >= part.limit
-    }
+def _warn_of_limits(reached: set[int]) -> None:
+    """Names the lines whose translation has as many tokens as it may."""
     if reached:
         shown = ", ".join(map(str, sorted(reached)[:LINES_NAMED]))
         more = f" and {len(reached) - LINES_NAMED:,} more" if len(reached) > LINES_NAMED else ""
