@@ -15,7 +15,7 @@ import tyro
 from configs.command import main
 from configs.errors import UserError
 from configs.loading import BareFlag, is_given, parse, read_workdir_config, workdir_of
-from configs.schema import ComputeConfig, DataConfig, DecodingOptions
+from configs.schema import ComputeConfig, DataConfig, DecodingOptions, ProcessOptions
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
 from runtime.workdir import check_files_apart, check_writable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class EvaluateCommand(DecodingOptions):
+class EvaluateCommand(DecodingOptions, ProcessOptions):
     """Options of evaluate.py."""
 
     workdir: Path
@@ -124,6 +124,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 def score_references(translator: Translator, options: EvaluateCommand) -> None:
     """Log-probabilities on stdout, or in --output; their sum in the log and in --json."""
+    from runtime.processes import is_first
     from runtime.terminal import progress_bar
 
     sources, references = read_lines_to_score(options)
@@ -134,6 +135,8 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
         raise UserError(f"{options.source or options.split}, {error}") from error
     total, tokens = sum(each.log_probability for each in found), sum(each.tokens for each in found)
     lines = [f"{each.log_probability:.4f}" for each in found]
+    if not is_first():
+        return
     if options.output:
         write_lines(options.output, lines)
     else:
@@ -154,29 +157,13 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
         options.json_file.write_text(json.dumps(totals, indent=1) + "\n", encoding="utf-8")
 
 
-def evaluate_command(argv: Sequence[str]) -> None:
-    """Runs the command."""
-    Interruption().install()
-    options = read_options(argv)
-    keep_freed_memory()
-    from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
-    from runtime.devices import select_platform
+def score_translations(translator: Translator, options: EvaluateCommand) -> None:
+    """BLEU and chrF as a table on stdout, in --json, and the translations in --output."""
+    from runtime.processes import is_first
     from runtime.terminal import progress_bar
     from translation.evaluation import evaluate
     from translation.report import show_evaluation
-    from translation.translator import Translator
 
-    for path in filter(None, [*output_files(options), options.json_file]):
-        check_writable(path)
-    select_platform(options.devices.platform)
-    set_up_compilation()
-    target_language = options.data.target_language if options.data.tag_target else None
-    translator = Translator.load(
-        options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
-    )
-    if options.score:
-        score_references(translator, options)
-        return
     translator.check(options)
     sources, references = read_lines_to_score(options)
     baseline = read_baseline(options, len(sources))
@@ -186,6 +173,8 @@ def evaluate_command(argv: Sequence[str]) -> None:
         found = evaluate(
             translator, sources, references, options, contrast=contrast, baseline=baseline, after_batch=advance
         )
+    if not is_first():
+        return
     for path, lines in zip(output_files(options), (found.translations, sources, references), strict=False):
         write_lines(path, lines)
     if options.json_file:
@@ -195,6 +184,28 @@ def evaluate_command(argv: Sequence[str]) -> None:
         options.json_file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     workdirs = " + ".join(map(str, (options.workdir, *options.ensemble)))
     show_evaluation(f"{workdirs}: {title}", found, sources, references)
+
+
+def evaluate_command(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    Interruption().install()
+    options = read_options(argv)
+    keep_freed_memory()
+    from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
+    from runtime.devices import start_devices
+    from runtime.processes import working_together
+    from translation.translator import Translator
+
+    for path in filter(None, [*output_files(options), options.json_file]):
+        check_writable(path)
+    start_devices(options.devices.platform, options)
+    set_up_compilation()
+    target_language = options.data.target_language if options.data.tag_target else None
+    with working_together():
+        translator = Translator.load(
+            options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
+        )
+        (score_references if options.score else score_translations)(translator, options)
 
 
 if __name__ == "__main__":

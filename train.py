@@ -20,13 +20,13 @@ from configs.loading import (
     with_absolute_paths,
     workdir_of,
 )
-from configs.schema import Config
+from configs.schema import Config, ProcessOptions
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
 from runtime.workdir import Workdir
 
 
-class TrainCommand(Config):
+class TrainCommand(Config, ProcessOptions):
     """Options of train.py: those of the config, and where it is and goes."""
 
     workdir: Path | None = None
@@ -37,10 +37,10 @@ class TrainCommand(Config):
     """Train nothing: report what is in the corpus, in tables and a picture (inspection.png); needs no --workdir."""
 
 
-def resolve_config(argv: Sequence[str]) -> tuple[Config, Path | None]:
-    """The config of a run and its workdir. Later ones win: defaults, workdir or config file, command line.
+def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
+    """The config of a run, and the command. Later ones win: defaults, workdir or config file, command line.
 
-    The workdir is None only where --inspect-data is given and it is not.
+    The command's workdir is None only where --inspect-data is given and it is not.
 
     Raises:
       UserError: a bad option, or a config that differs from what the workdir was made with.
@@ -65,7 +65,7 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, Path | None]:
             f"{workdir} was made with another config: {'; '.join(differences)}. "
             "Choose another --workdir, or leave these as they were"
         )
-    return config, workdir
+    return config, command
 
 
 TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoints goes on from the newest one."
@@ -74,7 +74,8 @@ TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoint
 def train(argv: Sequence[str]) -> None:
     """Runs the command."""
     interruption = Interruption().install()
-    config, workdir = resolve_config(argv)
+    config, command = resolve_config(argv)
+    workdir = command.workdir
     if is_given(argv, "inspect_data"):
         from training.data_report import report_data
 
@@ -83,16 +84,18 @@ def train(argv: Sequence[str]) -> None:
     assert workdir  # resolve_config would not have it otherwise
     keep_freed_memory()
     from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
-    from runtime.devices import select_platform
+    from runtime.devices import start_devices
+    from runtime.processes import working_together
     from training.loop import Run
     from training.preparation import prepare
 
     files = Workdir(workdir)
     files.check_creatable()
     files.read_metrics()  # a damaged file is found before anything is written
-    select_platform(config.devices.platform)
+    start_devices(config.devices.platform, command)
     compilations = set_up_compilation()
-    Run(prepare(config, workdir), workdir, interruption, compilations).train()
+    with working_together():
+        Run(prepare(config, workdir), workdir, interruption, compilations).train()
 
 
 if __name__ == "__main__":

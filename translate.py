@@ -15,7 +15,7 @@ from configs.cache import cache_directory
 from configs.command import main
 from configs.errors import UserError
 from configs.loading import parse, read_workdir_config, workdir_of
-from configs.schema import ComputeConfig, DecodingOptions, PositiveInt
+from configs.schema import ComputeConfig, DecodingOptions, PositiveInt, ProcessOptions
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
 from runtime.prompt import typed_lines
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 CHUNK = 1024  # lines translated together; sorted by length, so that batches hold little padding
 
 
-class TranslateCommand(DecodingOptions):
+class TranslateCommand(DecodingOptions, ProcessOptions):
     """Options of translate.py."""
 
     workdir: Path
@@ -164,30 +164,42 @@ def translate(argv: Sequence[str]) -> None:
     Interruption().install()
     options = read_options(argv)
     keep_freed_memory()
-    from data.lines import chunks  # after the arguments: a wrong one is answered at once
-    from runtime.compilation import set_up_compilation
-    from runtime.devices import select_platform
-    from translation.attention_maps import attention_maps, source_tokens
-    from translation.translator import Translator
+    from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
+    from runtime.devices import start_devices
+    from runtime.processes import check_alone, working_together
 
     pairs = iter(()) if options.positions else open_input(options)
     for path in filter(None, [options.output, options.attention, options.positions]):
         check_writable(path)
-    select_platform(options.devices.platform)
+    start_devices(options.devices.platform, options)
+    if not (options.input or options.positions):
+        check_alone("standard input reaches one of them only: give the text with --input, a file that all can read")
     set_up_compilation()
+    with working_together():
+        _translate(options, pairs)
+
+
+def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> None:
+    from data.lines import chunks
+    from runtime.processes import is_first
+    from translation.attention_maps import attention_maps, source_tokens
+    from translation.translator import Translator
+
     translator = Translator.load(
         options.workdir, options.checkpoint, options.devices, options.target_language, options.ensemble
     )
     translator.check(options, options.num_hypotheses)
     if options.positions:
-        draw_positions(translator, options.positions)
+        if is_first():
+            draw_positions(translator, options.positions)
         return
     todo = chunks(pairs, 1 if at_a_terminal(options) else CHUNK)
     first = next(todo, [])  # a mistake in the first lines leaves an old output as it was
     if options.attention:
         source_tokens(translator, first[0][0])  # so does a line that no map can show
     done = 0
-    with open(options.output or os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n") as out:
+    output = options.output if is_first() else os.devnull
+    with open(output or os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n") as out:
         for chunk in itertools.chain([first], todo):
             found = translator.translate(
                 [line for line, _ in chunk], options, num_hypotheses=options.num_hypotheses,
@@ -198,7 +210,9 @@ def translate(argv: Sequence[str]) -> None:
             done += len(found)
             out.flush()
             if options.attention:
-                write_attention(attention_maps(translator, found[0]), options.attention)
+                maps = attention_maps(translator, found[0])
+                if is_first():
+                    write_attention(maps, options.attention)
 
 
 def written(number: int, found: Translation, tokenizer: Tokenizer, options: TranslateCommand) -> Iterator[str]:

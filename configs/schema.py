@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +14,8 @@ Count = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+REST = -1  # size of the mesh's axis that takes the devices that are left
+MeshSize = Annotated[int, Field(ge=REST)]
 Weight = Annotated[float, Field(ge=0.001, le=1000.0)]
 
 
@@ -243,15 +246,25 @@ class TrainingConfig(Section):
 
 
 class MeshConfig(Section):
-    """Devices along each axis of the mesh."""
+    """Devices along each axis of the mesh; at most one of them -1, which takes the rest of those there are."""
 
-    data: Annotated[int, Field(ge=-1)] = -1
-    """Devices that share out the rows of a batch; -1 takes all there are."""
+    data: MeshSize = REST
+    """Devices that share out the rows of a batch."""
+    fsdp: MeshSize = 1
+    """Devices that share out rows as well, and the parameters and what the optimizer keeps of them (Rajbhandari et al.
+    2020): the less memory each needs."""
+    tensor: MeshSize = 1
+    """Devices that share out heads, feed-forward width and vocabulary, and work on each row together (Shoeybi et al.
+    2019)."""
 
     @model_validator(mode="after")
-    def _not_zero(self) -> MeshConfig:
-        if self.data == 0:
-            raise ValueError("data must be -1 or at least 1, got 0")
+    def _sizes_are_possible(self) -> MeshConfig:
+        sizes = dict(self)
+        for name, size in sizes.items():
+            if size == 0:
+                raise ValueError(f"{name} must be {REST} or at least 1, got 0")
+        if list(sizes.values()).count(REST) > 1:
+            raise ValueError(f"only one of {', '.join(sizes)} can be {REST} and take the rest")
         return self
 
 
@@ -312,6 +325,30 @@ class Config(Section):
         """Packed rows of one optimizer step: the most that fit into tokens_per_batch and divide into equal parts."""
         parts = self.training.accumulation_steps
         return self.training.tokens_per_batch // (self.data.row_length * parts) * parts
+
+
+class ProcessOptions(Section):
+    """Where several processes, started by hand, make one run; a TPU pod and SLURM need none of these."""
+
+    coordinator: str | None = None
+    """Address and port of process 0, such as 10.0.0.1:1234, the same for all: several processes make one run."""
+    num_processes: PositiveInt | None = None
+    """How many processes make the run."""
+    process_id: Count | None = None
+    """Number of this process, counted from 0."""
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> ProcessOptions:
+        given = (self.coordinator, self.num_processes, self.process_id)
+        if any(value is not None for value in given) and None in given:
+            raise ValueError("coordinator, num_processes and process_id go together: all three, or none")
+        if self.coordinator and not re.fullmatch(r"[^:]+:[1-9]\d*", self.coordinator):
+            raise ValueError(
+                f'coordinator must be an address and a port, such as 10.0.0.1:1234, got "{self.coordinator}"'
+            )
+        if self.num_processes and self.process_id is not None and self.process_id >= self.num_processes:
+            raise ValueError(f"process_id must be below num_processes, got {self.process_id} of {self.num_processes}")
+        return self
 
 
 class DecodingOptions(Section):

@@ -5,6 +5,7 @@ B batch, S source length, T target length.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -33,6 +34,13 @@ class Batch(NamedTuple):
     target_out: np.ndarray
     target_segments: np.ndarray
     target_positions: np.ndarray
+
+    def digest(self) -> str:
+        """The first 16 hexadecimal digits of the SHA-256 of all arrays."""
+        digest = hashlib.sha256()
+        for array in self:
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()[:16]
 
 
 def cut(ids: list[int], length: int) -> list[int]:

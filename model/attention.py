@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model.dropout import Dropout
+from model.parameters import linear
 
 
 class KeysValues(NamedTuple):
@@ -74,11 +75,11 @@ class MultiHeadAttention(nnx.Module):
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
 
-        def projection() -> nnx.Linear:
-            init = nnx.initializers.glorot_uniform()
-            return nnx.Linear(embed_dim, embed_dim, use_bias=False, kernel_init=init, dtype=dtype, rngs=rngs)
+        def projection(first: str, second: str) -> nnx.Linear:
+            return linear(embed_dim, embed_dim, (first, second), bias=False, dtype=dtype, rngs=rngs)
 
-        self.query, self.key, self.value, self.output = projection(), projection(), projection(), projection()
+        self.query, self.key, self.value = (projection("embed", "heads") for _ in range(3))
+        self.output = projection("heads", "embed")
 
     def __call__(
         self, x: jax.Array, memory: jax.Array, mask: jax.Array | None = None, dropout: Dropout | None = None

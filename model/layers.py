@@ -14,6 +14,7 @@ from flax import nnx
 from configs.schema import ModelConfig
 from model.attention import KeysValues, MultiHeadAttention
 from model.dropout import Dropout
+from model.parameters import linear
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu}
 
@@ -33,9 +34,9 @@ class FeedForward(nnx.Module):
     """Two linear layers with a non-linearity between them, at each position by itself: D -> F -> D."""
 
     def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs):
-        init = nnx.initializers.glorot_uniform()
-        self.up = nnx.Linear(config.embed_dim, config.mlp_dim, kernel_init=init, dtype=dtype, rngs=rngs)
-        self.down = nnx.Linear(config.mlp_dim, config.embed_dim, kernel_init=init, dtype=dtype, rngs=rngs)
+        d, f = config.embed_dim, config.mlp_dim
+        self.up = linear(d, f, ("embed", "mlp"), bias=True, dtype=dtype, rngs=rngs)
+        self.down = linear(f, d, ("mlp", "embed"), bias=True, dtype=dtype, rngs=rngs)
         self.activation = ACTIVATIONS[config.activation]
         self.dropout_rate = config.dropout_rate
 

@@ -17,6 +17,7 @@ from configs.special_ids import PAD_ID
 from model.attention import KeysValues, causal_mask, segment_mask
 from model.dropout import Dropout
 from model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
+from model.parameters import along
 
 
 class AttentionWeights(NamedTuple):
@@ -57,7 +58,7 @@ class Transformer(nnx.Module):
         self.source_embedding = None if config.tied_embeddings == "all" else self._embedding(source_vocab_size, rngs)
         self.output_embedding = self._embedding(target_vocab_size, rngs) if config.tied_embeddings == "none" else None
         learned = config.positions == "learned"
-        self.position_embedding = self._table(config.max_length, 0.02, rngs) if learned else None
+        self.position_embedding = self._table(config.max_length, 0.02, None, rngs) if learned else None
         self.encoder = nnx.List(
             [EncoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_encoder_layers)]
         )
@@ -149,11 +150,12 @@ class Transformer(nnx.Module):
         return sinusoidal_positions(self.config.max_length, self.config.embed_dim, self.config.position_base)
 
     def _embedding(self, vocab_size: int, rngs: nnx.Rngs) -> nnx.Param:
-        return self._table(vocab_size, self.config.embed_dim**-0.5, rngs)
+        return self._table(vocab_size, self.config.embed_dim**-0.5, "vocab", rngs)
 
-    def _table(self, rows: int, deviation: float, rngs: nnx.Rngs) -> nnx.Param:
+    def _table(self, rows: int, deviation: float, axis: str | None, rngs: nnx.Rngs) -> nnx.Param:
         init = nnx.initializers.normal(deviation)
-        return nnx.Param(init(rngs.params(), (rows, self.config.embed_dim), jnp.float32))
+        table = init(rngs.params(), (rows, self.config.embed_dim), jnp.float32)
+        return nnx.Param(table, **along(axis, "embed"))
 
     def _embed(
         self, embedding: nnx.Param, ids: jax.Array, positions: jax.Array | None, dropout: Dropout | None
@@ -172,19 +174,34 @@ class Transformer(nnx.Module):
         return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
 
 
+class Structure(NamedTuple):
+    """The network without its numbers.
+
+    graphdef: what nnx.merge needs beside the parameters; params: those, as jax.ShapeDtypeStruct; axes: a PartitionSpec
+    for each, with the logical names of its axes (see model/parameters.py); an empty one is never shared out.
+    """
+
+    graphdef: nnx.GraphDef
+    params: Any
+    axes: Any
+
+
 def structure(
     config: ModelConfig, source_vocab_size: int, target_vocab_size: int, dtype: jnp.dtype = jnp.float32
-) -> tuple[nnx.GraphDef, Any]:
-    """The network without its numbers: what nnx.merge needs, and its parameters as jax.ShapeDtypeStruct."""
+) -> Structure:
+    """The structure of the network that `Transformer` makes with the same arguments."""
     model = nnx.eval_shape(
         lambda: Transformer(config, source_vocab_size, target_vocab_size, dtype=dtype, rngs=nnx.Rngs(0))
     )
     graphdef, params = nnx.split(model, nnx.Param)  # raises where a random state hides in the model
-    return graphdef, nnx.as_pure(params)
+    return Structure(graphdef, nnx.as_pure(params), nnx.as_pure(nnx.get_partition_spec(params)))
 
 
 def initial_params(config: ModelConfig, source_vocab_size: int, target_vocab_size: int, key: jax.Array) -> Any:
-    """Fresh float32 parameters, a plain tree; to be called under jax.jit."""
+    """Fresh float32 parameters, a plain tree; to be called under jax.jit, whose out_shardings place them.
+
+    The numbers are the same on any mesh.
+    """
     model = Transformer(config, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(params=key))
     return nnx.as_pure(nnx.state(model, nnx.Param))
 

@@ -23,6 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from configs.errors import UserError
+from runtime.processes import by_the_first, fetch
 
 COMMIT_MARK = "commit_success.txt"
 log = logging.getLogger(__name__)
@@ -33,10 +34,10 @@ class UnsoundCheckpoint(Exception):
 
 
 def digests(item: str, tree: Any) -> dict[str, str]:
-    """SHA-256 of each leaf's type, shape and bytes, by path."""
+    """SHA-256 of each leaf's type, shape and bytes, by path; every process has to ask."""
     result = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        array = np.ascontiguousarray(jax.device_get(leaf))
+        array = np.ascontiguousarray(fetch(leaf) if isinstance(leaf, jax.Array) else leaf)
         digest = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
         digest.update(array.reshape(-1).view(np.uint8).data)
         result[item + jax.tree_util.keystr(path)] = digest.hexdigest()
@@ -72,17 +73,24 @@ def _record_digest(record: dict[str, Any]) -> str:
 
 
 def restore_item(directory: Path, step: int, item: str, template: Any, record: dict[str, Any]) -> Any:
-    """The arrays of an item, shaped, typed and placed like the template.
+    """The arrays of an item as numpy, whole, whatever devices and processes saved them.
+
+    Args:
+      template: a tree of anything with shape and dtype.
 
     Raises:
-      UnsoundCheckpoint: they cannot be read, or are not those that were saved.
+      UnsoundCheckpoint: they cannot be read, or are not those that were saved, or not like the template's.
     """
     try:
         tree = ocp.Checkpointer(ocp.StandardCheckpointHandler()).restore(
-            directory / str(step) / item, args=ocp.args.StandardRestore(template)
+            directory / str(step) / item,
+            args=ocp.args.StandardRestore(jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), template)),
         )
     except Exception as error:
         raise UnsoundCheckpoint(f"its {item} cannot be read ({type(error).__name__})") from error
+    for found, wanted in zip(jax.tree.leaves(tree), jax.tree.leaves(template), strict=True):
+        if found.shape != wanted.shape:
+            raise UnsoundCheckpoint(f"its {item} have another shape: {found.shape}, where {wanted.shape} is wanted")
     for leaf, digest in digests(item, tree).items():
         if record["digests"].get(leaf) != digest:
             raise UnsoundCheckpoint(f"{leaf} is not what was saved (SHA-256 differs)")
@@ -90,7 +98,7 @@ def restore_item(directory: Path, step: int, item: str, template: Any, record: d
 
 
 def load_params(directory: Path, which: str, template: Any) -> tuple[int, Any, dict[str, Any]]:
-    """A checkpoint's step, parameters and record.
+    """A checkpoint's step, parameters (numpy) and record.
 
     Args:
       which: "best" by validation BLEU (the newest, where no validation was made), "last", a step's number, or
@@ -154,7 +162,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path, keep: int):
         self._directory = directory
-        self._take_back_replaced()
+        by_the_first(self._take_back_replaced)
         self._retention = _NewestAndBest(keep)
         self._manager = ocp.CheckpointManager(
             directory,
@@ -175,18 +183,18 @@ class Checkpoints:
         replaced = self._directory / f"replaced-{step}"
         again = step in saved_steps(self._directory)  # by an interrupted validation; now with its result
         if again:
-            (self._directory / str(step)).rename(replaced)
+            by_the_first(lambda: (self._directory / str(step)).rename(replaced))
             self._manager.reload()
         self._manager.save(step, args=items, force=True)
         if again:
             self._manager.wait_until_finished()
-            shutil.rmtree(replaced)
+            by_the_first(lambda: shutil.rmtree(replaced))
 
     def restore_newest(self, params: Any, training: Any) -> tuple[Any, Any, dict[str, Any]] | None:
-        """The newest sound step's params, training and record, or None where nothing was saved yet.
+        """The newest sound step's params and training, numpy, and record, or None where nothing was saved yet.
 
         Args:
-          params, training: templates of jax.ShapeDtypeStruct with shardings.
+          params, training: templates, trees of jax.ShapeDtypeStruct.
 
         Raises:
           UserError: there are steps, but none is sound. Nothing is deleted.
@@ -224,9 +232,13 @@ class Checkpoints:
 
     def _set_aside_after(self, step: int) -> None:
         """Renames later steps, damaged or half deleted, since the run will come to them again."""
-        for path in list(self._directory.iterdir()):
-            if path.name.isdecimal() and int(path.name) > step:
-                path.rename(self._directory / f"damaged-{path.name}")
+
+        def rename() -> None:
+            for path in list(self._directory.iterdir()):
+                if path.name.isdecimal() and int(path.name) > step:
+                    path.rename(self._directory / f"damaged-{path.name}")
+
+        by_the_first(rename)
         self._manager.reload()
 
 

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from configs.errors import UserError
-from configs.schema import ComputeConfig, DevicesConfig
+from configs.schema import REST, ComputeConfig, Config, MeshConfig, ProcessOptions
+from runtime.processes import join_processes
+
+MESH_AXES = ("data", "fsdp", "tensor")
+ROW_AXES = ("data", "fsdp")  # of the mesh, sharing out the rows of a batch
+# The axis of the mesh that shares out each logical axis of the parameters (model/parameters.py).
+SHARED_BY = {"vocab": "tensor", "heads": "tensor", "mlp": "tensor", "embed": "fsdp"}
 
 
-def select_platform(platform: str) -> None:
-    """Makes JAX use one kind of device; called before the first array is made.
+def start_devices(platform: str, processes: ProcessOptions = ProcessOptions()) -> None:
+    """Makes JAX use one kind of device, and those of all processes; called before the first array is made.
 
     Raises:
-      UserError: there is no such device here.
+      UserError: there is no such device here, or the other processes were not found.
     """
     if platform != "auto":
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
+    join_processes(processes)
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter where cuda is named and its plugin not installed
@@ -27,27 +39,89 @@ def select_platform(platform: str) -> None:
         ) from error
 
 
-def make_mesh(config: DevicesConfig) -> Mesh:
-    """The mesh of devices: axis "data" shares out the rows of a batch.
+def make_mesh(config: MeshConfig) -> Mesh:
+    """The mesh of devices: "data" shares out the rows of a batch, "fsdp" rows and parameters, "tensor" the parameters
+    of each layer with what is computed from them.
 
     Raises:
-      UserError: there are fewer devices than asked for.
+      UserError: there are not as many devices as asked for.
     """
     devices = jax.devices()
-    size = len(devices) if config.mesh.data == -1 else config.mesh.data
+    shape = _mesh_shape(config, len(devices))
+    size = math.prod(shape)
     if size > len(devices):
-        raise UserError(f"devices.mesh.data is {size}, but there are only {len(devices)} devices")
-    return jax.make_mesh((size,), ("data",), axis_types=(AxisType.Auto,), devices=devices[:size])
+        raise UserError(f"{_asked_for(config)} needs {size} devices, but there are only {len(devices)}")
+    if size < len(devices) and jax.process_count() > 1:
+        raise UserError(
+            f"{_asked_for(config)} takes {size} devices, but the {jax.process_count()} processes have {len(devices)}; "
+            "where there are several, the mesh has to take all"
+        )
+    return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=devices[:size])
+
+
+def _mesh_shape(config: MeshConfig, devices: int) -> tuple[int, ...]:
+    """Sizes of the mesh's axes, where one may take the rest of so many devices."""
+    asked = [getattr(config, axis) for axis in MESH_AXES]
+    others = math.prod(size for size in asked if size != REST)
+    if REST in asked and devices % others:
+        raise UserError(f"{_asked_for(config)}: {others} does not divide the {devices} devices there are")
+    return tuple(devices // others if size == REST else size for size in asked)
+
+
+def _asked_for(config: MeshConfig) -> str:
+    return "devices.mesh " + ", ".join(f"{axis} {getattr(config, axis)}" for axis in MESH_AXES)
+
+
+def rows_for(mesh: Mesh, rows: int) -> int:
+    """The least number of rows from this one on that the mesh can share out."""
+    shares = math.prod(mesh.shape[axis] for axis in ROW_AXES)
+    return -(-rows // shares) * shares
+
+
+def check_divides(mesh: Mesh, config: Config, vocab_sizes: Sequence[int]) -> None:
+    """Raises UserError where an axis of the mesh does not divide what it shares out; see SHARED_BY."""
+    rows = config.rows_per_batch // config.training.accumulation_steps
+    parts = " in each of training.accumulation_steps" if config.training.accumulation_steps > 1 else ""
+    shared = [
+        (ROW_AXES, rows, f"the {rows} rows of data.row_length that training.tokens_per_batch makes{parts}"),
+        (("fsdp",), config.model.embed_dim, f"model.embed_dim {config.model.embed_dim}"),
+        (("tensor",), config.model.num_heads, f"model.num_heads {config.model.num_heads}"),
+        (("tensor",), config.model.mlp_dim, f"model.mlp_dim {config.model.mlp_dim}"),
+        *((("tensor",), size, f"the {size} pieces of tokenizer.vocab_size") for size in dict.fromkeys(vocab_sizes)),
+    ]
+    for axes, count, what in shared:
+        size = math.prod(mesh.shape[axis] for axis in axes)
+        if count % size:
+            names = " times ".join(f"devices.mesh.{axis} {mesh.shape[axis]}" for axis in axes if mesh.shape[axis] > 1)
+            raise UserError(f"{names} does not divide {what}")
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The same on every device: parameters, optimizer, metrics."""
+    """The same on every device: metrics, counters."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
-    """The first dimension shared out along "data": batches."""
-    return NamedSharding(mesh, PartitionSpec("data"))
+    """The first dimension shared out: batches."""
+    return NamedSharding(mesh, PartitionSpec(ROW_AXES))
+
+
+def by_axes(mesh: Mesh, axes: PartitionSpec, *, gathered: bool = False) -> NamedSharding:
+    """Where a parameter lies whose axes have these logical names; gathered: whole along "fsdp"."""
+    places = [SHARED_BY[name] if name else None for name in axes]
+    return NamedSharding(mesh, PartitionSpec(*(None if gathered and place == "fsdp" else place for place in places)))
+
+
+def on_devices(tree: Any, sharding: Any) -> Any:
+    """Arrays of the host, the same in every process, put where the sharding, or a tree of them, says."""
+
+    def put(leaf: Any, place: NamedSharding) -> jax.Array:
+        leaf = np.asarray(leaf)
+        return jax.make_array_from_callback(leaf.shape, place, leaf.__getitem__)
+
+    if isinstance(sharding, NamedSharding):
+        return jax.tree.map(lambda leaf: put(leaf, sharding), tree)
+    return jax.tree.map(put, tree, sharding)
 
 
 def compute_dtype(config: ComputeConfig) -> jnp.dtype:

@@ -22,7 +22,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self._deferring = False
-        self._signal_number: int | None = None
+        self.signal_number = 0  # that of the signal that waits for `check`, 0 for none
 
     def install(self) -> Interruption:
         """Takes over both signals for the rest of the process."""
@@ -41,12 +41,12 @@ class Interruption:
 
     def check(self) -> None:
         """Raises Interrupted once a signal has come."""
-        if self._signal_number is not None:
-            raise Interrupted(self._signal_number)
+        if self.signal_number:
+            raise Interrupted(self.signal_number)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        if self._deferring and self._signal_number is None:
-            self._signal_number = number
+        if self._deferring and not self.signal_number:
+            self.signal_number = number
             return
         cursor = _SHOW_CURSOR if os.isatty(2) else ""
         os.write(2, f"{cursor}stopped by {signal.Signals(number).name}\n".encode())

@@ -1,6 +1,7 @@
 """Commands in the background, and what a run has left on disk, times aside."""
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,23 @@ def start_command(program, *arguments, **options) -> subprocess.Popen:
 def start(config, workdir, *arguments, **options) -> subprocess.Popen:
     """Starts train.py."""
     return start_command("train.py", "--config", config, "--workdir", workdir, *arguments, **options)
+
+
+def start_together(count, program, *arguments, each=None) -> list[subprocess.Popen]:
+    """Starts a command as several processes that make one run, on the loopback interface; each: options of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    together = ("--coordinator", address, "--num-processes", count, "--process-id")
+    return [
+        start_command(program, *arguments, *own, *together, number) for number, own in enumerate(each or [[]] * count)
+    ]
+
+
+def finish(processes, seconds=240) -> list[tuple[int, str, str]]:
+    """Exit status, stdout and stderr of each, once all have ended."""
+    outputs = [process.communicate(timeout=seconds) for process in processes]
+    return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
 
 def wait_for(process, condition, seconds=120) -> None:

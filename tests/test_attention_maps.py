@@ -34,7 +34,7 @@ def translator():
         num_encoder_layers=2, num_decoder_layers=3, embed_dim=40, num_heads=5, mlp_dim=48, max_length=ROOM,
         tied_embeddings="none",
     )  # fmt: skip
-    graphdef, _ = structure(config, 60, 60)
+    graphdef = structure(config, 60, 60).graphdef
     params = initial_params(config, 60, 60, jax.random.key(4))
     params["output_embedding"] *= 4.0  # far apart logits: no ties to be broken by rounding
     return Translator(graphdef, params, tokenizer, config)

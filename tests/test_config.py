@@ -107,8 +107,8 @@ def test_later_ones_win_defaults_file_command_line(tmp_path):
     path = write(tmp_path, "[training]\nnum_steps = 7\nseed = 3\n[devices]\nmesh = {data = 1}")
     argv = ["--config", str(path), "--workdir", str(tmp_path / "w"), "--training.num_steps", "9", "--tokenizer.joint",
             "False", "--model.tied-embeddings", "none", "--data.directory", "somewhere"]  # fmt: skip
-    config, workdir = resolve_config(argv)
-    assert workdir == tmp_path / "w"
+    config, command = resolve_config(argv)
+    assert command.workdir == tmp_path / "w"
     assert (config.training.num_steps, config.training.seed, config.training.log_every) == (9, 3, 50)
     assert config.devices.mesh.data == 1
     assert config.tokenizer.joint is False

@@ -65,8 +65,8 @@ def test_killed_it_goes_on_bit_for_bit_without_the_other_run(tuned, toy, run, tm
 
 
 def prepared(toy, tmp_path, *options):
-    config, workdir = resolve_config(["--config", str(toy), "--workdir", str(tmp_path / "w"), *map(str, options)])
-    return prepare(config, workdir)
+    config, command = resolve_config(["--config", str(toy), "--workdir", str(tmp_path / "w"), *map(str, options)])
+    return prepare(config, command.workdir)
 
 
 def test_what_fits_is_taken_and_the_rest_accounted_for(trained, toy, tmp_path, caplog):

@@ -324,12 +324,12 @@ def test_a_given_tokenizer_needs_the_tags(toy, tmp_path, alpha):
     model = tmp_path / "m.model"
     argv = ["--config", str(toy), "--workdir", str(tmp_path / "w"), "--tokenizer.model-file", str(model),
             "--tokenizer.sampling-alpha", alpha]  # fmt: skip
-    config, workdir = resolve_config(argv)
+    config, command = resolve_config(argv)
     model.write_bytes(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["fr"])[0])
     with pytest.raises(UserError, match=r"no tag <2de> .* it has <2fr>; train it with --control_symbols=<2fr>,<2de>"):
-        prepare(config, workdir)
+        prepare(config, command.workdir)
     model.write_bytes(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["de", "fr"])[0])
-    assert prepare(config, workdir).tokenizer.source_tag == 5
+    assert prepare(config, command.workdir).tokenizer.source_tag == 5
 
 
 @pytest.mark.parametrize("options", [{}, {"kind": "bpe"}, {"joint": False}, {"byte_fallback": True, "vocab_size": 350}])
@@ -350,9 +350,9 @@ def test_a_typed_tag_is_text(options):
 
 
 def test_several_languages_without_a_tag_are_warned_of(toy, tmp_path, caplog):
-    config, workdir = resolve_config(["--config", str(toy), "--workdir", str(tmp_path), "--data.tag-target", "False",
+    config, command = resolve_config(["--config", str(toy), "--workdir", str(tmp_path), "--data.tag-target", "False",
         "--tokenizer.vocab-size", "60"])  # fmt: skip
-    prepare(config, workdir)
+    prepare(config, command.workdir)
     assert "nothing tells the model which of fr and de to translate into" in caplog.text
 
 

@@ -7,7 +7,7 @@ import optax
 import pytest
 from flax import nnx
 
-from configs.schema import Config, DevicesConfig, OptimizerConfig
+from configs.schema import Config, MeshConfig, OptimizerConfig
 from data.batch import unpacked
 from model.transformer import initial_params, structure
 from runtime.devices import make_mesh
@@ -73,11 +73,11 @@ def batch():
 
 
 def take_steps(config, batch, count, params=None):
-    graphdef, _ = structure(config.model, 19, 19)
+    network = structure(config.model, 19, 19)
     if params is None:
         params = initial_params(config.model, 19, 19, jax.random.key(0))
     state = initial_state(jax.tree.map(jnp.array, params), config)
-    step = make_train_step(graphdef, config, config.training.num_steps, make_mesh(DevicesConfig()))
+    step = make_train_step(network, config, config.training.num_steps, make_mesh(MeshConfig()))
     metrics = None
     for _ in range(count):
         state, metrics = step(state, jax.tree.map(jnp.asarray, batch))
@@ -90,11 +90,11 @@ def largest_difference(a, b):
 
 def test_a_step_equals_optax_by_itself(batch):
     config = tiny_config(optimizer={"clip_norm": 0.05})
-    graphdef, _ = structure(config.model, 19, 19)
+    network = structure(config.model, 19, 19)
     params = initial_params(config.model, 19, 19, jax.random.key(0))
 
     def mean_loss(params):
-        logits, _ = nnx.merge(graphdef, params)(jnp.asarray(batch.source), jnp.asarray(batch.target_in))
+        logits, _ = nnx.merge(network.graphdef, params)(jnp.asarray(batch.source), jnp.asarray(batch.target_in))
         losses = optax.softmax_cross_entropy(logits, optax.smooth_labels(jax.nn.one_hot(batch.target_out, 19), 0.1))
         return losses[batch.target_out != 0].mean()
 
@@ -157,10 +157,10 @@ def test_the_moving_average_by_hand():
 def test_the_average_follows_the_parameters_and_changes_nothing_else(batch):
     """Against the parameters after each step; a step that is skipped does not count."""
     config = tiny_config(training={"ema_decay": 0.3})
-    graphdef, _ = structure(config.model, 19, 19)
+    network = structure(config.model, 19, 19)
     params = initial_params(config.model, 19, 19, jax.random.key(0))
     broken = params | {"target_embedding": params["target_embedding"].at[5, 0].set(jnp.nan)}
-    step = make_train_step(graphdef, config, 12, make_mesh(DevicesConfig()))
+    step = make_train_step(network, config, 12, make_mesh(MeshConfig()))
     state, average = initial_state(jax.tree.map(jnp.array, params), config), params
     for count in range(1, 5):
         state, _ = step(state, jax.tree.map(jnp.asarray, batch))
@@ -183,12 +183,12 @@ def test_the_average_follows_the_parameters_and_changes_nothing_else(batch):
 
 def test_adafactor_equals_optax_and_keeps_rows_and_columns_only(batch):
     config = tiny_config(optimizer={"name": "adafactor", "clip_norm": 0.0}, model={"mlp_dim": 256, "embed_dim": 128})
-    graphdef, _ = structure(config.model, 19, 19)
+    network = structure(config.model, 19, 19)
     params = initial_params(config.model, 19, 19, jax.random.key(0))
     optimizer = optax.adafactor(lambda count: 0.01 * (count + 1) / 4, multiply_by_parameter_scale=False)
 
     def mean_loss(params):
-        logits, _ = nnx.merge(graphdef, params)(jnp.asarray(batch.source), jnp.asarray(batch.target_in))
+        logits, _ = nnx.merge(network.graphdef, params)(jnp.asarray(batch.source), jnp.asarray(batch.target_in))
         total, count = cross_entropy(logits, batch.target_out, 0.1)
         return total / count
 

@@ -96,7 +96,7 @@ def test_cached_decoding_equals_the_whole_pass(options):
 
 def test_the_base_of_the_positions_is_the_configs():
     params = nnx.as_pure(nnx.state(small_model(), nnx.Param))
-    graphdefs = [structure(ModelConfig(**SMALL, position_base=base), 23, 23)[0] for base in (10000.0, 100.0)]
+    graphdefs = [structure(ModelConfig(**SMALL, position_base=base), 23, 23).graphdef for base in (10000.0, 100.0)]
     usual, other = (nnx.merge(graphdef, params)(SOURCE, TARGET)[0] for graphdef in graphdefs)
     np.testing.assert_array_equal(usual, small_model()(SOURCE, TARGET)[0])
     assert not np.allclose(usual, other, atol=1e-2)
@@ -114,7 +114,7 @@ def test_attention_weights_of_every_layer_and_head_come_back():
 
 
 def count(config: ModelConfig, vocabulary: int) -> int:
-    _, params = structure(config, vocabulary, vocabulary)
+    params = structure(config, vocabulary, vocabulary).params
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
@@ -167,7 +167,7 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_logits():
 
 def test_initial_params_fit_the_structure_and_depend_on_the_key():
     config = ModelConfig(**SMALL)
-    _, template = structure(config, 23, 23)
+    template = structure(config, 23, 23).params
     first, again, other = (initial_params(config, 23, 23, jax.random.key(seed)) for seed in (1, 1, 2))
     assert jax.tree.map(lambda x: (x.shape, x.dtype), first) == jax.tree.map(lambda x: (x.shape, x.dtype), template)
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), first, again)))

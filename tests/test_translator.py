@@ -29,7 +29,7 @@ def translator():
         num_encoder_layers=2, num_decoder_layers=2, embed_dim=32, num_heads=2, mlp_dim=48, max_length=40,
         tied_embeddings="none",
     )  # fmt: skip
-    graphdef, _ = structure(config, 60, 60)
+    graphdef = structure(config, 60, 60).graphdef
     params = initial_params(config, 60, 60, jax.random.key(4))
     params["output_embedding"] *= 4.0  # far apart logits: no ties to be broken by rounding
     return Translator(graphdef, params, tokenizer, config)

@@ -27,7 +27,7 @@ def translator():
         num_encoder_layers=1, num_decoder_layers=1, embed_dim=16, num_heads=2, mlp_dim=16, max_length=40,
         tied_embeddings="none",
     )  # fmt: skip
-    graphdef, _ = structure(config, 60, 60)
+    graphdef = structure(config, 60, 60).graphdef
     params = initial_params(config, 60, 60, jax.random.key(4))
     params["output_embedding"] *= 4.0
     return Translator(graphdef, params, tokenizer, config)

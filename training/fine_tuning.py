@@ -14,6 +14,7 @@ from configs.errors import UserError
 from configs.schema import Config
 from data.tokenizer import Tokenizer
 from model.transformer import structure
+from runtime.processes import fetch
 from translation.translator import Translator
 
 VOCABULARY_BOUND = ("source_embedding", "target_embedding", "output_embedding")  # a row for each piece
@@ -30,8 +31,8 @@ def take_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[str,
       UserError: the run or its checkpoint is not there or damaged, or nothing fits.
     """
     other = Translator.load(origin, devices=config.devices)
-    there = _by_path(jax.device_get(other.params))
-    here = _by_path(structure(config.model, tokenizer.source_vocab_size, tokenizer.target_vocab_size)[1])
+    there = _by_path(fetch(other.params))
+    here = _by_path(structure(config.model, tokenizer.source_vocab_size, tokenizer.target_vocab_size).params)
     same_vocabulary = other.tokenizer.fingerprint == tokenizer.fingerprint
     taken, left = {}, {}
     for name, leaf in here.items():

@@ -7,28 +7,34 @@ import dataclasses
 import logging
 import math
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
 from configs.errors import Interrupted, RunError, UserError
 from configs.loading import CONFIG_NAME, to_toml
-from configs.schema import Config
-from data.batch import Batch
 from data.tokenizer import model_paths
 from model.transformer import initial_params, structure
 from runtime.checkpoint import Checkpoints
 from runtime.compilation import Compilations
-from runtime.devices import by_rows, compute_dtype, make_mesh, replicated
+from runtime.devices import by_rows, check_divides, compute_dtype, make_mesh, on_devices
 from runtime.interruption import Interruption
+from runtime.processes import by_the_first, check_alike, fetch, highest, is_first
 from runtime.workdir import Workdir
 from training.fine_tuning import with_taken
 from training.preparation import Preparation
-from training.recorder import Pace, Recorder, show_table
-from training.step import StepMetrics, TrainState, initial_state, make_train_step
+from training.recorder import NoRecorder, Pace, Recorder, show_table
+from training.step import (
+    StepMetrics,
+    TrainState,
+    initial_state,
+    make_train_step,
+    param_shardings,
+    state_shardings,
+)
 from training.validation import validate
 from translation.translator import Translator
 
@@ -56,6 +62,7 @@ class _TakenStep:
 
     number: int
     metrics: StepMetrics
+    batch: str  # digest
     epoch: float
     real_tokens: float
 
@@ -69,24 +76,27 @@ class Run:
         self._prepared = prepared
         self._interruption = interruption
         self._compilations = compilations
-        self._mesh = _mesh_for(config)
-        sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-        self._sizes = sizes
-        graphdef, _ = structure(config.model, *sizes, compute_dtype(config.devices))
-        self._train_step = make_train_step(graphdef, config, prepared.num_steps, self._mesh)
-        self._translator = Translator(graphdef, None, tokenizer, config.model)
+        self._mesh = make_mesh(config.devices.mesh)
+        self._sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
+        check_divides(self._mesh, config, self._sizes)
+        for what, fingerprint in prepared.fingerprints.items():
+            check_alike(what, fingerprint)
+        self._network = structure(config.model, *self._sizes, compute_dtype(config.devices))
+        self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
+        whole = param_shardings(self._network, self._mesh, gathered=True)
+        self._gathered = jax.jit(lambda params: params, out_shardings=whole)  # else every decoding step would gather
+        self._translator = Translator(self._network.graphdef, None, tokenizer, config.model, mesh=self._mesh)
         self._workdir = Workdir(path)
-        self._workdir.create()
-        for file, model in zip(model_paths(path, joint=config.tokenizer.joint), prepared.tokenizer_models, strict=True):
-            self._workdir.write(file.name, model)
+        by_the_first(self._create_workdir)
         self._checkpoints = Checkpoints(self._workdir.checkpoints, config.training.keep_checkpoints)
         self._batches = prepared.batches()
         self._validation_pairs = prepared.validation_pairs()
         self._clock = Clock()
         self._saved: tuple[int, int] | None = None  # step and last validation of the newest checkpoint
         self._taken: list[_TakenStep] = []
+        self._signals: deque[jax.Array | int] = deque()
         self._state = self._first_state()
-        self._workdir.write(CONFIG_NAME, to_toml(config).encode())
+        by_the_first(lambda: self._workdir.write(CONFIG_NAME, to_toml(config).encode()))
 
     def train(self) -> None:
         """Trains to the end, and shows what was reached.
@@ -100,7 +110,9 @@ class Run:
             return
         corpus, workdir = self._prepared.corpus, self._workdir
         title = f"{workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
-        recorder = Recorder(workdir, title, self._clock.step, self._prepared.num_steps, self._config)
+        recorder: Recorder | NoRecorder = NoRecorder()
+        if is_first():
+            recorder = Recorder(workdir, title, self._clock.step, self._prepared.num_steps, self._config)
         closing = contextlib.closing
         with self._interruption.deferred(), closing(self._batches), closing(self._checkpoints), recorder:
             self._interval_start = time.monotonic()
@@ -116,7 +128,14 @@ class Run:
         log.info("compiled %s", self._compilations)
         self._show_result()
 
-    def _go(self, recorder: Recorder) -> None:
+    def _create_workdir(self) -> None:
+        prepared, path = self._prepared, self._workdir.path
+        self._workdir.create()
+        names = [file.name for file in model_paths(path, joint=self._config.tokenizer.joint)]
+        for name, model in zip(names, prepared.tokenizer_models, strict=True):
+            self._workdir.write(name, model)
+
+    def _go(self, recorder: Recorder | NoRecorder) -> None:
         training = self._config.training
         while True:
             step = self._clock.step
@@ -129,7 +148,7 @@ class Run:
                 self._save()
             if done:
                 return
-            self._interruption.check()
+            self._stop_if_asked()
             self._take_step()
             if self._clock.step % training.log_every == 0:
                 self._write_taken(recorder)
@@ -138,18 +157,27 @@ class Run:
         batch = next(self._batches)
         self._clock.step += 1
         self._clock.pairs += int(batch.source_segments.max(axis=1).sum())
-        self._state, metrics = self._train_step(self._state, self._on_devices(batch))
+        self._state, metrics = self._train_step(self._state, on_devices(batch, by_rows(self._mesh)))
+        self._signals.append(highest(self._interruption.signal_number))
         epoch = self._clock.pairs / len(self._prepared.pairs)
         real = (np.count_nonzero(batch.source) + np.count_nonzero(batch.target_out)) / (2 * batch.source.size)
-        self._taken.append(_TakenStep(self._clock.step, metrics, epoch, real))
+        self._taken.append(_TakenStep(self._clock.step, metrics, batch.digest(), epoch, real))
         if len(self._taken) > STEPS_IN_FLIGHT:
             jax.block_until_ready(self._taken[-1 - STEPS_IN_FLIGHT].metrics.loss)
 
-    def _on_devices(self, batch: Batch) -> Batch:
-        rows = by_rows(self._mesh)
-        return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(rows, leaf), batch)
+    def _stop_if_asked(self) -> None:
+        """Raises Interrupted once a signal has come.
 
-    def _write_taken(self, recorder: Recorder) -> None:
+        With several processes all have to stop at the same step, so each asks the others at every step and reads the
+        answer when that step is behind it: at once it would have to wait for the device.
+        """
+        if jax.process_count() == 1:
+            self._interruption.check()
+        while len(self._signals) > STEPS_IN_FLIGHT:
+            if number := int(self._signals.popleft()):
+                raise Interrupted(number)
+
+    def _write_taken(self, recorder: Recorder | NoRecorder) -> None:
         """Writes the metrics of the steps taken since the last time; stops the run where they are not finite."""
         if not self._taken:
             return
@@ -182,10 +210,10 @@ class Run:
             f"optimizer.clip_norm, in a new --workdir; the last good checkpoint stays in {self._workdir.checkpoints}"
         )
 
-    def _validate(self, recorder: Recorder) -> None:
+    def _validate(self, recorder: Recorder | NoRecorder) -> None:
         clock, started = self._clock, time.monotonic()
-        translator = dataclasses.replace(self._translator, params=self._state.params_to_use)
-        found = validate(translator, self._validation_pairs, lambda _: self._interruption.check())
+        translator = dataclasses.replace(self._translator, params=self._gathered(self._state.params_to_use))
+        found = validate(translator, self._validation_pairs, self._stop_validation_if_asked)
         clock.validated = clock.step
         best = clock.best_bleu is None or found.bleu > clock.best_bleu
         if best:
@@ -194,6 +222,10 @@ class Run:
             clock.validations_since_best += 1
         recorder.validation(clock.step, found, time.monotonic() - started, best=best)
         self._interval_start = time.monotonic()
+
+    def _stop_validation_if_asked(self, _: int) -> None:
+        if number := int(highest(self._interruption.signal_number)):
+            raise Interrupted(number)
 
     def _validation_is_due(self) -> bool:
         """Also where an earlier process was stopped before it could make it."""
@@ -221,30 +253,27 @@ class Run:
 
     def _first_state(self) -> TrainState:
         """The newest sound checkpoint's state, with data and clock put where it was; else a fresh one."""
-        everywhere = replicated(self._mesh)
+        places = state_shardings(self._network, self._config, self._mesh)
 
         def initialize(taken: dict[str, Any]) -> TrainState:
             key = jax.random.key(self._config.training.seed)
             params = with_taken(initial_params(self._config.model, *self._sizes, key), taken)
             return initial_state(params, self._config)
 
-        template = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere),
-            jax.eval_shape(initialize, self._prepared.taken),
-        )
+        template = jax.eval_shape(initialize, self._prepared.taken)
         found = self._checkpoints.restore_newest(*_items(template))
         if found is None:
-            self._workdir.cut_metrics(0, 0)
-            return jax.jit(initialize, out_shardings=everywhere)(self._prepared.taken)
+            by_the_first(lambda: self._workdir.cut_metrics(0, 0))
+            return jax.jit(initialize, out_shardings=places)(self._prepared.taken)
         params, training, record = found
         _check_fingerprints(record["fingerprints"], self._prepared.fingerprints, self._workdir)
         self._batches.restore(record["data"])
         self._clock = Clock(**record["clock"])
         self._saved = (self._clock.step, self._clock.validated)
-        self._workdir.cut_metrics(self._clock.step, self._clock.validated)
+        by_the_first(lambda: self._workdir.cut_metrics(self._clock.step, self._clock.validated))
         if not self._finished():
             log.info("going on from step %d", self._clock.step)
-        return _state_of(params, training)
+        return on_devices(_state_of(params, training), places)
 
     def _reached(self) -> str:
         clock = self._clock
@@ -259,22 +288,11 @@ class Run:
             "epochs": f"{clock.pairs / len(self._prepared.pairs):.1f}",
             "training time": f"{clock.seconds / 60:.1f} minutes",
             "parameters": f"{sum(leaf.size for leaf in jax.tree.leaves(self._state.params)):,}",
-            "steps skipped": f"{int(self._state.skipped)}",
+            "steps skipped": f"{int(fetch(self._state.skipped))}",
         }
         if clock.best_step:
             rows["best validation BLEU"] = f"{clock.best_bleu:.2f} at step {clock.best_step:,} (greedy)"
         show_table(str(self._workdir.path), rows)
-
-
-def _mesh_for(config: Config) -> Mesh:
-    mesh = make_mesh(config.devices)
-    rows = config.rows_per_batch // config.training.accumulation_steps
-    if rows % mesh.size:
-        raise UserError(
-            f"devices.mesh.data {mesh.size} does not divide the {rows} rows of data.row_length "
-            f"{config.data.row_length} that training.tokens_per_batch {config.training.tokens_per_batch} makes"
-        )
-    return mesh
 
 
 def _items(state: TrainState) -> tuple[Any, Any]:
@@ -307,6 +325,7 @@ def _metrics_line(taken: _TakenStep, metrics: StepMetrics, pace: Pace, seconds: 
         "gradient_norm": norm if math.isfinite(norm) else None,
         "learning_rate": float(metrics.learning_rate),
         "tokens": int(metrics.tokens),
+        "batch": taken.batch,
         "epoch": round(taken.epoch, 4),
         "real_tokens": round(taken.real_tokens, 4),
         "skipped_in_a_row": int(metrics.skipped_in_a_row),

@@ -133,6 +133,22 @@ class Recorder:
         save_picture(self._curves.draw(self._title), self._workdir.path / CURVES_NAME)
 
 
+class NoRecorder:
+    """What all processes but the first have in its place: nothing is written or shown."""
+
+    def __enter__(self) -> NoRecorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def steps(self, lines: list[dict[str, Any]], pace: Pace) -> None:
+        """As Recorder.steps."""
+
+    def validation(self, step: int, found: Validation, seconds: float, *, best: bool) -> None:
+        """As Recorder.validation."""
+
+
 def show_table(title: str, rows: dict[str, str]) -> None:
     """Prints names and values on stdout."""
     table = Table(title=escape(title), show_header=False, title_justify="left")

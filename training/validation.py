@@ -12,7 +12,8 @@ import jax
 from flax import nnx
 
 from configs.schema import DecodingOptions
-from data.batch import Batch, cut, length_batches, unpacked
+from data.batch import Batch, cut, length_batches
+from runtime.processes import fetch
 from training.loss import cross_entropy
 from translation.evaluation import sample_indices
 from translation.scores import corpus_bleu
@@ -87,8 +88,8 @@ def _mean_loss(
     lengths = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)]
     total = count = 0.0
     for group, length in length_batches(lengths, BATCH_SIZE, translator.max_length):
-        batch = unpacked([source_ids[i] for i in group], [target_ids[i] for i in group], BATCH_SIZE, length)
-        part = jax.device_get(_loss_sum(translator.params, batch, graphdef=translator.graphdef))
+        batch = translator.batch([source_ids[i] for i in group], [target_ids[i] for i in group], BATCH_SIZE, length)
+        part = fetch(_loss_sum(translator.params, batch, graphdef=translator.graphdef))
         total, count = total + float(part[0]), count + float(part[1])
         after_batch(0)
     return total / count

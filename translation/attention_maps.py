@@ -18,6 +18,8 @@ from configs.special_ids import BOS_ID
 from data.batch import bucket_lengths, pad_rows
 from data.tokenizer import words_of
 from model.transformer import AttentionWeights
+from runtime.devices import on_devices, replicated
+from runtime.processes import fetch
 from translation.translator import Translation, Translator
 
 DECIMALS = 6  # of the weights in JSON
@@ -112,9 +114,8 @@ def attention_maps(translator: Translator, found: Translation) -> AttentionMaps:
     read = [BOS_ID, *written[:-1]]
     longest = translator.max_length
     room = next(length for length in bucket_lengths(longest) if length >= max(len(source), len(read)))
-    weights = _weights(
-        translator.params, pad_rows([source], 1, room), pad_rows([read], 1, room), graphdef=translator.graphdef
-    )
+    rows = on_devices((pad_rows([source], 1, room), pad_rows([read], 1, room)), replicated(translator.mesh))
+    weights = fetch(_weights(translator.params, *rows, graphdef=translator.graphdef))
     s, t = len(source), len(read)
     pieces = translator.tokenizer
     return AttentionMaps(
@@ -139,6 +140,6 @@ def _weights(params: Any, source: jax.Array, target_in: jax.Array, *, graphdef: 
     return nnx.merge(graphdef, params)(source, target_in)[1]
 
 
-def _without_padding(layers: list[jax.Array], queries: int, keys: int) -> np.ndarray:
+def _without_padding(layers: list[np.ndarray], queries: int, keys: int) -> np.ndarray:
     """[1, N, room, room] of each layer -> [layers, N, queries, keys]."""
-    return np.stack([np.asarray(layer)[0, :, :queries, :keys] for layer in layers])
+    return np.stack([layer[0, :, :queries, :keys] for layer in layers])

@@ -109,7 +109,7 @@ def translate_hiding(
         mask = np.zeros(source.shape, bool)
         for row, i in enumerate(group):
             mask[row, [position for position in hidden[i] if position < length]] = True
-        tokens = np.asarray(translator.search(source, greedy, mask).tokens)[: len(group), 0]
+        tokens = translator.search(source, greedy, mask).tokens[: len(group), 0]
         for i, text in zip(group, translator.tokenizer.decode_target(tokens.tolist()), strict=True):
             found[i] = text
     return found

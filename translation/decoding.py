@@ -18,6 +18,7 @@ from flax import nnx
 from configs.schema import DecodingOptions
 from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.batch import Batch
+from runtime.processes import fetch
 from translation.search import Constraints, Hypotheses, beam_search, greedy_search, sample
 
 PREFIX_ROOM = 8  # prefixes are padded to a multiple of it: so many fewer programs are compiled
@@ -58,14 +59,14 @@ def prefix_room(tokens: int) -> int:
 def search(
     networks: Sequence[Network], request: Request, options: DecodingOptions, longest: int, samples: int = 1
 ) -> Hypotheses:
-    """Hypotheses [B, K] of a batch, computed on the device: K is the beam size, or where drawing `samples`.
+    """Hypotheses [B, K] of a batch, computed on the devices: K is the beam size, or where drawing `samples`.
 
     Args:
       longest: most tokens that the networks can take.
     """
     padded = default_limit(request.source.shape[1]) + request.prefixes.shape[1]
     room = options.max_decoding_length or min(max(padded, options.min_decoding_length), longest)
-    return _search(
+    found = _search(
         [network.params for network in networks],
         request,
         (options.seed, options.temperature) if options.temperature else None,
@@ -76,6 +77,7 @@ def search(
         top_k=options.top_k,
         top_p=options.top_p,
     )
+    return fetch(found)
 
 
 @functools.partial(jax.jit, static_argnames=("graphdefs", "width", "length", "alpha", "top_k", "top_p"))
@@ -134,10 +136,10 @@ def _keys(seed: jax.Array | int, numbers: jax.Array | np.ndarray, samples: int) 
     return jax.vmap(jax.vmap(key, (None, 0)), (0, None))(jnp.asarray(numbers), jnp.arange(samples))
 
 
-def log_probabilities(networks: Sequence[Network], batch: Batch) -> jax.Array:
+def log_probabilities(networks: Sequence[Network], batch: Batch) -> np.ndarray:
     """Natural logarithm of the probability of each target given its source, [B]; the end token counts."""
     graphdefs = tuple(network.graphdef for network in networks)
-    return _log_probabilities([network.params for network in networks], batch, graphdefs=graphdefs)
+    return fetch(_log_probabilities([network.params for network in networks], batch, graphdefs=graphdefs))
 
 
 @functools.partial(jax.jit, static_argnames="graphdefs")

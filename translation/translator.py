@@ -17,19 +17,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
 from configs.errors import UserError
 from configs.loading import read_workdir_config, validated
-from configs.schema import ComputeConfig, Config, DecodingOptions, ModelConfig
+from configs.schema import ComputeConfig, Config, DecodingOptions, MeshConfig, ModelConfig
 from configs.special_ids import PAD_ID, UNK_ID
-from data.batch import cut, length_batches, pad_rows, unpacked
+from data.batch import Batch, cut, length_batches, pad_rows, unpacked
 from data.tokenizer import Tokenizer, load_tokenizer, model_paths
 from model.transformer import structure
 from runtime.checkpoint import load_params
-from runtime.devices import compute_dtype
+from runtime.devices import by_rows, compute_dtype, make_mesh, on_devices, replicated, rows_for
 from runtime.workdir import Workdir
 from translation import decoding
 from translation.results import Hypothesis, Scored, Translation, joined
@@ -62,6 +62,7 @@ class Translator:
 
     Attributes:
       step: of the checkpoint; of averaged ones, that of the newest.
+      mesh: the devices that share out the sentences of a batch, by default all there are.
       others: the other networks of an ensemble, whose probabilities are averaged with this one's.
     """
 
@@ -70,6 +71,7 @@ class Translator:
     tokenizer: Tokenizer
     config: ModelConfig
     step: int = 0
+    mesh: Mesh = dataclasses.field(default_factory=lambda: make_mesh(MeshConfig()))
     others: tuple[Translator, ...] = ()
 
     @classmethod
@@ -114,13 +116,12 @@ class Translator:
         tokenizer = load_tokenizer(model_paths(files.path, joint=config.tokenizer.joint))
         tokenizer = _with_tag(tokenizer, config, target_language)
         sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-        graphdef, template = structure(config.model, *sizes, compute_dtype(devices or config.devices))
-        placed = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), template)
-        step, params, record = load_params(files.checkpoints, checkpoint, template)
+        network = structure(config.model, *sizes, compute_dtype(devices or config.devices))
+        step, params, record = load_params(files.checkpoints, checkpoint, network.params)
         if record["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
             raise UserError(f"{files.path}: its tokenizer is not the one that checkpoint {step} was trained with")
-        return cls(graphdef, params, tokenizer, config.model, step)
+        translator = cls(network.graphdef, None, tokenizer, config.model, step)
+        return dataclasses.replace(translator, params=on_devices(params, replicated(translator.mesh)))
 
     @property
     def max_length(self) -> int:
@@ -165,7 +166,7 @@ class Translator:
         hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # of each part
         for group, length in length_batches([len(part.source) for part in parts], options.batch_size, self.max_length):
             batch = [parts[i] for i in group]
-            request = _request(batch, options, length, first_line or 1)
+            request = self._request(batch, options, length, first_line or 1)
             searched = decoding.search(self.networks, request, options, self.max_length, num_hypotheses)
             hypotheses.update(zip(group, self._texts(searched, len(batch), num_hypotheses), strict=True))
             after_batch(sum(part.part == 0 for part in batch))
@@ -199,24 +200,30 @@ class Translator:
                 raise UserError(f"line {number} has {length} tokens; the model can score at most {self.max_length}")
         found: dict[int, Scored] = {}
         for group, length in length_batches(lengths, batch_size, self.max_length):
-            batch = unpacked([source_ids[i] for i in group], [target_ids[i] for i in group], batch_size, length)
-            scores = np.asarray(decoding.log_probabilities(self.networks, batch))
+            scores = decoding.log_probabilities(
+                self.networks,
+                self.batch([source_ids[i] for i in group], [target_ids[i] for i in group], batch_size, length),
+            )
             for i, score in zip(group, scores, strict=False):  # the batch's last rows may be empty
                 found[i] = Scored(float(score), len(target_ids[i]))
             after_batch(len(group))
         return [found[i] for i in range(len(sources))]
 
     def search(self, source: np.ndarray, options: DecodingOptions, hidden: np.ndarray | None = None) -> Hypotheses:
-        """source [B, S] -> hypotheses [B, K, L], computed on the device.
+        """source [B, S] -> hypotheses [B, K, L], computed on the devices.
 
         Where `hidden` [B, S] is True no layer may look at the source, as if there were padding.
         """
         rows = [ids[ids != PAD_ID].tolist() for ids in source]
         parts = [_Part(i, 0, ids, [], self._limit(len(ids), 0, options) if ids else 1) for i, ids in enumerate(rows)]
-        request = _request(parts, options.model_copy(update={"batch_size": len(source)}), source.shape[1], 1)
-        if hidden is not None:
-            request = request._replace(visible=request.visible * ~hidden)
-        return decoding.search(self.networks, request, options, self.max_length)
+        options = options.model_copy(update={"batch_size": len(source)})
+        request = self._request(parts, options, source.shape[1], 1, hidden)
+        found = decoding.search(self.networks, request, options, self.max_length)
+        return Hypotheses(*(array[: len(source)] for array in found))
+
+    def batch(self, sources: Sequence[list[int]], targets: Sequence[list[int]], rows: int, length: int) -> Batch:
+        """One pair a row, at least `rows` of them, shared out over the devices."""
+        return on_devices(unpacked(sources, targets, rows_for(self.mesh, rows), length), by_rows(self.mesh))
 
     def check(self, options: DecodingOptions, num_hypotheses: int = 1) -> None:
         """Raises UserError where this model cannot decode so."""
@@ -274,8 +281,40 @@ class Translator:
                 raise UserError(f'prefix "{prefix}": the model has no token for one of its characters')
         return encoded
 
+    def _request(
+        self,
+        parts: Sequence[_Part],
+        options: DecodingOptions,
+        length: int,
+        first_line: int,
+        hidden: np.ndarray | None = None,
+    ) -> decoding.Request:
+        """The parts as a batch of at least options.batch_size rows, shared out over the devices.
+
+        A row that only fills the batch is finished at once. Where `hidden` is True no layer looks.
+        """
+        rows = rows_for(self.mesh, options.batch_size)
+        source = pad_rows([part.source for part in parts], rows, length)
+        visible = (source != PAD_ID).astype(np.int32)
+        if hidden is not None:
+            visible[: len(hidden)] *= ~hidden
+        limits = np.ones(rows, np.int32)
+        limits[: len(parts)] = [part.limit for part in parts]
+        numbers = np.zeros((rows, 2), np.int32)
+        numbers[: len(parts)] = [(first_line + part.line, part.part) for part in parts]
+        room = decoding.prefix_room(max(len(part.prefix) for part in parts))
+        request = decoding.Request(
+            source=source,
+            visible=visible,
+            limits=limits,
+            minimums=np.minimum(limits, options.min_decoding_length).astype(np.int32),
+            prefixes=pad_rows([part.prefix for part in parts], rows, room),
+            numbers=numbers,
+        )
+        return on_devices(request, by_rows(self.mesh))
+
     def _texts(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
-        tokens, scores = (np.asarray(array)[:rows, :count] for array in hypotheses)
+        tokens, scores = (array[:rows, :count] for array in hypotheses)
         return [
             tuple(
                 Hypothesis(text, float(score), tuple(int(token) for token in ids[ids != PAD_ID]))
@@ -284,25 +323,6 @@ class Translator:
             )
             for beams, row in zip(tokens, scores, strict=True)
         ]
-
-
-def _request(parts: Sequence[_Part], options: DecodingOptions, length: int, first_line: int) -> decoding.Request:
-    """The parts as a batch of options.batch_size rows; one that only fills the batch is finished at once."""
-    rows = options.batch_size
-    source = pad_rows([part.source for part in parts], rows, length)
-    limits = np.ones(rows, np.int32)
-    limits[: len(parts)] = [part.limit for part in parts]
-    numbers = np.zeros((rows, 2), np.int32)
-    numbers[: len(parts)] = [(first_line + part.line, part.part) for part in parts]
-    room = decoding.prefix_room(max(len(part.prefix) for part in parts))
-    return decoding.Request(
-        source=source,
-        visible=(source != PAD_ID).astype(np.int32),
-        limits=limits,
-        minimums=np.minimum(limits, options.min_decoding_length).astype(np.int32),
-        prefixes=pad_rows([part.prefix for part in parts], rows, room),
-        numbers=numbers,
-    )
 
 
 def _warn_of_limits(reached: set[int]) -> None:

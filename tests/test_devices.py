@@ -1,0 +1,138 @@
+"""Any mesh of devices: eight simulated ones against one, in training, evaluation and translation."""
+
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from configs.schema import Config, MeshConfig
+from model.transformer import structure
+from runtime.devices import make_mesh
+from tests.conftest import ROOT
+from tests.processes import metrics
+from training.step import state_shardings
+
+EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+MESHES = {
+    "data": ["--devices.mesh.data", 8],
+    "fsdp": ["--devices.mesh.fsdp", -1, "--devices.mesh.data", 1],
+    "tensor": ["--devices.mesh.tensor", 8],
+    "mixed": ["--devices.mesh.data", 2, "--devices.mesh.fsdp", 2, "--devices.mesh.tensor", 2],
+}
+AFTER = {"fsdp": "tensor", "mixed": "data"}  # which goes on from the other's checkpoint
+# Sizes that eight divides; a moving average and parts of a batch, so that they are shared out too.
+OPTIONS = ["--tokenizer.vocab-size", 40, "--model.num-heads", 8, "--training.ema-decay", 0.9,
+           "--training.accumulation-steps", 2, "--training.tokens-per-batch", 1024, "--training.checkpoint-every", 20,
+           "--training.eval-every", 20]  # fmt: skip
+
+
+def losses(workdir) -> list[float]:
+    return [line["loss"] for line in metrics(workdir) if "loss" in line]
+
+
+@pytest.fixture(scope="module")
+def one_device(toy, run, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("devices") / "one"
+    done = run("train.py", "--config", toy, "--workdir", workdir, *OPTIONS, "--training.num-steps", 24)
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_every_mesh_gives_the_losses_of_one_device(one_device, toy, run, tmp_path, mesh):
+    """Twenty steps on a mesh; the checkpoints of two go on, on another one."""
+    workdir = tmp_path / "w"
+    after = AFTER.get(mesh)
+    for options, steps in [(MESHES[mesh], 20)] + [(MESHES[after], 24)] * bool(after):
+        command = ["train.py", "--config", toy, "--workdir", workdir, *OPTIONS, *options, "--training.num-steps", steps]
+        done = run(*command, env=os.environ | EIGHT)
+        assert done.returncode == 0, done.stderr
+    assert losses(workdir) == pytest.approx(losses(one_device)[:steps], rel=1e-4)
+    expected, found = (
+        next(line["validation_loss"] for line in metrics(each) if "validation_loss" in line)
+        for each in (one_device, workdir)
+    )
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_evaluation_and_translation_use_all_devices_and_keep_the_order(trained, run, toy, tmp_path):
+    lines = (toy.parent / "test.en").read_text(encoding="utf-8").splitlines()
+    source = tmp_path / "in.en"
+    source.write_text("\n".join([*lines, "", *reversed(lines)]) + "\n", encoding="utf-8")
+    for devices in ({}, EIGHT):
+        name = tmp_path / f"{len(devices)}"
+        env = os.environ | devices
+        evaluated = run("evaluate.py", "--workdir", trained[0], "--output", f"{name}.test", env=env)
+        files = ["--input", source, "--output", f"{name}.out"]
+        translated = run("translate.py", "--workdir", trained[0], *files, "--batch-size", 13, env=env)
+        scored = run("evaluate.py", "--workdir", trained[0], "--score", "--output", f"{name}.score", env=env)
+        for done in (evaluated, translated, scored):
+            assert done.returncode == 0, done.stderr
+    for ending in ("test", "out"):
+        one, eight = ((tmp_path / f"{name}.{ending}").read_text(encoding="utf-8") for name in (0, 1))
+        assert one == eight
+    assert len(one.splitlines()) == 2 * len(lines) + 1
+    one, eight = (np.loadtxt(tmp_path / f"{name}.score") for name in (0, 1))
+    np.testing.assert_allclose(one, eight, atol=2e-3)
+
+
+REFUSED = [
+    ({"devices": {"mesh": {"data": 16}}},
+     "devices.mesh data 16, fsdp 1, tensor 1 needs 16 devices, but there are only 8"),
+    ({"devices": {"mesh": {"tensor": 3}}}, "devices.mesh data -1, fsdp 1, tensor 3: 3 does not divide the 8 devices"),
+    ({"training": {"tokens_per_batch": 12 * 128}}, "devices.mesh.data 8 does not divide the 12 rows of data.row_len"),
+    ({"training": {"tokens_per_batch": 2048, "accumulation_steps": 4}},
+     "does not divide the 4 rows .* in each of training.accumulation_steps"),
+    ({"devices": {"mesh": {"data": 2, "fsdp": 4}}, "training": {"tokens_per_batch": 12 * 128}},
+     "devices.mesh.data 2 times devices.mesh.fsdp 4 does not divide the 12 rows"),
+    ({"devices": {"mesh": {"data": 1, "fsdp": 8}}, "model": {"embed_dim": 20}},
+     "devices.mesh.fsdp 8 does not divide model.embed_dim 20"),
+    ({"devices": {"mesh": {"tensor": 8}}}, "devices.mesh.tensor 8 does not divide model.num_heads 4"),
+    ({"devices": {"mesh": {"tensor": 4}}, "model": {"mlp_dim": 1022}},
+     "devices.mesh.tensor 4 does not divide model.mlp_dim 1022"),
+    ({"devices": {"mesh": {"tensor": 4}}, "tokenizer": {"vocab_size": 8001}},
+     "devices.mesh.tensor 4 does not divide the 8001 pieces of tokenizer.vocab_size"),
+]  # fmt: skip
+
+
+def test_a_mesh_that_does_not_divide_what_it_shares_out_is_refused_by_name():
+    script = """
+import sys
+from configs.errors import UserError
+from configs.schema import Config
+from runtime.devices import check_divides, make_mesh
+for config in map(Config.model_validate, eval(sys.argv[1])):
+    try:
+        check_divides(make_mesh(config.devices.mesh), config, [config.tokenizer.vocab_size])
+        print()
+    except UserError as error:
+        print(error)
+"""
+    command = [sys.executable, "-c", script, repr([options for options, _ in REFUSED])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=os.environ | EIGHT)
+    for line, (_, message) in zip(done.stdout.splitlines(), REFUSED, strict=True):
+        assert re.search(message, line), line
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "adafactor"])
+def test_what_an_optimizer_keeps_lies_where_its_parameter_does(name):
+    """By hand: [D, F] matrices are shared out along both axes, norms and counters are everywhere."""
+    options = {"name": name, "weight_decay": 0.1 if name == "adamw" else 0.0}
+    config = Config.model_validate({"optimizer": options, "training": {"ema_decay": 0.9}})
+    places = state_shardings(structure(config.model, 64, 64), config, make_mesh(MeshConfig()))
+    specs = {
+        jax.tree_util.keystr(path, simple=True, separator="."): place.spec
+        for path, place in jax.tree_util.tree_leaves_with_path(places)
+    }
+    up = "encoder.0.feed_forward.up.kernel"
+    matrix, whole = PartitionSpec("fsdp", "tensor"), PartitionSpec()
+    kept = {"adafactor": {"1.v_row": whole, "1.v_col": whole, "1.v": whole}}.get(name, {"1.mu": matrix, "1.nu": matrix})
+    assert {specs[f"{tree}.{up}"] for tree in ("params", "average")} == {matrix}
+    assert {part: specs[f"optimizer.{part}.{up}"] for part in kept} == kept
+    assert specs["params.target_embedding"] == PartitionSpec("tensor", "fsdp")
+    assert specs["params.encoder_norm.scale"] == specs["step"] == specs["optimizer.1.count"] == whole

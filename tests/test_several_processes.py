@@ -1,0 +1,118 @@
+"""Several processes that make one run, on the loopback interface: they see the batches that one would see."""
+
+import json
+import signal
+
+import pytest
+
+from tests.processes import finish, metrics, start_together, wait_for
+
+STEPS = ["--training.checkpoint-every", 6, "--training.eval-every", 12, "--training.log-every", 1]
+
+
+def train(count, toy, workdir, *options):
+    return start_together(count, "train.py", "--config", toy, "--workdir", workdir, *STEPS, *options)
+
+
+def steps(workdir) -> list[dict]:
+    return [line for line in metrics(workdir) if "loss" in line] if (workdir / "metrics.jsonl").exists() else []
+
+
+def killed_after(step, count, toy, workdir) -> list[tuple[int, str, str]]:
+    """What becomes of the processes when the last of them is killed behind a step."""
+    running = train(count, toy, workdir, "--training.num-steps", 100000)
+    wait_for(running[0], lambda: len(steps(workdir)) > step)
+    running[-1].kill()
+    return finish(running)
+
+
+@pytest.mark.parametrize("counts", [[2], pytest.param([2, 4], marks=pytest.mark.slow)])
+def test_another_number_of_processes_goes_on_with_the_batches_of_one(toy, run, tmp_path, counts):
+    """Killed with SIGKILL on the way, behind a checkpoint of each number of processes; in the end there is one."""
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    done = run("train.py", "--config", toy, "--workdir", alone, *STEPS, "--training.num-steps", 30)
+    assert done.returncode == 0, done.stderr
+    for count, step in zip(counts, (7, 19), strict=False):
+        first, *_, last = killed_after(step, count, toy, together)
+        assert first[0] == 1
+        assert last[0] == -signal.SIGKILL
+        assert "process 0 lost another process of this run" in first[2]
+    done = run("train.py", "--config", toy, "--workdir", together, *STEPS, "--training.num-steps", 30)
+    assert done.returncode == 0, done.stderr
+    expected, found = steps(alone), steps(together)
+    assert [line["step"] for line in found] == list(range(1, 31))
+    assert [line["batch"] for line in found] == [line["batch"] for line in expected]
+    assert len({line["batch"] for line in expected}) == 30
+    assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in expected], rel=1e-4)
+
+
+def test_a_signal_to_one_process_stops_all_at_the_same_step(toy, tmp_path):
+    """And only the first of them writes."""
+    workdir = tmp_path / "w"
+    running = train(2, toy, workdir, "--training.num-steps", 100000, "--training.eval-every", 0)
+    wait_for(running[0], lambda: len(steps(workdir)) > 3)
+    running[1].send_signal(signal.SIGTERM)
+    (status, _, told), (other_status, nothing, little) = finish(running)
+    assert status == other_status == 143
+    assert f"step {steps(workdir)[-1]['step']} is saved; the same command goes on from there" in told
+    assert "loss" in told
+    assert nothing == ""
+    assert "loss" not in little
+    assert [line["step"] for line in steps(workdir)] == list(range(1, len(steps(workdir)) + 1))
+
+
+def test_evaluation_and_translation_by_two_processes(trained, toy, run, tmp_path):
+    workdir, source = trained[0], toy.parent / "test.en"
+    expected = run("translate.py", "--workdir", workdir, "--input", source).stdout
+    (status, out, errors), (other_status, nothing, _) = finish(
+        start_together(2, "translate.py", "--workdir", workdir, "--input", source, "--batch-size", 7)
+    )
+    assert (status, other_status) == (0, 0), errors
+    assert out == expected
+    assert nothing == ""
+    files = ["--output", tmp_path / "hyps.txt", "--json", tmp_path / "scores.json"]
+    (status, out, errors), (other_status, nothing, _) = finish(
+        start_together(2, "evaluate.py", "--workdir", workdir, *files)
+    )
+    assert (status, other_status) == (0, 0), errors
+    assert (tmp_path / "hyps.txt").read_text(encoding="utf-8") == expected
+    assert f"{json.loads((tmp_path / 'scores.json').read_text())['bleu']:.2f}" in out
+    assert nothing == ""
+
+
+def test_standard_input_reaches_one_process_only(trained):
+    for status, _, errors in finish(start_together(2, "translate.py", "--workdir", trained[0])):
+        assert status == 2
+        assert errors.splitlines()[-1] == (
+            "error: there are 2 processes, and standard input reaches one of them only: give the text with --input, "
+            "a file that all can read"
+        )
+
+
+def test_processes_with_different_corpora_are_refused(toy, tmp_path):
+    source, other = toy.parent / "train.en", tmp_path / "other.en"
+    other.write_text(source.read_text(encoding="utf-8").replace("one", "two", 1), encoding="utf-8")
+    own = [["--data.train-source", path] for path in (source, other)]
+    ended = finish(start_together(2, "train.py", "--config", toy, "--workdir", tmp_path / "w", each=own))
+    assert [status for status, _, _ in ended] == [2, 2]
+    assert ended[0][2].splitlines()[-1] == "error: process 1 has another corpus than process 0"
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--coordinator", "here:1"], "coordinator, num_processes and process_id go together: all three, or none"),
+        (["--num-processes", 2, "--process-id", 0], "go together"),
+        (["--coordinator", "here", "--num-processes", 2, "--process-id", 0],
+         'coordinator must be an address and a port, such as 10.0.0.1:1234, got "here"'),
+        (["--coordinator", "here:1", "--num-processes", 2, "--process-id", 2],
+         "process_id must be below num_processes, got 2 of 2"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("program", ["train.py", "evaluate.py", "translate.py"])
+def test_flags_that_cannot_be(trained, run, program, options, message):
+    done = run(program, "--workdir", trained[0], *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
