@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import model_validator
+
 from configs.command import main
 from configs.errors import UserError
 from configs.loading import (
@@ -20,7 +22,7 @@ from configs.loading import (
     with_absolute_paths,
     workdir_of,
 )
-from configs.schema import Config, ProcessOptions
+from configs.schema import Config, PositiveFloat, ProcessOptions
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
 from runtime.workdir import Workdir
@@ -35,22 +37,36 @@ class TrainCommand(Config, ProcessOptions):
     """TOML file with what differs from the defaults; not needed where the workdir has its config."""
     inspect_data: BareFlag = False
     """Train nothing: report what is in the corpus, in tables and a picture (inspection.png); needs no --workdir."""
+    dry_run: BareFlag = False
+    """Train nothing: report parameters, operations, memory on each device of the mesh, which need not be here, and the
+    run's length; needs no --workdir."""
+    tokens_per_second: PositiveFloat | None = None
+    """With --dry-run: real target tokens a second, as a run reports them, to reckon the hours with."""
+
+    @model_validator(mode="after")
+    def _throughput_needs_a_dry_run(self) -> TrainCommand:
+        if self.tokens_per_second and not self.dry_run:
+            raise ValueError("tokens_per_second has no effect without --dry-run")
+        if self.inspect_data and self.dry_run:
+            raise ValueError("--inspect-data and --dry-run exclude each other: one of them at a time")
+        return self
 
 
 def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
     """The config of a run, and the command. Later ones win: defaults, workdir or config file, command line.
 
-    The command's workdir is None only where --inspect-data is given and it is not.
+    The command's workdir is None only where nothing is trained (--inspect-data, --dry-run) and it is not given.
 
     Raises:
       UserError: a bad option, or a config that differs from what the workdir was made with.
     """
-    find_workdir = optional_workdir_of if is_given(argv, "inspect_data") else workdir_of
+    report = next((option for option in REPORTS if is_given(argv, option[2:].replace("-", "_"))), None)
+    find_workdir = optional_workdir_of if report else workdir_of
     workdir = find_workdir(argv, TrainCommand, description=TRAIN_HELP)
     (config_file,) = options_of(argv, "config")
     saved = read_config(workdir / CONFIG_NAME) if workdir and (workdir / CONFIG_NAME).exists() else None
     if not config_file and not saved:
-        missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else "--inspect-data needs a config"
+        missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else f"{report} needs a config"
         raise UserError(f"{missing}: give one with --config, for example configs/tiny.toml")
     base = read_config(Path(config_file)) if config_file else saved
     assert base is not None
@@ -68,6 +84,7 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
     return config, command
 
 
+REPORTS = ("--inspect-data", "--dry-run")  # instead of training
 TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoints goes on from the newest one."
 
 
@@ -76,7 +93,14 @@ def train(argv: Sequence[str]) -> None:
     interruption = Interruption().install()
     config, command = resolve_config(argv)
     workdir = command.workdir
-    if is_given(argv, "inspect_data"):
+    if command.dry_run:
+        from runtime.compilation import set_up_compilation
+        from training.dry_run import show_dry_run
+
+        set_up_compilation()
+        show_dry_run(config, workdir, command.tokens_per_second)
+        return
+    if command.inspect_data:
         from training.data_report import report_data
 
         report_data(config, workdir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -39,14 +40,29 @@ def start_devices(platform: str, processes: ProcessOptions = ProcessOptions()) -
         ) from error
 
 
-def make_mesh(config: MeshConfig) -> Mesh:
+def start_simulated(platform: str, count: int) -> list[jax.Device]:
+    """At least so many devices: those here where there are enough of the kind, else CPUs that are simulated, for which
+    programs can be compiled; called before the first array is made."""
+    jax.config.update("jax_num_cpu_devices", count)
+    with contextlib.suppress(UserError):
+        start_devices(platform)
+        if len(jax.devices()) >= count:
+            return jax.devices()
+    jax.config.update("jax_platforms", "cpu")
+    return jax.devices("cpu")
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh of devices: "data" shares out the rows of a batch, "fsdp" rows and parameters, "tensor" the parameters
     of each layer with what is computed from them.
+
+    Args:
+      devices: those to choose from, by default all there are.
 
     Raises:
       UserError: there are not as many devices as asked for.
     """
-    devices = jax.devices()
+    devices = devices or jax.devices()
     shape = _mesh_shape(config, len(devices))
     size = math.prod(shape)
     if size > len(devices):
@@ -128,5 +144,6 @@ def compute_dtype(config: ComputeConfig) -> jnp.dtype:
     """Type of activations: as asked for, else bfloat16 where the hardware multiplies it fast."""
     name = config.precision
     if name == "auto":
-        name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+        platform = jax.default_backend() if config.platform == "auto" else config.platform
+        name = "float32" if platform == "cpu" else "bfloat16"
     return jnp.dtype(name)

@@ -27,7 +27,7 @@ def commands() -> list[list[str]]:
     found = []
     for kind, text in BLOCKS:
         for line in text.replace("\\\n", " ").splitlines() if not kind else []:
-            for part in line.removeprefix("$ ").split(" | "):
+            for part in re.sub(r"^srun .*?(?=python )", "", line.removeprefix("$ ")).removesuffix(" &").split(" | "):
                 words = shlex.split(part, comments=True) if re.match(r"(\.venv/bin/)?python \w+\.py ", part) else []
                 if words and words[1] in PROGRAMS and words[2:] != ["--help"]:
                     found.append(words[1:])
@@ -69,7 +69,8 @@ def test_every_way_to_use_it_is_shown():
         "--target-language", "--temperature", "--top-p", "--min-decoding-length", "--max-decoding-length", "--prefix",
         "--prefix-file",
         "--checkpoint", "--ensemble", "--score", "--compare", "--output", "--json", "--num-hypotheses", "--json-lines",
-        "--attention", "--positions", "--split", "--seed", "--data.name",
+        "--attention", "--positions", "--split", "--seed", "--data.name", "--dry-run", "--tokens-per-second",
+        "--devices.mesh.data", "--coordinator", "--num-processes", "--process-id",
     }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from runtime.interruption import Interruption
 from runtime.processes import by_the_first, check_alike, fetch, highest, is_first
 from runtime.workdir import Workdir
 from training.fine_tuning import with_taken
+from training.footprint import explaining_memory
 from training.preparation import Preparation
 from training.recorder import NoRecorder, Pace, Recorder, show_table
 from training.step import (
@@ -95,7 +96,8 @@ class Run:
         self._saved: tuple[int, int] | None = None  # step and last validation of the newest checkpoint
         self._taken: list[_TakenStep] = []
         self._signals: deque[jax.Array | int] = deque()
-        self._state = self._first_state()
+        with explaining_memory(self._network, config, self._mesh):
+            self._state = self._first_state()
         by_the_first(lambda: self._workdir.write(CONFIG_NAME, to_toml(config).encode()))
 
     def train(self) -> None:
@@ -118,7 +120,8 @@ class Run:
             self._interval_start = time.monotonic()
             self._started = self._interval_start - self._clock.seconds
             try:
-                self._go(recorder)
+                with explaining_memory(self._network, self._config, self._mesh):
+                    self._go(recorder)
             except Interrupted as interrupted:
                 self._write_taken(recorder)
                 self._save()

@@ -110,6 +110,15 @@ def open_with_tokenizer(
     return corpora, tokenizer, models
 
 
+def vocab_sizes(config: Config, workdir: Path | None) -> tuple[int, int]:
+    """Pieces of the source's and the target's vocabulary: of the tokenizer that is there, else as the config asks."""
+    paths = _tokenizer_files(config, workdir)
+    if not paths:
+        return config.tokenizer.vocab_size, config.tokenizer.vocab_size
+    tokenizer = parse_tokenizers(read_models(paths), [str(path) for path in paths])
+    return tokenizer.source_vocab_size, tokenizer.target_vocab_size
+
+
 def _check_tags(tokenizer: Tokenizer, languages: Sequence[str], paths: Sequence[Path]) -> None:
     try:
         for language in languages:

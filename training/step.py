@@ -5,7 +5,6 @@ A parts of an accumulated batch, R packed rows, L row length.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -103,10 +102,8 @@ def update_average(average: Any, params: Any, decay: float, updates: jax.Array) 
     return jax.tree.map(lambda old, new: old + (1.0 - decay_now) * (new - old), average, params)
 
 
-def make_train_step(
-    network: Structure, config: Config, num_steps: int, mesh: Mesh
-) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
-    """The jitted step; it consumes the state it is given.
+def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Mesh) -> jax.stages.Wrapped:
+    """The jitted step, TrainState and Batch -> TrainState and StepMetrics; it consumes the state it is given.
 
     A loss or gradient that is not finite leaves parameters, average and optimizer as they are and is counted.
     """

@@ -1,0 +1,109 @@
+"""The dry run: what a training run would need, told before anything is trained."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from jax.sharding import Mesh
+from rich.table import Table
+
+from configs.schema import REST, Config
+from model.flops import training_flops
+from model.transformer import Structure, structure
+from runtime.devices import check_divides, compute_dtype, make_mesh, start_simulated
+from runtime.terminal import print_table
+from training.footprint import in_bytes, memory_of_step, parameters_by_module
+from training.preparation import vocab_sizes
+from training.recorder import show_table
+
+
+def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float | None) -> None:
+    """Prints parameters, operations, memory on each device and length of a run; writes nothing.
+
+    The mesh need not be here: where it has more devices than there are, that many CPUs are simulated.
+
+    Args:
+      tokens_per_second: real target tokens, as training reports them, to reckon the hours with.
+
+    Raises:
+      UserError: something in the config cannot work on this mesh.
+    """
+    sizes = vocab_sizes(config, workdir)
+    count = math.prod(size for _, size in config.devices.mesh if size != REST)
+    mesh = make_mesh(config.devices.mesh, start_simulated(config.devices.platform, count))
+    check_divides(mesh, config, sizes)
+    network = structure(config.model, *sizes, compute_dtype(config.devices))
+    _show_parameters(config, network)
+    _show_step(config, sizes[1])
+    _show_memory(config, network, mesh)
+    _show_length(config, sizes[1], mesh, tokens_per_second)
+
+
+EMBEDDINGS = {  # what each is of, where it is shared
+    "all": {"target_embedding": "embedding of source, target and output"},
+    "decoder": {"target_embedding": "embedding of target and output"},
+    "none": {},
+}
+
+
+def _show_parameters(config: Config, network: Structure) -> None:
+    shared = EMBEDDINGS[config.model.tied_embeddings]
+    counts = parameters_by_module(network)
+    total = sum(counts.values())
+    table = Table(title="parameters", title_justify="left", show_footer=True)
+    table.add_column("module", footer="total")
+    table.add_column("numbers", justify="right", footer=f"{total:,}")
+    table.add_column("share", justify="right", footer="100%")
+    for name, count in counts.items():
+        table.add_row(shared.get(name, name.replace("_", " ")), f"{count:,}", f"{count / total:.1%}")
+    print_table(table)
+
+
+def _show_step(config: Config, vocab_size: int) -> None:
+    length, parts = config.data.row_length, config.training.accumulation_steps
+    positions = config.rows_per_batch * length
+    flops = config.rows_per_batch * training_flops(config.model, vocab_size, length, length)
+    rows = {
+        "rows": f"{config.rows_per_batch:,} of {length} source and {length} target positions",
+        "target positions": f"{positions:,}, most of which hold a token",
+        "model FLOPs": f"{flops:.3g}, {flops / positions:.3g} a target position",
+    }
+    if parts > 1:
+        rows["parts, one after the other"] = f"{parts}"
+    show_table("a step", rows)
+
+
+def _show_memory(config: Config, network: Structure, mesh: Mesh) -> None:
+    memory = memory_of_step(network, config, mesh)
+    dtype = compute_dtype(config.devices)
+    count, kind = mesh.size, mesh.devices.flat[0].device_kind
+    rows = {
+        "mesh": ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items()),
+        "compiled for": f"{count} x {kind}{' (simulated)' if kind == 'cpu' and count > 1 else ''}, {dtype}",
+        "parameters": in_bytes(memory.parameters),
+        "moving average": in_bytes(memory.average),
+        "optimizer": in_bytes(memory.optimizer),
+        "batch": in_bytes(memory.batch),
+        "activations and gradients": "not known" if memory.activations is None else in_bytes(memory.activations),
+        "in all": in_bytes(memory.total),
+    }
+    if not memory.average:
+        del rows["moving average"]
+    show_table("memory on each device", rows)
+
+
+def _show_length(config: Config, vocab_size: int, mesh: Mesh, tokens_per_second: float | None) -> None:
+    training, length = config.training, config.data.row_length
+    if training.num_epochs is not None:
+        show_table("the run", {"length": f"{training.num_epochs:g} epochs, whose steps depend on the corpus"})
+        return
+    positions = training.num_steps * config.rows_per_batch * length
+    rows = {"steps": f"{training.num_steps:,}", "target positions": f"{positions:,}"}
+    if tokens_per_second:
+        flops = training_flops(config.model, vocab_size, length, length) / length
+        rows["time"] = f"{positions / tokens_per_second / 3600:,.2f} hours at {tokens_per_second:,.0f} tokens/s"
+        rows["model FLOP/s"] = f"{flops * tokens_per_second / mesh.size:.3g} on each device"
+    else:
+        rows["time"] = "give --tokens-per-second N, as a run reports it, to have it reckoned"
+    show_table("the run", rows)

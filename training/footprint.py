@@ -1,0 +1,131 @@
+"""What a training step needs: parameters, and memory on each device."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from configs.errors import RunError
+from configs.schema import Config
+from data.batch import Batch
+from model.transformer import Structure
+from runtime.devices import by_rows
+from training.step import initial_state, make_train_step, state_shardings
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes on each device during a step.
+
+    parameters, average, optimizer and batch follow from the shapes and the mesh; activations, with the gradients and
+    all else that a step needs for a while, is the compiled program's own account, None where there is none.
+    """
+
+    parameters: int
+    average: int
+    optimizer: int
+    batch: int
+    activations: int | None = None
+
+    @property
+    def total(self) -> int:
+        """All that is known."""
+        return self.parameters + self.average + self.optimizer + self.batch + (self.activations or 0)
+
+    def __str__(self) -> str:
+        known = {name: size for name, size in dataclasses.asdict(self).items() if size}
+        known = {name.replace("activations", "activations and gradients"): size for name, size in known.items()}
+        return ", ".join(f"{name} {in_bytes(size)}" for name, size in known.items())
+
+
+def memory_between_steps(network: Structure, config: Config, mesh: Mesh) -> DeviceMemory:
+    """What lies on each device before a step is run."""
+    state = jax.eval_shape(lambda params: initial_state(params, config), network.params)
+    places = state_shardings(network, config, mesh)
+    rows = by_rows(mesh)
+    return DeviceMemory(
+        parameters=_on_each(state.params, places.params),
+        average=_on_each(state.average, places.average),
+        optimizer=_on_each(state.optimizer, places.optimizer),
+        batch=sum(_bytes(leaf, rows) for leaf in _batch(config)),
+    )
+
+
+def memory_of_step(network: Structure, config: Config, mesh: Mesh) -> DeviceMemory:
+    """What each device needs during a step; the step is compiled for the mesh and not run."""
+    state = jax.eval_shape(lambda params: initial_state(params, config), network.params)
+    step = make_train_step(network, config, config.training.num_steps, mesh)
+    found = step.lower(state, _batch(config)).compile().memory_analysis()
+    lasting = memory_between_steps(network, config, mesh)
+    if found is None:
+        return lasting
+    new = found.output_size_in_bytes - found.alias_size_in_bytes  # what does not take the place of an old array
+    return dataclasses.replace(lasting, activations=found.temp_size_in_bytes + max(0, new))
+
+
+@contextlib.contextmanager
+def explaining_memory(network: Structure, config: Config, mesh: Mesh) -> Iterator[None]:
+    """Raises RunError where a device lacks memory for what is done here, with what is needed and what helps."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error) and "out of memory" not in str(error).lower():
+            raise
+        needed = memory_between_steps(network, config, mesh)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            needed = memory_of_step(network, config, mesh)
+        for_state = needed.parameters + needed.average + needed.optimizer
+        smaller_batch = "lower training.tokens_per_batch or raise training.accumulation_steps"
+        smaller_state = (
+            'share parameters and optimizer out with devices.mesh.fsdp, or set optimizer.name to "adafactor"'
+        )
+        first, second = smaller_batch, smaller_state
+        if (needed.activations or 0) < 2 * for_state:  # then most of those are gradients
+            first, second = second, first
+        raise RunError(
+            f"out of memory: a step needs {in_bytes(needed.total)} on each device ({needed}); {first}, or {second}. "
+            "The same command with --dry-run tells what a change would save"
+        ) from error
+
+
+def in_bytes(size: float) -> str:
+    """1,234,567 -> 1.2 MB"""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size:,.0f} bytes"
+
+
+def parameters_by_module(network: Structure) -> dict[str, int]:
+    """Numbers of parameters by module, the name of its class's attribute: of the encoder and the decoder each kind of
+    sublayer over all layers, such as "encoder feed_forward", and norms."""
+    counts: dict[str, int] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(network.params):
+        name, *inner = jax.tree_util.keystr(path, simple=True, separator=".").split(".")
+        if name in ("encoder", "decoder"):
+            name = f"{name} norms" if inner[1].startswith("around") else f"{name} {inner[1]}"
+        elif name.endswith("_norm"):
+            name = f"{name.removesuffix('_norm')} norms"
+        counts[name] = counts.get(name, 0) + math.prod(leaf.shape)
+    order = ("source_embedding", "target_embedding", "output_embedding", "position_embedding", "encoder", "decoder")
+    return dict(sorted(counts.items(), key=lambda item: order.index(item[0].split()[0])))
+
+
+def _batch(config: Config) -> Any:
+    shape = jax.ShapeDtypeStruct((config.rows_per_batch, config.data.row_length), jnp.int32)
+    return Batch._make([shape] * len(Batch._fields))
+
+
+def _on_each(tree: Any, places: Any) -> int:
+    return sum(jax.tree.leaves(jax.tree.map(_bytes, tree, places)))
+
+
+def _bytes(leaf: jax.ShapeDtypeStruct, place: jax.sharding.Sharding) -> int:
+    return math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize
