@@ -24,12 +24,16 @@ def start(config, workdir, *arguments, **options) -> subprocess.Popen:
     return start_command("train.py", "--config", config, "--workdir", workdir, *arguments, **options)
 
 
-def start_together(count, program, *arguments, each=None) -> list[subprocess.Popen]:
-    """Starts a command as several processes that make one run, on the loopback interface; each: options of its own."""
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens at."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    together = ("--coordinator", address, "--num-processes", count, "--process-id")
+        return free.getsockname()[1]
+
+
+def start_together(count, program, *arguments, each=None) -> list[subprocess.Popen]:
+    """Starts a command as several processes that make one run, on the loopback interface; each: options of its own."""
+    together = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", count, "--process-id")
     return [
         start_command(program, *arguments, *own, *together, number) for number, own in enumerate(each or [[]] * count)
     ]

@@ -1,11 +1,13 @@
 """Several processes that make one run, on the loopback interface: they see the batches that one would see."""
 
 import json
+import os
 import signal
 
 import pytest
 
-from tests.processes import finish, metrics, start_together, wait_for
+from runtime import processes
+from tests.processes import finish, free_port, metrics, start_command, start_together, wait_for
 
 STEPS = ["--training.checkpoint-every", 6, "--training.eval-every", 12, "--training.log-every", 1]
 
@@ -78,6 +80,42 @@ def test_evaluation_and_translation_by_two_processes(trained, toy, run, tmp_path
     assert (tmp_path / "hyps.txt").read_text(encoding="utf-8") == expected
     assert f"{json.loads((tmp_path / 'scores.json').read_text())['bleu']:.2f}" in out
     assert nothing == ""
+
+
+def test_slurm_needs_no_options(trained, toy):
+    """The variables that srun sets for each task."""
+    source = toy.parent / "test.en"
+    common = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2",
+              "JAX_COORDINATOR_PORT": str(free_port())}  # fmt: skip
+    tasks = [common | {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)} for task in range(2)]
+    command = ["translate.py", "--workdir", trained[0], "--input", source]
+    (status, out, errors), (other_status, nothing, _) = finish(
+        [start_command(*command, env=os.environ | task) for task in tasks]
+    )
+    assert (status, other_status) == (0, 0), errors
+    assert len(out.splitlines()) == len(source.read_text(encoding="utf-8").splitlines())
+    assert nothing == ""
+
+
+@pytest.mark.parametrize(
+    ("libtpu", "variables", "expected"),
+    [
+        (False, {"TPU_WORKER_HOSTNAMES": "a,b"}, False),
+        (True, {"TPU_WORKER_HOSTNAMES": "a,b"}, True),
+        (True, {"TPU_PROCESS_ADDRESSES": "a:1,b:1", "TPU_WORKER_HOSTNAMES": "a"}, True),
+        (True, {"TPU_WORKER_HOSTNAMES": "localhost"}, False),
+        (True, {"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, True),
+        (True, {}, True),
+    ],
+)
+def test_where_a_tpu_may_have_others_beside_it(monkeypatch, libtpu, variables, expected):
+    """Without a word in the environment JAX asks the host; a Colab TPU names itself alone."""
+    for name in ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES", "MEGASCALE_NUM_SLICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(processes.importlib.util, "find_spec", lambda name: libtpu or None)
+    assert processes._may_be_a_pod() == expected
 
 
 def test_standard_input_reaches_one_process_only(trained):
