@@ -274,7 +274,8 @@ class ComputeConfig(Section):
     platform: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
     """Kind of device; auto takes the best there is."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of activations (parameters, softmax and loss are float32); auto: bfloat16 on gpu and tpu, float32 on cpu."""
+    """Type of activations (parameters, softmax and loss are float32); auto: float32 on cpu and on GPUs
+    without bfloat16 (before Ampere), bfloat16 on others and on tpu."""
 
 
 class DevicesConfig(ComputeConfig):

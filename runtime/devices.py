@@ -144,6 +144,12 @@ def compute_dtype(config: ComputeConfig) -> jnp.dtype:
     """Type of activations: as asked for, else bfloat16 where the hardware multiplies it fast."""
     name = config.precision
     if name == "auto":
-        platform = jax.default_backend() if config.platform == "auto" else config.platform
-        name = "float32" if platform == "cpu" else "bfloat16"
+        device = jax.devices()[0]
+        on_cpu = config.platform == "cpu" or (config.platform == "auto" and device.platform == "cpu")
+        name = "float32" if on_cpu or _lacks_bfloat16(device) else "bfloat16"
     return jnp.dtype(name)
+
+
+def _lacks_bfloat16(device: jax.Device) -> bool:
+    """Whether this is an NVIDIA GPU older than Ampere, such as the T4."""
+    return float(getattr(device, "compute_capability", "8.0")) < 8

@@ -23,8 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from configs.errors import Interrupted, RunError, UserError
 from configs.schema import ProcessOptions
 
-# Seconds after which a process that does not answer counts as lost, and for which one at its end waits for the others.
-HEARTBEAT, SHUTDOWN = 30, 30
+SHUTDOWN = 30  # seconds for which a process at its end waits for the others; without an error they come at once
 
 
 def join_processes(options: ProcessOptions) -> None:
@@ -57,8 +56,6 @@ def _connect(how: str, **arguments: Any) -> None:
     try:
         jax.distributed.initialize(
             **arguments,
-            initialization_timeout=300,
-            heartbeat_timeout_seconds=HEARTBEAT,
             shutdown_timeout_seconds=SHUTDOWN,
         )
     except RuntimeError as error:

@@ -31,12 +31,11 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def start_together(count, program, *arguments, each=None) -> list[subprocess.Popen]:
+def start_together(count, program, *arguments, each=None, **options) -> list[subprocess.Popen]:
     """Starts a command as several processes that make one run, on the loopback interface; each: options of its own."""
     together = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", count, "--process-id")
-    return [
-        start_command(program, *arguments, *own, *together, number) for number, own in enumerate(each or [[]] * count)
-    ]
+    own = each or [[]] * count
+    return [start_command(program, *arguments, *own[number], *together, number, **options) for number in range(count)]
 
 
 def finish(processes, seconds=240) -> list[tuple[int, str, str]]:

@@ -4,15 +4,16 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from configs.schema import Config, MeshConfig
+from configs.schema import ComputeConfig, Config, MeshConfig
 from model.transformer import structure
-from runtime.devices import make_mesh
+from runtime.devices import compute_dtype, make_mesh
 from tests.conftest import ROOT
 from tests.processes import metrics
 from training.step import state_shardings
@@ -136,3 +137,20 @@ def test_what_an_optimizer_keeps_lies_where_its_parameter_does(name):
     assert {part: specs[f"optimizer.{part}.{up}"] for part in kept} == kept
     assert specs["params.target_embedding"] == PartitionSpec("tensor", "fsdp")
     assert specs["params.encoder_norm.scale"] == specs["step"] == specs["optimizer.1.count"] == whole
+
+
+@pytest.mark.parametrize(
+    ("platform", "capability", "precision", "expected"),
+    [
+        ("auto", None, "auto", "float32"),
+        ("tpu", None, "auto", "bfloat16"),  # a dry run for devices that are not here
+        ("gpu", "9.0", "auto", "bfloat16"),
+        ("gpu", "7.5", "auto", "float32"),
+        ("gpu", "7.5", "bfloat16", "bfloat16"),
+        ("tpu", None, "float32", "float32"),
+    ],
+)
+def test_precision(monkeypatch, platform, capability, precision, expected):
+    device = SimpleNamespace(platform="cpu", **({"compute_capability": capability} if capability else {}))
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    assert compute_dtype(ComputeConfig(platform=platform, precision=precision)) == expected

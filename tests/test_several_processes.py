@@ -12,8 +12,8 @@ from tests.processes import finish, free_port, metrics, start_command, start_tog
 STEPS = ["--training.checkpoint-every", 6, "--training.eval-every", 12, "--training.log-every", 1]
 
 
-def train(count, toy, workdir, *options):
-    return start_together(count, "train.py", "--config", toy, "--workdir", workdir, *STEPS, *options)
+def train(count, toy, workdir, *options, **popen):
+    return start_together(count, "train.py", "--config", toy, "--workdir", workdir, *STEPS, *options, **popen)
 
 
 def steps(workdir) -> list[dict]:
@@ -21,8 +21,13 @@ def steps(workdir) -> list[dict]:
 
 
 def killed_after(step, count, toy, workdir) -> list[tuple[int, str, str]]:
-    """What becomes of the processes when the last of them is killed behind a step."""
-    running = train(count, toy, workdir, "--training.num-steps", 100000)
+    """What becomes of the processes when the last of them is killed behind a step.
+
+    Each has two devices, and the parameters are shared out over those of all.
+    """
+    mesh = ["--devices.mesh.fsdp", 2 * count, "--devices.mesh.data", 1]
+    two_devices = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    running = train(count, toy, workdir, "--training.num-steps", 100000, *mesh, env=two_devices)
     wait_for(running[0], lambda: len(steps(workdir)) > step)
     running[-1].kill()
     return finish(running)
