@@ -1,7 +1,7 @@
 """data/corpora/tfds_corpus.py: the real builders of TensorFlow Datasets, fed with small archives of the same layout.
 
-A fake archive needs a checksum in TFDS's registry, or it is refused: `registered` puts it there, for this process, and
-through sitecustomize for the commands that a test starts.
+A fake archive needs a checksum in TFDS's registry, or it is refused: `registered` puts it there, for this process;
+tests/ted.py says how the commands that a test starts get it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import threading
 import time
 import urllib.request
 import urllib.response
-from collections.abc import Mapping
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -42,42 +41,9 @@ from configs.errors import UserError
 from configs.schema import DataConfig
 from data.corpora import Corpus, Pair, open_corpus, tfds_build, tfds_corpus, without_tensorflow
 from tests.conftest import ROOT
+from tests.ted import CONFIG, SITE, TED, TED_SPLITS, pack, pack_ted, spoken
 
-TED = "http://www.phontron.com/data/qi18naacl-dataset.tar.gz"
-DIGITS = {
-    "pt": ["zero", "um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove"],
-    "en": ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"],
-}
 ORDER_NOTE = "pairs are in the order of TensorFlow Datasets, which is not that of the published files"
-
-
-def spoken(code: str, numbers: range) -> list[str]:
-    """Each number, digit by digit, in words."""
-    return [" ".join(DIGITS[code][int(digit)] for digit in str(number)) for number in numbers]
-
-
-TED_SPLITS = {"train": range(100, 400), "dev": range(400, 417), "test": range(500, 523)}
-
-
-def pack(path: Path, files: Mapping[str, list[str]]) -> Path:
-    """Write a .tar.gz or .tgz of text files, which end in a line break."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
-        for name, lines in files.items():
-            content = "".join(f"{line}\n" for line in lines).encode()
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return path
-
-
-def pack_ted(path: Path) -> Path:
-    """The layout of the real archive, of which the builder reads three splits of pt_to_en."""
-    names = {(code, split): f"datasets/pt_to_en/{code}.{split}" for code in DIGITS for split in TED_SPLITS}
-    files = {name: spoken(code, TED_SPLITS[split]) for (code, split), name in names.items()}
-    files["datasets/pt_to_en/pt.train"].append(" ")  # a pair with an empty side
-    files["datasets/pt_to_en/en.train"].append("nothing")
-    return pack(path, files)
 
 
 def ted_pairs(split: str, source: str = "pt", target: str = "en") -> list[Pair]:
@@ -124,40 +90,6 @@ def prepared(cache: Path) -> list[str]:
 
 
 # Through the real commands, without a network.
-
-CONFIG = """
-[data]
-name = "ted_hrlr_translate/pt_to_en"
-source_language = "pt"
-target_language = "en"
-cache_directory = "{cache}"
-row_length = 32
-
-[tokenizer]
-vocab_size = 45
-
-[model]
-num_encoder_layers = 1
-num_decoder_layers = 1
-embed_dim = 16
-num_heads = 2
-mlp_dim = 32
-max_length = 32
-
-[training]
-num_steps = 20
-tokens_per_batch = 256
-eval_every = 0
-"""
-SITE = """
-import atexit, dataclasses, sys
-import tensorflow_datasets as tfds
-from tensorflow_datasets.core.download.checksums import compute_url_info
-
-infos = tfds.builder_cls("ted_hrlr_translate").url_infos
-infos[{url!r}] = compute_url_info({archive!r})
-atexit.register(lambda: open({report!r}, "a").write(f"{{sys.argv[0]}} {{'tensorflow' in sys.modules}}\\n"))
-"""
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed")

@@ -1,0 +1,79 @@
+"""A small archive of the layout of ted_hrlr_translate, and what makes the commands take it for the published one."""
+
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+TED = "http://www.phontron.com/data/qi18naacl-dataset.tar.gz"
+DIGITS = {
+    "pt": ["zero", "um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove"],
+    "en": ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"],
+}
+TED_SPLITS = {"train": range(100, 400), "dev": range(400, 417), "test": range(500, 523)}
+
+
+def spoken(code: str, numbers: range) -> list[str]:
+    """Each number, digit by digit, in words."""
+    return [" ".join(DIGITS[code][int(digit)] for digit in str(number)) for number in numbers]
+
+
+def pack(path: Path, files: Mapping[str, list[str]]) -> Path:
+    """Write a .tar.gz or .tgz of text files, which end in a line break."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, lines in files.items():
+            content = "".join(f"{line}\n" for line in lines).encode()
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def pack_ted(path: Path) -> Path:
+    """The layout of the real archive, of which the builder reads three splits of pt_to_en."""
+    names = {(code, split): f"datasets/pt_to_en/{code}.{split}" for code in DIGITS for split in TED_SPLITS}
+    files = {name: spoken(code, TED_SPLITS[split]) for (code, split), name in names.items()}
+    files["datasets/pt_to_en/pt.train"].append(" ")  # a pair with an empty side
+    files["datasets/pt_to_en/en.train"].append("nothing")
+    return pack(path, files)
+
+
+CONFIG = """
+[data]
+name = "ted_hrlr_translate/pt_to_en"
+source_language = "pt"
+target_language = "en"
+cache_directory = "{cache}"
+row_length = 32
+
+[tokenizer]
+vocab_size = 45
+
+[model]
+num_encoder_layers = 1
+num_decoder_layers = 1
+embed_dim = 16
+num_heads = 2
+mlp_dim = 32
+max_length = 32
+
+[training]
+num_steps = 20
+tokens_per_batch = 256
+eval_every = 0
+"""
+# As sitecustomize.py on the PYTHONPATH of a command it registers the archive as the published one, and reports whether
+# TensorFlow was imported. What only starts commands, such as a notebook's kernel, is left alone.
+SITE = """
+import sys
+
+if sys.orig_argv[1:] and sys.orig_argv[1].endswith(".py"):
+    import atexit
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.download.checksums import compute_url_info
+
+    infos = tfds.builder_cls("ted_hrlr_translate").url_infos
+    infos[{url!r}] = compute_url_info({archive!r})
+    atexit.register(lambda: open({report!r}, "a").write(f"{{sys.argv[0]}} {{'tensorflow' in sys.modules}}\\n"))
+"""
