@@ -6,7 +6,7 @@ WORKDIR ?= checkpoints/tiny
 # Most of a test's time goes by in processes that do not keep two cores busy; files stay together for what they share.
 TESTS_AT_ONCE ?= --numprocesses 2 --dist loadfile
 
-.PHONY: train docs test test-all install clean
+.PHONY: train docs notebook test test-all install clean
 
 install: .venv/installed
 
@@ -30,6 +30,9 @@ train: install
 docs: install
 	$(BIN)/python docs/attention.py --workdir $(WORKDIR)
 	cp $(WORKDIR)/curves.png docs/readme/
+
+notebook: .venv/installed-test
+	$(BIN)/python notebooks/execute.py
 
 test: .venv/installed-test
 	$(BIN)/ruff check .

@@ -17,6 +17,7 @@ ALLOWED = {
     "evaluate.py": {"configs", "data", "runtime", "translation"},
     "translate.py": {"configs", "data", "runtime", "translation"},
     "docs": {"configs", "data", "model", "runtime", "translation"},
+    "notebooks": set(),
 }
 
 

@@ -82,7 +82,7 @@ def test_toml_blocks_are_toml_and_files_exist():
         assert link.startswith("https://") or (ROOT / link).exists(), link
     (listing,) = [text for _, text in BLOCKS if text.startswith("pyproject.toml")]
     named = set(re.findall(r"[\w.]+\.py\b", listing))
-    packages = ("configs", "data", "data/corpora", "model", "runtime", "translation", "training", "docs")
+    packages = ("configs", "data", "data/corpora", "model", "runtime", "translation", "training", "docs", "notebooks")
     there = {path.name for package in packages for path in (ROOT / package).glob("*.py")} - {"__init__.py"}
     assert there - named <= {"phrasebook_corpus.py", "phrasebook_readings.py"}
     assert named - there == {"train.py", "evaluate.py", "translate.py"}
