@@ -36,7 +36,8 @@ def main(command: Callable[[Sequence[str]], None]) -> int:
     except RunError as error:
         return _fail(1, str(error))
     except Interrupted as interrupted:
-        print(interrupted, file=sys.stderr)
+        if str(interrupted):
+            print(interrupted, file=sys.stderr)
         return 128 + interrupted.signal_number
     except KeyboardInterrupt:  # before the command takes over the signal
         return 128 + signal.SIGINT

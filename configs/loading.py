@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import hashlib
 import io
 import json
 import re
@@ -121,6 +122,13 @@ def refused_differences(saved: Config, wanted: Config) -> list[str]:
         if name in new and old[name] != new[name]
         if not name.startswith(CHANGEABLE) and _unnumbered(name) not in DATA_PATHS
     ]
+
+
+def config_digest(config: Config) -> str:
+    """SHA-256, in hex, of every option that has a value but those that are paths, which may differ between hosts."""
+    flat = _flat(config.model_dump())
+    same = {name: value for name, value in flat.items() if value is not None and not isinstance(value, Path)}
+    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
 
 
 def options_of(argv: Sequence[str], *names: str) -> list[str | None]:

@@ -343,7 +343,7 @@ class ProcessOptions(Section):
         given = (self.coordinator, self.num_processes, self.process_id)
         if any(value is not None for value in given) and None in given:
             raise ValueError("coordinator, num_processes and process_id go together: all three, or none")
-        if self.coordinator and not re.fullmatch(r"[^:]+:[1-9]\d*", self.coordinator):
+        if self.coordinator and not re.fullmatch(r".+:[1-9]\d*", self.coordinator):
             raise ValueError(
                 f'coordinator must be an address and a port, such as 10.0.0.1:1234, got "{self.coordinator}"'
             )

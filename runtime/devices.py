@@ -30,7 +30,7 @@ def start_devices(platform: str, processes: ProcessOptions = ProcessOptions()) -
     """
     if platform != "auto":
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
-    join_processes(processes)
+    join_processes(processes, platform)
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter where cuda is named and its plugin not installed

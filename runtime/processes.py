@@ -26,8 +26,11 @@ from configs.schema import ProcessOptions
 SHUTDOWN = 30  # seconds for which a process at its end waits for the others; without an error they come at once
 
 
-def join_processes(options: ProcessOptions) -> None:
+def join_processes(options: ProcessOptions, platform: str) -> None:
     """Connects this process with the others of its run, where there are any; called before the first array is made.
+
+    Args:
+      platform: what they compute on, as in devices.platform; a TPU pod is not asked for its hosts for "cpu" or "gpu".
 
     Raises:
       UserError: they could not be found.
@@ -43,7 +46,7 @@ def join_processes(options: ProcessOptions) -> None:
         )
     elif int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         _connect("SLURM")
-    elif _may_be_a_pod():
+    elif platform in ("auto", "tpu") and _may_be_a_pod():
         with contextlib.suppress(ValueError, OSError):  # a TPU by itself, or none
             _connect("the TPU pod")
     if jax.distributed.is_initialized():
@@ -54,10 +57,7 @@ def join_processes(options: ProcessOptions) -> None:
 
 def _connect(how: str, **arguments: Any) -> None:
     try:
-        jax.distributed.initialize(
-            **arguments,
-            shutdown_timeout_seconds=SHUTDOWN,
-        )
+        jax.distributed.initialize(**arguments, shutdown_timeout_seconds=SHUTDOWN)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"the processes of this run could not be connected by {how}: {reason}") from error
@@ -151,7 +151,9 @@ def working_together() -> Iterator[None]:
             stack.enter_context(contextlib.redirect_stderr(nowhere))
         try:
             yield
-        except (UserError, Interrupted):
+        except Interrupted as interrupted:
+            raise interrupted if is_first() else Interrupted(interrupted.signal_number) from None
+        except UserError:
             raise
         except Exception as error:
             atexit.register(_leave)

@@ -65,6 +65,7 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(toy, tmp_path):
     assert "loss" in told
     assert nothing == ""
     assert "loss" not in little
+    assert "saved" not in little
     assert [line["step"] for line in steps(workdir)] == list(range(1, len(steps(workdir)) + 1))
 
 
@@ -132,13 +133,17 @@ def test_standard_input_reaches_one_process_only(trained):
         )
 
 
-def test_processes_with_different_corpora_are_refused(toy, tmp_path):
+@pytest.mark.parametrize("what", ["corpus", "config"])
+def test_processes_that_do_not_agree_are_refused(toy, tmp_path, what):
     source, other = toy.parent / "train.en", tmp_path / "other.en"
-    other.write_text(source.read_text(encoding="utf-8").replace("one", "two", 1), encoding="utf-8")
-    own = [["--data.train-source", path] for path in (source, other)]
+    text = source.read_text(encoding="utf-8")
+    other.write_text(text.replace("one", "two", 1) if what == "corpus" else text, encoding="utf-8")
+    own = [["--data.train-source", source], ["--data.train-source", other]]  # another path alone is no difference
+    if what == "config":
+        own[1] += ["--training.seed", 2]
     ended = finish(start_together(2, "train.py", "--config", toy, "--workdir", tmp_path / "w", each=own))
     assert [status for status, _, _ in ended] == [2, 2]
-    assert ended[0][2].splitlines()[-1] == "error: process 1 has another corpus than process 0"
+    assert ended[0][2].splitlines()[-1] == f"error: process 1 has another {what} than process 0"
     assert not (tmp_path / "w").exists()
 
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from configs.errors import Interrupted, RunError, UserError
-from configs.loading import CONFIG_NAME, to_toml
+from configs.loading import CONFIG_NAME, config_digest, to_toml
 from data.tokenizer import model_paths
 from model.transformer import initial_params, structure
 from runtime.checkpoint import Checkpoints
@@ -80,8 +80,8 @@ class Run:
         self._mesh = make_mesh(config.devices.mesh)
         self._sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
         check_divides(self._mesh, config, self._sizes)
-        for what, fingerprint in prepared.fingerprints.items():
-            check_alike(what, fingerprint)
+        for what, digest in {"config": config_digest(config), **prepared.fingerprints}.items():
+            check_alike(what, digest)
         self._network = structure(config.model, *self._sizes, compute_dtype(config.devices))
         self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
         whole = param_shardings(self._network, self._mesh, gathered=True)
