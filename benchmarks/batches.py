@@ -1,0 +1,45 @@
+"""How fast one process makes training batches: the rate that no number of devices can exceed, since each process makes
+the whole batch and keeps its rows.
+
+Run from the repository's root, on a run's workdir: python benchmarks/batches.py --workdir checkpoints/tiny
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from configs.loading import read_workdir_config  # noqa: E402
+from training.preparation import prepare  # noqa: E402
+
+
+def main() -> None:
+    """Prints real target tokens a second of each round, and their median."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", type=int, default=100)
+    options = parser.parse_args()
+    prepared = prepare(read_workdir_config(options.workdir), options.workdir)
+    rates = []
+    with closing(prepared.batches()) as batches:
+        next(batches)
+        for _ in range(options.rounds):
+            started = time.perf_counter()
+            tokens = sum(np.count_nonzero(next(batches).target_out) for _ in range(options.batches))
+            rates.append(tokens / (time.perf_counter() - started))
+            print(f"{rates[-1]:,.0f} target tokens a second")
+    print(f"median {statistics.median(rates):,.0f}")
+
+
+if __name__ == "__main__":
+    main()
