@@ -73,22 +73,27 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(toy, tmp_path):
 
 
 def test_evaluation_and_translation_by_two_processes(trained, toy, run, tmp_path):
+    """Only the first of them writes, on standard output or into the files that each is given."""
     workdir, source = trained[0], toy.parent / "test.en"
     expected = run("translate.py", "--workdir", workdir, "--input", source).stdout
+    own = [["--output", tmp_path / f"hyps.{number}"] for number in range(2)]
+    for each in (None, own):
+        (status, out, errors), (other_status, nothing, _) = finish(
+            start_together(2, "translate.py", "--workdir", workdir, "--input", source, "--batch-size", 7, each=each)
+        )
+        assert (status, other_status) == (0, 0), errors
+        assert nothing == ""
+        assert (out if each is None else (tmp_path / "hyps.0").read_text(encoding="utf-8")) == expected
+    (tmp_path / "hyps.0").unlink()
+    own = [[*options, "--json", tmp_path / f"scores.{number}"] for number, options in enumerate(own)]
     (status, out, errors), (other_status, nothing, _) = finish(
-        start_together(2, "translate.py", "--workdir", workdir, "--input", source, "--batch-size", 7)
+        start_together(2, "evaluate.py", "--workdir", workdir, each=own)
     )
     assert (status, other_status) == (0, 0), errors
-    assert out == expected
+    assert (tmp_path / "hyps.0").read_text(encoding="utf-8") == expected
+    assert f"{json.loads((tmp_path / 'scores.0').read_text())['bleu']:.2f}" in out
     assert nothing == ""
-    files = ["--output", tmp_path / "hyps.txt", "--json", tmp_path / "scores.json"]
-    (status, out, errors), (other_status, nothing, _) = finish(
-        start_together(2, "evaluate.py", "--workdir", workdir, *files)
-    )
-    assert (status, other_status) == (0, 0), errors
-    assert (tmp_path / "hyps.txt").read_text(encoding="utf-8") == expected
-    assert f"{json.loads((tmp_path / 'scores.json').read_text())['bleu']:.2f}" in out
-    assert nothing == ""
+    assert {path.name for path in tmp_path.iterdir()} == {"hyps.0", "hyps.source.0", "hyps.reference.0", "scores.0"}
 
 
 def test_slurm_needs_no_options(trained, toy):
