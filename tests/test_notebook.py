@@ -195,7 +195,7 @@ def test_the_readers_sentences(executed: Executed, run) -> None:
 
 
 @pytest.fixture
-def helpers(tmp_path: Path) -> dict[str, Any]:
+def helpers() -> dict[str, Any]:
     """What the cells with commands and installation define, without installing."""
     found: dict[str, Any] = {"REPOSITORY": str(ROOT), "Path": Path}
     exec(source("commands"), found)
@@ -205,23 +205,28 @@ def helpers(tmp_path: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_command_that_fails_stops_the_cell(helpers, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def kernel(folder: Path, words: list[str]) -> Path:
+    """A program that stands in for the kernel: it runs a command as a cell does. This process has JAX's threads, and
+    must not fork."""
+    program = folder / "kernel.py"
+    setting = f"from pathlib import Path\nREPOSITORY = {str(ROOT)!r}\n"
+    program.write_text(f"{setting}{source('commands')}\nrun(*{words})\n", encoding="utf-8")
+    return program
+
+
+def test_a_command_that_fails_stops_the_cell(run, tmp_path: Path) -> None:
     message = f"error: {tmp_path}/none has no config.toml yet: give one with --config, for example configs/tiny.toml"
-    with pytest.raises(RuntimeError) as caught:
-        helpers["run"]("python", "train.py", "--workdir", tmp_path / "none")
-    assert str(caught.value) == f"the command ended with status 2: {message}"
-    assert capsys.readouterr().out == f"$ python train.py --workdir {tmp_path}/none\n{message}\n"
+    done = run(kernel(tmp_path, ["python", "train.py", "--workdir", f"{tmp_path}/none"]))
+    assert done.stdout == f"$ python train.py --workdir {tmp_path}/none\n{message}\n"
+    assert done.stderr.endswith(f"\nRuntimeError: the command ended with status 2: {message}\n")
 
 
 @pytest.fixture
 def training(toy: Path, tmp_path: Path):
-    """A stand-in for the kernel in whose process group a long training runs, once it has begun; and the workdir."""
+    """A stand-in for the kernel, the long training that it runs, once it has begun, and the workdir."""
     workdir = tmp_path / "w"
     words = ["python", "train.py", "--config", str(toy), "--workdir", str(workdir), "--training.num-steps", "100000"]
-    kernel = tmp_path / "kernel.py"
-    setting = f"from pathlib import Path\nREPOSITORY = {str(ROOT)!r}\n"
-    kernel.write_text(f"{setting}{source('commands')}\nrun(*{words})\n", encoding="utf-8")
-    process = start_command(kernel, start_new_session=True)
+    process = start_command(kernel(tmp_path, words), start_new_session=True)
     wait_for(process, (workdir / "metrics.jsonl").exists)
     (child,) = psutil.Process(process.pid).children()
     yield process, child, workdir
@@ -239,10 +244,11 @@ def saved_to_the_last_step(workdir: Path) -> int:
 
 def test_interrupting_a_cell_lets_the_training_save(training) -> None:
     """Jupyter signals the whole process group of the kernel."""
-    kernel, _, workdir = training
-    os.killpg(kernel.pid, signal.SIGINT)
-    out, err = kernel.communicate(timeout=60)
-    assert kernel.returncode == -signal.SIGINT
+    process, child, workdir = training
+    assert os.getpgid(child.pid) != process.pid  # or it would get a second signal, of which two often become one
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
     assert err.endswith("KeyboardInterrupt\n")
     step = saved_to_the_last_step(workdir)
     assert out.splitlines()[-1] == f"step {step} is saved; the same command goes on from there"
@@ -250,9 +256,9 @@ def test_interrupting_a_cell_lets_the_training_save(training) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is of Linux")
 def test_a_training_does_not_outlive_a_kernel_that_is_killed(training) -> None:
-    kernel, child, workdir = training
-    os.killpg(kernel.pid, signal.SIGKILL)
-    kernel.communicate(timeout=60)
+    process, child, workdir = training
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
     assert psutil.wait_procs([child], timeout=60) == ([child], [])
     assert saved_to_the_last_step(workdir)
 
