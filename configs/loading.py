@@ -286,7 +286,7 @@ def _section_of(title: str) -> str:
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        if isinstance(value, list):  # of sections
+        if isinstance(value, list | tuple):  # of sections
             flat[prefix + name] = f"{len(value)} entries"
             value = {str(number): entry for number, entry in enumerate(value)}
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}

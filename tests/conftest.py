@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.compilation import set_up_compilation
 from tests.toy import write_corpus
 
 ROOT = Path(__file__).parent.parent
@@ -14,9 +15,10 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache(tmp_path_factory: pytest.TempPathFactory):
-    """One cache for the whole session, also for the commands that tests run."""
+    """One cache for the whole session, for the commands that tests run and for what they compile themselves."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+    set_up_compilation()
 
 
 @pytest.fixture(scope="session")

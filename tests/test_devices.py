@@ -49,7 +49,7 @@ def test_every_mesh_gives_the_losses_of_one_device(one_device, toy, run, tmp_pat
     """Twenty steps on a mesh; the checkpoints of two go on, on another one."""
     workdir = tmp_path / "w"
     after = AFTER.get(mesh)
-    for options, steps in [(MESHES[mesh], 20)] + [(MESHES[after], 24)] * bool(after):
+    for options, steps in [(MESHES[mesh], 20), *([(MESHES[after], 24)] if after else [])]:
         command = ["train.py", "--config", toy, "--workdir", workdir, *OPTIONS, *options, "--training.num-steps", steps]
         done = run(*command, env=os.environ | EIGHT)
         assert done.returncode == 0, done.stderr
