@@ -75,7 +75,10 @@ def train(corpus, refused, tmp_path):
         ),
         (["--devices.platform", "tpu"], ["devices.platform tpu", "none on this machine"]),
         (["--devices.platform", "gpu"], ["devices.platform gpu", "none on this machine"]),
-        (["--devices.mesh.data", 64], ["devices.mesh data 64, fsdp 1, tensor 1 needs 64 devices, but there are only 1"]),
+        (
+            ["--devices.mesh.data", 64],
+            ["devices.mesh data 64, fsdp 1, tensor 1 needs 64 devices, but there are only 1"],
+        ),
         (["--data.name", "multi31k"], ["unknown corpus", "did you mean .multi30k"]),
         (["--tokenizer.model-file", "missing.model"], ["missing.model", "No such file"]),
         (["--tokenizer.model-file", "README.md"], ["not a SentencePiece model"]),

@@ -85,7 +85,11 @@ def test_a_killed_run_goes_on_to_the_same_parameters_bit_for_bit(trained, toy, r
 @pytest.mark.parametrize(
     ("number", "status", "sign"),
     # In training, in the first validation, and in the last.
-    [(signal.SIGTERM, 143, '"step": 10,'), (signal.SIGINT, 130, '"step": 80,'), (signal.SIGTERM, 143, '"step": 240,')],
+    [
+        (signal.SIGTERM, 143, '"step": 10,'),
+        (signal.SIGINT, 130, '"step": 80,'),
+        pytest.param(signal.SIGTERM, 143, '"step": 240,', marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_saves_and_says_how_to_go_on(trained, toy, run, tmp_path, number, status, sign):
     workdir = tmp_path / "w"
@@ -380,9 +384,12 @@ def test_help_shows_every_option(run):
     [
         "--tokenizer.joint False --tokenizer.vocab-size 28 --model.tied-embeddings decoder --model.positions learned "
         "--model.norm post --optimizer.name adamw --optimizer.weight-decay 0.01 --training.accumulation-steps 2",
-        "--tokenizer.kind bpe --tokenizer.byte-fallback True --tokenizer.vocab-size 310 --model.activation gelu "
-        "--model.tied-embeddings none --optimizer.schedule cosine --devices.precision bfloat16 "
-        "--tokenizer.sampling-alpha 0.1",
+        pytest.param(
+            "--tokenizer.kind bpe --tokenizer.byte-fallback True --tokenizer.vocab-size 310 --model.activation gelu "
+            "--model.tied-embeddings none --optimizer.schedule cosine --devices.precision bfloat16 "
+            "--tokenizer.sampling-alpha 0.1",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_other_options_train_evaluate_and_translate(toy, run, tmp_path, options):
@@ -402,11 +409,3 @@ def test_an_existing_tokenizer_is_used(trained, toy, run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "w" / "tokenizer.model").read_bytes() == model.read_bytes()
     assert "training the tokenizer" not in done.stderr
-
-
-def test_two_devices_give_the_losses_of_one(trained, toy, run, tmp_path):
-    flags = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", "--training.num-steps", 20, env=flags)
-    assert done.returncode == 0, done.stderr
-    losses = [[line["loss"] for line in metrics(workdir)[:20]] for workdir in (tmp_path / "w", trained[0])]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -44,7 +44,9 @@ def one_device(toy, run, tmp_path_factory):
     return workdir
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize(
+    "mesh", ["mixed", *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in MESHES if mesh != "mixed")]
+)
 def test_every_mesh_gives_the_losses_of_one_device(one_device, toy, run, tmp_path, mesh):
     """Twenty steps on a mesh; the checkpoints of two go on, on another one."""
     workdir = tmp_path / "w"

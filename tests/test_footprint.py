@@ -212,7 +212,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     ("options", "first_remedy"),
     [
         (["--model.embed-dim", "2048", "--model.mlp-dim", "300000"], "share parameters and optimizer out with"),
-        (["--training.tokens-per-batch", "200000", "--model.num-heads", "32"], "lower training.tokens_per_batch"),
+        pytest.param(["--training.tokens-per-batch", "200000", "--model.num-heads", "32"],
+                     "lower training.tokens_per_batch", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_out_of_memory_says_what_is_needed_and_what_to_lower(toy, tmp_path, options, first_remedy):

@@ -72,10 +72,15 @@ def batch():
     return unpacked(*sides, rows=6, length=8)
 
 
+def fresh_params(config):
+    """Compiled: op by op the same takes seconds."""
+    return jax.jit(lambda key: initial_params(config.model, 19, 19, key))(jax.random.key(0))
+
+
 def take_steps(config, batch, count, params=None):
     network = structure(config.model, 19, 19)
     if params is None:
-        params = initial_params(config.model, 19, 19, jax.random.key(0))
+        params = fresh_params(config)
     state = initial_state(jax.tree.map(jnp.array, params), config)
     step = make_train_step(network, config, config.training.num_steps, make_mesh(MeshConfig()))
     metrics = None
@@ -91,7 +96,7 @@ def largest_difference(a, b):
 def test_a_step_equals_optax_by_itself(batch):
     config = tiny_config(optimizer={"clip_norm": 0.05})
     network = structure(config.model, 19, 19)
-    params = initial_params(config.model, 19, 19, jax.random.key(0))
+    params = fresh_params(config)
 
     def mean_loss(params):
         logits, _ = nnx.merge(network.graphdef, params)(jnp.asarray(batch.source), jnp.asarray(batch.target_in))
@@ -101,9 +106,10 @@ def test_a_step_equals_optax_by_itself(batch):
     optimizer = optax.chain(
         optax.clip_by_global_norm(0.05), optax.adam(lambda count: 0.01 * (count + 1) / 4, b1=0.9, b2=0.98, eps=1e-9)
     )
+    gradients = jax.jit(jax.grad(mean_loss))
     expected, opt_state = params, optimizer.init(params)
     for _ in range(3):
-        updates, opt_state = optimizer.update(jax.grad(mean_loss)(expected), opt_state)
+        updates, opt_state = optimizer.update(gradients(expected), opt_state)
         expected = optax.apply_updates(expected, updates)
     state, metrics = take_steps(config, batch, 3)
     assert largest_difference(state.params, expected) < 2e-5
@@ -124,7 +130,7 @@ def test_accumulation_equals_the_big_batch(batch):
 def test_adamw_decays_matrices_only(batch):
     plain, _ = take_steps(tiny_config(), batch, 1)
     decayed, _ = take_steps(tiny_config(optimizer={"name": "adamw", "weight_decay": 0.5}), batch, 1)
-    start = initial_params(tiny_config().model, 19, 19, jax.random.key(0))
+    start = fresh_params(tiny_config())
     rate = 0.01 / 4
     np.testing.assert_allclose(
         decayed.params["target_embedding"], plain.params["target_embedding"] - rate * 0.5 * start["target_embedding"],
@@ -135,7 +141,7 @@ def test_adamw_decays_matrices_only(batch):
 
 def test_a_step_that_is_not_finite_is_skipped_and_counted(batch):
     config = tiny_config()
-    params = initial_params(config.model, 19, 19, jax.random.key(0))
+    params = fresh_params(config)
     broken = params | {"target_embedding": params["target_embedding"].at[5, 0].set(jnp.nan)}
     state, metrics = take_steps(config, batch, 2, broken)
     assert state.step == 2
@@ -158,7 +164,7 @@ def test_the_average_follows_the_parameters_and_changes_nothing_else(batch):
     """Against the parameters after each step; a step that is skipped does not count."""
     config = tiny_config(training={"ema_decay": 0.3})
     network = structure(config.model, 19, 19)
-    params = initial_params(config.model, 19, 19, jax.random.key(0))
+    params = fresh_params(config)
     broken = params | {"target_embedding": params["target_embedding"].at[5, 0].set(jnp.nan)}
     step = make_train_step(network, config, 12, make_mesh(MeshConfig()))
     state, average = initial_state(jax.tree.map(jnp.array, params), config), params
@@ -184,7 +190,7 @@ def test_the_average_follows_the_parameters_and_changes_nothing_else(batch):
 def test_adafactor_equals_optax_and_keeps_rows_and_columns_only(batch):
     config = tiny_config(optimizer={"name": "adafactor", "clip_norm": 0.0}, model={"mlp_dim": 256, "embed_dim": 128})
     network = structure(config.model, 19, 19)
-    params = initial_params(config.model, 19, 19, jax.random.key(0))
+    params = fresh_params(config)
     optimizer = optax.adafactor(lambda count: 0.01 * (count + 1) / 4, multiply_by_parameter_scale=False)
 
     def mean_loss(params):
@@ -192,9 +198,10 @@ def test_adafactor_equals_optax_and_keeps_rows_and_columns_only(batch):
         total, count = cross_entropy(logits, batch.target_out, 0.1)
         return total / count
 
+    gradients = jax.jit(jax.grad(mean_loss))
     expected, opt_state = params, optimizer.init(params)
     for _ in range(3):
-        updates, opt_state = optimizer.update(jax.grad(mean_loss)(expected), opt_state, expected)
+        updates, opt_state = optimizer.update(gradients(expected), opt_state, expected)
         expected = optax.apply_updates(expected, updates)
     state, _ = take_steps(config, batch, 3)
     assert largest_difference(state.params, expected) < 1e-4
