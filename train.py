@@ -108,7 +108,7 @@ def train(argv: Sequence[str]) -> None:
     assert workdir  # resolve_config would not have it otherwise
     keep_freed_memory()
     from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
-    from runtime.devices import start_devices
+    from runtime.devices import check_divides, make_mesh, start_devices
     from runtime.processes import working_together
     from training.loop import Run
     from training.preparation import prepare
@@ -119,6 +119,7 @@ def train(argv: Sequence[str]) -> None:
     start_devices(config.devices.platform, command)
     compilations = set_up_compilation()
     with working_together():
+        check_divides(make_mesh(config.devices.mesh), config, ())  # before a corpus is prepared
         Run(prepare(config, workdir), workdir, interruption, compilations).train()
 
 

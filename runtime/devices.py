@@ -66,7 +66,10 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     shape = _mesh_shape(config, len(devices))
     size = math.prod(shape)
     if size > len(devices):
-        raise UserError(f"{_asked_for(config)} needs {size} devices, but there are only {len(devices)}")
+        raise UserError(
+            f"{_asked_for(config)} needs {size} devices, but there are only {len(devices)}; "
+            "--devices.mesh.data -1 takes those that the other axes leave"
+        )
     if size < len(devices) and jax.process_count() > 1:
         raise UserError(
             f"{_asked_for(config)} takes {size} devices, but the {jax.process_count()} processes have {len(devices)}; "

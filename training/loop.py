@@ -83,9 +83,9 @@ class Run:
         for what, digest in {"config": config_digest(config), **prepared.fingerprints}.items():
             check_alike(what, digest)
         self._network = structure(config.model, *self._sizes, compute_dtype(config.devices))
-        self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
         whole = param_shardings(self._network, self._mesh, gathered=True)
-        self._gathered = jax.jit(lambda params: params, out_shardings=whole)  # else every decoding step would gather
+        self._gathered = jax.jit(lambda params: params, out_shardings=whole)
+        self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
         self._translator = Translator(self._network.graphdef, None, tokenizer, config.model, mesh=self._mesh)
         self._workdir = Workdir(path)
         by_the_first(self._create_workdir)
@@ -215,7 +215,7 @@ class Run:
 
     def _validate(self, recorder: Recorder | NoRecorder) -> None:
         clock, started = self._clock, time.monotonic()
-        translator = dataclasses.replace(self._translator, params=self._gathered(self._state.params_to_use))
+        translator = dataclasses.replace(self._translator, params=self._whole_params())
         found = validate(translator, self._validation_pairs, self._stop_validation_if_asked)
         clock.validated = clock.step
         best = clock.best_bleu is None or found.bleu > clock.best_bleu
@@ -225,6 +225,11 @@ class Run:
             clock.validations_since_best += 1
         recorder.validation(clock.step, found, time.monotonic() - started, best=best)
         self._interval_start = time.monotonic()
+
+    def _whole_params(self) -> Any:
+        """The parameters to translate with, gathered along "fsdp": else every step of decoding would do so."""
+        params = self._state.params_to_use
+        return params if self._mesh.shape["fsdp"] == 1 else self._gathered(params)
 
     def _stop_validation_if_asked(self, _: int) -> None:
         if number := int(highest(self._interruption.signal_number)):
