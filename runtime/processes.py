@@ -23,7 +23,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from configs.errors import Interrupted, RunError, UserError
 from configs.schema import ProcessOptions
 
-SHUTDOWN = 30  # seconds for which a process at its end waits for the others; without an error they come at once
+# Seconds for which a process at its end waits for the others; without an error they come at once.
+SHUTDOWN = 30
+# Seconds after which one that does not answer counts as lost. What computes notices at once that a connection is gone;
+# what waits for the others at a checkpoint does not, and is then ended by JAX itself, with a message of its own.
+HEARTBEAT = 30
 
 
 def join_processes(options: ProcessOptions, platform: str) -> None:
@@ -57,7 +61,7 @@ def join_processes(options: ProcessOptions, platform: str) -> None:
 
 def _connect(how: str, **arguments: Any) -> None:
     try:
-        jax.distributed.initialize(**arguments, shutdown_timeout_seconds=SHUTDOWN)
+        jax.distributed.initialize(**arguments, heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=SHUTDOWN)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"the processes of this run could not be connected by {how}: {reason}") from error

@@ -40,10 +40,13 @@ def test_another_number_of_processes_goes_on_with_the_batches_of_one(toy, run, t
     done = run("train.py", "--config", toy, "--workdir", alone, *STEPS, "--training.num-steps", 30)
     assert done.returncode == 0, done.stderr
     for count, step in zip(counts, (7, 19), strict=False):
-        first, *_, last = killed_after(step, count, toy, together)
-        assert first[0] == 1
+        *others, last = killed_after(step, count, toy, together)
         assert last[0] == -signal.SIGKILL
-        assert "process 0 lost another process of this run" in first[2]
+        for number, (status, _, told) in enumerate(others):
+            # In a computation, or at a checkpoint, where JAX ends the process.
+            assert (status, f"process {number} lost another process of this run" in told) == (1, True) or (
+                (status, "JAX distributed service detected fatal errors" in told) == (-signal.SIGABRT, True)
+            ), told
     done = run("train.py", "--config", toy, "--workdir", together, *STEPS, "--training.num-steps", 30)
     assert done.returncode == 0, done.stderr
     expected, found = steps(alone), steps(together)
