@@ -5,6 +5,7 @@ A parts of an accumulated batch, R packed rows, L row length.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -74,7 +75,7 @@ def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
         return place if kept.shape == parameter.shape else everywhere  # Adafactor keeps means of rows and columns
 
     optimizer = optax.tree_map_params(
-        make_optimizer(config.optimizer),
+        functools.partial(jax.eval_shape, make_optimizer(config.optimizer).init),  # shapes: nothing is computed
         like_its_parameter,
         template.optimizer,
         network.params,
