@@ -5,6 +5,8 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.toy import NETWORK
+
 TED = "http://www.phontron.com/data/qi18naacl-dataset.tar.gz"
 DIGITS = {
     "pt": ["zero", "um", "dois", "três", "quatro", "cinco", "seis", "sete", "oito", "nove"],
@@ -39,30 +41,23 @@ def pack_ted(path: Path) -> Path:
     return pack(path, files)
 
 
-CONFIG = """
+CONFIG = (
+    """
 [data]
 name = "ted_hrlr_translate/pt_to_en"
 source_language = "pt"
 target_language = "en"
 cache_directory = "{cache}"
 row_length = 32
-
-[tokenizer]
-vocab_size = 45
-
-[model]
-num_encoder_layers = 1
-num_decoder_layers = 1
-embed_dim = 16
-num_heads = 2
-mlp_dim = 32
-max_length = 32
-
+"""
+    + NETWORK
+    + """
 [training]
 num_steps = 20
 tokens_per_batch = 256
 eval_every = 0
 """
+)
 # As sitecustomize.py on the PYTHONPATH of a command it registers the archive as the published one, and reports whether
 # TensorFlow was imported. What only starts commands, such as a notebook's kernel, is left alone.
 SITE = """
