@@ -25,7 +25,7 @@ MESHES = {
     "tensor": ["--devices.mesh.tensor", 8],
     "mixed": ["--devices.mesh.data", 2, "--devices.mesh.fsdp", 2, "--devices.mesh.tensor", 2],
 }
-AFTER = {"fsdp": "tensor", "mixed": "data"}  # which goes on from the other's checkpoint
+AFTER = {"fsdp": "tensor", "data": "mixed"}  # which goes on from the other's checkpoint
 # Sizes that eight divides; a moving average and parts of a batch, so that they are shared out too.
 OPTIONS = ["--tokenizer.vocab-size", 40, "--model.num-heads", 8, "--training.ema-decay", 0.9,
            "--training.accumulation-steps", 2, "--training.tokens-per-batch", 1024, "--training.checkpoint-every", 20,
