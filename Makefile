@@ -3,10 +3,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKDIR ?= checkpoints/tiny
+CONFIG ?= configs/tiny.toml
+KILLS ?= 5
 # Most of a test's time goes by in processes that do not keep two cores busy; files stay together for what they share.
 TESTS_AT_ONCE ?= --numprocesses 2 --dist loadfile
 
-.PHONY: train docs notebook test test-all install clean
+.PHONY: train verify-resume docs notebook test test-all install clean
 
 install: .venv/installed
 
@@ -26,6 +28,9 @@ train: install
 	@printf 'I deposited my paycheck at the bank yesterday.\n' | $(BIN)/python translate.py --workdir $(WORKDIR)
 	@printf 'I swam across the river to get to the other bank.\n' \
 	  | $(BIN)/python translate.py --workdir $(WORKDIR) --attention $(WORKDIR)/attention.png
+
+verify-resume: install
+	$(BIN)/python verify_resume.py --config $(CONFIG) --kills $(KILLS)
 
 docs: install
 	$(BIN)/python docs/attention.py --workdir $(WORKDIR)

@@ -13,13 +13,13 @@ from configs.errors import UserError
 from configs.loading import (
     CONFIG_NAME,
     BareFlag,
+    as_json,
     is_given,
     optional_workdir_of,
     options_of,
-    parse,
+    parse_over,
     read_config,
     refused_differences,
-    with_absolute_paths,
     workdir_of,
 )
 from configs.schema import Config, PositiveFloat, ProcessOptions
@@ -70,13 +70,9 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
         raise UserError(f"{missing}: give one with --config, for example configs/tiny.toml")
     base = read_config(Path(config_file)) if config_file else saved
     assert base is not None
-    if is_given(argv, "training.num_steps") and base.training.num_epochs:  # the length given last counts
-        base = base.model_copy(update={"training": base.training.model_copy(update={"num_epochs": None})})
-    fields = {name: getattr(base, name) for name in Config.model_fields}
-    default = TrainCommand(**fields, workdir=workdir, config=Path(config_file) if config_file else None)
-    command = parse(TrainCommand, argv, default=default, description=TRAIN_HELP)
-    config = with_absolute_paths(Config(**{name: getattr(command, name) for name in Config.model_fields}))
-    if saved and (differences := refused_differences(saved, config)):
+    own = {"workdir": workdir, "config": Path(config_file) if config_file else None}
+    config, command = parse_over(TrainCommand, argv, base, description=TRAIN_HELP, **own)
+    if saved and (differences := refused_differences(as_json(saved), config, "in the workdir")):
         raise UserError(
             f"{workdir} was made with another config: {'; '.join(differences)}. "
             "Choose another --workdir, or leave these as they were"
@@ -109,7 +105,7 @@ def train(argv: Sequence[str]) -> None:
     keep_freed_memory()
     from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
     from runtime.devices import check_divides, make_mesh, start_devices
-    from runtime.processes import working_together
+    from runtime.processes import by_the_first, working_together
     from training.loop import Run
     from training.preparation import prepare
 
@@ -119,8 +115,9 @@ def train(argv: Sequence[str]) -> None:
     start_devices(config.devices.platform, command)
     compilations = set_up_compilation()
     with working_together():
+        by_the_first(files.lock)
         check_divides(make_mesh(config.devices.mesh), config, ())  # before a corpus is prepared
-        Run(prepare(config, workdir), workdir, interruption, compilations).train()
+        Run(prepare(config, workdir), files, interruption, compilations).train()
 
 
 if __name__ == "__main__":

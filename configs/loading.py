@@ -83,6 +83,11 @@ def read_workdir_config(workdir: Path) -> Config:
     return read_config(workdir / CONFIG_NAME)
 
 
+def as_json(config: Config) -> dict[str, Any]:
+    """The config as an object of JSON's types."""
+    return config.model_dump(mode="json")
+
+
 def to_toml(config: Config) -> str:
     """The config, every option written out; options without a value are left out."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
@@ -113,13 +118,18 @@ def with_absolute_paths(config: Config) -> Config:
     return config.model_copy(update={"data": data} | others)
 
 
-def refused_differences(saved: Config, wanted: Config) -> list[str]:
-    """What resuming a run may not change, one line a field: "model.num_heads: 4 in the workdir, now 8"."""
-    old, new = (_flat(config.model_dump(mode="json")) for config in (saved, wanted))
+def refused_differences(saved: Mapping[str, Any], wanted: Config, where: str, section: str = "") -> list[str]:
+    """What resuming a run may not change, one line a field: "model.num_heads: 4 in the workdir, now 8".
+
+    Args:
+      saved: the config that the run was made with, as_json; where: the place in which it was found.
+      section: the one to look at, all without it.
+    """
+    old, new = _flat(saved), _flat(as_json(wanted))
     return [
-        f"{name}: {old[name]} in the workdir, now {new[name]}"
+        f"{name}: {old[name]} {where}, now {new[name]}"
         for name in old
-        if name in new and old[name] != new[name]
+        if name in new and old[name] != new[name] and name.startswith(section)
         if not name.startswith(CHANGEABLE) and _unnumbered(name) not in DATA_PATHS
     ]
 
@@ -205,6 +215,24 @@ def parse(
     return parsed
 
 
+def parse_over(
+    command: type[Command], argv: Sequence[str], base: Config, *, description: str, **own: Any
+) -> tuple[Config, Command]:
+    """Parses the command line of a command that has every option of a config, over one that was read.
+
+    Args:
+      own: defaults of the options that are the command's own.
+
+    Raises:
+      UserError, SystemExit: as `parse`.
+    """
+    if is_given(argv, "training.num_steps") and base.training.num_epochs:  # the length given last counts
+        base = base.model_copy(update={"training": base.training.model_copy(update={"num_epochs": None})})
+    default = command(**{name: getattr(base, name) for name in Config.model_fields}, **own)
+    parsed = parse(command, argv, default=default, description=description)
+    return with_absolute_paths(Config(**{name: getattr(parsed, name) for name in Config.model_fields})), parsed
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(message)
@@ -283,7 +311,7 @@ def _section_of(title: str) -> str:
     return {"MeshConfig": "devices.mesh"}.get(title, "")
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, list | tuple):  # of sections

@@ -14,7 +14,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,12 @@ from configs.errors import UserError
 from runtime.processes import by_the_first, fetch
 
 COMMIT_MARK = "commit_success.txt"
+Check = Callable[[dict[str, Any]], None]
 log = logging.getLogger(__name__)
+
+
+def _any(record: dict[str, Any]) -> None:
+    """The check that every record passes."""
 
 
 class UnsoundCheckpoint(Exception):
@@ -84,7 +89,7 @@ def restore_item(directory: Path, step: int, item: str, template: Any, record: d
     try:
         tree = ocp.Checkpointer(ocp.StandardCheckpointHandler()).restore(
             directory / str(step) / item,
-            args=ocp.args.StandardRestore(jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), template)),
+            args=ocp.args.StandardRestore(_empty_like(template)),
         )
     except Exception as error:
         raise UnsoundCheckpoint(f"its {item} cannot be read ({type(error).__name__})") from error
@@ -97,13 +102,35 @@ def restore_item(directory: Path, step: int, item: str, template: Any, record: d
     return tree
 
 
-def load_params(directory: Path, which: str, template: Any) -> tuple[int, Any, dict[str, Any]]:
+def disk_digests(directory: Path, step: int, item: str) -> dict[str, str]:
+    """Like `digests`, of the arrays as they lie on disk now, whatever was saved.
+
+    Raises:
+      UnsoundCheckpoint: they cannot be read.
+    """
+    handler = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+    path = directory / str(step) / item
+    try:
+        shapes = handler.metadata(path).item_metadata.tree
+        tree = handler.restore(path, args=ocp.args.StandardRestore(_empty_like(shapes)))
+    except Exception as error:
+        raise UnsoundCheckpoint(f"its {item} cannot be read ({type(error).__name__})") from error
+    return digests(item, tree)
+
+
+def _empty_like(template: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), template)
+
+
+def load_params(directory: Path, which: str, template: Any, check: Check = _any) -> tuple[int, Any, dict[str, Any]]:
     """A checkpoint's step, parameters (numpy) and record.
 
     Args:
       which: "best" by validation BLEU (the newest, where no validation was made), "last", a step's number, or
         "average:N" for the mean of the newest N, whose newest step and record are returned. Instead of a damaged step
         the next older sound one is taken, and named in the log; where a number was asked for, no other will do.
+      check: raises a UserError where a record is not of what is to be loaded: before its arrays are read, since those
+        of another network cannot be told from damaged ones.
 
     Raises:
       UserError: there is no such checkpoint, too few to average, or it is damaged.
@@ -119,7 +146,7 @@ def load_params(directory: Path, which: str, template: Any) -> tuple[int, Any, d
         raise UserError(f"{directory}: no checkpoint{f' {which}' if steps else ''}; there: {there}")
     wanted = int(averaged[1]) if averaged else 1
     candidates = [int(which)] if which.isdecimal() else _candidates(directory, steps, which)
-    found = list(itertools.islice(_sound(directory, candidates, template), wanted))
+    found = list(itertools.islice(_sound(directory, candidates, template, check), wanted))
     if not found:
         raise UserError(f"{directory}: checkpoint {which} is damaged and cannot be used; there: {there}")
     if len(found) < wanted:
@@ -134,11 +161,14 @@ def load_params(directory: Path, which: str, template: Any) -> tuple[int, Any, d
     return step, params, record
 
 
-def _sound(directory: Path, steps: Sequence[int], template: Any) -> Iterator[tuple[int, Any, dict[str, Any]]]:
+def _sound(
+    directory: Path, steps: Sequence[int], template: Any, check: Check
+) -> Iterator[tuple[int, Any, dict[str, Any]]]:
     """Those of the steps that are sound, each with its parameters and record; the log tells of the others."""
     for step in steps:
         try:
             record = read_record(directory, step)
+            check(record)
             params = restore_item(directory, step, "params", template, record)
         except UnsoundCheckpoint as error:
             log.warning("checkpoint %d is damaged and not used: %s", step, error)
@@ -190,11 +220,12 @@ class Checkpoints:
             self._manager.wait_until_finished()
             by_the_first(lambda: shutil.rmtree(replaced))
 
-    def restore_newest(self, params: Any, training: Any) -> tuple[Any, Any, dict[str, Any]] | None:
+    def restore_newest(self, params: Any, training: Any, check: Check = _any) -> tuple[Any, Any, dict[str, Any]] | None:
         """The newest sound step's params and training, numpy, and record, or None where nothing was saved yet.
 
         Args:
           params, training: templates, trees of jax.ShapeDtypeStruct.
+          check: as of load_params.
 
         Raises:
           UserError: there are steps, but none is sound. Nothing is deleted.
@@ -203,6 +234,7 @@ class Checkpoints:
         for step in reversed(steps):
             try:
                 record = read_record(self._directory, step)
+                check(record)
                 found = tuple(
                     restore_item(self._directory, step, item, template, record)
                     for item, template in (("params", params), ("training", training))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import json
+import logging
 import os
+import socket
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from configs.errors import UserError
+
+LOCK_NAME = "training.lock"
+log = logging.getLogger(__name__)
 
 
 def check_writable(path: Path) -> None:
@@ -41,10 +48,11 @@ def _why_not_writable(folder: Path) -> str | None:
 
 
 class Workdir:
-    """The files of one run. Only `create` and the write methods change anything on disk."""
+    """The files of one run. Only `lock`, `create` and the write methods change anything on disk."""
 
     def __init__(self, path: Path):
         self.path = path
+        self._lock: TextIO | None = None
 
     @property
     def metrics(self) -> Path:
@@ -62,9 +70,40 @@ class Workdir:
         if reason := _why_not_writable(existing):
             raise UserError(f"{existing}: cannot be written ({reason}); choose another --workdir")
 
+    def lock(self) -> None:
+        """Keeps other trainings out of the folder, where it is there, until this process ends, in whatever way.
+
+        The operating system holds the lock, so that a killed process leaves none; the file says who has it.
+
+        Raises:
+          UserError: another process has it.
+        """
+        if self._lock or not self.path.is_dir():
+            return
+        path = self.path / LOCK_NAME
+        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  as long as the lock is held
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not path.exists() or not os.path.samestat(os.stat(path), os.fstat(file.fileno())):
+                raise BlockingIOError  # the one who had it ended just now, and another one may have begun
+        except BlockingIOError:
+            file.seek(0)
+            raise UserError(
+                f"{self.path}: {file.read() or 'another process'} is training in it; wait for its end, stop it, or "
+                "choose another --workdir"
+            ) from None
+        except OSError as error:
+            log.warning("%s: cannot be locked (%s); see to it that only one process trains in it", path, error.strerror)
+        self._lock = file
+        atexit.register(path.unlink, missing_ok=True)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+
     def create(self) -> None:
-        """Makes the folder."""
+        """Makes the folder, and keeps other trainings out of it."""
         self.path.mkdir(parents=True, exist_ok=True)
+        self.lock()
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a file so that it is there whole or not at all."""

@@ -13,6 +13,8 @@ ALLOWED = {
     "runtime": {"configs"},
     "translation": {"configs", "data", "model", "runtime"},
     "training": {"configs", "data", "model", "runtime", "translation"},
+    "verification": {"configs", "runtime"},
+    "verify_resume.py": {"configs", "runtime", "verification"},
     "train.py": {"configs", "runtime", "training"},
     "evaluate.py": {"configs", "data", "runtime", "translation"},
     "translate.py": {"configs", "data", "runtime", "translation"},

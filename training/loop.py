@@ -8,14 +8,13 @@ import logging
 import math
 import time
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from configs.errors import Interrupted, RunError, UserError
-from configs.loading import CONFIG_NAME, config_digest, to_toml
+from configs.loading import CONFIG_NAME, as_json, config_digest, refused_differences, to_toml
 from data.tokenizer import model_paths
 from model.transformer import initial_params, structure
 from runtime.checkpoint import Checkpoints
@@ -71,7 +70,7 @@ class _TakenStep:
 class Run:
     """One training run in its workdir."""
 
-    def __init__(self, prepared: Preparation, path: Path, interruption: Interruption, compilations: Compilations):
+    def __init__(self, prepared: Preparation, workdir: Workdir, interruption: Interruption, compilations: Compilations):
         config, tokenizer = prepared.config, prepared.tokenizer
         self._config = config
         self._prepared = prepared
@@ -87,13 +86,14 @@ class Run:
         self._gathered = jax.jit(lambda params: params, out_shardings=whole)
         self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
         self._translator = Translator(self._network.graphdef, None, tokenizer, config.model, mesh=self._mesh)
-        self._workdir = Workdir(path)
+        self._workdir = workdir
         by_the_first(self._create_workdir)
         self._checkpoints = Checkpoints(self._workdir.checkpoints, config.training.keep_checkpoints)
         self._batches = prepared.batches()
         self._validation_pairs = prepared.validation_pairs()
         self._clock = Clock()
         self._saved: tuple[int, int] | None = None  # step and last validation of the newest checkpoint
+        self._under_way = False  # the first step of this process
         self._taken: list[_TakenStep] = []
         self._signals: deque[jax.Array | int] = deque()
         with explaining_memory(self._network, config, self._mesh):
@@ -161,6 +161,9 @@ class Run:
         self._clock.step += 1
         self._clock.pairs += int(batch.source_segments.max(axis=1).sum())
         self._state, metrics = self._train_step(self._state, on_devices(batch, by_rows(self._mesh)))
+        if not self._under_way:
+            self._under_way = True
+            log.info("step %d is under way: %s", self._clock.step, self._compilations)
         self._signals.append(highest(self._interruption.signal_number))
         epoch = self._clock.pairs / len(self._prepared.pairs)
         real = (np.count_nonzero(batch.source) + np.count_nonzero(batch.target_out)) / (2 * batch.source.size)
@@ -254,6 +257,8 @@ class Run:
             "data": self._batches.state(),
             "clock": dataclasses.asdict(self._clock),
             "fingerprints": self._prepared.fingerprints,
+            "config": as_json(self._config),
+            "num_steps": self._prepared.num_steps,
         }
         params, training = _items(self._state)
         self._checkpoints.save(self._clock.step, params, training, record, self._clock.best_step)
@@ -269,19 +274,41 @@ class Run:
             return initial_state(params, self._config)
 
         template = jax.eval_shape(initialize, self._prepared.taken)
-        found = self._checkpoints.restore_newest(*_items(template))
+        found = self._checkpoints.restore_newest(*_items(template), self._check_unchanged)
         if found is None:
             by_the_first(lambda: self._workdir.cut_metrics(0, 0))
             return jax.jit(initialize, out_shardings=places)(self._prepared.taken)
         params, training, record = found
-        _check_fingerprints(record["fingerprints"], self._prepared.fingerprints, self._workdir)
         self._batches.restore(record["data"])
         self._clock = Clock(**record["clock"])
         self._saved = (self._clock.step, self._clock.validated)
         by_the_first(lambda: self._workdir.cut_metrics(self._clock.step, self._clock.validated))
         if not self._finished():
             log.info("going on from step %d", self._clock.step)
+            self._warn_of_another_schedule(record["num_steps"])
         return on_devices(_state_of(params, training), places)
+
+    def _check_unchanged(self, record: dict[str, Any]) -> None:
+        """Raises UserError where a checkpoint's record is not of this config, corpus and tokenizer."""
+        saved, wanted, path = record["fingerprints"], self._prepared.fingerprints, self._workdir.path
+        if changed := [name for name in saved if saved[name] != wanted.get(name)]:
+            raise UserError(
+                f"{path}: its checkpoints were made with another {' and another '.join(changed)} "
+                "(the content differs); give the old files back, or choose another --workdir"
+            )
+        if differences := refused_differences(record["config"], self._config, f"in checkpoint {record['step']}"):
+            raise UserError(
+                f"{path}: its checkpoints were made with another config: {'; '.join(differences)}. "
+                f"Give {CONFIG_NAME} the old values back, or choose another --workdir"
+            )
+
+    def _warn_of_another_schedule(self, num_steps: int) -> None:
+        schedule, now = self._config.optimizer.schedule, self._prepared.num_steps
+        if schedule == "cosine" and num_steps != now:
+            log.warning(
+                "the %s schedule depends on the number of steps, %d when this checkpoint was saved and now %d: the "
+                "learning rate is another one from here on", schedule, num_steps, now,
+            )  # fmt: skip
 
     def _reached(self) -> str:
         clock = self._clock
@@ -314,15 +341,6 @@ def _state_of(params: Any, training: Any) -> TrainState:
     optimizer, step, skipped, in_a_row, *own = training
     state = TrainState(params, optimizer, step, skipped, in_a_row)
     return state._replace(params=own[0], average=params) if own else state
-
-
-def _check_fingerprints(saved: dict[str, str], wanted: dict[str, str], workdir: Workdir) -> None:
-    changed = [name for name in saved if saved[name] != wanted.get(name)]
-    if changed:
-        raise UserError(
-            f"{workdir.path}: its checkpoints were made with another {' and another '.join(changed)} "
-            "(the content differs); give the old files back, or choose another --workdir"
-        )
 
 
 def _metrics_line(taken: _TakenStep, metrics: StepMetrics, pace: Pace, seconds: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from configs.errors import UserError
-from configs.loading import read_workdir_config, validated
+from configs.loading import CONFIG_NAME, read_workdir_config, refused_differences, validated
 from configs.schema import ComputeConfig, Config, DecodingOptions, MeshConfig, ModelConfig
 from configs.special_ids import PAD_ID, UNK_ID
 from data.batch import Batch, cut, length_batches, pad_rows, unpacked
@@ -117,9 +117,15 @@ class Translator:
         tokenizer = _with_tag(tokenizer, config, target_language)
         sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
         network = structure(config.model, *sizes, compute_dtype(devices or config.devices))
-        step, params, record = load_params(files.checkpoints, checkpoint, network.params)
-        if record["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
-            raise UserError(f"{files.path}: its tokenizer is not the one that checkpoint {step} was trained with")
+
+        def check(record: dict[str, Any]) -> None:
+            step = record["step"]
+            if record["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
+                raise UserError(f"{files.path}: its tokenizer is not the one that checkpoint {step} was trained with")
+            if changed := refused_differences(record["config"], config, f"in checkpoint {step}", "model."):
+                raise UserError(f"{files.path}: its {CONFIG_NAME} is not that of its checkpoints: {'; '.join(changed)}")
+
+        step, params, _ = load_params(files.checkpoints, checkpoint, network.params, check)
         translator = cls(network.graphdef, None, tokenizer, config.model, step)
         return dataclasses.replace(translator, params=on_devices(params, replicated(translator.mesh)))
 
