@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.errors import RunError
+from configs.errors import RunError, UserError
 from configs.loading import CONFIG_NAME
 from configs.schema import Config
 from runtime.checkpoint import saved_steps
@@ -73,14 +73,13 @@ class Training:
         """Waits for the end.
 
         Raises:
-          RunError: with what it printed last, where it fails.
+          UserError, RunError: what it printed last, where it fails.
         """
         self.wait_until(lambda: False)
         self._reader.join()
         if self.process.returncode:
-            raise RunError(
-                f"train.py ended with status {self.process.returncode}: {''.join(self.printed[-3:]).strip()}"
-            )
+            said = "".join(self.printed[-3:]).strip().removeprefix("error: ")
+            raise UserError(said) if self.process.returncode == 2 else RunError(f"train.py failed: {said}")
 
     def kill(self) -> None:
         """SIGKILL."""
