@@ -61,12 +61,14 @@ def read_config(path: Path) -> Config:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(f"{path}, line {line}: not valid UTF-8; save the file as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError is one, and a number of thousands of digits gives another
         raise UserError(f"{path}: not valid TOML: {error}") from error
     except RecursionError as error:
         raise UserError(f"{path}: nested too deeply for a config") from error
     try:  # JSON mode is strict about types ("3" is no number) and yet takes a string for a path
         return Config.model_validate_json(json.dumps(table, default=str), strict=True)
+    except RecursionError as error:
+        raise UserError(f"{path}: nested too deeply for a config") from error
     except pydantic.ValidationError as error:
         raise UserError(f"{path}: {_sentence(error)}") from error
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-PositiveInt = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
+MOST = 2**31 - 1  # counts are int32 on devices
+LARGEST = 1e38  # and numbers float32
+PositiveInt = Annotated[int, Field(ge=1, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Length = Annotated[int, Field(ge=8, le=MOST)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
-PositiveFloat = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0.0, le=LARGEST, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0.0, le=LARGEST, allow_inf_nan=False)]
 REST = -1  # size of the mesh's axis that takes the devices that are left
 MeshSize = Annotated[int, Field(ge=REST)]
 Weight = Annotated[float, Field(ge=0.001, le=1000.0)]
@@ -23,6 +26,13 @@ class Section(BaseModel):
     """A frozen table of options; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @field_validator("*")
+    @classmethod
+    def _text_has_no_nul(cls, value: Any) -> Any:
+        if isinstance(value, str | Path) and "\0" in str(value):
+            raise ValueError("a NUL character can be in no name and no path")
+        return value
 
 
 class MixtureConfig(Section):
@@ -71,7 +81,7 @@ class DataConfig(Section):
     """text: like train_source; a part of train is held out where test is not given."""
     test_target: Path | None = None
     """text: target lines, aligned with test_source."""
-    row_length: Annotated[int, Field(ge=8)] = 128
+    row_length: Length = 128
     """Tokens of a packed row on each side; training pairs with a longer side are left out, counted and reported."""
     tag_target: bool = False
     """Put a piece such as <2fr>, for the corpus's target_language, before each source: one model, several languages."""
@@ -103,7 +113,7 @@ class TokenizerConfig(Section):
     """Subword algorithm."""
     joint: bool = True
     """One vocabulary for both languages; otherwise one for each side."""
-    vocab_size: Annotated[int, Field(ge=8)] = 8000
+    vocab_size: Annotated[int, Field(ge=8, le=MOST)] = 8000
     """Pieces in each vocabulary."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
     """Share of the training text's characters that get a piece; lower it for Chinese or Japanese (0.9995)."""
@@ -144,9 +154,9 @@ class ModelConfig(Section):
     """Layer norm before each sublayer (and after the last), or after each residual sum as in the paper."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """Position encodings."""
-    position_base: Annotated[float, Field(gt=1.0)] = 10000.0
+    position_base: Annotated[float, Field(gt=1.0, le=LARGEST, allow_inf_nan=False)] = 10000.0
     """Base of the sinusoids' wavelengths."""
-    max_length: Annotated[int, Field(ge=8)] = 256
+    max_length: Length = 256
     """Longest sentence in tokens, either side; translation cuts what is longer, and says so."""
     tied_embeddings: Literal["all", "decoder", "none"] = "all"
     """What shares one matrix: source, target and output; target and output; or nothing."""
@@ -182,7 +192,7 @@ class OptimizerConfig(Section):
     """Decay of Adam's first moment."""
     beta2: Probability = 0.98
     """Decay of Adam's second moment."""
-    epsilon: PositiveFloat = 1e-9
+    epsilon: Annotated[float, Field(ge=1e-30, le=LARGEST)] = 1e-9
     """Added to Adam's denominator."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay on matrices (adamw only)."""

@@ -70,7 +70,7 @@ def read_record(directory: Path, step: int) -> dict[str, Any]:
         raise UnsoundCheckpoint(f"its record cannot be read ({type(error).__name__})") from error
     if not isinstance(record, dict) or record.pop("record_digest", None) != _record_digest(record):
         raise UnsoundCheckpoint("its record is not what was saved (SHA-256 differs)")
-    return record
+    return {"config": {}} | record  # which earlier versions did not keep
 
 
 def _record_digest(record: dict[str, Any]) -> str:

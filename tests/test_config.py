@@ -1,13 +1,15 @@
 """Config files and command lines: precedence, round trips, and one sentence for every mistake."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from configs.errors import UserError
 from configs.loading import as_json, read_config, refused_differences, to_toml, with_absolute_paths
 from configs.schema import Config, MixtureConfig, Section
-from train import resolve_config
+from runtime.devices import MESH_AXES as MESH
+from train import TrainCommand, resolve_config
 
 
 def write(tmp_path, text):
@@ -44,6 +46,9 @@ def write(tmp_path, text):
         ("[data]\nmixture = 3", ["data.mixture", "valid array"]),
         ("[tokenizer]\nsampling_alpha = -0.1", ["tokenizer.sampling_alpha", "greater than or equal to 0", "got -0.1"]),
         ("[tokenizer]\nkind = 'bpe'\nsampling_alpha = 1", ["sampling_alpha must be below 1 for bpe", "got 1.0"]),
+        ("[training]\nseed = " + "9" * 5000, ["not valid TOML"]),
+        ("a" + ".a" * 5000 + " = 1", ["nested"]),
+        ('[data]\ndirectory = "a\\u0000b"', ["data.directory: a NUL character"]),
         ("[data\nname = 3", ["not valid TOML", "line 1"]),
         (b"[data]\n# caf\xe9", ["line 2", "not valid UTF-8"]),
         ("a = " + "[" * 5000, ["not valid TOML", "nested"]),
@@ -195,3 +200,59 @@ def test_every_option_is_documented_and_has_a_default():
                 assert not field.is_required()
 
     check(Config)
+
+
+def bounded_fields(section=TrainCommand, prefix=""):
+    """(option, its name in sentences, pydantic's bounds) of every number of the command, from the schema itself."""
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Section):
+            yield from bounded_fields(inner, f"{prefix}{name}.")
+        elif bounds := {
+            kind: getattr(bound, kind)
+            for bound in [*field.metadata, *(extra for part in get_args(inner) for extra in field_info(part))]
+            for kind in ("ge", "gt", "le", "lt")
+            if getattr(bound, kind, None) is not None
+        }:
+            yield prefix + name, float in (inner, *get_args(inner)) or "float" in str(inner), bounds
+
+
+def field_info(part):
+    """The bounds in Annotated[int, Field(ge=1)] | None."""
+    return [bound for extra in getattr(part, "__metadata__", ()) for bound in getattr(extra, "metadata", [])]
+
+
+FIELDS = list(bounded_fields())
+WORDS = {"ge": "greater than or equal to", "gt": "greater than", "le": "less than or equal to", "lt": "less than"}
+
+
+def test_every_number_of_the_schema_has_both_bounds():
+    numbers = {name for name, _, _ in FIELDS}
+    assert len(numbers) > 30
+    assert {name for name, _, bounds in FIELDS if len(bounds) < 2} == {f"devices.mesh.{axis}" for axis in MESH}
+
+
+@pytest.mark.parametrize(("name", "is_float", "bounds"), FIELDS, ids=[name for name, _, _ in FIELDS])
+def test_every_number_is_refused_beyond_its_bounds_with_field_value_and_bound(tmp_path, name, is_float, bounds):
+    """On the command line and in a file; the bound itself is a value where it belongs to the range."""
+    for kind, bound in bounds.items():
+        below = kind in ("ge", "gt")
+        if kind in ("gt", "lt"):
+            value = bound
+        elif is_float:
+            value = bound - 1 if below else bound * 1.01
+        else:
+            value = bound - 1 if below else bound + 1
+        option = f"--{name.replace('_', '-')}={value!r}"
+        with pytest.raises(UserError) as caught:
+            resolve_config(["--config", str(write(tmp_path, "")), "--workdir", str(tmp_path / "w"), option])
+        message = str(caught.value)
+        assert message.startswith(f"{name}: input should be {WORDS[kind]} "), message
+        assert message.endswith(f", got {value!r}")
+        assert "\n" not in message
+        *sections, field = name.split(".")
+        if sections:
+            path = write(tmp_path, f"[{'.'.join(sections)}]\n{field} = {value!r}")
+            with pytest.raises(UserError) as caught:
+                read_config(path)
+            assert str(caught.value) == f"{path}: {message}"

@@ -12,7 +12,7 @@ from typing import Any
 from configs.cache import cache_directory
 from configs.errors import UserError
 from configs.loading import CONFIG_NAME, read_workdir_config
-from configs.schema import Config
+from configs.schema import MOST, Config
 from data.corpora.corpus import Corpus
 from data.corpora.storage import fingerprint
 from data.mixture import JoinedPairs, TrainingCorpus, open_training_corpora
@@ -204,6 +204,10 @@ def _num_steps(config: Config, pairs: TrainingPairs) -> int:
         return training.num_steps
     rows = rows_per_epoch(pairs, config.data.row_length, training.seed)
     steps = math.ceil(training.num_epochs * rows / config.rows_per_batch)
+    if steps > MOST:
+        raise UserError(
+            f"training.num_epochs {training.num_epochs:g} are {steps:.2g} steps, and {MOST:,} at most can be"
+        )
     log.info("%g epochs are %d steps", training.num_epochs, steps)
     warmup = config.optimizer.warmup_steps
     if config.optimizer.schedule == "cosine" and warmup >= steps:
