@@ -129,6 +129,8 @@ class Workdir:
         """
         if not self.metrics.exists():
             return []
+        if not self.metrics.is_file():
+            raise UserError(f"{self.metrics}: not a file; move it out of the way to go on with the run")
         found = []
         with open(self.metrics, encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, 1):
@@ -152,6 +154,11 @@ def _metrics_of(line: str, place: str) -> dict[str, Any]:
         metrics = json.loads(line)
     except (ValueError, RecursionError):
         metrics = None
-    if not isinstance(metrics, dict) or not isinstance(metrics.get("step"), int):
+    if not isinstance(metrics, dict) or type(metrics.get("step")) is not int or not _are_numbers(metrics):
         raise UserError(f"{place}: not the metrics of a step; mend or remove this file to go on with the run")
     return metrics
+
+
+def _are_numbers(metrics: dict[str, Any]) -> bool:
+    """Whether all values are, where there are any, but the digest of a batch."""
+    return all(isinstance(value, str if name == "batch" else int | float | None) for name, value in metrics.items())

@@ -264,15 +264,65 @@ def test_a_tokenizer_that_is_not_the_checkpoints(refused, workdir, run, tmp_path
     )
 
 
-def test_metrics_of_the_wrong_kind(refused, workdir, tmp_path):
-    shutil.copytree(workdir, tmp_path / "w")
-    with open(tmp_path / "w" / "metrics.jsonl", "a") as file:
-        file.write("[1]\n")
-    refused(
-        "train.py",
-        "--workdir",
-        tmp_path / "w",
-        "--training.num-steps",
-        9,
-        words=["metrics.jsonl, line 3: not the metrics"],
-    )
+@pytest.mark.parametrize(
+    "line",
+    ["[1]", "\0\0", '{"step": true}', '{"step": 3, "loss": "x"}', '{"step": 3, "loss": []}', '{"step":' + "[" * 9999],
+)
+def test_metrics_of_the_wrong_kind(train_on, line):
+    with open(train_on.workdir / "metrics.jsonl", "a") as file:
+        file.write(f"{line}\n")
+    train_on(words=["metrics.jsonl, line 3: not the metrics of a step; mend or remove this file"])
+
+
+@pytest.fixture
+def train_on(refused, workdir, tmp_path):
+    """train_on(words) expects that the run, a copy of which is train_on.workdir, is refused to go on."""
+
+    def train(*, words: list[str]) -> str:
+        return refused("train.py", "--workdir", tmp_path / "w", "--training.num-steps", 9, words=words)
+
+    train.workdir = shutil.copytree(workdir, tmp_path / "w")
+    return train
+
+
+def folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def hostile_records(path: Path) -> None:
+    for record in path.glob("*/record/*"):
+        record.write_text("[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "train_says", "translate_says"),
+    [
+        ("metrics.jsonl", folder_instead, "metrics.jsonl: not a file", None),
+        (
+            "tokenizer.model",
+            lambda path: path.write_bytes(path.read_bytes()[:999]),
+            "not a SentencePiece model",
+            "same",
+        ),
+        ("tokenizer.model", lambda path: path.write_bytes(b"\x80\x04K\x01."), "not a SentencePiece model", "same"),
+        ("tokenizer.model", folder_instead, "cannot read the tokenizer", "same"),
+        (
+            "config.toml",
+            lambda path: path.write_bytes(b"\x80\x04K\x01."),
+            "config.toml, line 1: not valid UTF-8",
+            "same",
+        ),
+        ("config.toml", lambda path: path.write_text("model = " + "[" * 9999), "config.toml: n", "same"),
+        ("config.toml", lambda path: path.write_text(""), "data.name: text in checkpoint 2, now phrasebook", None),
+        ("checkpoints", hostile_records, "none of its checkpoints is sound; nothing was deleted", "cannot be used"),
+    ],
+)
+def test_files_of_a_workdir_that_are_not_what_they_should_be(
+    train_on, refused, name, damage, train_says, translate_says
+):
+    damage(train_on.workdir / name)
+    train_on(words=[train_says])
+    if translate_says:
+        words = [train_says if translate_says == "same" else translate_says]
+        refused("translate.py", "--workdir", train_on.workdir, words=words, input="one.\n")

@@ -291,15 +291,15 @@ class Run:
     def _check_unchanged(self, record: dict[str, Any]) -> None:
         """Raises UserError where a checkpoint's record is not of this config, corpus and tokenizer."""
         saved, wanted, path = record["fingerprints"], self._prepared.fingerprints, self._workdir.path
-        if changed := [name for name in saved if saved[name] != wanted.get(name)]:
-            raise UserError(
-                f"{path}: its checkpoints were made with another {' and another '.join(changed)} "
-                "(the content differs); give the old files back, or choose another --workdir"
-            )
         if differences := refused_differences(record["config"], self._config, f"in checkpoint {record['step']}"):
             raise UserError(
                 f"{path}: its checkpoints were made with another config: {'; '.join(differences)}. "
                 f"Give {CONFIG_NAME} the old values back, or choose another --workdir"
+            )
+        if changed := [name for name in saved if saved[name] != wanted.get(name)]:
+            raise UserError(
+                f"{path}: its checkpoints were made with another {' and another '.join(changed)} "
+                "(the content differs); give the old files back, or choose another --workdir"
             )
 
     def _warn_of_another_schedule(self, num_steps: int | None) -> None:
