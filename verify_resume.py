@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -18,8 +19,10 @@ from configs.loading import CONFIG_NAME, options_of, parse, parse_over, read_con
 from configs.schema import Config, Count
 from runtime.terminal import print_table
 from runtime.workdir import Workdir
-from verification.comparison import Compared, compare
-from verification.killed_run import Kill, Pace, Training, draw_moments, read_metrics, run_killed
+
+if TYPE_CHECKING:
+    from verification.comparison import Compared
+    from verification.killed_run import Kill, Training
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +72,9 @@ def _make(folder: Path) -> None:
 
 
 def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
+    from verification.comparison import compare  # after the arguments: a wrong one is answered at once
+    from verification.killed_run import Pace, Training, draw_moments, read_metrics, run_killed
+
     seed = random.randrange(1000) if command.kill_seed is None else command.kill_seed
     file, one, other = folder / CONFIG_NAME, folder / "uninterrupted", folder / "killed"
     file.write_text(to_toml(config), encoding="utf-8")
@@ -93,7 +99,7 @@ def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
         raise RunError(
             f"it ended after {len(kills)} of {command.kills} kills; give it more steps or another --kill-seed"
         )
-    print(f"{steps:,} steps with {len(kills)} kills: the same run, bit for bit (--kill-seed {seed})")
+    print(f"{steps:,} steps, SIGKILL {len(kills)} times: the same run, bit for bit (--kill-seed {seed})")
 
 
 def _tell(number: int, kill: Kill) -> None:

@@ -19,7 +19,7 @@ def test_a_killed_run_passes(run, toy, tmp_path):
     options = ["--kills", 3, "--kill-seed", 1, "--workdir", folder, "--training.num-steps", 160]
     done = run("verify_resume.py", "--config", toy, *options)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "160 steps with 3 kills: the same run, bit for bit (--kill-seed 1)" in done.stdout
+    assert "160 steps, SIGKILL 3 times: the same run, bit for bit (--kill-seed 1)" in done.stdout
     rows = re.findall(r"^│ (\d) +│ ([a-z ]+?) +│", done.stdout, re.MULTILINE)
     assert [number for number, _ in rows] == ["1", "2", "3"]
     assert {"the compilation"} <= {during for _, during in rows} <= {
