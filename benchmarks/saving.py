@@ -14,14 +14,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from configs.loading import read_config
 
+ROOT = Path(__file__).parent.parent
+
 
 def seconds(config: str, steps: int, first: int, checkpoint_every: int, options: list[str]) -> float:
-    """Training time of the steps after the first ones, in which everything is compiled and the first save made."""
+    """Training time of the steps after the first ones, with the saves between them; that of the last step is later."""
     with tempfile.TemporaryDirectory() as folder:
         length = ["--training.num-steps", str(steps), "--training.log-every", str(first), "--training.eval-every", "0"]
         length += ["--training.checkpoint-every", str(checkpoint_every), "--optimizer.schedule", "constant"]
@@ -45,10 +46,10 @@ def main() -> None:
         with_saves, without = (
             seconds(options.config, options.steps, first, every, others) for every in (options.every, options.steps)
         )
-        costs.append((with_saves - without) / max(1, saves - 1))  # the last one is made in both
+        costs.append((with_saves - without) / saves)
         paces.append(without / (options.steps - first))
         print(
-            f"round {number}: {with_saves:.2f} s with {saves} saves, {without:.2f} s with one: {costs[-1]:.3f} s a save"
+            f"round {number}: {with_saves:.2f} s with {saves} saves, {without:.2f} s with none: {costs[-1]:.3f} s a save"
         )
     cost, pace = statistics.median(costs), statistics.median(paces)
     every = read_config(Path(options.config)).training.checkpoint_every
