@@ -48,9 +48,8 @@ def main() -> None:
         )
         costs.append((with_saves - without) / saves)
         paces.append(without / (options.steps - first))
-        print(
-            f"round {number}: {with_saves:.2f} s with {saves} saves, {without:.2f} s with none: {costs[-1]:.3f} s a save"
-        )
+        times = f"{with_saves:.2f} s with {saves} saves, {without:.2f} s with none"
+        print(f"round {number}: {times}: {costs[-1]:.3f} s a save")
     cost, pace = statistics.median(costs), statistics.median(paces)
     every = read_config(Path(options.config)).training.checkpoint_every
     print(f"median {cost:.3f} s a save ({min(costs):.3f} to {max(costs):.3f}); a step takes {pace:.3f} s")
