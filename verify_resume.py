@@ -47,14 +47,23 @@ HELP = (
 )
 
 
-def verify_resume(argv: Sequence[str]) -> None:
-    """Runs the command."""
+def read_options(argv: Sequence[str]) -> tuple[Config, VerifyCommand]:
+    """The config to verify, and the command.
+
+    Raises:
+      UserError: a bad option, or no config.
+    """
     if "--help" in argv or "-h" in argv:
         parse(VerifyCommand, ["--help"], default=None, description=HELP)
     (config_file,) = options_of(argv, "config")
     if not config_file:
         raise UserError("--config is required, for example --config configs/tiny.toml")
-    config, command = parse_over(VerifyCommand, argv, read_config(Path(config_file)), description=HELP)
+    return parse_over(VerifyCommand, argv, read_config(Path(config_file)), description=HELP)
+
+
+def verify_resume(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    config, command = read_options(argv)
     if command.workdir:
         _make(command.workdir)
         _verify(config, command, command.workdir)

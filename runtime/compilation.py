@@ -23,7 +23,8 @@ class Compilations:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.programs} programs, {self.cache_hits} from the cache, {self.seconds:.1f} s"
+        plural = "" if self.programs == 1 else "s"
+        return f"{self.programs} program{plural}, {self.cache_hits} from the cache, {self.seconds:.1f} s"
 
 
 def set_up_compilation() -> Compilations:

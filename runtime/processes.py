@@ -88,13 +88,24 @@ def check_alone(reason: str) -> None:
 
 
 def by_the_first(action: Callable[[], object]) -> None:
-    """The first process does it, while all others wait at this place; for what is on disk."""
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("before")
-    if is_first():
+    """The first process does it, while all others wait at this place; for what is on disk.
+
+    Raises:
+      UserError, RunError: in the others, where it failed; both end as the first one does, together or at once.
+    """
+    if jax.process_count() == 1:
         action()
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices("after")
+        return
+    multihost_utils.sync_global_devices("before")
+    failure: Exception | None = None
+    if is_first():
+        try:
+            action()
+        except Exception as error:  # the others are told first: they would wait for half a minute
+            failure = error
+    kind = int(highest(0 if failure is None else 1 if isinstance(failure, UserError) else 2))
+    if kind:
+        raise failure or (UserError, RunError)[kind - 1]("the first process could not go on; its own message says why")
 
 
 def highest(number: int) -> jax.Array | int:

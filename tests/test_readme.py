@@ -10,6 +10,7 @@ import pytest
 import evaluate
 import train
 import translate
+import verify_resume
 from configs.loading import read_config, to_toml
 from tests.conftest import ROOT
 
@@ -19,6 +20,7 @@ PROGRAMS = {
     "train.py": train.resolve_config,
     "evaluate.py": evaluate.read_options,
     "translate.py": translate.read_options,
+    "verify_resume.py": verify_resume.read_options,
 }
 
 
@@ -54,7 +56,7 @@ def test_every_command_is_one(folder):
     assert len(seen) > 30
     for program, *argv in seen:
         config = path / argv[argv.index("--workdir") + 1] / "config.toml" if "--workdir" in argv else None
-        if program == "train.py" and "--config" in argv:
+        if program in ("train.py", "verify_resume.py") and "--config" in argv:
             PROGRAMS[program](argv)
         elif config:  # what training would have left there
             config.write_text(tagged, encoding="utf-8")
@@ -70,7 +72,7 @@ def test_every_way_to_use_it_is_shown():
         "--prefix-file",
         "--checkpoint", "--ensemble", "--score", "--compare", "--output", "--json", "--num-hypotheses", "--json-lines",
         "--attention", "--positions", "--split", "--seed", "--data.name", "--dry-run", "--tokens-per-second",
-        "--devices.mesh.data", "--coordinator", "--num-processes", "--process-id",
+        "--devices.mesh.data", "--coordinator", "--num-processes", "--process-id", "--kills",
     }  # fmt: skip
 
 
@@ -82,7 +84,30 @@ def test_toml_blocks_are_toml_and_files_exist():
         assert link.startswith("https://") or (ROOT / link).exists(), link
     (listing,) = [text for _, text in BLOCKS if text.startswith("pyproject.toml")]
     named = set(re.findall(r"[\w.]+\.py\b", listing))
-    packages = ("configs", "data", "data/corpora", "model", "runtime", "translation", "training", "docs", "notebooks")
+    packages = (
+        "configs",
+        "data",
+        "data/corpora",
+        "model",
+        "runtime",
+        "translation",
+        "training",
+        "verification",
+        "docs",
+        "notebooks",
+    )
     there = {path.name for package in packages for path in (ROOT / package).glob("*.py")} - {"__init__.py"}
     assert there - named <= {"phrasebook_corpus.py", "phrasebook_readings.py"}
-    assert named - there == {"train.py", "evaluate.py", "translate.py"}
+    assert named - there == {"train.py", "evaluate.py", "translate.py", "verify_resume.py"}
+
+
+def test_every_promise_names_a_test_that_there_is():
+    """What is promised: a table with a row for each promise, and the tests that keep it."""
+    (section,) = re.findall(r"^### What is promised$(.*?)^##", README, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| (.+?) \| (`.+`) \|$", section, re.MULTILINE)
+    assert len(rows) > 10
+    for promise, tests in rows:
+        for name in re.findall(r"`(.+?)`", tests):
+            file, _, test = name.partition("::")
+            source = (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8")
+            assert f"\ndef {test}(" in source, (promise, name)

@@ -57,10 +57,13 @@ def test_another_number_of_processes_goes_on_with_the_batches_of_one(toy, run, t
 
 
 def test_a_signal_to_one_process_stops_all_at_the_same_step(toy, tmp_path):
-    """And only the first of them writes."""
+    """And only the first of them writes; two others that come to the same workdir meanwhile are refused."""
     workdir = tmp_path / "w"
     running = train(2, toy, workdir, "--training.num-steps", 100000, "--training.eval-every", 0)
     wait_for(running[0], lambda: len(steps(workdir)) > 3)
+    (status, _, told), (other_status, _, _) = finish(train(2, toy, workdir), seconds=25)
+    assert (status, other_status) == (2, 2)
+    assert f"process {running[0].pid} on " in told
     running[1].send_signal(signal.SIGTERM)
     (status, _, told), (other_status, nothing, little) = finish(running)
     assert status == other_status == 143
