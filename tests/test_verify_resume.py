@@ -90,16 +90,38 @@ def test_a_line_too_many_is_named(copies):
     assert set(differences(copies)) == {"metrics.jsonl"}
 
 
-@pytest.mark.parametrize(("item", "what"), [("params", "parameters"), ("training", "optimizer")])
-def test_an_array_that_differs_on_disk_is_named_though_the_record_is_the_same(copies, item, what):
-    """One number in one array, written by Orbax in place of what was saved."""
-    folder = copies[1] / "checkpoints" / "240" / item
+def change(folder, pick):
+    """Adds one to the first number of an array of a checkpoint, in place of what was saved."""
     handler = ocp.Checkpointer(ocp.StandardCheckpointHandler())
     tree = handler.restore(folder)
-    bias = (tree if item == "params" else tree[0][1]["mu"])["decoder"]["0"]["around_self"]["norm"]
-    bias["bias"] = np.array(bias["bias"]) + np.eye(1, len(bias["bias"]), dtype=np.float32)[0]
+    norm = pick(tree)["decoder"]["0"]["around_self"]["norm"]
+    norm["bias"] = np.array(norm["bias"]) + np.eye(1, len(norm["bias"]), dtype=np.float32)[0]
     shutil.rmtree(folder)
     handler.save(folder, args=ocp.args.StandardSave(tree))
+
+
+@pytest.mark.parametrize(
+    ("item", "pick", "what"),
+    [
+        ("params", lambda params: params, "parameters"),
+        ("training", lambda training: training[0][1]["mu"], "optimizer"),
+    ],
+)
+def test_an_array_that_differs_on_disk_is_named_though_the_record_is_the_same(copies, item, pick, what):
+    change(copies[1] / "checkpoints" / "240" / item, pick)
     found = differences(copies)
     assert set(found) == {what}
     assert "['around_self']['norm']['bias']" in found[what]
+
+
+def test_a_moving_average_is_compared_by_itself(toy, run, tmp_path):
+    """What a checkpoint calls its parameters is the average; those that were trained lie behind the optimizer's."""
+    options = ["--training.ema-decay", 0.9, "--training.num-steps", 2, "--training.eval-every", 0]
+    assert run("train.py", "--config", toy, "--workdir", tmp_path / "one", *options).returncode == 0
+    for item, pick, what in (
+        ("params", lambda params: params, "average"),
+        ("training", lambda training: training[4], "parameters"),
+    ):
+        shutil.copytree(tmp_path / "one", tmp_path / what)
+        change(tmp_path / what / "checkpoints" / "2" / item, pick)
+        assert set(differences((tmp_path / "one", tmp_path / what))) == {what}
