@@ -136,7 +136,7 @@ def draw_moments(config: Config, num_steps: int, kills: int, seed: int) -> list[
         every = {"a save": training.checkpoint_every, "a validation": training.eval_every}.get(kind)
         if every:
             return min(num_steps, every * draw.randint(1, max(1, num_steps // every)))
-        return draw.randrange(1, num_steps)
+        return draw.randint(1, num_steps)
 
     moments = [Moment(kind, at(kind), draw.random()) for kind in kinds]
     return sorted(moments, key=lambda moment: (moment.step, kinds.index(moment.during)))
