@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +162,7 @@ def run_killed(start: Callable[[], Training], moments: Sequence[Moment], config:
     kills: list[Kill] = []
     for moment in moments:
         training = start()
+        pace = replace(pace, start=min([pace.start, *(kill.under_way for kill in kills if kill.under_way)]))
         try:
             came = _wait_for(moment, training, config, pace)
         finally:
@@ -187,7 +188,7 @@ def _wait_for(moment: Moment, training: Training, config: Config, pace: Pace) ->
         "a save": (lambda: _half_saved(workdir, step) or step in saved_steps(workdir / "checkpoints"), 0.0),
         "a validation": (lambda: _last_step(workdir) >= step, pace.validation),  # which comes right behind that line
         "training": (
-            lambda: _last_step(workdir) >= step - step % config.training.log_every,
+            lambda: training.under_way and _last_step(workdir) >= step - step % config.training.log_every,
             pace.step * (step % config.training.log_every),
         ),
     }[moment.during]
