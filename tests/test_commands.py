@@ -59,7 +59,7 @@ def test_a_finished_run_says_so_and_changes_nothing(trained, toy, run):
     assert (metrics(workdir), digests(workdir)) == before
 
 
-@pytest.mark.parametrize("kills", [[40], [1, 120]])
+@pytest.mark.parametrize("kills", [[40], pytest.param([1, 120], marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_to_the_same_parameters_bit_for_bit(trained, toy, run, tmp_path, kills):
     workdir = tmp_path / "killed run"
     for step in kills:

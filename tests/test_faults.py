@@ -28,7 +28,9 @@ def same(workdir: Path, other: Path) -> bool:
     return metrics(workdir) == metrics(other) and digests(workdir) == digests(other)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_a_signal_during_a_save_waits_for_it(trained, toy, run, tmp_path, number, status):
     process = start(toy, tmp_path / "w")
     wait_for(process, lambda: is_saving(tmp_path / "w"))
@@ -98,7 +100,9 @@ def fill(folder: Path, left: int) -> Path:
     return filler
 
 
-@pytest.mark.parametrize("left", [0, 50_000], ids=["logging", "saving"])
+@pytest.mark.parametrize(
+    "left", [pytest.param(0, marks=pytest.mark.slow, id="logging"), pytest.param(50_000, id="saving")]
+)
 def test_a_disk_that_fills_up(trained, toy, run, small_disk, left):
     """Not a byte is left for metrics.jsonl, or enough for that and not for a checkpoint of 90 kB."""
     workdir = small_disk / "w"

@@ -79,6 +79,7 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(toy, tmp_path):
     assert second[1] == ""
 
 
+@pytest.mark.slow
 def test_evaluation_and_translation_by_two_processes(trained, toy, run, tmp_path):
     """Only the first of them writes the files that each is given."""
     workdir, source = trained[0], toy.parent / "test.en"
