@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from configs.errors import UserError
+from runtime.workdir import Workdir
 from tests.toy import write_corpus
 
 
@@ -268,10 +270,15 @@ def test_a_tokenizer_that_is_not_the_checkpoints(refused, workdir, run, tmp_path
     "line",
     ["[1]", "\0\0", '{"step": true}', '{"step": 3, "loss": "x"}', '{"step": 3, "loss": []}', '{"step":' + "[" * 9999],
 )
-def test_metrics_of_the_wrong_kind(train_on, line):
-    with open(train_on.workdir / "metrics.jsonl", "a") as file:
-        file.write(f"{line}\n")
-    train_on(words=["metrics.jsonl, line 3: not the metrics of a step; mend or remove this file"])
+def test_metrics_of_the_wrong_kind(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": null, "batch": "ab"}}\n{line}\n{{"step"')
+    with pytest.raises(UserError, match=r"metrics.jsonl, line 2: not the metrics of a step; mend or remove this file"):
+        Workdir(tmp_path).read_metrics()
+
+
+def another_line(path: Path) -> None:
+    with open(path, "a") as file:
+        file.write("[1]\n")
 
 
 @pytest.fixture
@@ -298,6 +305,7 @@ def hostile_records(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "train_says", "translate_says"),
     [
+        ("metrics.jsonl", another_line, "metrics.jsonl, line 3: not the metrics of a step", None),
         ("metrics.jsonl", folder_instead, "metrics.jsonl: not a file", None),
         (
             "tokenizer.model",

@@ -328,14 +328,6 @@ def test_a_relative_workdir_and_a_home_directory(toy, run, tmp_path):
     assert run(ROOT / "translate.py", "--workdir", "w x/ä", input="one.\n", **options).returncode == 0
 
 
-def test_a_length_in_steps_takes_the_place_of_one_in_epochs(toy, run, tmp_path):
-    train = ["train.py", "--config", toy, "--workdir", tmp_path / "w", "--training.eval-every", 0]
-    assert run(*train, "--training.num-epochs", 0.1).returncode == 0
-    done = run("train.py", "--workdir", tmp_path / "w", "--training.num-steps", 12)
-    assert done.returncode == 0, done.stderr
-    assert metrics(tmp_path / "w")[-1]["step"] == 12
-
-
 def test_a_run_whose_newest_checkpoint_is_damaged_takes_the_one_before(trained, toy, run, tmp_path):
     workdir = tmp_path / "w"
     shutil.copytree(trained[0], workdir)

@@ -121,6 +121,14 @@ def test_later_ones_win_defaults_file_command_line(tmp_path):
     assert config.data.directory.is_absolute()
 
 
+def test_a_length_in_steps_takes_the_place_of_one_in_epochs(tmp_path):
+    path = write(tmp_path, "[training]\nnum_epochs = 0.1")
+    argv = ["--config", str(path), "--workdir", str(tmp_path / "w")]
+    assert resolve_config(argv)[0].training.num_epochs == 0.1
+    training = resolve_config([*argv, "--training.num-steps", "12"])[0].training
+    assert (training.num_steps, training.num_epochs) == (12, None)
+
+
 def test_a_written_config_reads_back_equal(tmp_path):
     config = with_absolute_paths(Config.model_validate({"data": {"directory": "x"}, "training": {"num_epochs": 2.5}}))
     assert read_config(write(tmp_path, to_toml(config))) == config

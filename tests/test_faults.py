@@ -139,7 +139,6 @@ def test_a_disk_that_is_full_while_data_is_prepared(run, small_disk, tmp_path):
 
 CHANGED = [
     ("embed_dim = 32", "embed_dim = 64", "model.embed_dim: 32 in checkpoint 240, now 64", True),
-    ("dropout_rate = 0.1", "dropout_rate = 0.2", "model.dropout_rate: 0.1 in checkpoint 240, now 0.2", True),
     ("peak_lr = 0.01", "peak_lr = 0.02", "optimizer.peak_lr: 0.01 in checkpoint 240, now 0.02", False),
 ]
 

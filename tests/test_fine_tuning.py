@@ -46,6 +46,7 @@ def test_it_begins_where_the_other_run_was(trained, tuned):
     assert read_config(workdir / "config.toml").training.init_from == origin
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_bit_for_bit_without_the_other_run(tuned, toy, run, tmp_path):
     workdir, _, origin, options = tuned
     process = start(toy, tmp_path / "w", *options)

@@ -172,9 +172,8 @@ def test_dry_runs_that_cannot_be(run, options, message):
     assert not Path("w").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["wmt14_en_de_base", *(pytest.param(f"wmt14_en_{to}_big", marks=pytest.mark.slow) for to in ("de", "fr"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wmt14_en_de_base", "wmt14_en_de_big", "wmt14_en_fr_big"])
 def test_the_papers_systems_compile_for_eight_devices(run, name):
     done = run("train.py", "--config", f"configs/{name}.toml", "--dry-run", "--devices.mesh.data", 8)
     assert done.returncode == 0, done.stderr
