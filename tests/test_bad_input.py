@@ -191,7 +191,7 @@ def workdir(run, tmp_path_factory) -> Path:
     return folder / "w"
 
 
-@pytest.mark.parametrize("program", ["evaluate.py", "translate.py"])
+@pytest.mark.parametrize("program", [pytest.param("evaluate.py", marks=pytest.mark.slow), "translate.py"])
 def test_workdirs_and_checkpoints_that_are_not_there(refused, workdir, tmp_path, program):
     refused(program, words=["--workdir is required"])
     refused(program, "--workdir", tmp_path / "none", words=["not a workdir", "no such folder"])

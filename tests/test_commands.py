@@ -371,17 +371,15 @@ def test_help_shows_every_option(run):
         assert "--workdir" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
         "--tokenizer.joint False --tokenizer.vocab-size 28 --model.tied-embeddings decoder --model.positions learned "
         "--model.norm post --optimizer.name adamw --optimizer.weight-decay 0.01 --training.accumulation-steps 2",
-        pytest.param(
-            "--tokenizer.kind bpe --tokenizer.byte-fallback True --tokenizer.vocab-size 310 --model.activation gelu "
-            "--model.tied-embeddings none --optimizer.schedule cosine --devices.precision bfloat16 "
-            "--tokenizer.sampling-alpha 0.1",
-            marks=pytest.mark.slow,
-        ),
+        "--tokenizer.kind bpe --tokenizer.byte-fallback True --tokenizer.vocab-size 310 --model.activation gelu "
+        "--model.tied-embeddings none --optimizer.schedule cosine --devices.precision bfloat16 "
+        "--tokenizer.sampling-alpha 0.1",
     ],
 )
 def test_other_options_train_evaluate_and_translate(toy, run, tmp_path, options):

@@ -228,6 +228,7 @@ def test_training_tells_what_is_in_the_mixture(trained):
     assert "held out" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_mixture_sampling_and_averaging_goes_on_bit_for_bit(trained, toy, run, tmp_path):
     process = start(toy, tmp_path / "w")
     wait_for(process, lambda: 40 in saved_steps(tmp_path / "w" / "checkpoints"))
