@@ -84,6 +84,29 @@ class Transformer(nnx.Module):
 
         Logits at position t are for the token that follows target_in[t]. Dropout only where `dropout` is given.
         """
+        x, weights = self.before_logits(
+            source,
+            target_in,
+            source_segments=source_segments,
+            source_positions=source_positions,
+            target_segments=target_segments,
+            target_positions=target_positions,
+            dropout=dropout,
+        )
+        return self._logits(x), weights
+
+    def before_logits(
+        self,
+        source: jax.Array,
+        target_in: jax.Array,
+        *,
+        source_segments: jax.Array | None = None,
+        source_positions: jax.Array | None = None,
+        target_segments: jax.Array | None = None,
+        target_positions: jax.Array | None = None,
+        dropout: Dropout | None = None,
+    ) -> tuple[jax.Array, AttentionWeights]:
+        """Like __call__, but for the last product: [B, T, D], whose product with output_table is the logits."""
         source_segments = _segments(source, source_segments)
         target_segments = _segments(target_in, target_segments)
         memory, encoder_weights = self.encode(source, source_segments, source_positions, dropout)
@@ -95,7 +118,7 @@ class Transformer(nnx.Module):
             x, decoder_weights, cross_weights = layer(x, memory, self_mask, cross_mask, dropout)
             weights.decoder.append(decoder_weights)
             weights.cross.append(cross_weights)
-        return self._logits(x), weights
+        return (self.decoder_norm(x) if self.decoder_norm else x), weights
 
     def encode(
         self,
@@ -141,7 +164,12 @@ class Transformer(nnx.Module):
         for layer, cache, keys_values in zip(self.decoder, caches, memory.keys_values, strict=True):
             x, cache = layer.step(x, index, cache, keys_values, memory.mask)
             updated.append(cache)
-        return self._logits(x), updated
+        return self._logits(self.decoder_norm(x) if self.decoder_norm else x), updated
+
+    @property
+    def output_table(self) -> jax.Array:
+        """The embeddings [V, D] whose products with the decoder's output are the logits."""
+        return (self.output_embedding if self.output_embedding is not None else self.target_embedding)[...]
 
     def position_table(self) -> jax.Array:
         """What is added to the embedding at each position, [max_length, D]: learned, or the sinusoids."""
@@ -168,10 +196,7 @@ class Transformer(nnx.Module):
         return (dropout(x, config.dropout_rate) if dropout else x).astype(self.dtype)
 
     def _logits(self, x: jax.Array) -> jax.Array:
-        x = self.decoder_norm(x) if self.decoder_norm else x
-        embedding = self.output_embedding if self.output_embedding is not None else self.target_embedding
-        table = embedding[...].astype(self.dtype)
-        return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
+        return jnp.einsum("...d,vd->...v", x, self.output_table.astype(self.dtype), preferred_element_type=jnp.float32)
 
 
 class Structure(NamedTuple):

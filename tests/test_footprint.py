@@ -210,7 +210,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.parametrize(
     ("options", "first_remedy"),
     [
-        (["--model.embed-dim", "2048", "--model.mlp-dim", "300000"], "share parameters and optimizer out with"),
+        (["--model.embed-dim", "2048", "--model.mlp-dim", "3000000"], "share parameters and optimizer out with"),
         pytest.param(["--training.tokens-per-batch", "200000", "--model.num-heads", "32"],
                      "lower training.tokens_per_batch", marks=pytest.mark.slow),
     ],

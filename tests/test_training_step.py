@@ -11,28 +11,58 @@ from configs.schema import Config, MeshConfig, OptimizerConfig
 from data.batch import unpacked
 from model.transformer import initial_params, structure
 from runtime.devices import make_mesh
-from training.loss import cross_entropy
+from training.loss import _number_of_blocks, cross_entropy
 from training.optimizer import learning_rate
 from training.step import initial_state, make_train_step, update_average
 
 
-def test_cross_entropy_equals_optax_and_counts_no_padding():
-    logits = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 7)), jnp.float32)
-    targets = jnp.array([[4, 5, 1, 0, 0], [6, 1, 0, 0, 0], [2, 3, 4, 5, 1]])
-    total, count = cross_entropy(logits, targets, 0.1)
-    smoothed = optax.smooth_labels(jax.nn.one_hot(targets, 7), 0.1)
-    expected = optax.softmax_cross_entropy(logits, smoothed)[targets != 0]
-    assert count == 10
-    np.testing.assert_allclose(total, expected.sum(), rtol=1e-6)
-    changed, _ = cross_entropy(logits.at[0, 3:].add(9.0), targets, 0.1)
-    assert changed == total
+def reference_loss(x, table, targets, smoothing):
+    """By optax, from all logits at once."""
+    logits = jnp.einsum("btd,vd->btv", x, table)
+    smoothed = optax.smooth_labels(jax.nn.one_hot(targets, len(table)), smoothing)
+    return jnp.sum(jnp.where(targets != 0, optax.softmax_cross_entropy(logits, smoothed), 0.0))
+
+
+@pytest.mark.parametrize(("block_size", "blocks"), [(None, 1), (3, 6), (4, 3), (7, 2), (18, 1), (19, 1)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_and_its_gradients_equal_optax(block_size, blocks, smoothing):
+    random = np.random.default_rng(0)
+    x, table = (jnp.asarray(random.normal(size=shape), jnp.float32) for shape in [(3, 6, 5), (7, 5)])
+    targets = jnp.array([[4, 5, 1, 0, 0, 0], [6, 1, 0, 0, 0, 0], [2, 3, 4, 5, 3, 1]])
+    assert _number_of_blocks(3, 6, block_size) == blocks
+
+    def loss(x, table):
+        return 0.5 * cross_entropy(x, table, targets, smoothing, block_size)[0]  # half: gradients are scaled as well
+
+    expected, of_expected = jax.value_and_grad(reference_loss, argnums=(0, 1))(x, table, targets, smoothing)
+    found, gradients = jax.value_and_grad(loss, argnums=(0, 1))(x, table)
+    np.testing.assert_allclose(found, 0.5 * expected, rtol=1e-6)
+    np.testing.assert_allclose(loss(x, table), found, rtol=1e-6)  # which is computed without the gradients
+    for gradient, wanted in zip(gradients, of_expected, strict=True):
+        np.testing.assert_allclose(gradient, 0.5 * wanted, atol=1e-6)
+
+
+def test_cross_entropy_counts_no_padding():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 5)), jnp.float32)
+    table = jnp.eye(5)
+    targets = jnp.array([[4, 1, 0], [3, 1, 2]])
+    total, count = cross_entropy(x, table, targets, 0.1)
+    changed, _ = cross_entropy(x.at[0, 2:].add(9.0), table, targets, 0.1)
+    assert (changed, count) == (total, 5)
 
 
 def test_cross_entropy_by_hand():
     """Two tokens, V = 4, uniform logits: ln 4 each, with and without smoothing."""
     for smoothing in (0.0, 0.1):
-        total, count = cross_entropy(jnp.zeros((1, 3, 4)), jnp.array([[3, 1, 0]]), smoothing)
+        total, count = cross_entropy(jnp.zeros((1, 3, 2)), jnp.ones((4, 2)), jnp.array([[3, 1, 0]]), smoothing)
         np.testing.assert_allclose(total / count, np.log(4), rtol=1e-6)
+
+
+def test_cross_entropy_of_bfloat16_sums_the_tables_gradient_in_float32():
+    """Of 4,096 positions, each in the same direction: bfloat16 would stop adding at 256."""
+    x, targets = jnp.ones((64, 64, 2), jnp.bfloat16), jnp.full((64, 64), 3)
+    gradient = jax.grad(lambda table: cross_entropy(x, table, targets, block_size=512)[0])(jnp.zeros((4, 2)))
+    np.testing.assert_allclose(gradient, 4096 * np.array([[0.25] * 2] * 3 + [[-0.75] * 2]))
 
 
 def rates(schedule, steps, **options):
@@ -205,8 +235,9 @@ def test_adafactor_equals_optax_and_keeps_rows_and_columns_only(batch):
     optimizer = optax.adafactor(lambda count: 0.01 * (count + 1) / 4, multiply_by_parameter_scale=False)
 
     def mean_loss(params):
-        logits, _ = nnx.merge(network.graphdef, params)(jnp.asarray(batch.source), jnp.asarray(batch.target_in))
-        total, count = cross_entropy(logits, batch.target_out, 0.1)
+        model = nnx.merge(network.graphdef, params)
+        x, _ = model.before_logits(jnp.asarray(batch.source), jnp.asarray(batch.target_in))
+        total, count = cross_entropy(x, model.output_table, batch.target_out, 0.1)
         return total / count
 
     expected = optax_steps(optimizer, mean_loss, params)

@@ -97,5 +97,6 @@ def _mean_loss(
 
 @functools.partial(jax.jit, static_argnames="graphdef")
 def _loss_sum(params: Any, batch: Batch, *, graphdef: nnx.GraphDef) -> tuple[jax.Array, jax.Array]:
-    logits, _ = nnx.merge(graphdef, params)(batch.source, batch.target_in)
-    return cross_entropy(logits, batch.target_out)
+    model = nnx.merge(graphdef, params)
+    x, _ = model.before_logits(batch.source, batch.target_in)
+    return cross_entropy(x, model.output_table, batch.target_out)
