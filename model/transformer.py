@@ -16,6 +16,7 @@ from configs.schema import ModelConfig
 from configs.special_ids import PAD_ID
 from model.attention import KeysValues, causal_mask, segment_mask
 from model.dropout import Dropout
+from model.layer_norm import LayerNorm
 from model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from model.parameters import along
 
@@ -66,8 +67,8 @@ class Transformer(nnx.Module):
             [DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_decoder_layers)]
         )
         pre = config.norm == "pre"  # the residual stream of pre-norm layers leaves the stack without a norm of its own
-        self.encoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
-        self.decoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
+        self.encoder_norm = LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
+        self.decoder_norm = LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
 
     def __call__(
         self,
