@@ -10,7 +10,7 @@ from pathlib import Path
 from runtime.checkpoint import read_record, saved_steps
 from tests.conftest import ROOT
 
-TIMES = {"seconds", "tokens_per_second"}
+TIMES = {"seconds", "tokens_per_second", "waiting", "programs_compiled", "compile_seconds"}
 
 
 def start_command(program, *arguments, **options) -> subprocess.Popen:

@@ -117,7 +117,7 @@ class Run:
             recorder = Recorder(workdir, title, self._clock.step, self._prepared.num_steps, self._config)
         closing = contextlib.closing
         with self._interruption.deferred(), closing(self._batches), closing(self._checkpoints), recorder:
-            self._interval_start = time.monotonic()
+            self._restart_interval()
             self._started = self._interval_start - self._clock.seconds
             try:
                 with explaining_memory(self._network, self._config, self._mesh):
@@ -160,7 +160,9 @@ class Run:
         batch = next(self._batches)
         self._clock.step += 1
         self._clock.pairs += int(batch.source_segments.max(axis=1).sum())
-        self._state, metrics = self._train_step(self._state, on_devices(batch, by_rows(self._mesh)))
+        placed = on_devices(batch, by_rows(self._mesh))
+        self._note_waiting()
+        self._state, metrics = self._train_step(self._state, placed)
         if not self._under_way:
             self._under_way = True
             log.info("step %d is under way: %s", self._clock.step, self._compilations)
@@ -170,6 +172,17 @@ class Run:
         self._taken.append(_TakenStep(self._clock.step, metrics, batch.digest(), epoch, real))
         if len(self._taken) > STEPS_IN_FLIGHT:
             jax.block_until_ready(self._taken[-1 - STEPS_IN_FLIGHT].metrics.loss)
+            self._seen_busy = time.monotonic()
+
+    def _note_waiting(self) -> None:
+        """Adds up for how long, at most, the device has had nothing to do before the next step is given to it."""
+        if not self._taken or self._taken[-1].metrics.loss.is_ready():  # type: ignore[attr-defined]
+            self._waited += time.monotonic() - self._seen_busy
+
+    def _restart_interval(self) -> None:
+        """What is measured from here on belongs to the steps that are to come."""
+        self._interval_start = self._seen_busy = time.monotonic()
+        self._waited = 0.0
 
     def _stop_if_asked(self) -> None:
         """Raises Interrupted once a signal has come.
@@ -193,6 +206,8 @@ class Run:
         pace = Pace(
             sum(float(metrics.tokens) for metrics in fetched) / elapsed,
             float(np.mean([taken.real_tokens for taken in self._taken])),
+            self._waited / elapsed,
+            dataclasses.replace(self._compilations),
         )
         lines = [
             _metrics_line(taken, metrics, pace, self._clock.seconds)
@@ -207,7 +222,7 @@ class Run:
         if failed is not None:
             raise RunError(self._diverged(lines[failed]))
         self._taken.clear()
-        self._interval_start = time.monotonic()
+        self._restart_interval()
 
     def _diverged(self, line: dict[str, Any]) -> str:
         return (
@@ -227,7 +242,7 @@ class Run:
         else:
             clock.validations_since_best += 1
         recorder.validation(clock.step, found, time.monotonic() - started, best=best)
-        self._interval_start = time.monotonic()
+        self._restart_interval()
 
     def _whole_params(self) -> Any:
         """The parameters to translate with, gathered along "fsdp": else every step of decoding would do so."""
@@ -356,5 +371,8 @@ def _metrics_line(taken: _TakenStep, metrics: StepMetrics, pace: Pace, seconds: 
         "real_tokens": round(taken.real_tokens, 4),
         "skipped_in_a_row": int(metrics.skipped_in_a_row),
         "tokens_per_second": round(pace.tokens_per_second, 1),
+        "waiting": round(pace.waiting, 4),
+        "programs_compiled": pace.compilations.programs,
+        "compile_seconds": round(pace.compilations.seconds, 2),
         "seconds": round(seconds, 3),
     }

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from configs.schema import Config
+from runtime.compilation import Compilations
 from runtime.pictures import save_picture
 from runtime.terminal import print_table
 from runtime.workdir import Workdir
@@ -30,10 +31,16 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """How the steps since the last progress line went."""
+    """How the steps since the last progress line went.
+
+    real_tokens: share of the batches' positions, both sides, that hold a token; waiting: share of the time in which the
+    device had nothing to do, at most, since batches or the host were late; compilations: of this process so far.
+    """
 
     tokens_per_second: float
-    real_tokens: float  # share of the batches' positions, both sides, that hold a token
+    real_tokens: float
+    waiting: float
+    compilations: Compilations
 
 
 class Recorder:
@@ -83,7 +90,7 @@ class Recorder:
         last = lines[-1]
         rate, real = pace.tokens_per_second, pace.real_tokens
         loss = math.nan if last["loss"] is None else last["loss"]
-        status = f"loss {loss:.3f}  {rate:,.0f} target tokens/s  {real:.0%} real"
+        status = f"loss {loss:.3f}  {rate:,.0f} target tokens/s  {real:.0%} real  {pace.waiting:.1%} waiting"
         self._bar.update(self._task, completed=last["step"], status=status)
         if not self._console.is_terminal and (last["step"] % self._log_every == 0 or last["step"] == self._num_steps):
             left = (self._num_steps - last["step"]) * last["tokens"] / rate if rate else 0.0

@@ -11,7 +11,8 @@ from typing import Any
 from runtime.checkpoint import disk_digests, saved_steps
 from verification.killed_run import read_metrics
 
-TIMES = {"seconds", "tokens_per_second"}  # of metrics.jsonl: these depend on the machine's mood
+# Of metrics.jsonl: these depend on the machine's mood, and on what it has in its caches.
+TIMES = {"seconds", "tokens_per_second", "waiting", "programs_compiled", "compile_seconds"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,162 @@
+"""The loop that training is measured against: a plain torch.nn.Transformer with the sizes of a config of this project.
+
+benchmarks/training.py runs it and says what its variants gain; by itself:
+  python benchmarks/pytorch_training.py --config configs/benchmark_128.toml --tokens tokens.npz --steps 60
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+STARTED = time.time()
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from configs.loading import read_config  # noqa: E402
+from configs.schema import Config, ModelConfig  # noqa: E402
+from configs.special_ids import BOS_ID, PAD_ID  # noqa: E402
+
+POOL = 100  # batches' worth of pairs that are sorted by length together
+
+
+class Translator(nn.Module):
+    """Tied embeddings, sinusoidal positions, torch.nn.Transformer: what model/transformer.py is, in PyTorch's parts."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int):
+        super().__init__()
+        d = config.embed_dim
+        self.embedding = nn.Embedding(vocab_size, d)
+        nn.init.normal_(self.embedding.weight, std=d**-0.5)
+        self.transformer = nn.Transformer(
+            d, config.num_heads, config.num_encoder_layers, config.num_decoder_layers, config.mlp_dim,
+            dropout=config.dropout_rate, batch_first=True, norm_first=config.norm == "pre",
+        )  # fmt: skip
+        for module in self.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = config.attention_dropout_rate
+        self.dropout = nn.Dropout(config.dropout_rate)
+        rates = config.position_base ** (-torch.arange(0, d, 2) / d)
+        angles = torch.arange(config.max_length)[:, None] * rates
+        self.positions = torch.stack([angles.sin(), angles.cos()], -1).reshape(-1, d)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids) * math.sqrt(self.embedding.embedding_dim) + self.positions[: ids.shape[1]]
+        return self.dropout(x)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """[B, S] and [B, T] -> what stands before the output projection, [B, T, D]."""
+        # One padding mask throughout, so that PyTorch need not merge masks of two kinds; later targets hide padding.
+        hidden = source == PAD_ID
+        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1]).isinf()
+        return self.transformer(
+            self.embed(source), self.embed(target), tgt_mask=causal, tgt_is_causal=True,
+            src_key_padding_mask=hidden, memory_key_padding_mask=hidden,
+        )  # fmt: skip
+
+
+def batches(tokens: Path, positions: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Pairs of about the same length, as many as fit into `positions` on both sides; endless, in random order."""
+    with np.load(tokens) as arrays:
+        source, target = (np.split(arrays[side], arrays[f"{side}_ends"][:-1]) for side in ("source", "target"))
+    lengths = np.array([(len(s), len(t)) for s, t in zip(source, target, strict=True)])
+    pool = max(1, POOL * positions // int(lengths.mean()))
+    random = np.random.default_rng(seed)
+    while True:
+        order = random.permutation(len(source))
+        for start in range(0, len(order), pool):
+            members = order[start : start + pool]
+            members = members[np.lexsort((lengths[members, 0], lengths[members, 1]))]
+            groups, first = [], 0
+            for last in range(1, len(members) + 1):
+                if last == len(members) or lengths[members[first : last + 1]].max() * (last + 1 - first) > positions:
+                    groups.append(members[first:last])
+                    first = last
+            for chosen in random.permutation(len(groups)):
+                rows = groups[chosen]
+                yield padded([source[i] for i in rows]), padded([target[i] for i in rows])
+
+
+def padded(sentences: list[np.ndarray]) -> np.ndarray:
+    """[B, length of the longest], PAD_ID where there is nothing."""
+    array = np.full((len(sentences), max(map(len, sentences))), PAD_ID, np.int64)
+    for row, ids in zip(array, sentences, strict=True):
+        row[: len(ids)] = ids
+    return array
+
+
+def loss_of(model: Translator, source: torch.Tensor, target: torch.Tensor, smoothing: float) -> torch.Tensor:
+    """Mean label-smoothed cross-entropy over real target tokens; only those are projected to the vocabulary."""
+    start = torch.full_like(target[:, :1], BOS_ID)
+    x = model(source, torch.cat([start, target[:, :-1]], 1))
+    real = target != PAD_ID
+    return F.cross_entropy(x[real] @ model.embedding.weight.T, target[real], label_smoothing=smoothing)
+
+
+def train(config: Config, options: argparse.Namespace) -> dict[str, float]:
+    """Trains so many steps; what was measured, over the intervals after the first."""
+    torch.manual_seed(config.training.seed)
+    model = Translator(config.model, options.vocab_size)
+    step_loss = torch.compile(loss_of, dynamic=True) if options.compile else loss_of
+    o = config.optimizer
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=o.peak_lr, betas=(o.beta1, o.beta2), eps=o.epsilon, fused=not options.unfused
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / o.warmup_steps))
+    seconds = tokens = 0.0
+    real: list[tuple[float, float]] = []
+    feed = batches(options.tokens, config.training.tokens_per_batch, config.training.seed)
+    for number, (source, target) in zip(range(options.steps), feed, strict=False):
+        began = time.perf_counter()
+        loss = step_loss(model, torch.from_numpy(source), torch.from_numpy(target), config.training.label_smoothing)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)
+        optimizer.step()
+        schedule.step()
+        last_loss = loss.item()
+        if not number:
+            first = time.time() - options.started
+        if number >= options.warm_up:
+            seconds += time.perf_counter() - began
+            tokens += np.count_nonzero(target)
+            real.append((np.count_nonzero(source) / source.size, np.count_nonzero(target) / target.size))
+    return {
+        "tokens_per_second": tokens / seconds,
+        "step_seconds": seconds / len(real),
+        "source_real": float(np.mean([share for share, _ in real])),
+        "target_real": float(np.mean([share for _, share in real])),
+        "first_step_seconds": first,
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "loss": last_loss,
+    }
+
+
+def main() -> None:
+    """Prints what was measured as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--tokens", type=Path, required=True, help="ids and ends of sentences: see training.py")
+    parser.add_argument("--vocab-size", type=int, required=True)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--warm-up", type=int, default=10, help="first steps, which do not count")
+    parser.add_argument("--compile", action="store_true", help="torch.compile with dynamic shapes")
+    parser.add_argument("--unfused", action="store_true", help="Adam one operation after the other")
+    parser.add_argument("--started", type=float, default=STARTED, help="when the process was started, seconds")
+    options = parser.parse_args()
+    print(json.dumps(train(read_config(options.config), options)))
+
+
+if __name__ == "__main__":
+    main()
