@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from configs.loading import read_workdir_config  # noqa: E402
-from data.pipeline import MixedPairs  # noqa: E402
+from data.tokens import TokenizedPairs  # noqa: E402
 from model.flops import training_flops  # noqa: E402
 from training.preparation import prepare  # noqa: E402
 
@@ -103,7 +103,7 @@ def theirs(config: Path, tokens: Path, vocab_size: int, options: argparse.Namesp
 def write_tokens(workdir: Path, path: Path) -> int:
     """The tokenized training pairs of a run for the other program; returns the size of the vocabulary."""
     prepared = prepare(read_workdir_config(workdir), workdir)
-    assert not isinstance(prepared.pairs, MixedPairs)
+    assert isinstance(prepared.pairs, TokenizedPairs)
     pairs = [prepared.pairs[i] for i in range(len(prepared.pairs))]
     arrays: dict[str, Any] = {}
     for number, side in enumerate(("source", "target")):

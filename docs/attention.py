@@ -70,10 +70,10 @@ def one_head(
     query: Any, keys: Any, values: Any, mask: jax.Array | None = None, *, scaled: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
     """The network's attention for one sentence and head: [T, H], [S, H], [S, V] -> outputs, weights."""
-    query, keys, values = (jnp.asarray(array, jnp.float32)[None, :, None, :] for array in (query, keys, values))
+    query, keys, values = (jnp.asarray(array, jnp.float32)[None, None] for array in (query, keys, values))
     query = query if scaled else query * np.sqrt(query.shape[-1])  # undoes the scaling
     output, weights = scaled_dot_product_attention(query, keys, values, mask)
-    return np.asarray(output[0, :, 0]), np.asarray(weights[0, 0])
+    return np.asarray(output[0, 0]), np.asarray(weights[0, 0])
 
 
 def worked_numbers() -> dict[str, str]:
@@ -97,7 +97,7 @@ def worked_numbers() -> dict[str, str]:
 
     def weights_of(scores: Any, scaled: bool) -> jax.Array:
         """A head of width 4: the scores come out of the product, and are divided by 2 where they are scaled."""
-        arrays = (jnp.asarray(array)[None, :, None, :] for array in (scores[None], identity, identity))
+        arrays = (jnp.asarray(array)[None, None] for array in (scores[None], identity, identity))
         query, keys, values = arrays
         return scaled_dot_product_attention(query * (1 if scaled else 2), keys, values)[1][0, 0, 0]
 

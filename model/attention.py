@@ -18,7 +18,7 @@ from model.parameters import linear
 
 
 class KeysValues(NamedTuple):
-    """Projected keys and values of one attention layer, [B, S, N, H] each."""
+    """Projected keys and values of one attention layer, [B, N, S, H] each: so laid out, products need no copy."""
 
     keys: jax.Array
     values: jax.Array
@@ -71,21 +71,21 @@ def scaled_dot_product_attention(
     """softmax(Q K^T / sqrt(H)) V (Vaswani et al. 2017, equation 1); the softmax is float32 whatever the inputs are.
 
     Args:
-      query: [B, T, N, H].
-      keys, values: [B, S, N, H].
+      query: [B, N, T, H].
+      keys, values: [B, N, S, H].
       mask: True where a query may look; one that may look nowhere (padding) gets uniform weights that no one reads.
       dropout, dropout_rate: dropout of the weights in training.
 
     Returns:
-      The outputs [B, T, N, H] and the weights [B, N, T, S] before dropout, float32.
+      The outputs [B, N, T, H] and the weights [B, N, T, S] before dropout, float32.
     """
     query = query / math.sqrt(query.shape[-1])
-    scores = jnp.einsum("btnh,bsnh->bnts", query, keys, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("bnth,bnsh->bnts", query, keys, preferred_element_type=jnp.float32)
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
     weights = softmax(scores)
     dropped = dropout(weights, dropout_rate) if dropout else weights
-    return jnp.einsum("bnts,bsnh->btnh", dropped.astype(values.dtype), values), weights
+    return jnp.einsum("bnts,bnsh->bnth", dropped.astype(values.dtype), values), weights
 
 
 class MultiHeadAttention(nnx.Module):
@@ -112,7 +112,7 @@ class MultiHeadAttention(nnx.Module):
         return self.attend(x, self.keys_values(memory), mask, dropout)
 
     def keys_values(self, memory: jax.Array) -> KeysValues:
-        """Projects memory [B, S, D] to keys and values [B, S, N, H]."""
+        """Projects memory [B, S, D] to keys and values [B, N, S, H]."""
         return KeysValues(self._split_heads(self.key(memory)), self._split_heads(self.value(memory)))
 
     def attend(
@@ -122,7 +122,8 @@ class MultiHeadAttention(nnx.Module):
         heads, weights = scaled_dot_product_attention(
             self._split_heads(self.query(x)), *memory, mask, dropout=dropout, dropout_rate=self.dropout_rate
         )
-        return self.output(heads.reshape(x.shape)), weights
+        return self.output(jnp.swapaxes(heads, 1, 2).reshape(x.shape)), weights
 
     def _split_heads(self, x: jax.Array) -> jax.Array:
-        return x.reshape(*x.shape[:-1], self.num_heads, -1)
+        """[B, T, D] -> [B, N, T, H]."""
+        return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, -1), 1, 2)

@@ -112,30 +112,32 @@ class DecoderLayer(nnx.Module):
         return x, weights[0], weights[1]
 
     def step(
-        self, x: jax.Array, index: jax.Array, cache: KeysValues, memory: KeysValues, cross_mask: jax.Array
+        self,
+        x: jax.Array,
+        index: jax.Array,
+        cache: KeysValues,
+        self_mask: jax.Array,
+        memory: KeysValues,
+        cross_mask: jax.Array,
     ) -> tuple[jax.Array, KeysValues]:
         """One position of every beam, x [B, K, D], at position `index`, with what came before in the cache.
 
-        The beams of a sentence are so many queries on the one memory [B, S, N, H], which is therefore never copied per
-        beam; the cache [B, K, T, N, H] is their own. Returns the new x and the cache with this position in it.
+        The beams of a sentence are so many queries on the one memory [B, N, S, H] and on the one cache
+        [B, N, T * K, H], of which the mask [B, 1, K, T * K] shows each beam its own history: neither is ever copied or
+        put into another order. Returns the new x and the cache with this position in it.
         """
-        b, k, d = x.shape
-        length = cache.keys.shape[2]
         updated = cache
 
         def masked_self_attention(y: jax.Array) -> jax.Array:
             nonlocal updated
-            y = y.reshape(b * k, 1, d)
             new = self.self_attention.keys_values(y)
             updated = KeysValues(
                 *(
-                    jax.lax.dynamic_update_slice_in_dim(old, now.reshape(b, k, 1, *now.shape[2:]), index, axis=2)
+                    jax.lax.dynamic_update_slice_in_dim(old, now, index * x.shape[1], axis=2)
                     for old, now in zip(cache, new, strict=True)
                 )
             )
-            merged = KeysValues(*(leaf.reshape(b * k, length, *leaf.shape[3:]) for leaf in updated))
-            visible = (jnp.arange(length) <= index)[None, None, None]
-            return self.self_attention.attend(y, merged, visible)[0].reshape(b, k, d)
+            return self.self_attention.attend(y, updated, self_mask)[0]
 
         x = self.around_self(x, masked_self_attention)
         x = self.around_cross(x, lambda y: self.cross_attention.attend(y, memory, cross_mask)[0])

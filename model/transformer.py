@@ -142,7 +142,7 @@ class Transformer(nnx.Module):
     def start_decoding(
         self, source: jax.Array, num_beams: int, length: int, segments: jax.Array | None = None
     ) -> tuple[Memory, list[KeysValues]]:
-        """Encodes source [B, S], one sentence a row; empty caches [B, K, length, N, H] for each decoder layer.
+        """Encodes source [B, S], one sentence a row; empty caches [B, N, length * K, H] for each decoder layer.
 
         Where `segments` [B, S] is 0 no layer may look, as at padding; by default that is at padding only.
         """
@@ -152,18 +152,24 @@ class Transformer(nnx.Module):
             [layer.cross_attention.keys_values(encoded) for layer in self.decoder], (segments > 0)[:, None, None]
         )
         heads = self.config.num_heads
-        shape = (source.shape[0], num_beams, length, heads, self.config.embed_dim // heads)
+        shape = (source.shape[0], heads, length * num_beams, self.config.embed_dim // heads)
         empty = jnp.zeros(shape, self.dtype)
         return memory, [KeysValues(empty, empty) for _ in self.decoder]
 
     def decode_step(
-        self, tokens: jax.Array, index: jax.Array, memory: Memory, caches: list[KeysValues]
+        self, tokens: jax.Array, index: jax.Array, lineage: jax.Array, memory: Memory, caches: list[KeysValues]
     ) -> tuple[jax.Array, list[KeysValues]]:
-        """tokens [B, K] at position `index` of their sentences -> logits [B, K, V] for the next ones, new caches."""
+        """tokens [B, K] at position `index` of their sentences -> logits [B, K, V] for the next ones, new caches.
+
+        lineage [B, K, length]: in which row, of 0 to K - 1, the token stood that each beam has at each position so far.
+        """
+        beams, length = tokens.shape[1], lineage.shape[2]
+        own = lineage[..., None] == jnp.arange(beams)  # [B, K, length, K]
+        self_mask = (own & (jnp.arange(length) <= index)[:, None]).reshape(len(tokens), 1, beams, length * beams)
         x = self._embed(self.target_embedding, tokens, jnp.full_like(tokens, index), None)
         updated = []
         for layer, cache, keys_values in zip(self.decoder, caches, memory.keys_values, strict=True):
-            x, cache = layer.step(x, index, cache, keys_values, memory.mask)
+            x, cache = layer.step(x, index, cache, self_mask, keys_values, memory.mask)
             updated.append(cache)
         return self._logits(self.decoder_norm(x) if self.decoder_norm else x), updated
 

@@ -10,7 +10,14 @@ import pytest
 from flax import nnx
 
 from configs.schema import ModelConfig
-from model.attention import KeysValues, MultiHeadAttention, causal_mask, scaled_dot_product_attention, segment_mask
+from model.attention import (
+    KeysValues,
+    MultiHeadAttention,
+    causal_mask,
+    scaled_dot_product_attention,
+    segment_mask,
+    softmax,
+)
 from model.layers import AddAndNorm, sinusoidal_positions
 
 EXAMPLES = json.loads((Path(__file__).parent / "worked_examples.json").read_text())
@@ -19,9 +26,9 @@ HAND = {"atol": 1.1e-4}  # the examples are rounded to four places
 
 def one_head(query, keys, values, mask=None):
     """The product's attention for a single sentence and head: [T, H], [S, H], [S, H] -> outputs, weights."""
-    arrays = (jnp.asarray(x, jnp.float32)[None, :, None, :] for x in (query, keys, values))
+    arrays = (jnp.asarray(x, jnp.float32)[None, None] for x in (query, keys, values))
     output, weights = scaled_dot_product_attention(*arrays, mask)
-    return output[0, :, 0], weights[0, 0]
+    return output[0, 0], weights[0, 0]
 
 
 def test_self_attention_by_hand():
@@ -121,7 +128,7 @@ def test_shapes_of_the_paper():
     x = jnp.ones((1, 6, 512))
     keys, values = attention.keys_values(x)
     output, weights = attention(x, x)
-    assert keys.shape == values.shape == (1, 6, 8, 64)
+    assert keys.shape == values.shape == (1, 8, 6, 64)
     assert weights.shape == (1, 8, 6, 6)
     assert output.shape == (1, 6, 512)
     bound = np.sqrt(6 / (512 + 512))  # glorot-uniform
@@ -132,9 +139,9 @@ def test_shapes_of_the_paper():
 
 @pytest.fixture
 def random_heads():
-    """Random queries [2, 7, 3, 5], keys and values [2, 11, 3, 5] and a mask that leaves each query some key."""
+    """Random queries [2, 3, 7, 5], keys and values [2, 3, 11, 5] and a mask that leaves each query some key."""
     rng = np.random.default_rng(0)
-    query, keys, values = (rng.normal(size=(2, n, 3, 5)).astype(np.float32) for n in (7, 11, 11))
+    query, keys, values = (rng.normal(size=(2, 3, n, 5)).astype(np.float32) for n in (7, 11, 11))
     mask = rng.random((2, 1, 7, 11)) < 0.6
     mask[..., 0] = True
     return query, keys, values, mask
@@ -144,17 +151,28 @@ def test_attention_equals_slow_numpy(random_heads):
     query, keys, values, mask = random_heads
     output, weights = scaled_dot_product_attention(*random_heads)
     for b, t, n in np.ndindex(2, 7, 3):
-        scores = [query[b, t, n] @ keys[b, s, n] / np.sqrt(5) if mask[b, 0, t, s] else -np.inf for s in range(11)]
+        scores = [query[b, n, t] @ keys[b, n, s] / np.sqrt(5) if mask[b, 0, t, s] else -np.inf for s in range(11)]
         expected = np.exp(scores) / np.sum(np.exp(scores))
         np.testing.assert_allclose(weights[b, n, t], expected, atol=1e-6)
-        mixed = sum(expected[s] * values[b, s, n] for s in range(11))
-        np.testing.assert_allclose(output[b, t, n], mixed, atol=1e-6)
+        mixed = sum(expected[s] * values[b, n, s] for s in range(11))
+        np.testing.assert_allclose(output[b, n, t], mixed, atol=1e-6)
 
 
 def test_attention_equals_jax(random_heads):
     query, keys, values, mask = random_heads
     output, _ = scaled_dot_product_attention(*random_heads)
-    np.testing.assert_allclose(output, jax.nn.dot_product_attention(query, keys, values, mask=mask), atol=1e-6)
+    expected = jax.nn.dot_product_attention(*(jnp.swapaxes(x, 1, 2) for x in (query, keys, values)), mask=mask)
+    np.testing.assert_allclose(jnp.swapaxes(output, 1, 2), expected, atol=1e-6)
+
+
+def test_softmax_and_its_gradient_equal_jax(random_heads):
+    scores, weights = random_heads[0], jnp.asarray(random_heads[0][::-1])
+    for found, expected in zip(
+        (*jax.vjp(softmax, scores)[1](weights), softmax(scores)),
+        (*jax.vjp(jax.nn.softmax, scores)[1](weights), jax.nn.softmax(scores)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_keys_and_values_projected_beforehand_give_the_same():

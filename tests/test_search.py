@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from translation.search import IMPOSSIBLE, Constraints, beam_search, greedy_search, length_penalty, sample
+from translation.search import IMPOSSIBLE, Constraints, beam_search, greedy_search, length_penalty, sample, top_k
 
 END, START, LENGTH = 1, 2, 4
 WORDS = [2, 3, 4]  # the tokens that do not end a sentence; 0 is padding and impossible
@@ -36,7 +36,7 @@ def tables():
 
 
 def step_of(tables):
-    def step(tokens, index, state):
+    def step(tokens, index, lineage, state):
         return jax.vmap(lambda table, last: table[index][last])(tables, tokens), state
 
     return step
@@ -70,7 +70,7 @@ def test_one_beam_is_greedy_search(tables):
     greedy = greedy_search(step_of(tables), (), alpha=0.6, constraints=FREE, **SIZES)
     beam = beam_search(step_of(tables), (), beams=1, alpha=0.6, constraints=FREE, **SIZES)
     np.testing.assert_array_equal(greedy.tokens, beam.tokens)
-    np.testing.assert_allclose(greedy.scores, beam.scores, rtol=1e-6)
+    np.testing.assert_allclose(greedy.scores, beam.scores, rtol=1e-6, atol=1e-6)
     for sentence in range(3):  # by a loop over argmax
         last, tokens = START, []
         while last != END:
@@ -111,23 +111,21 @@ def test_each_sentence_has_its_own_limit(tables, beams):
     assert beams > 1 or (greedy.tokens == found.tokens).all()
 
 
-def test_state_follows_its_beam(tables):
-    """A state that notes the tokens it was given must tell each hypothesis's own history."""
-
-    def step(tokens, index, history):
-        logits, _ = step_of(tables)(tokens, index, ())
-        return logits, history.at[:, :, index].set(tokens)
-
+def test_the_lineage_tells_each_beams_history(tables):
+    """Of a state that notes which token stood in which row, the lineage must tell each hypothesis's own tokens."""
     seen = []
 
-    def noting(tokens, index, history):
-        logits, history = step(tokens, index, history)
+    def step(tokens, index, lineage, given):
+        logits, _ = step_of(tables)(tokens, index, lineage, ())
+        given = given.at[:, :, index].set(tokens)
+        history = jnp.take_along_axis(given, lineage, axis=1)
         jax.debug.callback(lambda i, t, h: seen.append((int(i), np.array(t), np.array(h))), index, tokens, history)
-        return logits, history
+        return logits, given
 
-    beam_search(noting, jnp.zeros((3, 4, LENGTH), jnp.int32), beams=4, alpha=0.6, constraints=FREE, **SIZES)
+    beam_search(step, jnp.zeros((3, 4, LENGTH), jnp.int32), beams=4, alpha=0.6, constraints=FREE, **SIZES)
     jax.effects_barrier()
     previous = {}
+    crossed = False
     for index, tokens, history in sorted(seen, key=lambda item: item[0]):
         assert (history[:, :, index] == tokens).all()
         for sentence in range(3):
@@ -136,7 +134,19 @@ def test_state_follows_its_beam(tables):
                 assert past[0] == START
                 if index:
                     assert past[:-1] in previous[sentence]
-        previous = {s: {tuple(history[s, k, : index + 1]) for k in range(4)} for s in range(3)}
+                    crossed |= past[:-1] != previous[sentence][beam]
+        previous = {s: [tuple(history[s, k, : index + 1]) for k in range(4)] for s in range(3)}
+    assert crossed  # hypotheses did change their rows
+
+
+@pytest.mark.parametrize(("size", "count"), [(5, 1), (40, 3), (5000, 10), (5003, 10), (4999, 1), (32000, 8)])
+def test_top_k_equals_jax(size, count):
+    """With ties as well: of equal values the first counts."""
+    x = np.random.default_rng(0).integers(-9 if size == 5003 else -(10**6), 9, (3, 2, size)).astype(np.float32)
+    x[0, 0] = -np.inf
+    x[0, 1, 3:] = -np.inf
+    for found, expected in zip(top_k(jnp.asarray(x), count), jax.lax.top_k(x, count), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_length_penalty_by_hand():

@@ -83,15 +83,21 @@ def test_packed_equals_unpacked(options):
 
 @pytest.mark.parametrize("options", VARIANTS)
 def test_cached_decoding_equals_the_whole_pass(options):
+    """Two targets a sentence, which change places from position to position."""
     model = small_model(**options)
-    logits, _ = model(SOURCE, TARGET)
+    targets = jnp.stack([TARGET, jnp.where(TARGET > 4, TARGET - 1, TARGET)], axis=1)
+    expected = [model(SOURCE, targets[:, beam])[0] for beam in range(2)]
+    assert not np.allclose(expected[0][:, 2:], expected[1][:, 2:], atol=1e-3)
     memory, caches = model.start_decoding(SOURCE, num_beams=2, length=5)
+    rows = jnp.array([[0, 1], [1, 0], [1, 0], [0, 1], [1, 0]])  # where each of the two stands at a position
+    lineages = jnp.broadcast_to(rows.T, (2, 2, 5))
     for index in range(5):
-        tokens = jnp.stack([TARGET[:, index], TARGET[:, index]], axis=1)
-        step, caches = model.decode_step(tokens, jnp.int32(index), memory, caches)
-        real = np.array(TARGET[:, index] != 0)
-        for beam in range(2):
-            np.testing.assert_allclose(step[real, beam], logits[real, index], atol=2e-6)
+        who = np.argsort(rows[index])  # stands in each row
+        tokens, lineage = targets[:, who, index], lineages[:, who].at[:, :, index + 1 :].set(7)
+        step, caches = model.decode_step(tokens, jnp.int32(index), lineage, memory, caches)
+        for row, target in enumerate(who):
+            real = np.array(targets[:, target, index] != 0)
+            np.testing.assert_allclose(step[real, row], expected[target][real, index], atol=2e-6)
 
 
 def test_the_base_of_the_positions_is_the_configs():

@@ -98,9 +98,9 @@ def _search(
     started = [model.start_decoding(request.source, width, length, request.visible) for model in models]
     memories, caches = [memory for memory, _ in started], [cache for _, cache in started]
 
-    def step(tokens: jax.Array, index: jax.Array, caches: Any) -> tuple[jax.Array, Any]:
+    def step(tokens: jax.Array, index: jax.Array, lineage: jax.Array, caches: Any) -> tuple[jax.Array, Any]:
         stepped = [
-            model.decode_step(tokens, index, memory, cache)
+            model.decode_step(tokens, index, lineage, memory, cache)
             for model, memory, cache in zip(models, memories, caches, strict=True)
         ]
         logits = _mean_probability([logits for logits, _ in stepped])

@@ -1,19 +1,22 @@
 """Greedy search, beam search and sampling over any function that gives the next tokens' logits; knows no model.
 
 B sentences, K beams or samples, V vocabulary, L room for the longest hypothesis in tokens, the end token included.
-`step(tokens, index, state)` is given the tokens [B, K] that stand before position `index` and returns logits [B, K, V]
-for that position and its new state, a pytree of arrays that start with [B, K].
+`step(tokens, index, lineage, state)` is given the tokens [B, K] that stand before position `index` and returns logits
+[B, K, V] for that position and its new state. Hypotheses change their row k from position to position, but a state is
+never put into another order, which would mean to copy all of it: lineage [B, K, L] says in which row each hypothesis
+stood at each position so far.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-Step = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
+Step = Callable[[jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
 IMPOSSIBLE = -1e30  # a log-probability that survives additions, where minus infinity would make NaN
 
 
@@ -127,7 +130,7 @@ def _one_token_after_the_other(
     """Hypotheses that never part: choose(log-probabilities [B, K, V], position) says the next token of each [B, K]."""
 
     def body(carry: _Rows) -> _Rows:
-        logits, state = step(carry.last, carry.position, carry.state)
+        logits, state = step(carry.last, carry.position, lineage, carry.state)
         log_probabilities = _allowed(jax.nn.log_softmax(logits), carry.position, constraints, end)
         token = jnp.where(carry.done, 0, choose(log_probabilities, carry.position))
         gained = jnp.take_along_axis(log_probabilities, token[..., None], axis=-1)[..., 0]
@@ -141,6 +144,7 @@ def _one_token_after_the_other(
         )
 
     batch = len(constraints.limits)
+    lineage = jnp.broadcast_to(jnp.arange(rows)[None, :, None], (batch, rows, length))
     first = _Rows(
         position=jnp.int32(0),
         last=jnp.full((batch, rows), start, jnp.int32),
@@ -171,11 +175,15 @@ def beam_search(
     the first K that do not end it live on. At its limit every hypothesis must end. So one beam is greedy search, and
     as many beams as there are hypotheses is exhaustive search.
     """
+    batch = len(constraints.limits)
 
     def body(beam: _Beam) -> _Beam:
-        logits, state = step(beam.last, beam.position, beam.state)
-        log_probabilities = _allowed(jax.nn.log_softmax(logits), beam.position, constraints, end)
-        scores, origins, tokens = _best_continuations(beam.scores, log_probabilities, 2 * beams)
+        here = jnp.broadcast_to(jnp.arange(beams)[None, :, None], (batch, beams, 1))
+        lineage = jax.lax.dynamic_update_slice_in_dim(beam.lineage, here, beam.position, axis=2)
+        logits, state = step(beam.last, beam.position, lineage, beam.state)
+        normalizers = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+        allowed = _allowed(logits, beam.position, constraints, end)
+        scores, origins, tokens = _best_continuations(beam.scores, allowed, normalizers, 2 * beams)
         ends = tokens == end
         sequences = _extend(beam.tokens, origins, tokens, beam.position)
         ended = jnp.where(
@@ -190,10 +198,10 @@ def beam_search(
             tokens=_pick(sequences, chosen),
             scores=jnp.maximum(alive_scores, IMPOSSIBLE),
             finished=finished,
-            state=jax.tree.map(lambda leaf: _pick(leaf, origins), state),
+            lineage=_pick(lineage, origins),
+            state=state,
         )
 
-    batch = len(constraints.limits)
     found = jax.lax.while_loop(
         lambda beam: ~jnp.all(_is_done(beam) | (beam.position >= constraints.limits)),
         body,
@@ -205,6 +213,7 @@ def beam_search(
             finished=Hypotheses(
                 jnp.zeros((batch, beams, length), jnp.int32), jnp.full((batch, beams), IMPOSSIBLE, jnp.float32)
             ),
+            lineage=jnp.zeros((batch, beams, length), jnp.int32),
             state=state,
         ),
     )
@@ -217,6 +226,7 @@ class _Beam(NamedTuple):
     tokens: jax.Array  # [B, K, L]
     scores: jax.Array  # [B, K], log-probabilities
     finished: Hypotheses
+    lineage: jax.Array  # [B, K, L]
     state: Any
 
 
@@ -225,32 +235,53 @@ def _is_done(beam: _Beam) -> jax.Array:
     return jnp.all(beam.finished.scores > IMPOSSIBLE / 2, axis=1)
 
 
-def _allowed(log_probabilities: jax.Array, index: jax.Array, constraints: Constraints, end: int) -> jax.Array:
+def _allowed(scores: jax.Array, index: jax.Array, constraints: Constraints, end: int) -> jax.Array:
     """[B, K, V]: IMPOSSIBLE for the tokens that may not stand at this position; the others keep their own."""
     limits, minimums, prefixes = constraints
-    token = jnp.arange(log_probabilities.shape[-1])
+    token = jnp.arange(scores.shape[-1])
     must_end, must_go_on = (index == limits - 1)[:, None], (index < minimums - 1)[:, None]
     allowed = jnp.where(must_end, token == end, ~must_go_on | (token != end))
     if prefixes.shape[1]:
         forced = jnp.where(index < prefixes.shape[1], prefixes[:, jnp.minimum(index, prefixes.shape[1] - 1)], 0)
         allowed = jnp.where((forced > 0)[:, None], token == forced[:, None], allowed)
-    return jnp.where(allowed[:, None], log_probabilities, IMPOSSIBLE)
+    return jnp.where(allowed[:, None], scores, IMPOSSIBLE)
 
 
-def _best_continuations(scores: jax.Array, log_probabilities: jax.Array, count: int) -> tuple[jax.Array, ...]:
+def _best_continuations(
+    scores: jax.Array, logits: jax.Array, normalizers: jax.Array, count: int
+) -> tuple[jax.Array, ...]:
     """The best continuations of each sentence: log-probabilities, beams they come from, tokens, [B, count] each.
 
-    The best of each beam first, then the best of those: far fewer to sort than all K V at once.
+    The best of each beam first, then the best of those: far fewer to sort than all K V at once, and only their logits
+    [B, K, V] become log-probabilities, by the logarithms of the sums [B, K, 1] that normalise them.
     """
-    vocabulary = log_probabilities.shape[-1]
-    per_beam, tokens = jax.lax.top_k(log_probabilities, min(count, vocabulary))
-    totals = (scores[:, :, None] + per_beam).reshape(scores.shape[0], -1)
+    vocabulary = logits.shape[-1]
+    per_beam, tokens = top_k(logits, min(count, vocabulary))
+    totals = (scores[:, :, None] + per_beam - normalizers).reshape(scores.shape[0], -1)
     missing = max(0, count - totals.shape[1])  # a vocabulary of fewer than two tokens a beam
     totals = jnp.pad(totals, ((0, 0), (0, missing)), constant_values=2 * IMPOSSIBLE)
     tokens = jnp.pad(tokens.reshape(tokens.shape[0], -1), ((0, 0), (0, missing)))
     best, where = jax.lax.top_k(totals, count)
     origins = jnp.minimum(where // per_beam.shape[-1], scores.shape[1] - 1)
     return best, origins, jnp.take_along_axis(tokens, where, axis=1)
+
+
+def top_k(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """As jax.lax.top_k, the greatest values along the last axis, [..., V] -> [..., count], and their indices.
+
+    They are all in those `count` blocks of the axis whose own greatest values are the greatest: only the maxima of the
+    blocks, and then those blocks, are sorted.
+    """
+    size = x.shape[-1]
+    ideal = math.sqrt(size / count)  # both sorts are then of about as many values
+    block = min((n for n in range(1, size + 1) if size % n == 0), key=lambda n: abs(math.log(n / ideal)))
+    if ideal < 4 or not 0.5 < block / ideal < 2.0:
+        return jax.lax.top_k(x, count)
+    blocks = x.reshape(*x.shape[:-1], -1, block)
+    chosen = jnp.sort(jax.lax.top_k(jnp.max(blocks, axis=-1), count)[1], axis=-1)  # of equal values the first counts
+    candidates = jnp.take_along_axis(blocks, chosen[..., None], axis=-2)
+    values, where = jax.lax.top_k(candidates.reshape(*x.shape[:-1], -1), count)
+    return values, jnp.take_along_axis(chosen, where // block, axis=-1) * block + where % block
 
 
 def _extend(sequences: jax.Array, origins: jax.Array, tokens: jax.Array, index: jax.Array) -> jax.Array:
