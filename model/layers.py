@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from configs.schema import ModelConfig
-from model.attention import KeysValues, MultiHeadAttention
+from model.attention import Cache, MultiHeadAttention
 from model.dropout import Dropout
 from model.layer_norm import LayerNorm
 from model.parameters import linear
@@ -115,32 +115,26 @@ class DecoderLayer(nnx.Module):
         self,
         x: jax.Array,
         index: jax.Array,
-        cache: KeysValues,
+        cache: Cache,
         self_mask: jax.Array,
-        memory: KeysValues,
+        memory: Cache,
         cross_mask: jax.Array,
-    ) -> tuple[jax.Array, KeysValues]:
+    ) -> tuple[jax.Array, Cache]:
         """One position of every beam, x [B, K, D], at position `index`, with what came before in the cache.
 
-        The beams of a sentence are so many queries on the one memory [B, N, S, H] and on the one cache
-        [B, N, T * K, H], of which the mask [B, 1, K, T * K] shows each beam its own history: neither is ever copied or
-        put into another order. Returns the new x and the cache with this position in it.
+        The beams of a sentence are so many queries on the one memory, of S positions, and on the one cache, of T * K,
+        of which the mask [B, 1, K, T * K] shows each beam its own history: neither is ever copied or put into another
+        order. Returns the new x and the cache with this position in it.
         """
         updated = cache
 
         def masked_self_attention(y: jax.Array) -> jax.Array:
             nonlocal updated
-            new = self.self_attention.keys_values(y)
-            updated = KeysValues(
-                *(
-                    jax.lax.dynamic_update_slice_in_dim(old, now, index * x.shape[1], axis=2)
-                    for old, now in zip(cache, new, strict=True)
-                )
-            )
-            return self.self_attention.attend(y, updated, self_mask)[0]
+            updated = cache.updated(self.self_attention.keys_values(y), index * x.shape[1])
+            return self.self_attention.attend(y, updated.keys_values(), self_mask)[0]
 
         x = self.around_self(x, masked_self_attention)
-        x = self.around_cross(x, lambda y: self.cross_attention.attend(y, memory, cross_mask)[0])
+        x = self.around_cross(x, lambda y: self.cross_attention.attend(y, memory.keys_values(), cross_mask)[0])
         return self.around_forward(x, self.feed_forward), updated
 
 

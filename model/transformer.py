@@ -14,7 +14,7 @@ from flax import nnx
 
 from configs.schema import ModelConfig
 from configs.special_ids import PAD_ID
-from model.attention import KeysValues, causal_mask, segment_mask
+from model.attention import Cache, KeysValues, causal_mask, segment_mask
 from model.dropout import Dropout
 from model.layer_norm import LayerNorm
 from model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
@@ -32,7 +32,7 @@ class AttentionWeights(NamedTuple):
 class Memory(NamedTuple):
     """What decoding needs of the source, computed once: each decoder layer's keys and values, and who may look."""
 
-    keys_values: list[KeysValues]
+    caches: list[Cache]
     mask: jax.Array
 
 
@@ -141,24 +141,24 @@ class Transformer(nnx.Module):
 
     def start_decoding(
         self, source: jax.Array, num_beams: int, length: int, segments: jax.Array | None = None
-    ) -> tuple[Memory, list[KeysValues]]:
-        """Encodes source [B, S], one sentence a row; empty caches [B, N, length * K, H] for each decoder layer.
+    ) -> tuple[Memory, list[Cache]]:
+        """Encodes source [B, S], one sentence a row; empty caches of length * K positions for each decoder layer.
 
         Where `segments` [B, S] is 0 no layer may look, as at padding; by default that is at padding only.
         """
         segments = _segments(source, segments)
         encoded, _ = self.encode(source, segments)
         memory = Memory(
-            [layer.cross_attention.keys_values(encoded) for layer in self.decoder], (segments > 0)[:, None, None]
+            [Cache.holding(layer.cross_attention.keys_values(encoded)) for layer in self.decoder],
+            (segments > 0)[:, None, None],
         )
         heads = self.config.num_heads
-        shape = (source.shape[0], heads, length * num_beams, self.config.embed_dim // heads)
-        empty = jnp.zeros(shape, self.dtype)
-        return memory, [KeysValues(empty, empty) for _ in self.decoder]
+        empty = jnp.zeros((len(source), heads, length * num_beams, self.config.embed_dim // heads), self.dtype)
+        return memory, [Cache.holding(KeysValues(empty, empty)) for _ in self.decoder]
 
     def decode_step(
-        self, tokens: jax.Array, index: jax.Array, lineage: jax.Array, memory: Memory, caches: list[KeysValues]
-    ) -> tuple[jax.Array, list[KeysValues]]:
+        self, tokens: jax.Array, index: jax.Array, lineage: jax.Array, memory: Memory, caches: list[Cache]
+    ) -> tuple[jax.Array, list[Cache]]:
         """tokens [B, K] at position `index` of their sentences -> logits [B, K, V] for the next ones, new caches.
 
         lineage [B, K, length]: in which row, of 0 to K - 1, the token stood that each beam has at each position so far.
@@ -168,8 +168,8 @@ class Transformer(nnx.Module):
         self_mask = (own & (jnp.arange(length) <= index)[:, None]).reshape(len(tokens), 1, beams, length * beams)
         x = self._embed(self.target_embedding, tokens, jnp.full_like(tokens, index), None)
         updated = []
-        for layer, cache, keys_values in zip(self.decoder, caches, memory.keys_values, strict=True):
-            x, cache = layer.step(x, index, cache, self_mask, keys_values, memory.mask)
+        for layer, cache, of_source in zip(self.decoder, caches, memory.caches, strict=True):
+            x, cache = layer.step(x, index, cache, self_mask, of_source, memory.mask)
             updated.append(cache)
         return self._logits(self.decoder_norm(x) if self.decoder_norm else x), updated
 

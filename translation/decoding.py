@@ -5,8 +5,10 @@ B sentences, S padded source length, K beams or samples, V vocabulary.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -66,18 +68,25 @@ def search(
     """
     padded = default_limit(request.source.shape[1]) + request.prefixes.shape[1]
     room = options.max_decoding_length or min(max(padded, options.min_decoding_length), longest)
-    found = _search(
-        [network.params for network in networks],
-        request,
-        (options.seed, options.temperature) if options.temperature else None,
-        graphdefs=tuple(network.graphdef for network in networks),
-        width=samples if options.temperature else options.beam_size,
-        length=room,
-        alpha=options.length_penalty,
-        top_k=options.top_k,
-        top_p=options.top_p,
-    )
-    return fetch(found)
+    static: dict[str, Any] = {
+        "graphdefs": tuple(network.graphdef for network in networks),
+        "width": samples if options.temperature else options.beam_size,
+        "length": room,
+        "alpha": options.length_penalty,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+    }
+    params = [network.params for network in networks]
+    drawing = (options.seed, options.temperature) if options.temperature else None
+    program = (*static.values(), drawing is None, *(array.shape for array in request))
+    with contextlib.nullcontext() if program in _compiled else _compiling:
+        found = fetch(_search(params, request, drawing, **static))
+    _compiled.add(program)
+    return found
+
+
+_compiled: set[Any] = set()  # of _search's programs, of which two threads would otherwise compile the same at once
+_compiling = threading.Lock()
 
 
 @functools.partial(jax.jit, static_argnames=("graphdefs", "width", "length", "alpha", "top_k", "top_p"))
@@ -96,16 +105,15 @@ def _search(
     """drawing: seed and temperature, or None for a search."""
     models = [nnx.merge(graphdef, own) for graphdef, own in zip(graphdefs, params, strict=True)]
     started = [model.start_decoding(request.source, width, length, request.visible) for model in models]
-    memories, caches = [memory for memory, _ in started], [cache for _, cache in started]
 
-    def step(tokens: jax.Array, index: jax.Array, lineage: jax.Array, caches: Any) -> tuple[jax.Array, Any]:
+    def step(tokens: jax.Array, index: jax.Array, lineage: jax.Array, states: Any) -> tuple[jax.Array, Any]:
         stepped = [
-            model.decode_step(tokens, index, lineage, memory, cache)
-            for model, memory, cache in zip(models, memories, caches, strict=True)
+            model.decode_step(tokens, index, lineage, *state) for model, state in zip(models, states, strict=True)
         ]
         logits = _mean_probability([logits for logits, _ in stepped])
         never = jnp.isin(jnp.arange(logits.shape[-1]), jnp.array([PAD_ID, BOS_ID, UNK_ID]))
-        return jnp.where(never, -jnp.inf, logits), [cache for _, cache in stepped]
+        memories = [memory for memory, _ in states]
+        return jnp.where(never, -jnp.inf, logits), list(zip(memories, (cache for _, cache in stepped), strict=True))
 
     constraints = Constraints(*map(jnp.asarray, (request.limits, request.minimums, request.prefixes)))
     sizes: dict[str, Any] = {"length": length, "start": BOS_ID, "end": EOS_ID, "alpha": alpha}
@@ -113,10 +121,10 @@ def _search(
         seed, temperature = drawing
         keys = _keys(seed, request.numbers, width)
         top: dict[str, Any] = {"top_k": top_k, "top_p": top_p}
-        return sample(step, caches, keys=keys, temperature=temperature, constraints=constraints, **top, **sizes)
+        return sample(step, started, keys=keys, temperature=temperature, constraints=constraints, **top, **sizes)
     if width == 1:
-        return greedy_search(step, caches, constraints=constraints, **sizes)
-    return beam_search(step, caches, constraints=constraints, beams=width, **sizes)
+        return greedy_search(step, started, constraints=constraints, **sizes)
+    return beam_search(step, started, constraints=constraints, beams=width, **sizes)
 
 
 def _mean_probability(logits: Sequence[jax.Array]) -> jax.Array:

@@ -2,21 +2,22 @@
 
 B sentences, K beams or samples, V vocabulary, L room for the longest hypothesis in tokens, the end token included.
 `step(tokens, index, lineage, state)` is given the tokens [B, K] that stand before position `index` and returns logits
-[B, K, V] for that position and its new state. Hypotheses change their row k from position to position, but a state is
-never put into another order, which would mean to copy all of it: lineage [B, K, L] says in which row each hypothesis
-stood at each position so far.
+[B, K, V] for that position and its new state, a pytree of arrays [B, ...]. Hypotheses change their row k from position
+to position, but a state is never put into another order, which would mean to copy all of it: lineage [B, K, L] says in
+which row each hypothesis stood at each position so far.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 Step = Callable[[jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
+Carry = TypeVar("Carry")
 IMPOSSIBLE = -1e30  # a log-probability that survives additions, where minus infinity would make NaN
 
 
@@ -53,11 +54,11 @@ def greedy_search(
 ) -> Hypotheses:
     """The likeliest token at each position, until every sentence has ended; tokens [B, 1, L], scores [B, 1]."""
 
-    def likeliest(log_probabilities: jax.Array, _: jax.Array) -> jax.Array:
+    def likeliest(log_probabilities: jax.Array, _: jax.Array, __: None) -> jax.Array:
         return jnp.argmax(log_probabilities, axis=-1)
 
     return _one_token_after_the_other(
-        step, state, likeliest, rows=1, constraints=constraints, length=length, start=start, end=end, alpha=alpha
+        step, state, likeliest, None, rows=1, constraints=constraints, length=length, start=start, end=end, alpha=alpha
     )
 
 
@@ -85,7 +86,7 @@ def sample(
     Returns: hypotheses with their scores under the network itself, whatever the temperature.
     """
 
-    def draw(log_probabilities: jax.Array, index: jax.Array) -> jax.Array:
+    def draw(log_probabilities: jax.Array, index: jax.Array, keys: jax.Array) -> jax.Array:
         def noise(key: jax.Array) -> jax.Array:
             return jax.random.gumbel(jax.random.fold_in(key, index), log_probabilities.shape[-1:])
 
@@ -94,7 +95,7 @@ def sample(
 
     rows = keys.shape[1]
     found = _one_token_after_the_other(
-        step, state, draw, rows=rows, constraints=constraints, length=length, start=start, end=end, alpha=alpha
+        step, state, draw, keys, rows=rows, constraints=constraints, length=length, start=start, end=end, alpha=alpha
     )
     scores, order = jax.lax.top_k(found.scores, rows)
     return Hypotheses(_pick(found.tokens, order), scores)
@@ -118,7 +119,8 @@ def _only_top(logits: jax.Array, top_k: int | None, top_p: float | None) -> jax.
 def _one_token_after_the_other(
     step: Step,
     state: Any,
-    choose: Callable[[jax.Array, jax.Array], jax.Array],
+    choose: Callable[[jax.Array, jax.Array, Any], jax.Array],
+    given: Any,
     *,
     rows: int,
     constraints: Constraints,
@@ -127,12 +129,14 @@ def _one_token_after_the_other(
     end: int,
     alpha: float,
 ) -> Hypotheses:
-    """Hypotheses that never part: choose(log-probabilities [B, K, V], position) says the next token of each [B, K]."""
+    """Hypotheses that never part: choose(log-probabilities [B, K, V], position, given) says the next token of each
+    [B, K]; what it is given are arrays [B, ...]."""
 
     def body(carry: _Rows) -> _Rows:
+        lineage = jnp.broadcast_to(jnp.arange(rows)[None, :, None], carry.tokens.shape)
         logits, state = step(carry.last, carry.position, lineage, carry.state)
-        log_probabilities = _allowed(jax.nn.log_softmax(logits), carry.position, constraints, end)
-        token = jnp.where(carry.done, 0, choose(log_probabilities, carry.position))
+        log_probabilities = _allowed(jax.nn.log_softmax(logits), carry.position, carry.constraints, end)
+        token = jnp.where(carry.done, 0, choose(log_probabilities, carry.position, carry.given))
         gained = jnp.take_along_axis(log_probabilities, token[..., None], axis=-1)[..., 0]
         return _Rows(
             position=carry.position + 1,
@@ -140,20 +144,23 @@ def _one_token_after_the_other(
             tokens=jax.lax.dynamic_update_slice_in_dim(carry.tokens, token[..., None], carry.position, axis=2),
             score=carry.score + jnp.where(carry.done, 0.0, gained),
             done=carry.done | (token == end),
+            constraints=carry.constraints,
+            given=carry.given,
             state=state,
         )
 
     batch = len(constraints.limits)
-    lineage = jnp.broadcast_to(jnp.arange(rows)[None, :, None], (batch, rows, length))
     first = _Rows(
         position=jnp.int32(0),
         last=jnp.full((batch, rows), start, jnp.int32),
         tokens=jnp.zeros((batch, rows, length), jnp.int32),
         score=jnp.zeros((batch, rows), jnp.float32),
         done=jnp.zeros((batch, rows), bool),
+        constraints=constraints,
+        given=given,
         state=state,
     )
-    found = jax.lax.while_loop(lambda carry: ~jnp.all(carry.done), body, first)
+    found = _until_done(lambda carry: jnp.all(carry.done, axis=1), body, first)
     return Hypotheses(found.tokens, found.score / length_penalty(jnp.sum(found.tokens != 0, axis=-1), alpha))
 
 
@@ -163,7 +170,26 @@ class _Rows(NamedTuple):
     tokens: jax.Array  # [B, K, L]
     score: jax.Array  # [B, K]
     done: jax.Array  # [B, K]
+    constraints: Constraints
+    given: Any
     state: Any
+
+
+def _until_done(done: Callable[[Carry], jax.Array], body: Callable[[Carry], Carry], carry: Carry) -> Carry:
+    """Repeats body until done(carry) [B] holds for all sentences; a carry's arrays are [B, ...], but for scalars.
+
+    Of Multi30k's sentences, sorted by length, most batches of 64 have one or two that take twice as many tokens as the
+    others. So once only a quarter is left, these go on in a smaller batch of their own.
+    """
+    batch = len(done(carry))
+    few = batch // 4
+    carry = jax.lax.while_loop(lambda now: jnp.sum(~done(now)) > few, body, carry)
+    if not few:
+        return carry
+    _, left = jax.lax.top_k((~done(carry)).astype(jnp.int32), few)
+    rest = jax.tree.map(lambda leaf: leaf[left] if leaf.ndim else leaf, carry)
+    rest = jax.lax.while_loop(lambda now: ~jnp.all(done(now)), body, rest)
+    return jax.tree.map(lambda leaf, own: leaf.at[left].set(own) if leaf.ndim else own, carry, rest)
 
 
 def beam_search(
@@ -178,11 +204,11 @@ def beam_search(
     batch = len(constraints.limits)
 
     def body(beam: _Beam) -> _Beam:
-        here = jnp.broadcast_to(jnp.arange(beams)[None, :, None], (batch, beams, 1))
+        here = jnp.broadcast_to(jnp.arange(beams)[None, :, None], (len(beam.last), beams, 1))
         lineage = jax.lax.dynamic_update_slice_in_dim(beam.lineage, here, beam.position, axis=2)
         logits, state = step(beam.last, beam.position, lineage, beam.state)
         normalizers = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-        allowed = _allowed(logits, beam.position, constraints, end)
+        allowed = _allowed(logits, beam.position, beam.constraints, end)
         scores, origins, tokens = _best_continuations(beam.scores, allowed, normalizers, 2 * beams)
         ends = tokens == end
         sequences = _extend(beam.tokens, origins, tokens, beam.position)
@@ -199,11 +225,12 @@ def beam_search(
             scores=jnp.maximum(alive_scores, IMPOSSIBLE),
             finished=finished,
             lineage=_pick(lineage, origins),
+            constraints=beam.constraints,
             state=state,
         )
 
-    found = jax.lax.while_loop(
-        lambda beam: ~jnp.all(_is_done(beam) | (beam.position >= constraints.limits)),
+    found = _until_done(
+        lambda beam: _is_done(beam) | (beam.position >= beam.constraints.limits),
         body,
         _Beam(
             position=jnp.int32(0),
@@ -214,6 +241,7 @@ def beam_search(
                 jnp.zeros((batch, beams, length), jnp.int32), jnp.full((batch, beams), IMPOSSIBLE, jnp.float32)
             ),
             lineage=jnp.zeros((batch, beams, length), jnp.int32),
+            constraints=constraints,
             state=state,
         ),
     )
@@ -227,6 +255,7 @@ class _Beam(NamedTuple):
     scores: jax.Array  # [B, K], log-probabilities
     finished: Hypotheses
     lineage: jax.Array  # [B, K, L]
+    constraints: Constraints
     state: Any
 
 

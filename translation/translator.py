@@ -30,6 +30,7 @@ from data.tokenizer import Tokenizer, load_tokenizer, model_paths
 from model.transformer import structure
 from runtime.checkpoint import load_params
 from runtime.devices import by_rows, compute_dtype, make_mesh, on_devices, replicated, rows_for
+from runtime.threads import programs_at_once, side_by_side
 from runtime.workdir import Workdir
 from translation import decoding
 from translation.results import Hypothesis, Scored, Translation, joined
@@ -170,12 +171,15 @@ class Translator:
         _check_lines(lines, prefixes)
         parts = self._parts(lines, prefixes or [""] * len(lines), options, first_line)
         hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # of each part
-        for group, length in length_batches([len(part.source) for part in parts], options.batch_size, self.max_length):
-            batch = [parts[i] for i in group]
-            request = self._request(batch, options, length, first_line or 1)
-            searched = decoding.search(self.networks, request, options, self.max_length, num_hypotheses)
-            hypotheses.update(zip(group, self._texts(searched, len(batch), num_hypotheses), strict=True))
-            after_batch(sum(part.part == 0 for part in batch))
+
+        def search(batch: tuple[list[int], int]) -> Hypotheses:
+            request = self._request([parts[i] for i in batch[0]], options, batch[1], first_line or 1)
+            return decoding.search(self.networks, request, options, self.max_length, num_hypotheses)
+
+        batches = length_batches([len(part.source) for part in parts], options.batch_size, self.max_length)
+        for (group, _), searched in side_by_side(search, batches, programs_at_once(self.mesh)):
+            hypotheses.update(zip(group, self._texts(searched, len(group), num_hypotheses), strict=True))
+            after_batch(sum(parts[i].part == 0 for i in group))
         if first_line is not None:
             cut_short = [i for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit]
             _warn_of_limits({first_line + parts[i].line for i in cut_short})
