@@ -57,8 +57,12 @@ def wait_for(process, condition, seconds=120) -> None:
 
 def metrics(workdir: Path) -> list[dict]:
     """The lines of metrics.jsonl without times and rates."""
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in read_lines(workdir)]
+
+
+def read_lines(workdir: Path) -> list[dict]:
+    """The lines of metrics.jsonl."""
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
 def digests(workdir: Path) -> tuple[int, dict]:

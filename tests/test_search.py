@@ -111,6 +111,34 @@ def test_each_sentence_has_its_own_limit(tables, beams):
     assert beams > 1 or (greedy.tokens == found.tokens).all()
 
 
+def test_sentences_that_take_long_go_on_in_a_smaller_batch_and_nothing_changes():
+    """Nine sentences, of which two are left when the others have ended; each is also searched alone."""
+    tables = np.random.default_rng(1).normal(size=(9, LENGTH, 5, 5)).astype(np.float32) * 2
+    tables[..., 0] = -np.inf
+    limits = [1, 1, 4, 1, 1, 1, 3, 1, 1]
+    prefixes = ((),) * 9
+    sizes = []
+
+    def step(tokens, index, lineage, tables):  # what it knows of a sentence is in the state, as it must be
+        sizes.append(len(tokens))
+        return jax.vmap(lambda table, last: table[index][last])(tables, tokens), tables
+
+    def found(first, last, search, **options):
+        own = constraints(limits[first:last], prefixes=prefixes[first:last])
+        return search(step, jnp.asarray(tables[first:last]), alpha=0.6, constraints=own, **options, **SIZES)
+
+    keys = jax.random.split(jax.random.key(3), (9, 2))
+    drawing = {"temperature": 1.0, "top_k": None, "top_p": None}
+    for search, options in ((beam_search, {"beams": 3}), (greedy_search, {}), (sample, drawing)):
+        own = [options | ({"keys": keys[i : i + 1]} if search is sample else {}) for i in range(9)]
+        alone = [found(i, i + 1, search, **own[i]) for i in range(9)]
+        sizes.clear()
+        together = found(0, 9, search, **options | ({"keys": keys} if search is sample else {}))
+        assert sizes == [9, 2]
+        np.testing.assert_array_equal(together.tokens, np.concatenate([one.tokens for one in alone]))
+        np.testing.assert_allclose(together.scores, np.concatenate([one.scores for one in alone]), rtol=1e-6)
+
+
 def test_the_lineage_tells_each_beams_history(tables):
     """Of a state that notes which token stood in which row, the lineage must tell each hypothesis's own tokens."""
     seen = []

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-NOT_A_CURVE = ("step", "seconds", "batch")
+NOT_A_CURVE = ("step", "seconds", "batch", "programs_compiled", "compile_seconds")
 VALIDATION = "validation_"
 
 
