@@ -177,7 +177,7 @@ def main() -> None:
             output = sides[side].stdout
             assert output
             print(f"{side}: imports, model and a first sentence {json.loads(output.readline())['start']:.1f} s")
-        print("\n| beam | batch | | sentences/s | tokens/s | speed, ours 1 | alone, ms: median, 95% | as ours | peak MB |")
+        print("\n| beam | batch | | sentences/s | tokens/s | speed, ours 1 | alone, ms: median, 95% | as ours | MB |")
         print("|---|---|---|---|---|---|---|---|---|")
         for beam, batch in ((1, 64), (5, 64), (1, 1), (5, 1)):
             report(sides, beam, batch, options)
