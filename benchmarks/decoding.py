@@ -10,6 +10,7 @@ Each side is a process of its own, which loads the model once; only one works at
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import resource
 import statistics
@@ -27,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from data.lines import read_lines  # noqa: E402
+from data.tokenizer import Tokenizer, load_tokenizer, model_paths  # noqa: E402
 
 SIDES = ("Lingua Flax float32", "CTranslate2 float32", "CTranslate2 int8")
 ALONE = 200  # sentences that are translated one by one
@@ -55,7 +57,6 @@ def ctranslate2_of(options: argparse.Namespace, compute_type: str) -> Translate:
     """CTranslate2 on the exported model, with the tokenizer of this project."""
     import ctranslate2
 
-    from data.tokenizer import load_tokenizer, model_paths
     from translation.decoding import default_limit
 
     tokenizer = load_tokenizer(model_paths(options.workdir, joint=True))
@@ -124,29 +125,20 @@ def ask(process: subprocess.Popen[str], beam_size: int, batch_size: int) -> dict
     return json.loads(process.stdout.readline())
 
 
-def tokens_of(texts: Sequence[str], options: argparse.Namespace) -> int:
-    """Tokens of the translations, their ends included."""
-    from data.tokenizer import load_tokenizer, model_paths
-
-    return sum(map(len, load_tokenizer(model_paths(options.workdir, joint=True)).encode_target(texts)))
-
-
-def report(sides: dict[str, subprocess.Popen[str]], beam: int, batch: int, options: argparse.Namespace) -> None:
-    """All rounds of one setting, as rows of a table."""
-    found = {side: [ask(process, beam, batch) for _ in range(1)] for side, process in sides.items()}  # warm-up
-    rounds = [{side: ask(process, beam, batch) for side, process in sides.items()} for _ in range(options.rounds)]
-    ours = rounds[0][SIDES[0]]["texts"]
-    for side in sides:
-        texts = found[side][0]["texts"]
+def report(sides: dict[str, subprocess.Popen[str]], tokenizer: Tokenizer, beam: int, batch: int, number: int) -> None:
+    """So many rounds of one setting, as rows of a table; tokens are those of the translations, their ends included."""
+    texts_of = {side: ask(process, beam, batch)["texts"] for side, process in sides.items()}  # the warm-up
+    rounds = [{side: ask(process, beam, batch) for side, process in sides.items()} for _ in range(number)]
+    for side, texts in texts_of.items():
         seconds = [sum(each[side]["times"]) for each in rounds]
         rate = len(texts) / statistics.median(seconds)
-        tokens = tokens_of(texts, options) / statistics.median(seconds)
+        tokens = sum(map(len, tokenizer.encode_target(texts))) / statistics.median(seconds)
         ratio = statistics.median(sum(each[SIDES[0]]["times"]) / sum(each[side]["times"]) for each in rounds)
         latency = ""
         if batch == 1:
             alone = 1e3 * np.array([each[side]["times"] for each in rounds]).min(axis=0)
             latency = f"{np.median(alone):.1f}, {np.percentile(alone, 95):.1f}"
-        same = sum(one == other for one, other in zip(texts, ours, strict=True)) / len(texts)
+        same = sum(one == other for one, other in zip(texts, texts_of[SIDES[0]], strict=True)) / len(texts)
         memory = max(each[side]["memory"] for each in rounds) / 1e6
         cells = [beam, batch, side, f"{rate:,.0f}", f"{tokens:,.0f}", f"{ratio:.2f}", latency, f"{same:.1%}"]
         print("| " + " | ".join(map(str, cells)) + f" | {memory:,.0f} |", flush=True)
@@ -163,6 +155,11 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--exported", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if not importlib.util.find_spec("ctranslate2"):
+        parser.error("CTranslate2 is not installed: pip install -e '.[bench]'")
+    for path in (options.workdir, options.input):
+        if not path.exists():
+            parser.error(f"{path}: there is no such file or folder")
     if options.side:
         work(options)
         return
@@ -170,6 +167,7 @@ def main() -> None:
         own = ["--exported", str(export(options, Path(folder, "exported")))]
         first_answer(options)
         print(f"translate.py answers {first_answer(options):.1f} s after its start (programs in the cache)")
+        tokenizer = load_tokenizer(model_paths(options.workdir, joint=True))
         sides = {}
         for side in SIDES:
             command = [sys.executable, __file__, *sys.argv[1:], "--side", side, *own]
@@ -180,7 +178,7 @@ def main() -> None:
         print("\n| beam | batch | | sentences/s | tokens/s | speed, ours 1 | alone, ms: median, 95% | as ours | MB |")
         print("|---|---|---|---|---|---|---|---|---|")
         for beam, batch in ((1, 64), (5, 64), (1, 1), (5, 1)):
-            report(sides, beam, batch, options)
+            report(sides, tokenizer, beam, batch, options.rounds)
         for process in sides.values():
             assert process.stdin
             process.stdin.close()

@@ -10,6 +10,7 @@ real target tokens, without padding, of the steps after the first ones.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -86,7 +87,6 @@ def ours(config: Path, folder: Path, options: argparse.Namespace, tokenizer: Pat
         "programs": counted[-1]["programs_compiled"],
         "compile_seconds": counted[-1]["compile_seconds"],
         "memory": memory,
-        "loss": counted[-1]["loss"],
         "tokens_per_step": statistics.mean(line["tokens"] for line in counted),
     }
 
@@ -193,6 +193,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--variants", action="store_true", help="the PyTorch loop's other settings too")
     options = parser.parse_args()
+    if not importlib.util.find_spec("torch"):
+        parser.error("PyTorch is not installed: pip install -e '.[bench]'")
+    if not options.directory.is_dir():
+        parser.error(f"--directory {options.directory}: there is no such folder")
     for config in options.config:
         measure(config, options)
 

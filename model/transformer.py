@@ -70,30 +70,12 @@ class Transformer(nnx.Module):
         self.encoder_norm = LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
         self.decoder_norm = LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
 
-    def __call__(
-        self,
-        source: jax.Array,
-        target_in: jax.Array,
-        *,
-        source_segments: jax.Array | None = None,
-        source_positions: jax.Array | None = None,
-        target_segments: jax.Array | None = None,
-        target_positions: jax.Array | None = None,
-        dropout: Dropout | None = None,
-    ) -> tuple[jax.Array, AttentionWeights]:
+    def __call__(self, source: jax.Array, target_in: jax.Array, **options: Any) -> tuple[jax.Array, AttentionWeights]:
         """source [B, S], target_in [B, T] -> logits [B, T, V] float32 and the attention weights.
 
-        Logits at position t are for the token that follows target_in[t]. Dropout only where `dropout` is given.
+        Logits at position t are for the token that follows target_in[t]. options: those of `before_logits`.
         """
-        x, weights = self.before_logits(
-            source,
-            target_in,
-            source_segments=source_segments,
-            source_positions=source_positions,
-            target_segments=target_segments,
-            target_positions=target_positions,
-            dropout=dropout,
-        )
+        x, weights = self.before_logits(source, target_in, **options)
         return self._logits(x), weights
 
     def before_logits(
@@ -107,7 +89,10 @@ class Transformer(nnx.Module):
         target_positions: jax.Array | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[jax.Array, AttentionWeights]:
-        """Like __call__, but for the last product: [B, T, D], whose product with output_table is the logits."""
+        """Like __call__, but for the last product: [B, T, D], whose product with output_table is the logits.
+
+        Segments and positions are those of packed rows; dropout only where `dropout` is given.
+        """
         source_segments = _segments(source, source_segments)
         target_segments = _segments(target_in, target_segments)
         memory, encoder_weights = self.encode(source, source_segments, source_positions, dropout)

@@ -18,6 +18,7 @@ embed_dim = 32
 num_heads = 2
 mlp_dim = 64
 max_length = 32
+dropout_rate = 0.05
 """
 
 CONFIG = (

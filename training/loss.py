@@ -28,7 +28,7 @@ def cross_entropy(
 
     The gradient with respect to the logits is simple enough to be computed along with them. Doing that in blocks means
     that the logits of a batch are never stored, nor read again: with 4,096 positions, a width of 256 and a vocabulary
-    of 8,000 on two cores 138 ms instead of 175 ms (forward and backward), and 270 MB less memory.
+    of 8,000 on two cores 138 ms instead of 175 ms (forward and backward); the logits alone would be 131 MB.
 
     Args:
       x: [B, T, D], what the decoder's layers give.

@@ -23,8 +23,8 @@ from training.loss import cross_entropy
 from training.optimizer import learning_rate, make_optimizer
 
 # Positions whose logits are computed at a time on a CPU, whose cache then holds them (see training/loss.py): 138 ms
-# with 512, 142 with 1,024 or 256, 148 with all 4,096. On several devices the gradients of each block would be summed
-# over them, and what suits a GPU or TPU was not measured: there all are computed at once.
+# with 512, 143 with 1,024, 166 with 256, 148 with all 4,096. On several devices the gradients of each block would be
+# summed over them, and what suits a GPU or TPU was not measured: there all are computed at once.
 LOSS_BLOCK = 512
 
 

@@ -112,8 +112,8 @@ def _search(
         ]
         logits = _mean_probability([logits for logits, _ in stepped])
         never = jnp.isin(jnp.arange(logits.shape[-1]), jnp.array([PAD_ID, BOS_ID, UNK_ID]))
-        memories = [memory for memory, _ in states]
-        return jnp.where(never, -jnp.inf, logits), list(zip(memories, (cache for _, cache in stepped), strict=True))
+        after = [(memory, caches) for (memory, _), (_, caches) in zip(states, stepped, strict=True)]
+        return jnp.where(never, -jnp.inf, logits), after
 
     constraints = Constraints(*map(jnp.asarray, (request.limits, request.minimums, request.prefixes)))
     sizes: dict[str, Any] = {"length": length, "start": BOS_ID, "end": EOS_ID, "alpha": alpha}

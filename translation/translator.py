@@ -170,7 +170,7 @@ class Translator:
         self.check(options, num_hypotheses)
         _check_lines(lines, prefixes)
         parts = self._parts(lines, prefixes or [""] * len(lines), options, first_line)
-        if len(parts) == 1:  # somebody waits for it: 10 ms in a batch of its own, 60 ms in one of 64 with empty rows
+        if len(parts) == 1:  # somebody waits for it: 8 ms, in a batch of 64 with empty rows 52 ms
             options = options.model_copy(update={"batch_size": 1})
         hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # of each part
 
