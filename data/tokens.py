@@ -15,20 +15,24 @@ from data.lines import chunks
 from data.tokenizer import Tokenizer
 
 CHUNK = 4096  # pairs tokenized at a time
+COUNTED = 1 << 18  # pairs whose tokens are counted at a time
+NONE = np.array([], np.int64)
 FORMAT = "1"  # part of the cache key
 
 
 class TokenizedPairs:
     """Random access to pairs of id arrays (int32, ended by EOS_ID)."""
 
-    def __init__(self, ids: Sequence[np.ndarray], ends: Sequence[np.ndarray], kept: np.ndarray):
-        """Args: ids, ends: for each side all ids in a row and where each sentence ends; kept: the pairs in view."""
+    def __init__(self, ids: Sequence[np.ndarray], ends: Sequence[np.ndarray], left_out: np.ndarray = NONE):
+        """Args: ids, ends: for each side all ids in a row and where each sentence ends; left_out: the pairs not in
+        view, in ascending order. Only these take memory."""
         self._ids = ids
         self._ends = ends
-        self._kept = kept
+        self._left_out = left_out
+        self._in_view_before = left_out - np.arange(len(left_out))  # how many pairs, for each that is left out
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._ends[0]) - len(self._left_out)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         pair = self.position(index)
@@ -40,12 +44,19 @@ class TokenizedPairs:
 
     def position(self, index: int) -> int:
         """Which pair of the split a pair in view is."""
-        return int(self._kept[index])
+        if not 0 <= index < len(self):
+            raise IndexError(f"pair {index} of {len(self)}")
+        return int(index + np.searchsorted(self._in_view_before, index, side="right"))
 
     def no_longer_than(self, length: int) -> TokenizedPairs:
         """The pairs of which neither side has more than `length` tokens."""
-        source, target = (np.diff(ends, prepend=0)[self._kept] for ends in self._ends)
-        return TokenizedPairs(self._ids, self._ends, self._kept[(source <= length) & (target <= length)])
+        too_long = [self._left_out]
+        for begin in range(0, len(self._ends[0]), COUNTED):
+            source, target = (
+                np.diff(ends[begin : begin + COUNTED], prepend=ends[begin - 1] if begin else 0) for ends in self._ends
+            )
+            too_long.append(begin + np.flatnonzero((source > length) | (target > length)))
+        return TokenizedPairs(self._ids, self._ends, np.unique(np.concatenate(too_long)))
 
 
 def tokenize(pairs: PairSource, fingerprint: str, split: str, tokenizer: Tokenizer, cache: Path) -> TokenizedPairs:
@@ -66,7 +77,7 @@ def tokenize(pairs: PairSource, fingerprint: str, split: str, tokenizer: Tokeniz
         for side, dtype in zip(("source", "target"), dtypes, strict=True)
     ]
     ends = [np.memmap(directory / f"{side}.ends", "<i8", "r") for side in ("source", "target")]
-    return TokenizedPairs(ids, ends, np.arange(len(ends[0])))
+    return TokenizedPairs(ids, ends)
 
 
 def _write(directory: Path, pairs: PairSource, tokenizer: Tokenizer, dtypes: Sequence[str]) -> None:

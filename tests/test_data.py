@@ -139,10 +139,15 @@ def test_tokenized_pairs_are_what_the_tokenizer_says(tmp_path):
 def test_the_length_filter_looks_at_both_sides(tmp_path):
     found = store(tmp_path)
     lengths = [max(len(side) for side in found[i]) for i in range(len(found))]
-    limit = sorted(set(lengths))[0]
-    kept = found.no_longer_than(limit)
-    assert len(kept) == sum(length <= limit for length in lengths)
-    assert all(len(side) <= limit for i in range(len(kept)) for side in kept[i])
+    kept = found
+    for limit in sorted(set(lengths), reverse=True):
+        expected = [i for i, length in enumerate(lengths) if length <= limit]
+        kept = kept.no_longer_than(limit)
+        for pairs in (kept, found.no_longer_than(limit)):
+            assert [pairs.position(i) for i in range(len(pairs))] == expected
+            assert [pairs[i][0].tolist() for i in range(len(pairs))] == [found[i][0].tolist() for i in expected]
+    with pytest.raises(IndexError):
+        kept.position(len(kept))
     assert len(found.no_longer_than(1)) == 0
 
 
@@ -164,7 +169,7 @@ def numbered(tmp_path):
         lengths = rng.integers(1, 12, size=500)
         ids = np.concatenate([[*np.full(n, offset + i), EOS_ID] for i, n in enumerate(lengths)])
         sides.append((ids, np.cumsum(lengths + 1)))
-    return TokenizedPairs([side[0] for side in sides], [side[1] for side in sides], np.arange(500))
+    return TokenizedPairs([side[0] for side in sides], [side[1] for side in sides])
 
 
 def pairs_in(batch):

@@ -38,7 +38,7 @@ def numbered(first: int, count: int) -> TokenizedPairs:
     """Pairs of three tokens a side, of which the first two tell which pair it is."""
     ids = np.concatenate([[number, number, EOS_ID] for number in range(first, first + count)])
     ends = np.arange(3, 3 * count + 1, 3)
-    return TokenizedPairs([ids, ids], [ends, ends], np.arange(count))
+    return TokenizedPairs([ids, ids], [ends, ends])
 
 
 def numbers_in(batch) -> list[int]:

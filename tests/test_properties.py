@@ -111,7 +111,7 @@ def test_packing_loses_nothing(sizes, seed):
     sides = [[[4 + k] * (size[side] - 1) + [EOS_ID] for k, size in enumerate(sizes)] for side in (0, 1)]
     ids = [np.array(list(itertools.chain.from_iterable(side)), np.int32) for side in sides]
     ends = [np.cumsum([len(sentence) for sentence in side]) for side in sides]
-    pairs = TokenizedPairs(ids, ends, np.arange(len(sizes)))
+    pairs = TokenizedPairs(ids, ends)
     seen: Counter = Counter()
     for row in _packed_rows(_endless(pairs, seed)[: 3 * len(sizes)], 16, seed):
         for segment in range(1, row["source_segment_ids"].max() + 1):
