@@ -30,6 +30,11 @@ def test_initialization_and_step_are_compiled_once_and_found_by_the_second_start
         assert all(0.0 <= line["waiting"] <= 1.0 for line in lines)
 
 
+def test_waiting_is_a_share_also_where_batches_come_in_bursts(trained):
+    shares = [line["waiting"] for line in read_lines(trained[0]) if "waiting" in line]
+    assert 0.0 <= min(shares) <= max(shares) <= 1.0
+
+
 def test_batches_that_are_late_make_the_device_wait(toy, tmp_path):
     command = [sys.executable, "-c", LATE, "train.py", "--config", str(toy), "--workdir", str(tmp_path), *SHORT]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)

@@ -163,6 +163,7 @@ class Run:
         placed = on_devices(batch, by_rows(self._mesh))
         self._note_waiting()
         self._state, metrics = self._train_step(self._state, placed)
+        self._seen_busy = time.monotonic()
         if not self._under_way:
             self._under_way = True
             log.info("step %d is under way: %s", self._clock.step, self._compilations)
