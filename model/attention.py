@@ -47,6 +47,12 @@ class Cache(NamedTuple):
             jax.lax.dynamic_update_slice_in_dim(self.values, values, start, axis=2),
         )
 
+    def longer(self, positions: int) -> Cache:
+        """With room for so many positions, at least as many as there are."""
+        more = (0, positions - self.values.shape[2])
+        keys = jnp.pad(self.keys, ((0, 0), (0, 0), (0, 0), more))
+        return Cache(keys, jnp.pad(self.values, ((0, 0), (0, 0), more, (0, 0))))
+
     def keys_values(self) -> KeysValues:
         """What it holds."""
         return KeysValues(jnp.swapaxes(self.keys, 2, 3), self.values)

@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from translation.search import IMPOSSIBLE, Constraints, beam_search, greedy_search, length_penalty, sample, top_k
+from translation.search import (
+    IMPOSSIBLE,
+    Constraints,
+    Rooms,
+    beam_search,
+    best_sums,
+    greedy_search,
+    length_penalty,
+    sample,
+)
 
 END, START, LENGTH = 1, 2, 4
 WORDS = [2, 3, 4]  # the tokens that do not end a sentence; 0 is padding and impossible
@@ -111,21 +120,32 @@ def test_each_sentence_has_its_own_limit(tables, beams):
     assert beams > 1 or (greedy.tokens == found.tokens).all()
 
 
-def test_sentences_that_take_long_go_on_in_a_smaller_batch_and_nothing_changes():
-    """Nine sentences, of which two are left when the others have ended; each is also searched alone."""
+@pytest.mark.parametrize("first", [LENGTH, 2, 1])
+def test_sentences_that_take_long_go_on_in_smaller_batches_with_more_room_and_nothing_changes(first):
+    """Nine sentences, of which two are left when the others have ended, or more where there was room for fewer tokens;
+    each is also searched alone."""
     tables = np.random.default_rng(1).normal(size=(9, LENGTH, 5, 5)).astype(np.float32) * 2
     tables[..., 0] = -np.inf
-    limits = [1, 1, 4, 1, 1, 1, 3, 1, 1]
+    limits = [1, 2, 4, 2, 1, 2, 3, 1, 1]
     prefixes = ((),) * 9
     sizes = []
 
-    def step(tokens, index, lineage, tables):  # what it knows of a sentence is in the state, as it must be
-        sizes.append(len(tokens))
-        return jax.vmap(lambda table, last: table[index][last])(tables, tokens), tables
+    def step(tokens, index, lineage, state):  # what it knows of a sentence is in the state, as it must be
+        tables, noted = state
+        sizes.append((len(tokens), lineage.shape[2], noted.shape[1]))
+        noted = noted.at[:, index].set(index + 1)
+        logits = jax.vmap(lambda table, last: table[index][last])(tables, tokens)
+        right = jnp.all(noted == jnp.where(jnp.arange(noted.shape[1]) <= index, jnp.arange(noted.shape[1]) + 1, 0))
+        return jnp.where(right, logits, jnp.nan), (tables, noted)
 
-    def found(first, last, search, **options):
-        own = constraints(limits[first:last], prefixes=prefixes[first:last])
-        return search(step, jnp.asarray(tables[first:last]), alpha=0.6, constraints=own, **options, **SIZES)
+    def longer(state, length):
+        return state[0], jnp.pad(state[1], ((0, 0), (0, length - state[1].shape[1])))
+
+    def found(begin, end, search, **options):
+        own = constraints(limits[begin:end], prefixes=prefixes[begin:end])
+        state = jnp.asarray(tables[begin:end]), jnp.zeros((end - begin, first), jnp.int32)
+        rooms = Rooms(first, longer)
+        return search(step, state, alpha=0.6, constraints=own, rooms=rooms, **options, **SIZES)
 
     keys = jax.random.split(jax.random.key(3), (9, 2))
     drawing = {"temperature": 1.0, "top_k": None, "top_p": None}
@@ -134,7 +154,7 @@ def test_sentences_that_take_long_go_on_in_a_smaller_batch_and_nothing_changes()
         alone = [found(i, i + 1, search, **own[i]) for i in range(9)]
         sizes.clear()
         together = found(0, 9, search, **options | ({"keys": keys} if search is sample else {}))
-        assert sizes == [9, 2]
+        assert sizes == [(9, first, first), (2, LENGTH, LENGTH)]
         np.testing.assert_array_equal(together.tokens, np.concatenate([one.tokens for one in alone]))
         np.testing.assert_allclose(together.scores, np.concatenate([one.scores for one in alone]), rtol=1e-6)
 
@@ -168,13 +188,18 @@ def test_the_lineage_tells_each_beams_history(tables):
 
 
 @pytest.mark.parametrize(("size", "count"), [(5, 1), (40, 3), (5000, 10), (5003, 10), (4999, 1), (32000, 8)])
-def test_top_k_equals_jax(size, count):
-    """With ties as well: of equal values the first counts."""
-    x = np.random.default_rng(0).integers(-9 if size == 5003 else -(10**6), 9, (3, 2, size)).astype(np.float32)
+def test_the_best_sums_equal_those_of_numpy(size, count):
+    """With ties as well: of equal sums the first counts."""
+    generator = np.random.default_rng(0)
+    x = generator.integers(-9 if size == 5003 else -(10**6), 9, (3, 2, size)).astype(np.float32)
     x[0, 0] = -np.inf
     x[0, 1, 3:] = -np.inf
-    for found, expected in zip(top_k(jnp.asarray(x), count), jax.lax.top_k(x, count), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    offsets = generator.integers(-5, 5, (3, 2)).astype(np.float32)
+    sums = (x + offsets[..., None]).reshape(3, -1)
+    expected = np.argsort(-sums, axis=1, kind="stable")[:, :count]
+    found, rows, columns = best_sums(jnp.asarray(x), jnp.asarray(offsets), count)
+    np.testing.assert_array_equal(rows * size + columns, expected)
+    np.testing.assert_array_equal(found, np.take_along_axis(sums, expected, axis=1))
 
 
 def test_length_penalty_by_hand():

@@ -21,8 +21,9 @@ from configs.schema import DecodingOptions
 from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.batch import Batch
 from runtime.processes import fetch
-from translation.search import Constraints, Hypotheses, beam_search, greedy_search, sample
+from translation.search import Constraints, Hypotheses, Rooms, beam_search, greedy_search, sample
 
+MORE_THAN_THE_SOURCE = 4  # tokens that a translation has room for at first; few are longer
 PREFIX_ROOM = 8  # prefixes are padded to a multiple of it: so many fewer programs are compiled
 
 
@@ -104,19 +105,28 @@ def _search(
 ) -> Hypotheses:
     """drawing: seed and temperature, or None for a search."""
     models = [nnx.merge(graphdef, own) for graphdef, own in zip(graphdefs, params, strict=True)]
-    started = [model.start_decoding(request.source, width, length, request.visible) for model in models]
+    first = min(length, request.source.shape[1] + request.prefixes.shape[1] + MORE_THAN_THE_SOURCE)
+    started = [model.start_decoding(request.source, width, first, request.visible) for model in models]
 
     def step(tokens: jax.Array, index: jax.Array, lineage: jax.Array, states: Any) -> tuple[jax.Array, Any]:
         stepped = [
             model.decode_step(tokens, index, lineage, *state) for model, state in zip(models, states, strict=True)
         ]
         logits = _mean_probability([logits for logits, _ in stepped])
-        never = jnp.isin(jnp.arange(logits.shape[-1]), jnp.array([PAD_ID, BOS_ID, UNK_ID]))
         after = [(memory, caches) for (memory, _), (_, caches) in zip(states, stepped, strict=True)]
-        return jnp.where(never, -jnp.inf, logits), after
+        return _without_special_tokens(logits), after
+
+    def longer(states: Any, length: int) -> Any:
+        return [(memory, [cache.longer(length * width) for cache in caches]) for memory, caches in states]
 
     constraints = Constraints(*map(jnp.asarray, (request.limits, request.minimums, request.prefixes)))
-    sizes: dict[str, Any] = {"length": length, "start": BOS_ID, "end": EOS_ID, "alpha": alpha}
+    sizes: dict[str, Any] = {
+        "length": length,
+        "start": BOS_ID,
+        "end": EOS_ID,
+        "alpha": alpha,
+        "rooms": Rooms(first, longer),
+    }
     if drawing:
         seed, temperature = drawing
         keys = _keys(seed, request.numbers, width)
@@ -125,6 +135,14 @@ def _search(
     if width == 1:
         return greedy_search(step, started, constraints=constraints, **sizes)
     return beam_search(step, started, constraints=constraints, beams=width, **sizes)
+
+
+def _without_special_tokens(logits: jax.Array) -> jax.Array:
+    """[B, K, V]: minus infinity for padding, start and unknown; a pass over the first few columns, not over all."""
+    never = jnp.array([PAD_ID, BOS_ID, UNK_ID])
+    some = logits[..., : int(max(PAD_ID, BOS_ID, UNK_ID)) + 1]
+    some = jnp.where(jnp.isin(jnp.arange(some.shape[-1]), never), -jnp.inf, some)
+    return jax.lax.dynamic_update_slice_in_dim(logits, some, 0, axis=-1)
 
 
 def _mean_probability(logits: Sequence[jax.Array]) -> jax.Array:
