@@ -15,14 +15,19 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _cache(tmp_path_factory: pytest.TempPathFactory):
-    """One cache for the whole session, for the commands that tests run and for what they compile themselves.
+def _compilation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """One cache for the whole session, for the commands that tests run and for what they compile themselves; all test
+    processes share it, since a program that was compiled is found under the path of the cache only.
 
-    The latter is compiled without most optimizations, in two thirds of the time (test_training_step: 37 s instead of
-    56); the commands are compiled as users have them.
+    The default run compiles without most optimizations, in two thirds of the time; where slow tests are wanted too, the
+    commands are compiled as users have them.
     """
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    os.environ["XDG_CACHE_HOME"] = str(shared / "cache")
     os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+    if request.config.getoption("markexpr") == "not slow":
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     set_up_compilation()
     jax.config.update("jax_disable_most_optimizations", True)
 

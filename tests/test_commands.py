@@ -87,7 +87,7 @@ def test_a_killed_run_goes_on_to_the_same_parameters_bit_for_bit(trained, toy, r
     # In training, in the first validation, and in the last.
     [
         (signal.SIGTERM, 143, '"step": 10,'),
-        (signal.SIGINT, 130, '"step": 80,'),
+        pytest.param(signal.SIGINT, 130, '"step": 80,', marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, 143, '"step": 240,', marks=pytest.mark.slow),
     ],
 )

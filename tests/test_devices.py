@@ -63,6 +63,7 @@ def test_every_mesh_gives_the_losses_of_one_device(one_device, toy, run, tmp_pat
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_evaluation_and_translation_use_all_devices_and_keep_the_order(trained, run, toy, tmp_path):
     lines = (toy.parent / "test.en").read_text(encoding="utf-8").splitlines()
     source = tmp_path / "in.en"

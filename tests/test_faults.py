@@ -127,7 +127,8 @@ def test_a_disk_that_is_full_while_data_is_prepared(run, small_disk, tmp_path):
     cache = os.environ | {"XDG_CACHE_HOME": str(small_disk)}
     filler = fill(small_disk, 100_000)
     train = ["train.py", "--config", "configs/tiny.toml", "--workdir", tmp_path / "w", "--training.num-steps", 1,
-             "--training.eval-every", 0, "--optimizer.warmup-steps", 0]  # fmt: skip
+             "--training.eval-every", 0, "--optimizer.warmup-steps", 0, "--model.num-encoder-layers", 1,
+             "--model.num-decoder-layers", 1]  # fmt: skip
     done = run(*train, env=cache)
     assert done.returncode == 1, done.stderr
     assert "the disk is full" in done.stderr

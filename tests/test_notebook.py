@@ -111,6 +111,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Executed:
     return Executed({cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}, folder)
 
 
+@pytest.mark.slow
 def test_every_cell_ran(executed: Executed) -> None:
     for name, cell in executed.cells.items():
         assert cell.execution_count, name
@@ -119,6 +120,7 @@ def test_every_cell_ran(executed: Executed) -> None:
         assert "\x1b" not in printed(cell), name  # no colours or progress bars, which are for terminals
 
 
+@pytest.mark.slow
 def test_the_runs_are_on_the_drive(executed: Executed) -> None:
     assert executed.printed("drive") == f"Mounted at {executed.folder}/drive\nthe runs are in {executed.runs}\n"
     steps = {path.name: [line["step"] for line in metrics(path) if "loss" in line] for path in executed.runs.iterdir()}
@@ -126,6 +128,7 @@ def test_the_runs_are_on_the_drive(executed: Executed) -> None:
     assert not (executed.folder / "lingua-flax-runs").exists()
 
 
+@pytest.mark.slow
 def test_what_is_there_already_is_not_installed(executed: Executed) -> None:
     """The kernel's pip has no index to take anything from."""
     command, last = executed.printed("install").splitlines()
@@ -134,6 +137,7 @@ def test_what_is_there_already_is_not_installed(executed: Executed) -> None:
     assert last == "installed for the CPU"
 
 
+@pytest.mark.slow
 def test_the_devices_are_asked_of_another_process(executed: Executed) -> None:
     assert "CpuDevice" in executed.printed("devices")
     assert executed.printed("last-1") == "[]\n"  # neither JAX nor TensorFlow is in the kernel
@@ -142,6 +146,7 @@ def test_the_devices_are_asked_of_another_process(executed: Executed) -> None:
     assert {line.split()[1] for line in started} == {"False"}  # nor TensorFlow in a command
 
 
+@pytest.mark.slow
 def test_training_is_shown_as_it_goes(executed: Executed) -> None:
     text = executed.printed("phrasebook-train")
     assert text.startswith("$ python train.py --config configs/tiny.toml --workdir ")
@@ -150,6 +155,7 @@ def test_training_is_shown_as_it_goes(executed: Executed) -> None:
     assert text.index("kept 300 of 300 pairs") < text.index("validation at step 5") < text.index("10 of 10")
 
 
+@pytest.mark.slow
 def test_the_same_cell_again_says_that_the_run_is_finished(executed: Executed) -> None:
     first, again = (executed.printed(cell).splitlines() for cell in ("phrasebook-train", "last-0"))
     assert again[0] == first[0]
@@ -157,6 +163,7 @@ def test_the_same_cell_again_says_that_the_run_is_finished(executed: Executed) -
     assert not [line for line in again if line.startswith("step ")]
 
 
+@pytest.mark.slow
 def test_scores(executed: Executed) -> None:
     text = executed.printed("phrasebook-bleu")
     assert re.findall(r"│ sentences +│ ([\d,]+) ", text) == ["1,000", "864"]
@@ -167,6 +174,7 @@ def test_scores(executed: Executed) -> None:
     assert re.search(rf"│ sentences +│ {len(TED_SPLITS['test'])} ", text)
 
 
+@pytest.mark.slow
 def test_pictures(executed: Executed) -> None:
     assert {name for name, cell in executed.cells.items() if pictures(cell)} == set(PICTURES)
     for name, file in PICTURES.items():
@@ -175,6 +183,7 @@ def test_pictures(executed: Executed) -> None:
         assert b64decode(picture).startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_readers_sentences(executed: Executed, run) -> None:
     """What translate.py answers to the same text."""
     for cells, workdir, sentence in (

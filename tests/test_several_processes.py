@@ -33,7 +33,8 @@ def killed_after(step, count, toy, workdir) -> list[tuple[int, str, str]]:
     return finish(running)
 
 
-@pytest.mark.parametrize("counts", [[2], pytest.param([2, 4], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("counts", [[2], [2, 4]])
 def test_another_number_of_processes_goes_on_with_the_batches_of_one(toy, run, tmp_path, counts):
     """Killed with SIGKILL on the way, behind a checkpoint of each number of processes; in the end there is one."""
     alone, together = tmp_path / "alone", tmp_path / "together"
