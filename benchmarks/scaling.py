@@ -1,0 +1,175 @@
+"""How the cost of a training step grows with sequence length, batch, width, depth and vocabulary, beside theory.
+
+Run from the repository's root: python benchmarks/scaling.py [--steps 5] [--picture benchmarks/scaling.png]
+
+One size is varied at a time, the others stay at the base's. Theory counts the operations of matrix products, and the
+numbers that a step must keep: both are linear in everything but the length, in which attention is quadratic, and the
+width, in which the layers' matrices are. It says how cost grows, not what a unit of it takes here: so its figures are
+those of the base, multiplied by what it says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from configs.schema import Config, DataConfig, ModelConfig, TrainingConfig  # noqa: E402
+from data.batch import Batch  # noqa: E402
+from model.flops import training_flops  # noqa: E402
+from model.transformer import initial_params, structure  # noqa: E402
+from runtime.compilation import set_up_compilation  # noqa: E402
+from runtime.devices import make_mesh  # noqa: E402
+from runtime.memory import keep_freed_memory  # noqa: E402
+from runtime.pictures import save_picture  # noqa: E402
+from training.footprint import memory_of_step  # noqa: E402
+from training.step import initial_state, make_train_step  # noqa: E402
+
+WARM_UP = 2  # steps that do not count
+HEADS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """length: positions of a row, source and target each; rows: of a batch; depth: layers, of each stack."""
+
+    length: int = 128
+    rows: int = 8
+    width: int = 128
+    depth: int = 3
+    vocabulary: int = 8000
+
+    def config(self) -> Config:
+        """A config of this size; the feed-forward layers are four times as wide as the model."""
+        model = ModelConfig(
+            num_encoder_layers=self.depth,
+            num_decoder_layers=self.depth,
+            embed_dim=self.width,
+            mlp_dim=4 * self.width,
+            num_heads=HEADS,
+            max_length=self.length,
+            tied_embeddings="all",
+        )
+        training = TrainingConfig(tokens_per_batch=self.rows * self.length)
+        return Config(model=model, data=DataConfig(row_length=self.length), training=training)
+
+    def operations(self) -> float:
+        """Floating-point operations of a step's matrix products."""
+        return self.rows * training_flops(self.config().model, self.vocabulary, self.length, self.length)
+
+    def numbers(self) -> float:
+        """Numbers that a step keeps at once: parameters, gradients and two moments; what the backward pass needs.
+
+        Of an attention layer that is its input, queries, keys, values, their mean and the weights; of a feed-forward
+        layer its input and what is inside.
+        """
+        parameters = self.vocabulary * self.width + self.depth * (2 * 8 + 3 * 4) * self.width**2
+        positions = self.rows * self.length
+        attention = 5 * positions * self.width + self.rows * HEADS * self.length**2
+        feed_forward = 5 * positions * self.width
+        return 4 * parameters + self.depth * (3 * attention + 2 * feed_forward)
+
+
+VALUES = {
+    "length": (16, 32, 64, 128, 256, 512, 1024),
+    "rows": (1, 2, 4, 8, 16, 32, 64),
+    "width": (32, 64, 128, 256, 512, 1024),
+    "depth": (1, 2, 3, 6, 12),
+    "vocabulary": (1000, 2000, 4000, 8000, 16000, 32000, 64000),
+}
+
+
+def measure(size: Size, steps: int) -> tuple[float, float]:
+    """Seconds of a step, the median, and its bytes: the state's and those of the compiled program's own account."""
+    config = size.config()
+    mesh = make_mesh(config.devices.mesh, jax.devices()[:1])
+    network = structure(config.model, size.vocabulary, size.vocabulary)
+    memory = memory_of_step(network, config, mesh)
+    step = make_train_step(network, config, config.training.num_steps, mesh)
+    params = initial_params(config.model, size.vocabulary, size.vocabulary, jax.random.key(1))
+    state: Any = initial_state(params, config)
+    shape = (size.rows, size.length)
+    tokens = np.random.default_rng(1).integers(4, size.vocabulary, size=(3, *shape)).astype(np.int32)
+    segments, positions = np.ones(shape, np.int32), np.broadcast_to(np.arange(size.length, dtype=np.int32), shape)
+    batch = Batch(tokens[0], segments, positions, tokens[1], tokens[2], segments, positions)
+    times = []
+    for _ in range(WARM_UP + steps):
+        started = time.perf_counter()
+        state, metrics = step(state, batch)
+        metrics.loss.block_until_ready()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[WARM_UP:]), memory.total
+
+
+def draw(found: dict[Size, tuple[float, float]], base: Size) -> Any:
+    """Time above, memory below, a column for each size that is varied; lines are what theory expects."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 6), layout="constrained")
+    panels = figure.subplots(2, len(VALUES), sharex="col", sharey="row")
+    for column, (name, values) in enumerate(VALUES.items()):
+        sizes = [dataclasses.replace(base, **{name: value}) for value in values]
+        for row, expected in enumerate((expected_seconds, expected_bytes)):
+            axes, unit = panels[row][column], (1e3, 1e-6)[row]
+            axes.loglog(values, [unit * found[size][row] for size in sizes], "o", label="measured")
+            axes.loglog(values, [unit * expected(size, found, base) for size in sizes], "-", label="expected")
+            axes.set_xticks(values, map(str, values), rotation=60)
+            axes.minorticks_off()
+            axes.grid(alpha=0.3)
+        panels[1][column].set_xlabel(name)
+    panels[0][0].set_ylabel("a step, ms")
+    panels[1][0].set_ylabel("memory, MB")
+    panels[0][0].legend()
+    return figure
+
+
+def expected_seconds(size: Size, found: dict[Size, tuple[float, float]], base: Size) -> float:
+    """The base's time, multiplied by how many times its operations this is."""
+    return found[base][0] * size.operations() / base.operations()
+
+
+def expected_bytes(size: Size, found: dict[Size, tuple[float, float]], base: Size) -> float:
+    """The base's memory, multiplied by how many times its numbers this is."""
+    return found[base][1] * size.numbers() / base.numbers()
+
+
+def main() -> None:
+    """Prints the table and draws the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--picture", type=Path, default=Path("benchmarks/scaling.png"))
+    options = parser.parse_args()
+    logging.getLogger("jax").setLevel(logging.ERROR)
+    keep_freed_memory()
+    set_up_compilation()
+    base, found = Size(), {}
+    found[base] = measure(base, options.steps)
+    described = ", ".join(f"{name} {value:,}" for name, value in dataclasses.asdict(base).items())
+    print(f"Base: {described}; {HEADS} heads.\n")
+    print("| | | a step, ms | expected | memory, MB | expected |\n|---|---|---|---|---|---|")
+    for name, values in VALUES.items():
+        for value in values:
+            size = dataclasses.replace(base, **{name: value})
+            if size not in found:
+                found[size] = measure(size, options.steps)
+            seconds, memory = found[size]
+            cells = [1e3 * seconds, 1e3 * expected_seconds(size, found, base)]
+            cells += [1e-6 * memory, 1e-6 * expected_bytes(size, found, base)]
+            print(f"| {name} | {value:,} | " + " | ".join(f"{cell:,.1f}" for cell in cells) + " |", flush=True)
+    save_picture(draw(found, base), options.picture)
+    print(f"\npicture: {options.picture}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
