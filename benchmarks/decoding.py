@@ -27,11 +27,13 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 
+from configs.schema import DecodingOptions  # noqa: E402
 from data.lines import read_lines  # noqa: E402
 from data.tokenizer import Tokenizer, load_tokenizer, model_paths  # noqa: E402
 
 SIDES = ("Lingua Flax float32", "CTranslate2 float32", "CTranslate2 int8")
 ALONE = 200  # sentences that are translated one by one
+LENGTH_PENALTY = 0.0  # the two define others differently
 Translate = Callable[[Sequence[str], int, int], list[str]]  # lines, beam size, batch size
 
 
@@ -47,7 +49,8 @@ def lingua_flax(options: argparse.Namespace) -> Translate:
     translator = Translator.load(options.workdir, options.checkpoint)
 
     def translate(lines: Sequence[str], beam_size: int, batch_size: int) -> list[str]:
-        found = translator.translate(lines, beam_size=beam_size, batch_size=batch_size, first_line=None)
+        decoding = DecodingOptions(beam_size=beam_size, batch_size=batch_size, length_penalty=LENGTH_PENALTY)
+        found = translator.translate(lines, decoding, first_line=None)
         return [translation.text for translation in found]
 
     return translate
@@ -68,7 +71,12 @@ def ctranslate2_of(options: argparse.Namespace, compute_type: str) -> Translate:
         pieces = [tokenizer.source_pieces(ids) for ids in tokenizer.encode_source(lines)]
         longest = int(default_limit(max(map(len, pieces))))
         found = translator.translate_batch(
-            pieces, beam_size=beam_size, max_batch_size=batch_size, max_decoding_length=longest, disable_unk=True
+            pieces,
+            beam_size=beam_size,
+            max_batch_size=batch_size,
+            max_decoding_length=longest,
+            length_penalty=LENGTH_PENALTY,
+            disable_unk=True,
         )
         return tokenizer.decode_target([[numbers[piece] for piece in each.hypotheses[0]] for each in found])
 

@@ -2,10 +2,9 @@
 
 Run from the repository's root: python benchmarks/scaling.py [--steps 5] [--picture benchmarks/scaling.png]
 
-One size is varied at a time, the others stay at the base's. Theory counts the operations of matrix products, and the
-numbers that a step must keep: both are linear in everything but the length, in which attention is quadratic, and the
-width, in which the layers' matrices are. It says how cost grows, not what a unit of it takes here: so its figures are
-those of the base, multiplied by what it says.
+One size is varied at a time, the others stay at the base's. Theory gives lower bounds: the operations of a step's
+matrix products at the rate of a large one, and the numbers that a step must keep. Both are linear in everything but the
+length, in which attention is quadratic, and the width, in which the layers' matrices are.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from machine import matrix_product_rate
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -34,7 +33,7 @@ from runtime.devices import make_mesh  # noqa: E402
 from runtime.memory import keep_freed_memory  # noqa: E402
 from runtime.pictures import save_picture  # noqa: E402
 from training.footprint import memory_of_step  # noqa: E402
-from training.step import initial_state, make_train_step  # noqa: E402
+from training.step import LOSS_BLOCK, initial_state, make_train_step  # noqa: E402
 
 WARM_UP = 2  # steps that do not count
 HEADS = 4
@@ -68,17 +67,18 @@ class Size:
         """Floating-point operations of a step's matrix products."""
         return self.rows * training_flops(self.config().model, self.vocabulary, self.length, self.length)
 
-    def numbers(self) -> float:
-        """Numbers that a step keeps at once: parameters, gradients and two moments; what the backward pass needs.
+    def bytes(self) -> float:
+        """What a step must keep in float32: parameters, gradients and two moments; what the backward pass needs.
 
         Of an attention layer that is its input, queries, keys, values, their mean and the weights; of a feed-forward
-        layer its input and what is inside.
+        layer its input and what is inside; of the output the logits of a block and their gradient.
         """
         parameters = self.vocabulary * self.width + self.depth * (2 * 8 + 3 * 4) * self.width**2
         positions = self.rows * self.length
         attention = 5 * positions * self.width + self.rows * HEADS * self.length**2
         feed_forward = 5 * positions * self.width
-        return 4 * parameters + self.depth * (3 * attention + 2 * feed_forward)
+        logits = 2 * min(positions, LOSS_BLOCK) * self.vocabulary
+        return 4.0 * (4 * parameters + self.depth * (3 * attention + 2 * feed_forward) + logits)
 
 
 VALUES = {
@@ -91,7 +91,7 @@ VALUES = {
 
 
 def measure(size: Size, steps: int) -> tuple[float, float]:
-    """Seconds of a step, the median, and its bytes: the state's and those of the compiled program's own account."""
+    """Seconds of a step, the fastest, and its bytes: the state's and those of the compiled program's own account."""
     config = size.config()
     mesh = make_mesh(config.devices.mesh, jax.devices()[:1])
     network = structure(config.model, size.vocabulary, size.vocabulary)
@@ -109,39 +109,31 @@ def measure(size: Size, steps: int) -> tuple[float, float]:
         state, metrics = step(state, batch)
         metrics.loss.block_until_ready()
         times.append(time.perf_counter() - started)
-    return statistics.median(times[WARM_UP:]), memory.total
+    return min(times[WARM_UP:]), memory.total
 
 
-def draw(found: dict[Size, tuple[float, float]], base: Size) -> Any:
-    """Time above, memory below, a column for each size that is varied; lines are what theory expects."""
+def draw(found: dict[Size, tuple[float, float]], base: Size, rate: float) -> Any:
+    """Time above, memory below, a column for each size that is varied."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 6), layout="constrained")
     panels = figure.subplots(2, len(VALUES), sharex="col", sharey="row")
     for column, (name, values) in enumerate(VALUES.items()):
         sizes = [dataclasses.replace(base, **{name: value}) for value in values]
-        for row, expected in enumerate((expected_seconds, expected_bytes)):
-            axes, unit = panels[row][column], (1e3, 1e-6)[row]
-            axes.loglog(values, [unit * found[size][row] for size in sizes], "o", label="measured")
-            axes.loglog(values, [unit * expected(size, found, base) for size in sizes], "-", label="expected")
-            axes.set_xticks(values, map(str, values), rotation=60)
+        time_axes, memory_axes = (panels[row][column] for row in (0, 1))
+        time_axes.loglog(values, [1e3 * found[size][0] for size in sizes], "o", label="measured")
+        time_axes.loglog(values, [1e3 * size.operations() / rate for size in sizes], "-", label="at least")
+        memory_axes.loglog(values, [1e-6 * found[size][1] for size in sizes], "o")
+        memory_axes.loglog(values, [1e-6 * size.bytes() for size in sizes], "-")
+        memory_axes.set_xlabel(name)
+        memory_axes.set_xticks(values, map(str, values), rotation=60)
+        for axes in (time_axes, memory_axes):
             axes.minorticks_off()
             axes.grid(alpha=0.3)
-        panels[1][column].set_xlabel(name)
     panels[0][0].set_ylabel("a step, ms")
     panels[1][0].set_ylabel("memory, MB")
     panels[0][0].legend()
     return figure
-
-
-def expected_seconds(size: Size, found: dict[Size, tuple[float, float]], base: Size) -> float:
-    """The base's time, multiplied by how many times its operations this is."""
-    return found[base][0] * size.operations() / base.operations()
-
-
-def expected_bytes(size: Size, found: dict[Size, tuple[float, float]], base: Size) -> float:
-    """The base's memory, multiplied by how many times its numbers this is."""
-    return found[base][1] * size.numbers() / base.numbers()
 
 
 def main() -> None:
@@ -153,21 +145,22 @@ def main() -> None:
     logging.getLogger("jax").setLevel(logging.ERROR)
     keep_freed_memory()
     set_up_compilation()
-    base, found = Size(), {}
-    found[base] = measure(base, options.steps)
+    base, rate = Size(), matrix_product_rate()
+    found: dict[Size, tuple[float, float]] = {}
     described = ", ".join(f"{name} {value:,}" for name, value in dataclasses.asdict(base).items())
-    print(f"Base: {described}; {HEADS} heads.\n")
-    print("| | | a step, ms | expected | memory, MB | expected |\n|---|---|---|---|---|---|")
+    print(
+        f"Base: {described}; {HEADS} heads. Matrix products of 2048: {rate / 1e9:,.0f} billion operations a second.\n"
+    )
+    print("| | | a step, ms | at least | memory, MB | at least |\n|---|---|---|---|---|---|")
     for name, values in VALUES.items():
         for value in values:
             size = dataclasses.replace(base, **{name: value})
             if size not in found:
                 found[size] = measure(size, options.steps)
             seconds, memory = found[size]
-            cells = [1e3 * seconds, 1e3 * expected_seconds(size, found, base)]
-            cells += [1e-6 * memory, 1e-6 * expected_bytes(size, found, base)]
+            cells = (1e3 * seconds, 1e3 * size.operations() / rate, 1e-6 * memory, 1e-6 * size.bytes())
             print(f"| {name} | {value:,} | " + " | ".join(f"{cell:,.1f}" for cell in cells) + " |", flush=True)
-    save_picture(draw(found, base), options.picture)
+    save_picture(draw(found, base, rate), options.picture)
     print(f"\npicture: {options.picture}", file=sys.stderr)
 
 

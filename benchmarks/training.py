@@ -23,9 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from machine import matrix_product_rate
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -111,19 +110,6 @@ def write_tokens(workdir: Path, path: Path) -> int:
         arrays[f"{side}_ends"] = np.cumsum([len(pair[number]) for pair in pairs])
     np.savez(path, **arrays)
     return prepared.tokenizer.target_vocab_size
-
-
-def matrix_product_rate() -> float:
-    """Floating-point operations a second of a product of two matrices of 2048 x 2048: what the machine can do."""
-    matrix = jnp.ones((2048, 2048))
-    product = jax.jit(jnp.dot)
-    product(matrix, matrix).block_until_ready()
-    times = []
-    for _ in range(10):
-        started = time.perf_counter()
-        product(matrix, matrix).block_until_ready()
-        times.append(time.perf_counter() - started)
-    return 2 * 2048**3 / min(times)
 
 
 def measure(config: Path, options: argparse.Namespace) -> None:
