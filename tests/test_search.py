@@ -161,6 +161,29 @@ def test_sentences_that_take_long_go_on_in_smaller_batches_with_more_room_and_no
         np.testing.assert_allclose(together.scores, np.concatenate([one.scores for one in alone]), rtol=1e-6)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+def test_an_early_end_leaves_the_wanted_hypotheses_as_they_were(alpha):
+    """Tokens that are likely to end early, so that what lives on falls behind: the best are those of the whole search,
+    and it took fewer steps."""
+    logits = np.random.default_rng(2).normal(size=(40, 9, 5, 5)).astype(np.float32) * 3
+    logits[..., 0] = -np.inf
+    tables, taken = jnp.asarray(logits), {}
+    own = Constraints(jnp.full(40, 9), jnp.ones(40, jnp.int32), jnp.zeros((40, 0), jnp.int32))
+
+    def step(tokens, index, lineage, tables):
+        jax.debug.callback(lambda index: taken.setdefault(wanted, []).append(int(index)), index)
+        return jax.vmap(lambda table, last: table[index][last])(tables, tokens), tables
+
+    found = {}
+    for wanted in (5, 2, 1):
+        sizes = {"length": 9, "start": START, "end": END, "constraints": own, "wanted": wanted}
+        found[wanted] = beam_search(step, tables, beams=5, alpha=alpha, **sizes)
+        jax.effects_barrier()
+        np.testing.assert_array_equal(found[wanted].tokens[:, :wanted], found[5].tokens[:, :wanted])
+        np.testing.assert_allclose(found[wanted].scores[:, :wanted], found[5].scores[:, :wanted], rtol=1e-6)
+    assert len(taken[1]) < len(taken[5])
+
+
 def test_the_lineage_tells_each_beams_history(tables):
     """Of a state that notes which token stood in which row, the lineage must tell each hypothesis's own tokens."""
     seen = []

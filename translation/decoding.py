@@ -60,9 +60,9 @@ def prefix_room(tokens: int) -> int:
 
 
 def search(
-    networks: Sequence[Network], request: Request, options: DecodingOptions, longest: int, samples: int = 1
+    networks: Sequence[Network], request: Request, options: DecodingOptions, longest: int, wanted: int = 1
 ) -> Hypotheses:
-    """Hypotheses [B, K] of a batch, computed on the devices: K is the beam size, or where drawing `samples`.
+    """So many wanted hypotheses [B, wanted] of a batch, computed on the devices.
 
     Args:
       longest: most tokens that the networks can take.
@@ -71,7 +71,7 @@ def search(
     room = options.max_decoding_length or min(max(padded, options.min_decoding_length), longest)
     static: dict[str, Any] = {
         "graphdefs": tuple(network.graphdef for network in networks),
-        "width": samples if options.temperature else options.beam_size,
+        "width": wanted if options.temperature else options.beam_size,
         "length": room,
         "alpha": options.length_penalty,
         "top_k": options.top_k,
@@ -81,9 +81,9 @@ def search(
     drawing = (options.seed, options.temperature) if options.temperature else None
     program = (*static.values(), drawing is None, *(array.shape for array in request))
     with contextlib.nullcontext() if program in _compiled else _compiling:
-        found = fetch(_search(params, request, drawing, **static))
+        found = fetch(_search(params, request, drawing, wanted, **static))
     _compiled.add(program)
-    return found
+    return Hypotheses(found.tokens[:, :wanted], found.scores[:, :wanted])
 
 
 _compiled: set[Any] = set()  # of _search's programs, of which two threads would otherwise compile the same at once
@@ -95,6 +95,7 @@ def _search(
     params: Sequence[Any],
     request: Request,
     drawing: tuple[int, float] | None,
+    wanted: jax.Array | int,
     *,
     graphdefs: tuple[nnx.GraphDef, ...],
     width: int,
@@ -134,7 +135,7 @@ def _search(
         return sample(step, started, keys=keys, temperature=temperature, constraints=constraints, **top, **sizes)
     if width == 1:
         return greedy_search(step, started, constraints=constraints, **sizes)
-    return beam_search(step, started, constraints=constraints, beams=width, **sizes)
+    return beam_search(step, started, constraints=constraints, beams=width, wanted=wanted, **sizes)
 
 
 def _without_special_tokens(logits: jax.Array) -> jax.Array:

@@ -211,9 +211,9 @@ def _until_done(
     """Repeats body(carry, room) until done(carry) [B] holds for all sentences; the results of all.
 
     All begin with less room, which is enough for most. Those that need more, or are the last few, go on in smaller
-    batches of their own, one after the other: of Multi30k's sentences, sorted by length, most batches of 64 have one or
-    two that take twice as many tokens as the others. Sentences a second with 5 beams: 241 without all this, 346 with one
-    smaller batch, 408 with less room at first too, 470 with a second smaller batch.
+    batches of their own, one after the other: of Multi30k's sentences, sorted by length, most batches of 64 have one
+    or two that take twice as many tokens as the others. Sentences a second with 5 beams: 241 without all this, 346 with
+    one smaller batch, 408 with less room at first too, 470 with a second smaller batch.
     """
     first, longer = rooms or (length, lambda state, _: state)
 
@@ -256,15 +256,20 @@ def beam_search(
     start: int,
     end: int,
     alpha: float,
+    wanted: jax.Array | int | None = None,
     rooms: Rooms | None = None,
 ) -> Hypotheses:
-    """Beam search with length penalty; a sentence is finished when K of its hypotheses have ended.
+    """Beam search with length penalty; a sentence is done when K of its hypotheses have ended, or earlier where none
+    can still get among the `wanted` best, by default all K.
 
     Of the 2 K likeliest continuations of a sentence, those among the first K that end it are finished hypotheses, and
     the first K that do not end it live on. At its limit every hypothesis must end. So one beam is greedy search, and
     as many beams as there are hypotheses is exhaustive search.
     """
     batch = len(constraints.limits)
+
+    def done(beam: _Beam) -> jax.Array:
+        return _is_done(beam, beams if wanted is None else wanted, alpha) | (beam.position >= beam.constraints.limits)
 
     def body(beam: _Beam, room: int) -> _Beam:
         here = jnp.broadcast_to(jnp.arange(beams)[None, :, None], (len(beam.last), beams, 1))
@@ -278,7 +283,8 @@ def beam_search(
         ended = jnp.where(
             ends & (scores > IMPOSSIBLE / 2), scores / length_penalty(beam.position + 1, alpha), IMPOSSIBLE
         )
-        finished = _best_finished(beam, sequences[:, :beams], ended[:, :beams])
+        ended = jnp.where(done(beam)[:, None], IMPOSSIBLE, ended)
+        finished = _best_finished(beam.finished, sequences[:, :beams], ended[:, :beams])
         alive_scores, chosen = jax.lax.top_k(jnp.where(ends, 2 * IMPOSSIBLE, scores), beams)
         origins = jnp.take_along_axis(origins, chosen, axis=1)
         return _Beam(
@@ -294,7 +300,7 @@ def beam_search(
 
     return _until_done(
         body,
-        lambda beam: _is_done(beam) | (beam.position >= beam.constraints.limits),
+        done,
         lambda beam: beam.finished,
         _Beam(
             position=jnp.int32(0),
@@ -324,9 +330,14 @@ class _Beam(NamedTuple):
     state: Any
 
 
-def _is_done(beam: _Beam) -> jax.Array:
-    """[B]: K hypotheses of the sentence have ended."""
-    return jnp.all(beam.finished.scores > IMPOSSIBLE / 2, axis=1)
+def _is_done(beam: _Beam, wanted: jax.Array | int, alpha: float) -> jax.Array:
+    """[B]: K hypotheses of the sentence have ended, or `wanted` ones with which no other can catch up.
+
+    A log-probability can only fall, and the length penalty divides it by at most that of the limit.
+    """
+    best_to_come = beam.scores[:, 0] / length_penalty(beam.constraints.limits, alpha)
+    least_wanted = jnp.take(beam.finished.scores, wanted - 1, axis=1)
+    return (beam.finished.scores[:, -1] > IMPOSSIBLE / 2) | (least_wanted >= best_to_come)
 
 
 def _only_token(position: jax.Array, constraints: Constraints, end: int) -> jax.Array:
@@ -400,12 +411,11 @@ def _extend(sequences: jax.Array, origins: jax.Array, tokens: jax.Array, index: 
     return jax.lax.dynamic_update_slice_in_dim(_pick(sequences, origins), tokens[:, :, None], index, axis=2)
 
 
-def _best_finished(beam: _Beam, sequences: jax.Array, scores: jax.Array) -> Hypotheses:
-    """The K best of the finished hypotheses and the new ones; unchanged where a sentence is done."""
-    scores = jnp.where(_is_done(beam)[:, None], IMPOSSIBLE, scores)
-    all_scores = jnp.concatenate([beam.finished.scores, scores], axis=1)
-    all_tokens = jnp.concatenate([beam.finished.tokens, sequences], axis=1)
-    best, chosen = jax.lax.top_k(all_scores, beam.finished.scores.shape[1])
+def _best_finished(finished: Hypotheses, sequences: jax.Array, scores: jax.Array) -> Hypotheses:
+    """The K best of the finished hypotheses and the new ones."""
+    all_scores = jnp.concatenate([finished.scores, scores], axis=1)
+    all_tokens = jnp.concatenate([finished.tokens, sequences], axis=1)
+    best, chosen = jax.lax.top_k(all_scores, finished.scores.shape[1])
     return Hypotheses(_pick(all_tokens, chosen), best)
 
 
