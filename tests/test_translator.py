@@ -16,6 +16,8 @@ from data.batch import pad_rows
 from data.tokenizer import parse_tokenizers, train_tokenizer
 from model.transformer import initial_params, structure
 from tests.test_data import PAIRS
+from translation import decoding
+from translation.search import Hypotheses
 from translation.translator import Translator
 
 GREEDY = DecodingOptions(beam_size=1)
@@ -93,8 +95,21 @@ def test_hypotheses_come_best_first_and_differ(translator):
 
 def test_the_decoding_length_is_kept(translator):
     short = translator.search(np.array([[5, 6, 1]]), DecodingOptions(beam_size=2, max_decoding_length=3))
-    assert short.tokens.shape == (1, 2, 3)
+    assert short.tokens.shape == (1, 1, 3)
     assert (np.asarray(short.tokens) == EOS_ID).any(axis=-1).all()
+
+
+@pytest.mark.parametrize(
+    ("lines", "batch_size", "rows"), [(1, 64, 1), (3, 64, 4), (10, 64, 16), (17, 64, 64), (3, 2, 2), (5, 8, 8)]
+)
+def test_few_lines_make_a_small_batch(translator, monkeypatch, lines, batch_size, rows):
+    def search(networks, request, options, longest, wanted):
+        assert len(request.source) == rows
+        return Hypotheses(np.full((rows, wanted, 2), EOS_ID), np.zeros((rows, wanted)))
+
+    monkeypatch.setattr(decoding, "search", search)
+    found = translator.translate(["a dog sleeps"] * lines, batch_size=batch_size)
+    assert [translation.text for translation in found] == [""] * lines
 
 
 def test_keywords_are_decoding_options(translator):
