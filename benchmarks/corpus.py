@@ -151,6 +151,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where there is room: 2 GB for 5,000,000 lines")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    for path in filter(None, (options.config, options.folder)):
+        if not path.exists():
+            parser.error(f"{path}: there is no such file or folder")
     if options.work:
         for phase in work(read_config(options.config), options.work):
             print(json.dumps(phase), flush=True)

@@ -19,7 +19,7 @@ def export(translator: Translator, directory: Path) -> None:
     """Writes the model's folder; its tokens are the pieces of the translator's tokenizer."""
     config, params = translator.config, translator.params
     if (config.norm, config.tied_embeddings, config.activation) != ("pre", "all", "relu"):
-        raise ValueError("only pre-norm models with relu and one embedding are exported")
+        raise SystemExit("error: only pre-norm models with relu and one embedding can be exported to CTranslate2")
     spec = TransformerSpec.from_config((config.num_encoder_layers, config.num_decoder_layers), config.num_heads)
     table, positions = (np.asarray(array) for array in (params["target_embedding"], position_table(translator)))
     for side, layers, norm in (

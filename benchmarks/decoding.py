@@ -109,9 +109,9 @@ def export(options: argparse.Namespace, folder: Path) -> Path:
         "from ctranslate2_export import export; from translation.translator import Translator; "
         "export(Translator.load(sys.argv[1], sys.argv[2]), Path(sys.argv[3]))"
     )
-    subprocess.run(
-        [sys.executable, "-c", program, str(options.workdir), options.checkpoint, str(folder)], cwd=ROOT, check=True
-    )
+    command = [sys.executable, "-c", program, str(options.workdir), options.checkpoint, str(folder)]
+    if subprocess.run(command, cwd=ROOT).returncode:  # it has said why
+        raise SystemExit(2)
     return folder
 
 
@@ -127,10 +127,18 @@ def first_answer(options: argparse.Namespace) -> float:
 def ask(process: subprocess.Popen[str], beam_size: int, batch_size: int) -> dict[str, Any]:
     """What one side measures now."""
     assert process.stdin
-    assert process.stdout
     process.stdin.write(f"{beam_size} {batch_size}\n")
     process.stdin.flush()
-    return json.loads(process.stdout.readline())
+    return answer(process)
+
+
+def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What one side says next."""
+    assert process.stdout
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit("error: this side has ended; what it said is above")
+    return json.loads(line)
 
 
 def report(sides: dict[str, subprocess.Popen[str]], tokenizer: Tokenizer, beam: int, batch: int, number: int) -> None:
@@ -180,9 +188,7 @@ def main() -> None:
         for side in SIDES:
             command = [sys.executable, __file__, *sys.argv[1:], "--side", side, *own]
             sides[side] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            output = sides[side].stdout
-            assert output
-            print(f"{side}: imports, model and a first sentence {json.loads(output.readline())['start']:.1f} s")
+            print(f"{side}: imports, model and a first sentence {answer(sides[side])['start']:.1f} s")
         print("\n| beam | batch | | sentences/s | tokens/s | speed, ours 1 | alone, ms: median, 95% | as ours | MB |")
         print("|---|---|---|---|---|---|---|---|---|")
         for beam, batch in ((1, 64), (5, 64), (1, 1), (5, 1)):

@@ -142,6 +142,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--picture", type=Path, default=Path("benchmarks/scaling.png"))
     options = parser.parse_args()
+    if not options.picture.parent.is_dir():
+        parser.error(f"--picture {options.picture}: there is no such folder")
     logging.getLogger("jax").setLevel(logging.ERROR)
     keep_freed_memory()
     set_up_compilation()

@@ -183,6 +183,8 @@ def main() -> None:
         parser.error("PyTorch is not installed: pip install -e '.[bench]'")
     if not options.directory.is_dir():
         parser.error(f"--directory {options.directory}: there is no such folder")
+    if missing := [str(config) for config in options.config if not config.is_file()]:
+        parser.error(f"--config {', '.join(missing)}: there is no such file")
     for config in options.config:
         measure(config, options)
 

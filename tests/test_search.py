@@ -13,6 +13,7 @@ from translation.search import (
     IMPOSSIBLE,
     Constraints,
     Rooms,
+    Task,
     beam_search,
     best_sums,
     greedy_search,
@@ -23,7 +24,6 @@ from translation.search import (
 END, START, LENGTH = 1, 2, 4
 WORDS = [2, 3, 4]  # the tokens that do not end a sentence; 0 is padding and impossible
 ALL = sum(len(WORDS) ** n for n in range(LENGTH))  # hypotheses of at most LENGTH tokens, the end token included
-SIZES = {"length": LENGTH, "start": START, "end": END}
 
 
 def constraints(limits=(LENGTH,) * 3, minimums=1, prefixes=((),) * 3):
@@ -35,6 +35,10 @@ def constraints(limits=(LENGTH,) * 3, minimums=1, prefixes=((),) * 3):
 
 
 FREE = constraints()
+
+
+def task(own=FREE, **options):
+    return Task(own, LENGTH, START, END, **options)
 
 
 @pytest.fixture
@@ -68,7 +72,7 @@ def exhaustive(table, alpha):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 def test_a_beam_as_wide_as_the_space_is_exhaustive_search(tables, alpha):
-    found = beam_search(step_of(tables), (), beams=ALL, alpha=alpha, constraints=FREE, **SIZES)
+    found = beam_search(step_of(tables), (), task(alpha=alpha), beams=ALL)
     for sentence in range(3):
         expected = exhaustive(tables[sentence], alpha)
         np.testing.assert_allclose(found.scores[sentence], [score for score, _ in expected], atol=1e-4)
@@ -77,8 +81,8 @@ def test_a_beam_as_wide_as_the_space_is_exhaustive_search(tables, alpha):
 
 
 def test_one_beam_is_greedy_search(tables):
-    greedy = greedy_search(step_of(tables), (), alpha=0.6, constraints=FREE, **SIZES)
-    beam = beam_search(step_of(tables), (), beams=1, alpha=0.6, constraints=FREE, **SIZES)
+    greedy = greedy_search(step_of(tables), (), task(alpha=0.6))
+    beam = beam_search(step_of(tables), (), task(alpha=0.6), beams=1)
     np.testing.assert_array_equal(greedy.tokens, beam.tokens)
     np.testing.assert_allclose(greedy.scores, beam.scores, rtol=1e-6, atol=1e-6)
     for sentence in range(3):  # by a loop over argmax
@@ -90,34 +94,30 @@ def test_one_beam_is_greedy_search(tables):
 
 
 def test_a_beam_wider_than_the_space_has_no_more_hypotheses_than_there_are(tables):
-    found = beam_search(step_of(tables), (), beams=ALL + 7, alpha=0.0, constraints=FREE, **SIZES)
+    found = beam_search(step_of(tables), (), task(), beams=ALL + 7)
     assert (np.asarray(found.scores) > IMPOSSIBLE / 2).sum(axis=1).tolist() == [ALL] * 3
 
 
 def test_wider_beams_never_score_worse_here(tables):
-    scores = [
-        beam_search(step_of(tables), (), beams=k, alpha=0.0, constraints=FREE, **SIZES).scores[:, 0]
-        for k in (1, 2, 5, ALL)
-    ]
+    scores = [beam_search(step_of(tables), (), task(), beams=k).scores[:, 0] for k in (1, 2, 5, ALL)]
     assert all((after >= before - 1e-6).all() for before, after in itertools.pairwise(scores))
 
 
 @pytest.mark.parametrize("beams", [1, ALL])
 def test_each_sentence_has_its_own_limit(tables, beams):
-    sizes = SIZES | {"constraints": constraints([2, 4, 3])}
-    found = beam_search(step_of(tables), (), beams=beams, alpha=0.6, **sizes)
+    limited = task(constraints([2, 4, 3]), alpha=0.6)
+    found = beam_search(step_of(tables), (), limited, beams=beams)
     assert ((np.asarray(found.tokens) != 0).sum(axis=-1).max(axis=1) <= np.array([2, 4, 3])).all()
     for sentence, limit in enumerate((2, 4, 3)):
         alone = beam_search(
             step_of(tables[sentence : sentence + 1]),
             (),
+            task(constraints([limit], prefixes=((),)), alpha=0.6),
             beams=beams,
-            alpha=0.6,
-            **SIZES | {"constraints": constraints([limit], prefixes=((),))},
         )
         np.testing.assert_array_equal(alone.tokens[0], found.tokens[sentence])
         np.testing.assert_allclose(alone.scores[0], found.scores[sentence], rtol=1e-6)
-    greedy = greedy_search(step_of(tables), (), alpha=0.6, **sizes)
+    greedy = greedy_search(step_of(tables), (), limited)
     assert beams > 1 or (greedy.tokens == found.tokens).all()
 
 
@@ -145,7 +145,7 @@ def test_sentences_that_take_long_go_on_in_smaller_batches_with_more_room_and_no
         own = Constraints(limits, jnp.ones_like(limits), jnp.zeros((len(limits), 0), jnp.int32))
         state = tables, jnp.zeros((len(tables), first), jnp.int32)
         more = {"keys": keys} if search is sample else {}
-        return search(step, state, alpha=0.6, constraints=own, rooms=Rooms(first, longer), **options, **more, **SIZES)
+        return search(step, state, task(own, alpha=0.6, rooms=Rooms(first, longer)), **options, **more)
 
     keys = jax.random.split(jax.random.key(3), (22, 2))
     drawing = {"temperature": 1.0, "top_k": None, "top_p": None}
@@ -176,8 +176,7 @@ def test_an_early_end_leaves_the_wanted_hypotheses_as_they_were(alpha):
 
     found = {}
     for wanted in (5, 2, 1):
-        sizes = {"length": 9, "start": START, "end": END, "constraints": own, "wanted": wanted}
-        found[wanted] = beam_search(step, tables, beams=5, alpha=alpha, **sizes)
+        found[wanted] = beam_search(step, tables, Task(own, 9, START, END, alpha), beams=5, wanted=wanted)
         jax.effects_barrier()
         np.testing.assert_array_equal(found[wanted].tokens[:, :wanted], found[5].tokens[:, :wanted])
         np.testing.assert_allclose(found[wanted].scores[:, :wanted], found[5].scores[:, :wanted], rtol=1e-6)
@@ -195,7 +194,7 @@ def test_the_lineage_tells_each_beams_history(tables):
         jax.debug.callback(lambda i, t, h: seen.append((int(i), np.array(t), np.array(h))), index, tokens, history)
         return logits, given
 
-    beam_search(step, jnp.zeros((3, 4, LENGTH), jnp.int32), beams=4, alpha=0.6, constraints=FREE, **SIZES)
+    beam_search(step, jnp.zeros((3, 4, LENGTH), jnp.int32), task(alpha=0.6), beams=4)
     jax.effects_barrier()
     previous = {}
     crossed = False
@@ -235,8 +234,8 @@ def test_length_penalty_by_hand():
 
 @pytest.mark.parametrize("minimum", [2, 3, LENGTH])
 def test_a_shortest_length_leaves_the_longer_hypotheses_as_they_were(tables, minimum):
-    found = beam_search(step_of(tables), (), beams=ALL, alpha=0.6, constraints=constraints(minimums=minimum), **SIZES)
-    greedy = greedy_search(step_of(tables), (), constraints=constraints(minimums=minimum), **SIZES)
+    found = beam_search(step_of(tables), (), task(constraints(minimums=minimum), alpha=0.6), beams=ALL)
+    greedy = greedy_search(step_of(tables), (), task(constraints(minimums=minimum)))
     for sentence in range(3):
         expected = [each for each in exhaustive(tables[sentence], 0.6) if len(each[1]) >= minimum]
         assert (np.asarray(found.scores[sentence]) > IMPOSSIBLE / 2).sum() == len(expected)
@@ -251,8 +250,8 @@ def test_a_shortest_length_leaves_the_longer_hypotheses_as_they_were(tables, min
 def test_a_prefix_leaves_the_hypotheses_that_begin_with_it_as_they_were(tables):
     prefixes = ([3], [], [4, 2])
     forced = constraints(prefixes=prefixes)
-    found = beam_search(step_of(tables), (), beams=ALL, alpha=0.6, constraints=forced, **SIZES)
-    greedy = greedy_search(step_of(tables), (), constraints=forced, **SIZES)
+    found = beam_search(step_of(tables), (), task(forced, alpha=0.6), beams=ALL)
+    greedy = greedy_search(step_of(tables), (), task(forced))
     for sentence, prefix in enumerate(prefixes):
         expected = [each for each in exhaustive(tables[sentence], 0.6) if each[1][: len(prefix)] == prefix]
         assert (np.asarray(found.scores[sentence]) > IMPOSSIBLE / 2).sum() == len(expected)
@@ -264,13 +263,10 @@ def test_a_prefix_leaves_the_hypotheses_that_begin_with_it_as_they_were(tables):
         assert greedy.tokens[sentence, 0, : len(prefix)].tolist() == prefix
 
 
-def drawn(tables, count, *, temperature=1.0, top_k=None, top_p=None, seed=0, **more):
+def drawn(tables, count, *, temperature=1.0, top_k=None, top_p=None, seed=0, own=FREE):
     """So many samples of each sentence as {tokens: how often}, and their scores."""
     keys = jax.random.split(jax.random.key(seed), (3, count))
-    found = sample(
-        step_of(tables), (), keys=keys, temperature=temperature, top_k=top_k, top_p=top_p,
-        **{"constraints": FREE} | more, **SIZES,
-    )  # fmt: skip
+    found = sample(step_of(tables), (), task(own), keys=keys, temperature=temperature, top_k=top_k, top_p=top_p)
     texts = [[tuple(token for token in row if token) for row in rows] for rows in found.tokens.tolist()]
     return [collections.Counter(each) for each in texts], texts, found.scores
 
@@ -334,13 +330,13 @@ def test_samples_come_as_often_as_they_are_likely(tables, temperature, options, 
 
 def test_what_is_drawn_depends_on_its_own_key_only(tables):
     keys = jax.random.split(jax.random.key(5), (3, 2))
-    options = {"temperature": 1.5, "top_k": None, "top_p": None, **SIZES}
-    together = sample(step_of(tables), (), keys=keys, constraints=FREE, **options)
+    options = {"temperature": 1.5, "top_k": None, "top_p": None}
+    together = sample(step_of(tables), (), task(), keys=keys, **options)
     for sentence in range(3):
         rows = {
             tuple(np.asarray(sample(
-                step_of(tables[sentence : sentence + 1]), (), keys=keys[sentence : sentence + 1, k : k + 1],
-                constraints=constraints([LENGTH], prefixes=((),)), **options,
+                step_of(tables[sentence : sentence + 1]), (), task(constraints([LENGTH], prefixes=((),))),
+                keys=keys[sentence : sentence + 1, k : k + 1], **options,
             ).tokens)[0, 0].tolist())
             for k in range(2)
         }  # fmt: skip
@@ -350,7 +346,7 @@ def test_what_is_drawn_depends_on_its_own_key_only(tables):
 
 def test_samples_keep_prefix_and_lengths(tables):
     forced = constraints([3, 4, 4], minimums=3, prefixes=([3], [4], [2, 2]))
-    counts, *_ = drawn(tables, 200, constraints=forced)
+    counts, *_ = drawn(tables, 200, own=forced)
     for sentence, prefix in enumerate(((3,), (4,), (2, 2))):
         assert all(tokens[: len(prefix)] == prefix and 3 <= len(tokens) <= 4 for tokens in counts[sentence])
         assert len(counts[sentence]) > 2

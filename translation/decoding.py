@@ -21,7 +21,7 @@ from configs.schema import DecodingOptions
 from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.batch import Batch
 from runtime.processes import fetch
-from translation.search import Constraints, Hypotheses, Rooms, beam_search, greedy_search, sample
+from translation.search import Constraints, Hypotheses, Rooms, Task, beam_search, greedy_search, sample
 
 MORE_THAN_THE_SOURCE = 4  # tokens that a translation has room for at first; few are longer
 PREFIX_ROOM = 8  # prefixes are padded to a multiple of it: so many fewer programs are compiled
@@ -121,21 +121,14 @@ def _search(
         return [(memory, [cache.longer(length * width) for cache in caches]) for memory, caches in states]
 
     constraints = Constraints(*map(jnp.asarray, (request.limits, request.minimums, request.prefixes)))
-    sizes: dict[str, Any] = {
-        "length": length,
-        "start": BOS_ID,
-        "end": EOS_ID,
-        "alpha": alpha,
-        "rooms": Rooms(first, longer),
-    }
+    task = Task(constraints, length, BOS_ID, EOS_ID, alpha, Rooms(first, longer))
     if drawing:
         seed, temperature = drawing
         keys = _keys(seed, request.numbers, width)
-        top: dict[str, Any] = {"top_k": top_k, "top_p": top_p}
-        return sample(step, started, keys=keys, temperature=temperature, constraints=constraints, **top, **sizes)
+        return sample(step, started, task, keys=keys, temperature=temperature, top_k=top_k, top_p=top_p)
     if width == 1:
-        return greedy_search(step, started, constraints=constraints, **sizes)
-    return beam_search(step, started, constraints=constraints, beams=width, wanted=wanted, **sizes)
+        return greedy_search(step, started, task)
+    return beam_search(step, started, task, beams=width, wanted=wanted)
 
 
 def _without_special_tokens(logits: jax.Array) -> jax.Array:

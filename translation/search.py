@@ -43,6 +43,18 @@ class Rooms(NamedTuple):
     longer: Callable[[Any, int], Any]
 
 
+class Task(NamedTuple):
+    """What every search is given: L, the tokens that all hypotheses start from and end with, alpha of the length
+    penalty, and the rooms of its states, None where they have room for all L from the beginning."""
+
+    constraints: Constraints
+    length: int
+    start: int
+    end: int
+    alpha: float = 0.0
+    rooms: Rooms | None = None
+
+
 class Hypotheses(NamedTuple):
     """The best hypotheses of each sentence, best first.
 
@@ -59,41 +71,24 @@ def length_penalty(length: jax.Array, alpha: float) -> jax.Array:
     return ((5.0 + length) / 6.0) ** alpha
 
 
-def greedy_search(
-    step: Step,
-    state: Any,
-    *,
-    constraints: Constraints,
-    length: int,
-    start: int,
-    end: int,
-    alpha: float = 0.0,
-    rooms: Rooms | None = None,
-) -> Hypotheses:
+def greedy_search(step: Step, state: Any, task: Task) -> Hypotheses:
     """The likeliest token at each position, until every sentence has ended; tokens [B, 1, L], scores [B, 1]."""
 
     def likeliest(logits: jax.Array, _: jax.Array, __: None) -> jax.Array:
         return jnp.argmax(logits, axis=-1)
 
-    shared: dict[str, Any] = {"constraints": constraints, "length": length, "start": start, "end": end}
-    shared |= {"alpha": alpha, "rooms": rooms}
-    return _one_token_after_the_other(step, state, likeliest, None, rows=1, **shared)
+    return _one_token_after_the_other(step, state, task, likeliest, None, rows=1)
 
 
 def sample(
     step: Step,
     state: Any,
+    task: Task,
     *,
     keys: jax.Array,
     temperature: jax.Array | float,
     top_k: int | None,
     top_p: float | None,
-    constraints: Constraints,
-    length: int,
-    start: int,
-    end: int,
-    alpha: float = 0.0,
-    rooms: Rooms | None = None,
 ) -> Hypotheses:
     """Draws each token from the probabilities to the power of 1 / temperature, K hypotheses of each sentence.
 
@@ -113,9 +108,7 @@ def sample(
         return jnp.argmax(of_top + jax.vmap(jax.vmap(noise))(keys), axis=-1)
 
     rows = keys.shape[1]
-    shared: dict[str, Any] = {"constraints": constraints, "length": length, "start": start, "end": end}
-    shared |= {"alpha": alpha, "rooms": rooms}
-    found = _one_token_after_the_other(step, state, draw, keys, rows=rows, **shared)
+    found = _one_token_after_the_other(step, state, task, draw, keys, rows=rows)
     scores, order = jax.lax.top_k(found.scores, rows)
     return Hypotheses(_pick(found.tokens, order), scores)
 
@@ -138,16 +131,11 @@ def _only_top(logits: jax.Array, top_k: int | None, top_p: float | None) -> jax.
 def _one_token_after_the_other(
     step: Step,
     state: Any,
+    task: Task,
     choose: Callable[[jax.Array, jax.Array, Any], jax.Array],
     given: Any,
     *,
     rows: int,
-    constraints: Constraints,
-    length: int,
-    start: int,
-    end: int,
-    alpha: float,
-    rooms: Rooms | None,
 ) -> Hypotheses:
     """Hypotheses that never part: choose(logits [B, K, V], position, given) says the next token of each [B, K]; what
     it is given are arrays [B, ...]."""
@@ -155,7 +143,7 @@ def _one_token_after_the_other(
     def body(carry: _Rows, room: int) -> _Rows:
         lineage = jnp.broadcast_to(jnp.arange(rows)[None, :, None], (len(carry.last), rows, room))
         logits, state = step(carry.last, carry.position, lineage, carry.state)
-        allowed = _allowed(logits, carry.position, carry.constraints, end)
+        allowed = _allowed(logits, carry.position, carry.constraints, task.end)
         token = jnp.where(carry.done, 0, choose(allowed, carry.position, carry.given))
         gained = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
         return _Rows(
@@ -163,29 +151,29 @@ def _one_token_after_the_other(
             last=token,
             tokens=jax.lax.dynamic_update_slice_in_dim(carry.tokens, token[..., None], carry.position, axis=2),
             score=carry.score + jnp.where(carry.done, 0.0, gained),
-            done=carry.done | (token == end),
+            done=carry.done | (token == task.end),
             constraints=carry.constraints,
             given=carry.given,
             state=state,
         )
 
-    batch = len(constraints.limits)
+    batch = len(task.constraints.limits)
     first = _Rows(
         position=jnp.int32(0),
-        last=jnp.full((batch, rows), start, jnp.int32),
-        tokens=jnp.zeros((batch, rows, length), jnp.int32),
+        last=jnp.full((batch, rows), task.start, jnp.int32),
+        tokens=jnp.zeros((batch, rows, task.length), jnp.int32),
         score=jnp.zeros((batch, rows), jnp.float32),
         done=jnp.zeros((batch, rows), bool),
-        constraints=constraints,
+        constraints=task.constraints,
         given=given,
         state=state,
     )
 
     def result(carry: _Rows) -> Hypotheses:
         lengths = jnp.sum(carry.tokens != 0, axis=-1)
-        return Hypotheses(carry.tokens, carry.score / length_penalty(lengths, alpha))
+        return Hypotheses(carry.tokens, carry.score / length_penalty(lengths, task.alpha))
 
-    return _until_done(body, lambda carry: jnp.all(carry.done, axis=1), result, first, length=length, rooms=rooms)
+    return _until_done(task, body, lambda carry: jnp.all(carry.done, axis=1), result, first)
 
 
 class _Rows(NamedTuple):
@@ -200,13 +188,11 @@ class _Rows(NamedTuple):
 
 
 def _until_done(
+    task: Task,
     body: Callable[[Carry, int], Carry],
     done: Callable[[Carry], jax.Array],
     result: Callable[[Carry], Hypotheses],
     carry: Carry,
-    *,
-    length: int,
-    rooms: Rooms | None,
 ) -> Hypotheses:
     """Repeats body(carry, room) until done(carry) [B] holds for all sentences; the results of all.
 
@@ -215,7 +201,8 @@ def _until_done(
     or two that take twice as many tokens as the others. Sentences a second with 5 beams: 241 without all this, 346 with
     one smaller batch, 408 with less room at first too, 470 with a second smaller batch.
     """
-    first, longer = rooms or (length, lambda state, _: state)
+    length = task.length
+    first, longer = task.rooms or (length, lambda state, _: state)
 
     def run(carry: Carry, sizes: Sequence[int], room: int) -> Hypotheses:
         few = sizes[0] if sizes else 0
@@ -246,19 +233,7 @@ def _smaller_batches(batch: int) -> list[int]:
     return [size for size in (batch * 3 // 8, batch * 3 // 32) if size > 1]
 
 
-def beam_search(
-    step: Step,
-    state: Any,
-    *,
-    constraints: Constraints,
-    beams: int,
-    length: int,
-    start: int,
-    end: int,
-    alpha: float,
-    wanted: jax.Array | int | None = None,
-    rooms: Rooms | None = None,
-) -> Hypotheses:
+def beam_search(step: Step, state: Any, task: Task, *, beams: int, wanted: jax.Array | int | None = None) -> Hypotheses:
     """Beam search with length penalty; a sentence is done when K of its hypotheses have ended, or earlier where none
     can still get among the `wanted` best, by default all K.
 
@@ -266,22 +241,24 @@ def beam_search(
     the first K that do not end it live on. At its limit every hypothesis must end. So one beam is greedy search, and
     as many beams as there are hypotheses is exhaustive search.
     """
-    batch = len(constraints.limits)
+    batch, length = len(task.constraints.limits), task.length
 
     def done(beam: _Beam) -> jax.Array:
-        return _is_done(beam, beams if wanted is None else wanted, alpha) | (beam.position >= beam.constraints.limits)
+        return _is_done(beam, beams if wanted is None else wanted, task.alpha) | (
+            beam.position >= beam.constraints.limits
+        )
 
     def body(beam: _Beam, room: int) -> _Beam:
         here = jnp.broadcast_to(jnp.arange(beams)[None, :, None], (len(beam.last), beams, 1))
         lineage = jax.lax.dynamic_update_slice_in_dim(beam.lineage, here, beam.position, axis=2)
         logits, state = step(beam.last, beam.position, lineage[:, :, :room], beam.state)
         scores, origins, tokens = _best_continuations(
-            beam.scores, logits, beam.position, beam.constraints, count=2 * beams, end=end
+            beam.scores, logits, beam.position, beam.constraints, count=2 * beams, end=task.end
         )
-        ends = tokens == end
+        ends = tokens == task.end
         sequences = _extend(beam.tokens, origins, tokens, beam.position)
         ended = jnp.where(
-            ends & (scores > IMPOSSIBLE / 2), scores / length_penalty(beam.position + 1, alpha), IMPOSSIBLE
+            ends & (scores > IMPOSSIBLE / 2), scores / length_penalty(beam.position + 1, task.alpha), IMPOSSIBLE
         )
         ended = jnp.where(done(beam)[:, None], IMPOSSIBLE, ended)
         finished = _best_finished(beam.finished, sequences[:, :beams], ended[:, :beams])
@@ -299,23 +276,22 @@ def beam_search(
         )
 
     return _until_done(
+        task,
         body,
         done,
         lambda beam: beam.finished,
         _Beam(
             position=jnp.int32(0),
-            last=jnp.full((batch, beams), start, jnp.int32),
+            last=jnp.full((batch, beams), task.start, jnp.int32),
             tokens=jnp.zeros((batch, beams, length), jnp.int32),
             scores=jnp.full((batch, beams), IMPOSSIBLE).at[:, 0].set(0.0),  # all beams are alike at first: one counts
             finished=Hypotheses(
                 jnp.zeros((batch, beams, length), jnp.int32), jnp.full((batch, beams), IMPOSSIBLE, jnp.float32)
             ),
             lineage=jnp.zeros((batch, beams, length), jnp.int32),
-            constraints=constraints,
+            constraints=task.constraints,
             state=state,
         ),
-        length=length,
-        rooms=rooms,
     )
 
 
