@@ -123,6 +123,7 @@ def test_a_disk_that_fills_up(trained, toy, run, small_disk, left):
     assert same(workdir, trained[0])
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_while_data_is_prepared(run, small_disk, tmp_path):
     cache = os.environ | {"XDG_CACHE_HOME": str(small_disk)}
     filler = fill(small_disk, 100_000)

@@ -57,6 +57,7 @@ def test_another_number_of_processes_goes_on_with_the_batches_of_one(toy, run, t
     assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in expected], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_at_the_same_step(toy, tmp_path):
     """And only the first of them writes; two others that come to the same workdir meanwhile are refused."""
     workdir = tmp_path / "w"

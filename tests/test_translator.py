@@ -127,6 +127,7 @@ def test_keywords_are_decoding_options(translator):
         translator.translate("milk")
 
 
+@pytest.mark.slow
 def test_what_is_drawn_does_not_depend_on_batches_but_on_line_and_seed(translator):
     options = {"temperature": 1.0, "num_hypotheses": 3}
     together = translator.translate(LINES, **options)
