@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from configs.command import main  # noqa: E402
 from configs.errors import UserError  # noqa: E402
-from configs.loading import read_workdir_config  # noqa: E402
+from configs.loading import is_given, read_workdir_config  # noqa: E402
 from configs.schema import Config  # noqa: E402
 from data.corpora import open_corpus  # noqa: E402
 from data.lines import read_lines  # noqa: E402
@@ -98,19 +98,25 @@ def evaluate(workdir: Path, split: str, folder: Path, more: Sequence[str], basel
         command += ["--compare", str(baseline / f"{split}.txt")]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
-        raise UserError(f"{workdir}, {split}: evaluate.py says: {done.stderr.strip()}")
+        raise UserError(f"{workdir}, {split}: evaluate.py says: {done.stderr.strip().removeprefix('error: ')}")
     lines, references = (list(read_lines(path)) for path in (hypotheses, folder / f"{split}.reference.txt"))
     found = json.loads(scores.read_text(encoding="utf-8"))
     published = published_score(lines, references, config.data.target_language)
     return Row(workdir, config, split, found, *published, found.get("bleu_p_value"))
 
 
-def splits_of(workdir: Path, more: Sequence[str]) -> list[str]:
-    """The test sets that are present."""
+def splits_of(workdir: Path, wanted: Sequence[str] | None, more: Sequence[str]) -> list[str]:
+    """The splits that are wanted, or all test sets that are present.
+
+    Raises:
+        UserError: the workdir or an option of evaluate.py is wrong, or there is no such split of Multi30k.
+    """
     corpus = open_corpus(read_options(["--workdir", str(workdir), *more]).data)
     if corpus.name != "multi30k":
         raise UserError(f"{workdir}: its corpus is {corpus.name}, not multi30k")
-    return [split for split in corpus.splits if split.startswith("test")]
+    for split in wanted or []:
+        corpus.split(split)
+    return list(wanted or [split for split in corpus.splits if split.startswith("test")])
 
 
 def shown(row: Row) -> str:
@@ -163,14 +169,18 @@ def command(argv: Sequence[str]) -> None:
     options, more = parser.parse_known_args(argv)
     if not importlib.util.find_spec("sacremoses"):
         parser.error("sacremoses is not installed: pip install -e '.[bench]'")
+    for name in ("output", "json", "compare"):
+        if is_given(more, name):
+            parser.error(f"--{name} has no effect here; evaluate.py takes it")
     workdirs = list(dict.fromkeys([*filter(None, [options.baseline]), *options.workdirs]))
+    splits = {workdir: splits_of(workdir, options.split, more) for workdir in workdirs}  # before minutes of work
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         places = {workdir: Path(folder, str(number)) for number, workdir in enumerate(workdirs)}
         for workdir, place in places.items():
             place.mkdir()
             against = places[options.baseline] if options.baseline and workdir != options.baseline else None
-            for split in options.split or splits_of(workdir, more):
+            for split in splits[workdir]:
                 rows.append(evaluate(workdir, split, place, more, against))
     print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
     for line in (*map(shown, rows), *shown_means(rows), "", *shown_notes(rows)):

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
-from benchmarks.multi30k import published_score
+from benchmarks.multi30k import Row, published_score, shown_means, shown_notes
+from configs.schema import Config
 
 REFERENCE = ["Ein „T-Shirt“, rot."]  # seven tokens: ein " t-shirt " , rot .
 
@@ -63,7 +65,41 @@ def test_the_program_scores_runs_as_evaluate_does(multi30k, run, tmp_path):
     assert found["bleu_signature"] in done.stdout
 
 
-def test_another_corpus_is_an_error(run, tmp_path):
+def row(seed, bleu, published, length=12103):
+    config = Config.model_validate({"data": {"name": "multi30k", "target_language": "de"}, "training": {"seed": seed}})
+    signatures = {f"{name}_signature": name for name in ("bleu", "bleu_lowercase", "chrf")}
+    scores = {"bleu": bleu, "bleu_low": 1.0, "bleu_high": 2.0, "bleu_lowercase": bleu + 1, "chrf": 60.0} | signatures
+    return Row(Path(f"run{seed}"), config, "test", scores, published, "tok:none", length, None)
+
+
+def test_seeds_make_one_row_of_means():
+    """40 and 42: mean 41, deviation sqrt(2); the same seed twice is one run, another config another group."""
+    rows = [row(1, 40.0, 41.0), row(2, 42.0, 44.0), row(2, 42.0, 44.0)]
+    other = rows[0].config.model_copy(update={"model": rows[0].config.model.model_copy(update={"mlp_dim": 7})})
+    (means,) = shown_means([*rows, rows[0]._replace(config=other)])
+    cells = [cell.strip() for cell in means.split("|")]
+    assert cells[1:8] == ["run1", "n = 2", "test", "41.00 ± 1.41", "42.00 ± 1.41", "60.00 ± 0.00", "42.50 ± 2.12"]
+    assert not list(shown_means(rows[:1]))
+
+
+def test_other_references_are_not_comparable():
+    assert not any("NOT comparable" in note for note in shown_notes([row(1, 40.0, 41.0)]))
+    assert any("12,102 tokens instead of 12,103" in note for note in shown_notes([row(1, 40.0, 41.0, 12102)]))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [([], ["its corpus is", "not multi30k"]), (["--split", "test"], ["not multi30k"]),
+     (["--json", "x.json"], ["--json has no effect"]), (["--beam-sise", 3], ["--beam-sise"])],
+)  # fmt: skip
+def test_a_wrong_command_is_one_sentence(run, trained, options, named):
+    done = run("benchmarks/multi30k.py", trained[0], *options)
+    assert done.returncode == 2
+    assert all(part in done.stderr for part in named), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_is_no_workdir(run, tmp_path):
     done = run("benchmarks/multi30k.py", tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
