@@ -13,7 +13,7 @@ def keep_freed_memory() -> None:
     """Makes malloc keep what is freed instead of giving it back to the kernel; called before JAX is imported.
 
     On a CPU, XLA allocates its large buffers anew in every step. glibc maps and unmaps each of them, and a third of the
-    time goes into page faults. This trains 1.47 times as fast with configs/tiny.toml on two cores
+    time goes into page faults. This trains 1.39 times as fast with configs/tiny.toml on two cores
     (benchmarks/memory.py) and takes more memory: 2.7 GB instead of 1.4 GB at the peak of configs/multi30k_en_de.toml.
     Elsewhere than on Linux with glibc it does nothing.
     """
