@@ -18,8 +18,12 @@ EPSILON = 1e-6  # of Flax's layer norm
 def export(translator: Translator, directory: Path) -> None:
     """Writes the model's folder; its tokens are the pieces of the translator's tokenizer."""
     config, params = translator.config, translator.params
-    if (config.norm, config.tied_embeddings, config.activation) != ("pre", "all", "relu"):
-        raise SystemExit("error: only pre-norm models with relu and one embedding can be exported to CTranslate2")
+    plain = (config.norm, config.tied_embeddings, config.activation) == ("pre", "all", "relu")
+    if not plain or config.positions == "rotary" or config.qk_norm:
+        raise SystemExit(
+            "error: only pre-norm models with relu, one embedding, added position encodings and without qk_norm can be "
+            "exported to CTranslate2"
+        )
     spec = TransformerSpec.from_config((config.num_encoder_layers, config.num_decoder_layers), config.num_heads)
     table, positions = (np.asarray(array) for array in (params["target_embedding"], position_table(translator)))
     for side, layers, norm in (

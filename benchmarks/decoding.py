@@ -1,7 +1,7 @@
 """Decoding speed beside CTranslate2 with the same weights: the same sentences in turn, several rounds in one run.
 
 Run from the repository's root, with the extra `bench` installed (pip install -e '.[bench]'), on the workdir of a
-pre-norm model with one embedding, as configs/multi30k_en_de.toml has:
+plain pre-norm model with one embedding, as configs/benchmark_128.toml has:
   python benchmarks/decoding.py --workdir W --input MULTI30K/test_2016_flickr.en.gz [--rounds 3] [--cores 2]
 
 Each side is a process of its own, which loads the model once; only one works at a time.

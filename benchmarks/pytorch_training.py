@@ -36,6 +36,8 @@ class Translator(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int):
         super().__init__()
+        if config.positions != "sinusoidal" or config.qk_norm:
+            raise SystemExit("error: only sinusoidal positions, without qk_norm, are here")
         d = config.embed_dim
         self.embedding = nn.Embedding(vocab_size, d)
         nn.init.normal_(self.embedding.weight, std=d**-0.5)

@@ -152,10 +152,13 @@ class ModelConfig(Section):
     """Non-linearity of the feed-forward layer."""
     norm: Literal["pre", "post"] = "pre"
     """Layer norm before each sublayer (and after the last), or after each residual sum as in the paper."""
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """Position encodings."""
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    """Position encodings: added to embeddings, or rotary: every attention, that to the source too, turns its queries
+    and keys by where they stand (Su et al. 2021)."""
     position_base: Annotated[float, Field(gt=1.0, le=LARGEST, allow_inf_nan=False)] = 10000.0
-    """Base of the sinusoids' wavelengths."""
+    """Base of the wavelengths of sinusoids and rotations."""
+    qk_norm: bool = False
+    """Normalise queries and keys of each head (Henry et al. 2020; by their root mean square, with a learned scale)."""
     max_length: Length = 256
     """Longest sentence in tokens, either side; translation cuts what is longer, and says so."""
     tied_embeddings: Literal["all", "decoder", "none"] = "all"
@@ -173,6 +176,11 @@ class ModelConfig(Section):
             )
         if self.positions == "sinusoidal" and self.embed_dim % 2:
             raise ValueError(f"embed_dim must be even for sinusoidal positions, got {self.embed_dim}")
+        if self.positions == "rotary" and self.embed_dim // self.num_heads % 2:
+            raise ValueError(
+                f"embed_dim divided by num_heads must be even for rotary positions, "
+                f"got {self.embed_dim} and {self.num_heads}"
+            )
         return self
 
 

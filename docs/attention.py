@@ -32,7 +32,8 @@ from configs.schema import DecodingOptions, ModelConfig  # noqa: E402
 from data.corpora import open_corpus  # noqa: E402
 from data.tokenizer import Word, words_of  # noqa: E402
 from model.attention import MultiHeadAttention, causal_mask, scaled_dot_product_attention  # noqa: E402
-from model.layers import AddAndNorm, sinusoidal_positions  # noqa: E402
+from model.layers import AddAndNorm  # noqa: E402
+from model.positions import sinusoidal_positions  # noqa: E402
 from runtime.pictures import save_picture  # noqa: E402
 from translation.attention_maps import AttentionMaps, attention_maps, position_table  # noqa: E402
 from translation.contrast import source_words, translate_hiding  # noqa: E402

@@ -15,6 +15,7 @@ from flax import nnx
 
 from model.dropout import Dropout
 from model.parameters import linear
+from model.positions import Rotation
 
 
 class KeysValues(NamedTuple):
@@ -129,7 +130,16 @@ class MultiHeadAttention(nnx.Module):
     encoder. Keys and values can be projected once and attended to many times, as decoding does.
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, *, dropout_rate: float, dtype: jnp.dtype, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        qk_norm: bool = False,
+        dropout_rate: float,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+    ):
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
 
@@ -138,26 +148,51 @@ class MultiHeadAttention(nnx.Module):
 
         self.query, self.key, self.value = (projection("embed", "heads") for _ in range(3))
         self.output = projection("heads", "embed")
+        head_dim = embed_dim // num_heads
+        self.query_norm = nnx.RMSNorm(head_dim, dtype=dtype, rngs=rngs) if qk_norm else None
+        self.key_norm = nnx.RMSNorm(head_dim, dtype=dtype, rngs=rngs) if qk_norm else None
 
     def __call__(
-        self, x: jax.Array, memory: jax.Array, mask: jax.Array | None = None, dropout: Dropout | None = None
+        self,
+        x: jax.Array,
+        memory: jax.Array,
+        mask: jax.Array | None = None,
+        rotation: Rotation | None = None,
+        memory_rotation: Rotation | None = None,
+        dropout: Dropout | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """x [B, T, D] attends to memory [B, S, D]: output [B, T, D] and weights [B, N, T, S]."""
-        return self.attend(x, self.keys_values(memory), mask, dropout)
+        """x [B, T, D] attends to memory [B, S, D]: output [B, T, D] and weights [B, N, T, S].
 
-    def keys_values(self, memory: jax.Array) -> KeysValues:
-        """Projects memory [B, S, D] to keys and values [B, N, S, H]."""
-        return KeysValues(self._split_heads(self.key(memory)), self._split_heads(self.value(memory)))
+        rotation, memory_rotation: turn the queries and the keys.
+        """
+        return self.attend(x, self.keys_values(memory, memory_rotation), mask, rotation, dropout)
+
+    def keys_values(self, memory: jax.Array, rotation: Rotation | None = None) -> KeysValues:
+        """Projects memory [B, S, D] to keys, which `rotation` turns, and values [B, N, S, H]."""
+        keys = self._split_heads(self.key(memory))
+        return KeysValues(_placed(keys, self.key_norm, rotation), self._split_heads(self.value(memory)))
 
     def attend(
-        self, x: jax.Array, memory: KeysValues, mask: jax.Array | None = None, dropout: Dropout | None = None
+        self,
+        x: jax.Array,
+        memory: KeysValues,
+        mask: jax.Array | None = None,
+        rotation: Rotation | None = None,
+        dropout: Dropout | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """Like __call__, with keys and values that are projected already."""
+        query = _placed(self._split_heads(self.query(x)), self.query_norm, rotation)
         heads, weights = scaled_dot_product_attention(
-            self._split_heads(self.query(x)), *memory, mask, dropout=dropout, dropout_rate=self.dropout_rate
+            query, *memory, mask, dropout=dropout, dropout_rate=self.dropout_rate
         )
         return self.output(jnp.swapaxes(heads, 1, 2).reshape(x.shape)), weights
 
     def _split_heads(self, x: jax.Array) -> jax.Array:
         """[B, T, D] -> [B, N, T, H]."""
         return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, -1), 1, 2)
+
+
+def _placed(heads: jax.Array, norm: nnx.RMSNorm | None, rotation: Rotation | None) -> jax.Array:
+    """Queries or keys [B, N, T, H], normalised and turned where there is something to do so."""
+    heads = norm(heads) if norm else heads
+    return rotation.turn(heads) if rotation else heads

@@ -1,4 +1,4 @@
-"""The parts around attention: position encodings, feed-forward, add and normalise, encoder and decoder layers.
+"""The parts around attention: feed-forward, add and normalise, encoder and decoder layers.
 
 B batch, S source length, T target length, K beams, D model width, F feed-forward width, N heads, H head width.
 """
@@ -16,19 +16,9 @@ from model.attention import Cache, MultiHeadAttention
 from model.dropout import Dropout
 from model.layer_norm import LayerNorm
 from model.parameters import linear
+from model.positions import Rotation
 
 ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu}
-
-
-def sinusoidal_positions(length: int, embed_dim: int, base: float) -> jax.Array:
-    """Position encodings [length, embed_dim] (Vaswani et al. 2017, section 3.5): sine at even and cosine at odd
-    dimensions.
-
-    Dimension pair i turns with wavelength 2 pi base**(2 i / embed_dim).
-    """
-    rates = base ** (-jnp.arange(0, embed_dim, 2, dtype=jnp.float32) / embed_dim)
-    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * rates
-    return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(length, embed_dim)
 
 
 class FeedForward(nnx.Module):
@@ -75,10 +65,16 @@ class EncoderLayer(nnx.Module):
         self.feed_forward = FeedForward(config, dtype=dtype, rngs=rngs)
         self.around_self, self.around_forward = (AddAndNorm(config, dtype=dtype, rngs=rngs) for _ in range(2))
 
-    def __call__(self, x: jax.Array, mask: jax.Array, dropout: Dropout | None = None) -> tuple[jax.Array, jax.Array]:
-        """x [B, S, D] -> [B, S, D] and attention weights [B, N, S, S]."""
+    def __call__(
+        self, x: jax.Array, mask: jax.Array, rotation: Rotation | None = None, dropout: Dropout | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """x [B, S, D] -> [B, S, D] and attention weights [B, N, S, S]; rotation: that of the positions, if rotary."""
         weights: list[jax.Array] = []
-        x = self.around_self(x, _noting(weights, lambda y: self.self_attention(y, y, mask, dropout)), dropout)
+
+        def self_attention(y: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return self.self_attention(y, y, mask, rotation, rotation, dropout)
+
+        x = self.around_self(x, _noting(weights, self_attention), dropout)
         x = self.around_forward(x, lambda y: self.feed_forward(y, dropout), dropout)
         return x, weights[0]
 
@@ -100,14 +96,24 @@ class DecoderLayer(nnx.Module):
         memory: jax.Array,
         self_mask: jax.Array,
         cross_mask: jax.Array,
+        rotation: Rotation | None = None,
+        memory_rotation: Rotation | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """x [B, T, D], memory [B, S, D] -> [B, T, D], self weights [B, N, T, T], cross weights [B, N, T, S]."""
+        """x [B, T, D], memory [B, S, D] -> [B, T, D], self weights [B, N, T, T], cross weights [B, N, T, S].
+
+        rotation, memory_rotation: those of the positions of x and of memory, if positions are rotary.
+        """
         weights: list[jax.Array] = []
-        x = self.around_self(x, _noting(weights, lambda y: self.self_attention(y, y, self_mask, dropout)), dropout)
-        x = self.around_cross(
-            x, _noting(weights, lambda y: self.cross_attention(y, memory, cross_mask, dropout)), dropout
-        )
+
+        def self_attention(y: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return self.self_attention(y, y, self_mask, rotation, rotation, dropout)
+
+        def cross_attention(y: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return self.cross_attention(y, memory, cross_mask, rotation, memory_rotation, dropout)
+
+        x = self.around_self(x, _noting(weights, self_attention), dropout)
+        x = self.around_cross(x, _noting(weights, cross_attention), dropout)
         x = self.around_forward(x, lambda y: self.feed_forward(y, dropout), dropout)
         return x, weights[0], weights[1]
 
@@ -119,6 +125,7 @@ class DecoderLayer(nnx.Module):
         self_mask: jax.Array,
         memory: Cache,
         cross_mask: jax.Array,
+        rotation: Rotation | None = None,
     ) -> tuple[jax.Array, Cache]:
         """One position of every beam, x [B, K, D], at position `index`, with what came before in the cache.
 
@@ -130,17 +137,26 @@ class DecoderLayer(nnx.Module):
 
         def masked_self_attention(y: jax.Array) -> jax.Array:
             nonlocal updated
-            updated = cache.updated(self.self_attention.keys_values(y), index * x.shape[1])
-            return self.self_attention.attend(y, updated.keys_values(), self_mask)[0]
+            updated = cache.updated(self.self_attention.keys_values(y, rotation), index * x.shape[1])
+            return self.self_attention.attend(y, updated.keys_values(), self_mask, rotation)[0]
+
+        def cross_attention(y: jax.Array) -> jax.Array:
+            return self.cross_attention.attend(y, memory.keys_values(), cross_mask, rotation)[0]
 
         x = self.around_self(x, masked_self_attention)
-        x = self.around_cross(x, lambda y: self.cross_attention.attend(y, memory.keys_values(), cross_mask)[0])
+        x = self.around_cross(x, cross_attention)
         return self.around_forward(x, self.feed_forward), updated
 
 
 def _attention(config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> MultiHeadAttention:
-    rate = config.attention_dropout_rate
-    return MultiHeadAttention(config.embed_dim, config.num_heads, dropout_rate=rate, dtype=dtype, rngs=rngs)
+    return MultiHeadAttention(
+        config.embed_dim,
+        config.num_heads,
+        qk_norm=config.qk_norm,
+        dropout_rate=config.attention_dropout_rate,
+        dtype=dtype,
+        rngs=rngs,
+    )
 
 
 def _noting(

@@ -17,8 +17,9 @@ from configs.special_ids import PAD_ID
 from model.attention import Cache, KeysValues, causal_mask, segment_mask
 from model.dropout import Dropout
 from model.layer_norm import LayerNorm
-from model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
+from model.layers import DecoderLayer, EncoderLayer
 from model.parameters import along
+from model.positions import Rotation, sinusoidal_positions
 
 
 class AttentionWeights(NamedTuple):
@@ -95,13 +96,16 @@ class Transformer(nnx.Module):
         """
         source_segments = _segments(source, source_segments)
         target_segments = _segments(target_in, target_segments)
+        source_positions = _positions(source, source_positions)
+        target_positions = _positions(target_in, target_positions)
         memory, encoder_weights = self.encode(source, source_segments, source_positions, dropout)
         self_mask = segment_mask(target_segments, target_segments) & causal_mask(target_in.shape[1])
         cross_mask = segment_mask(target_segments, source_segments)
         x = self._embed(self.target_embedding, target_in, target_positions, dropout)
+        rotations = self._rotation(target_positions), self._rotation(source_positions)
         weights = AttentionWeights(encoder_weights, [], [])
         for layer in self.decoder:
-            x, decoder_weights, cross_weights = layer(x, memory, self_mask, cross_mask, dropout)
+            x, decoder_weights, cross_weights = layer(x, memory, self_mask, cross_mask, *rotations, dropout)
             weights.decoder.append(decoder_weights)
             weights.cross.append(cross_weights)
         return (self.decoder_norm(x) if self.decoder_norm else x), weights
@@ -114,13 +118,14 @@ class Transformer(nnx.Module):
         dropout: Dropout | None = None,
     ) -> tuple[jax.Array, list[jax.Array]]:
         """source [B, S] -> its encoding [B, S, D] and the self-attention weights of each layer."""
-        segments = _segments(source, segments)
+        segments, positions = _segments(source, segments), _positions(source, positions)
         mask = segment_mask(segments, segments)
         embedding = self.source_embedding if self.source_embedding is not None else self.target_embedding
         x = self._embed(embedding, source, positions, dropout)
+        rotation = self._rotation(positions)
         weights = []
         for layer in self.encoder:
-            x, attended = layer(x, mask, dropout)
+            x, attended = layer(x, mask, rotation, dropout)
             weights.append(attended)
         return (self.encoder_norm(x) if self.encoder_norm else x), weights
 
@@ -133,8 +138,9 @@ class Transformer(nnx.Module):
         """
         segments = _segments(source, segments)
         encoded, _ = self.encode(source, segments)
+        rotation = self._rotation(_positions(source, None))
         memory = Memory(
-            [Cache.holding(layer.cross_attention.keys_values(encoded)) for layer in self.decoder],
+            [Cache.holding(layer.cross_attention.keys_values(encoded, rotation)) for layer in self.decoder],
             (segments > 0)[:, None, None],
         )
         heads = self.config.num_heads
@@ -151,10 +157,12 @@ class Transformer(nnx.Module):
         beams, length = tokens.shape[1], lineage.shape[2]
         own = lineage[..., None] == jnp.arange(beams)  # [B, K, length, K]
         self_mask = (own & (jnp.arange(length) <= index)[:, None]).reshape(len(tokens), 1, beams, length * beams)
-        x = self._embed(self.target_embedding, tokens, jnp.full_like(tokens, index), None)
+        positions = jnp.full_like(tokens, index)
+        x = self._embed(self.target_embedding, tokens, positions, None)
+        rotation = self._rotation(positions)
         updated = []
         for layer, cache, of_source in zip(self.decoder, caches, memory.caches, strict=True):
-            x, cache = layer.step(x, index, cache, self_mask, of_source, memory.mask)
+            x, cache = layer.step(x, index, cache, self_mask, of_source, memory.mask, rotation)
             updated.append(cache)
         return self._logits(self.decoder_norm(x) if self.decoder_norm else x), updated
 
@@ -163,11 +171,20 @@ class Transformer(nnx.Module):
         """The embeddings [V, D] whose products with the decoder's output are the logits."""
         return (self.output_embedding if self.output_embedding is not None else self.target_embedding)[...]
 
-    def position_table(self) -> jax.Array:
-        """What is added to the embedding at each position, [max_length, D]: learned, or the sinusoids."""
+    def position_table(self) -> jax.Array | None:
+        """What is added to the embedding at each position, [max_length, D]: learned, or sinusoids; None if rotary."""
+        if self.config.positions == "rotary":
+            return None
         if self.position_embedding is not None:
             return self.position_embedding[...]
         return sinusoidal_positions(self.config.max_length, self.config.embed_dim, self.config.position_base)
+
+    def _rotation(self, positions: jax.Array) -> Rotation | None:
+        """That of positions [B, T], if they are rotary."""
+        config = self.config
+        if config.positions != "rotary":
+            return None
+        return Rotation.at(positions, config.embed_dim // config.num_heads, config.position_base)
 
     def _embedding(self, vocab_size: int, rngs: nnx.Rngs) -> nnx.Param:
         return self._table(vocab_size, self.config.embed_dim**-0.5, "vocab", rngs)
@@ -177,14 +194,13 @@ class Transformer(nnx.Module):
         table = init(rngs.params(), (rows, self.config.embed_dim), jnp.float32)
         return nnx.Param(table, **along(axis, "embed"))
 
-    def _embed(
-        self, embedding: nnx.Param, ids: jax.Array, positions: jax.Array | None, dropout: Dropout | None
-    ) -> jax.Array:
-        """ids [B, T] -> embeddings scaled by sqrt(D) plus position encodings, [B, T, D]."""
+    def _embed(self, embedding: nnx.Param, ids: jax.Array, positions: jax.Array, dropout: Dropout | None) -> jax.Array:
+        """ids [B, T] -> embeddings scaled by sqrt(D), plus position encodings if there are any, [B, T, D]."""
         config = self.config
-        if positions is None:
-            positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
-        x = embedding[...][ids] * math.sqrt(config.embed_dim) + self.position_table()[positions]
+        x = embedding[...][ids] * math.sqrt(config.embed_dim)
+        encodings = self.position_table()
+        if encodings is not None:
+            x += encodings[positions]
         return (dropout(x, config.dropout_rate) if dropout else x).astype(self.dtype)
 
     def _logits(self, x: jax.Array) -> jax.Array:
@@ -226,3 +242,8 @@ def initial_params(config: ModelConfig, source_vocab_size: int, target_vocab_siz
 def _segments(ids: jax.Array, segments: jax.Array | None) -> jax.Array:
     """Segment ids [B, T] of unpacked rows: 1 where there is a token, 0 at padding."""
     return (ids != PAD_ID).astype(jnp.int32) if segments is None else segments
+
+
+def _positions(ids: jax.Array, positions: jax.Array | None) -> jax.Array:
+    """Positions [B, T] of unpacked rows: counted from 0."""
+    return jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape) if positions is None else positions

@@ -18,7 +18,8 @@ from model.attention import (
     segment_mask,
     softmax,
 )
-from model.layers import AddAndNorm, sinusoidal_positions
+from model.layers import AddAndNorm
+from model.positions import Rotation, sinusoidal_positions
 
 EXAMPLES = json.loads((Path(__file__).parent / "worked_examples.json").read_text())
 HAND = {"atol": 1.1e-4}  # the examples are rounded to four places
@@ -182,6 +183,36 @@ def test_keys_and_values_projected_beforehand_give_the_same():
     assert isinstance(projected, KeysValues)
     for direct, cached in zip(attention(x, memory), attention.attend(x, projected), strict=True):
         np.testing.assert_array_equal(direct, cached)
+
+
+def test_a_rotation_multiplies_complex_numbers():
+    """Dimensions i and i + H / 2 are real and imaginary part; at position t pair i turns by t / base**(2 i / H)."""
+    heads = jax.random.normal(jax.random.key(0), (2, 3, 5, 6))
+    positions = jnp.array([[0, 1, 2, 0, 1], [7, 8, 9, 10, 11]])
+    turned = Rotation.at(positions, 6, 100.0).turn(heads)
+    pairs = np.asarray(heads)[..., :3] + 1j * np.asarray(heads)[..., 3:]
+    for b, n, t, i in np.ndindex(2, 3, 5, 3):
+        expected = pairs[b, n, t, i] * np.exp(1j * int(positions[b, t]) / 100 ** (2 * i / 6))
+        np.testing.assert_allclose(turned[b, n, t, i] + 1j * turned[b, n, t, i + 3], expected, atol=1e-5)
+
+
+def test_normalised_queries_and_keys_equal_slow_numpy():
+    """Only their directions count, times the learned scales; values are as they were."""
+    attention = MultiHeadAttention(6, 2, qk_norm=True, dropout_rate=0.0, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    attention.query_norm.scale[...] = jnp.array([0.5, 1.0, 2.0])
+    attention.key_norm.scale[...] = jnp.array([3.0, 1.0, 1.5])
+    x, memory = jax.random.normal(jax.random.key(1), (1, 4, 6)), jax.random.normal(jax.random.key(2), (1, 5, 6))
+    _, weights = attention(x, memory)
+    queries, keys = np.asarray(x[0] @ attention.query.kernel[...]), np.asarray(memory[0] @ attention.key.kernel[...])
+    for n, t in np.ndindex(2, 4):
+        query = queries[t, 3 * n : 3 * n + 3]
+        query = query / np.linalg.norm(query) * np.sqrt(3) * [0.5, 1.0, 2.0]
+        scores = []
+        for row in keys[:, 3 * n : 3 * n + 3]:
+            scores.append(query @ (row / np.linalg.norm(row) * np.sqrt(3) * [3.0, 1.0, 1.5]) / np.sqrt(3))
+        np.testing.assert_allclose(weights[0, n, t], np.exp(scores) / np.sum(np.exp(scores)), atol=1e-5)
+    longer, _ = attention(7.0 * x, memory)
+    np.testing.assert_allclose(longer, attention(x, memory)[0], atol=1e-5)
 
 
 def test_segment_mask_separates_sentences_and_padding():

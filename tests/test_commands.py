@@ -380,6 +380,7 @@ def test_help_shows_every_option(run):
         "--tokenizer.kind bpe --tokenizer.byte-fallback True --tokenizer.vocab-size 310 --model.activation gelu "
         "--model.tied-embeddings none --optimizer.schedule cosine --devices.precision bfloat16 "
         "--tokenizer.sampling-alpha 0.1",
+        "--model.positions rotary --model.qk-norm True --training.ema-decay 0.9",
     ],
 )
 def test_other_options_train_evaluate_and_translate(toy, run, tmp_path, options):
@@ -390,6 +391,10 @@ def test_other_options_train_evaluate_and_translate(toy, run, tmp_path, options)
     assert losses[-1] < losses[0] - 0.5
     assert run("evaluate.py", "--workdir", workdir).returncode == 0
     assert run("translate.py", "--workdir", workdir, input="one\n\ntwo\n").stdout.count("\n") == 3
+    if "rotary" in options:
+        refused = run("translate.py", "--workdir", workdir, "--positions", tmp_path / "positions.png")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "positions are rotary" in refused.stderr
 
 
 def test_an_existing_tokenizer_is_used(trained, toy, run, tmp_path):

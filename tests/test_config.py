@@ -33,6 +33,10 @@ def write(tmp_path, text):
         ("[optimizer]\nweight_decay = 0.1", ["weight_decay 0.1 has no effect", "adamw"]),
         ('[optimizer]\nschedule = "cosine"\nwarmup_steps = 20000', ["warmup_steps must be below training.num_steps"]),
         ("[training]\ntokens_per_batch = 64", ["tokens_per_batch must be at least data.row_length", "got 64 for 128"]),
+        (
+            '[model]\npositions = "rotary"\nembed_dim = 12\nnum_heads = 4',
+            ["embed_dim divided by num_heads must be even", "got 12 and 4"],
+        ),
         ("[data]\nrow_length = 512", ["data.row_length 512 exceeds model.max_length 256"]),
         ("[tokenizer]\njoint = false", ["tied_embeddings", "tokenizer.joint"]),
         ("[devices.mesh]\ndata = 0", ["devices.mesh", "got 0"]),

@@ -26,10 +26,10 @@ MESHES = {
     "mixed": ["--devices.mesh.data", 2, "--devices.mesh.fsdp", 2, "--devices.mesh.tensor", 2],
 }
 AFTER = {"fsdp": "tensor", "data": "mixed"}  # which goes on from the other's checkpoint
-# Sizes that eight divides; a moving average and parts of a batch, so that they are shared out too.
+# Sizes that eight divides; a moving average, parts of a batch, turned and normalised heads, all of them shared out.
 OPTIONS = ["--tokenizer.vocab-size", 40, "--model.num-heads", 8, "--training.ema-decay", 0.9,
            "--training.accumulation-steps", 2, "--training.tokens-per-batch", 1024, "--training.checkpoint-every", 20,
-           "--training.eval-every", 20]  # fmt: skip
+           "--training.eval-every", 20, "--model.positions", "rotary", "--model.qk-norm", "True"]  # fmt: skip
 
 
 def losses(workdir) -> list[float]:

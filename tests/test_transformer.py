@@ -18,6 +18,8 @@ VARIANTS = [
     {"activation": "gelu", "positions": "learned"},
     {"tied_embeddings": "decoder"},
     {"tied_embeddings": "none"},
+    {"positions": "rotary"},
+    {"positions": "rotary", "qk_norm": True},
 ]
 
 
@@ -101,11 +103,27 @@ def test_cached_decoding_equals_the_whole_pass(options):
 
 
 def test_the_base_of_the_positions_is_the_configs():
-    params = nnx.as_pure(nnx.state(small_model(), nnx.Param))
-    graphdefs = [structure(ModelConfig(**SMALL, position_base=base), 23, 23).graphdef for base in (10000.0, 100.0)]
-    usual, other = (nnx.merge(graphdef, params)(SOURCE, TARGET)[0] for graphdef in graphdefs)
-    np.testing.assert_array_equal(usual, small_model()(SOURCE, TARGET)[0])
-    assert not np.allclose(usual, other, atol=1e-2)
+    for positions in ("sinusoidal", "rotary"):
+        model = small_model(positions=positions)
+        params = nnx.as_pure(nnx.state(model, nnx.Param))
+        configs = [ModelConfig(**SMALL, positions=positions, position_base=base) for base in (10000.0, 10.0)]
+        usual, other = (nnx.merge(structure(config, 23, 23).graphdef, params)(SOURCE, TARGET)[0] for config in configs)
+        np.testing.assert_array_equal(usual, model(SOURCE, TARGET)[0])
+        assert not np.allclose(usual, other, atol=1e-2)
+
+
+def test_rotary_positions_matter_by_their_distance_alone_in_every_attention():
+    """Both sides moved on by 3: the same. Words moved apart, on one side or from the other side: something else."""
+    model = small_model(positions="rotary")
+    source, target = jnp.arange(6)[None].repeat(2, axis=0), jnp.arange(5)[None].repeat(2, axis=0)
+
+    def logits(source_positions, target_positions):
+        return model(SOURCE, TARGET, source_positions=source_positions, target_positions=target_positions)[0]
+
+    usual = model(SOURCE, TARGET)[0]
+    np.testing.assert_allclose(logits(source + 3, target + 3), usual, atol=2e-6)
+    for moved in ((source * 2, target), (source, target * 2), (source + 3, target)):
+        assert not np.allclose(logits(*moved), usual, atol=1e-3)
 
 
 def test_attention_weights_of_every_layer_and_head_come_back():
@@ -136,6 +154,8 @@ def test_parameter_count_of_a_small_model_by_hand():
     assert count(ModelConfig(**SMALL, tied_embeddings="decoder"), 23) == 7429 + 276
     assert count(ModelConfig(**SMALL, tied_embeddings="none"), 23) == 7429 + 2 * 276
     assert count(ModelConfig(**SMALL, positions="learned"), 23) == 7429 + 32 * 12
+    assert count(ModelConfig(**SMALL, positions="rotary"), 23) == 7429
+    assert count(ModelConfig(**SMALL, qk_norm=True), 23) == 7429 + (2 + 2 * 3) * 2 * 6
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,15 @@ def attention_maps(translator: Translator, found: Translation) -> AttentionMaps:
 
 
 def position_table(translator: Translator) -> np.ndarray:
-    """The position encodings in use, [max_length, D]."""
-    return np.asarray(nnx.merge(translator.graphdef, translator.params).position_table())
+    """The position encodings in use, [max_length, D].
+
+    Raises:
+      UserError: positions are rotary, and no encodings are added to anything.
+    """
+    table = nnx.merge(translator.graphdef, translator.params).position_table()
+    if table is None:
+        raise UserError("this model's positions are rotary: they turn queries and keys, and there are no encodings")
+    return np.asarray(table)
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")
