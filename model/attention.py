@@ -128,6 +128,10 @@ class MultiHeadAttention(nnx.Module):
 
     Self-attention where `memory` is `x` itself, masked by a causal mask; cross-attention where it is the output of the
     encoder. Keys and values can be projected once and attended to many times, as decoding does.
+
+    With qk_norm each query and each key of a head is divided by its root mean square and multiplied by a learned scale,
+    one for all heads (as Henry et al. 2020, who learn one number): scores cannot grow with the projections, which bears
+    a higher learning rate. Where there are rotations they are turned after that.
     """
 
     def __init__(

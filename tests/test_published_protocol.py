@@ -38,6 +38,7 @@ def test_references_are_as_long_as_published(multi30k):
 def test_the_program_scores_runs_as_evaluate_does(multi30k, run, tmp_path):
     folders = [tmp_path / "one", tmp_path / "two"]
     options = ["--data.directory", multi30k, "--training.num-steps", 2, "--training.eval-every", 0]
+    options += ["--optimizer.warmup-steps", 1]
     options += ["--training.tokens-per-batch", 512, "--model.embed-dim", 16, "--model.mlp-dim", 16]
     for seed, folder in enumerate(folders):
         more = ["--tokenizer.model-file", folders[0] / "tokenizer.model"] if seed else []
