@@ -131,7 +131,7 @@ class MultiHeadAttention(nnx.Module):
 
     With qk_norm each query and each key of a head is divided by its root mean square and multiplied by a learned scale,
     one for all heads (as Henry et al. 2020, who learn one number): scores cannot grow with the projections, which bears
-    a higher learning rate. Where there are rotations they are turned after that.
+    a higher learning rate. A rotation turns what that gives.
     """
 
     def __init__(
