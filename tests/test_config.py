@@ -37,6 +37,10 @@ def write(tmp_path, text):
             '[model]\npositions = "rotary"\nembed_dim = 12\nnum_heads = 4',
             ["embed_dim divided by num_heads must be even", "got 12 and 4"],
         ),
+        (
+            '[model]\npositions = "learned"\nposition_base = 100.0',
+            ["position_base 100.0 has no effect with learned positions"],
+        ),
         ("[data]\nrow_length = 512", ["data.row_length 512 exceeds model.max_length 256"]),
         ("[tokenizer]\njoint = false", ["tied_embeddings", "tokenizer.joint"]),
         ("[devices.mesh]\ndata = 0", ["devices.mesh", "got 0"]),
