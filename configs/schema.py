@@ -181,6 +181,10 @@ class ModelConfig(Section):
                 f"embed_dim divided by num_heads must be even for rotary positions, "
                 f"got {self.embed_dim} and {self.num_heads}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _learned_positions_have_no_base(self) -> ModelConfig:
         if self.positions == "learned" and self.position_base != ModelConfig.model_fields["position_base"].default:
             raise ValueError(f"position_base {self.position_base} has no effect with learned positions")
         return self
