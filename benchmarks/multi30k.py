@@ -1,11 +1,12 @@
 """Scores runs on Multi30k: every test set that is present, by sacreBLEU and as papers on Multi30k do.
 
 Run from the repository's root, with the extra `bench` installed (pip install -e '.[bench]'):
-  python benchmarks/multi30k.py checkpoints/en_de checkpoints/en_de_seed2 ... [--baseline WORKDIR] [--split test ...]
+  python benchmarks/multi30k.py checkpoints/en_de checkpoints/en_de_seed2 ... [--baseline WORKDIR] [--split test ...] \
+      [--ensemble]
 
 Further options are those of evaluate.py, such as --checkpoint, --beam-size, --data.directory. Workdirs whose configs
 differ in nothing but the seed make one row of means. --baseline: a paired bootstrap test tells whether the differences
-to this workdir's translations may be chance.
+to this workdir's translations may be chance. --ensemble: one row more, of all workdirs' networks together.
 
 The published protocol, in which results such as 41.02 (Wu et al. 2021, test_2016_flickr into German) are stated: BLEU
 of lower-case text with normalised punctuation, split into tokens as Moses does, without its aggressive splitting of
@@ -55,9 +56,12 @@ COLUMNS = (
 
 
 class Row(NamedTuple):
-    """A run's scores on one split; p_value: how likely chance alone makes the difference to the baseline's BLEU."""
+    """Scores on one split of a run, or of several as one ensemble; config: that of the first.
 
-    workdir: Path
+    p_value: how likely chance alone makes the difference to the baseline's BLEU.
+    """
+
+    workdirs: Sequence[Path]
     config: Config
     split: str
     scores: dict[str, Any]
@@ -88,11 +92,13 @@ def published_score(hypotheses: Sequence[str], references: Sequence[str], langua
     return found.score, str(metric.get_signature()), found.ref_len
 
 
-def evaluate(workdir: Path, split: str, folder: Path, more: Sequence[str], baseline: Path | None) -> Row:
+def evaluate(workdirs: Sequence[Path], split: str, folder: Path, more: Sequence[str], baseline: Path | None) -> Row:
     """Has evaluate.py translate the split into the folder, and scores the translations."""
+    workdir, *others = workdirs
     config = read_workdir_config(workdir)
     hypotheses, scores = folder / f"{split}.txt", folder / f"{split}.json"
     command = [sys.executable, "evaluate.py", "--workdir", str(workdir), "--split", split, *more]
+    command += ["--ensemble", *map(str, others)] if others else []
     command += ["--output", str(hypotheses), "--json", str(scores)]
     if baseline:
         command += ["--compare", str(baseline / f"{split}.txt")]
@@ -102,7 +108,7 @@ def evaluate(workdir: Path, split: str, folder: Path, more: Sequence[str], basel
     lines, references = (list(read_lines(path)) for path in (hypotheses, folder / f"{split}.reference.txt"))
     found = json.loads(scores.read_text(encoding="utf-8"))
     published = published_score(lines, references, config.data.target_language)
-    return Row(workdir, config, split, found, *published, found.get("bleu_p_value"))
+    return Row(workdirs, config, split, found, *published, found.get("bleu_p_value"))
 
 
 def splits_of(workdir: Path, wanted: Sequence[str] | None, more: Sequence[str]) -> list[str]:
@@ -120,24 +126,27 @@ def splits_of(workdir: Path, wanted: Sequence[str] | None, more: Sequence[str]) 
 
 
 def shown(row: Row) -> str:
-    """A run on one split, as a row of the table."""
+    """A run or an ensemble on one split, as a row of the table."""
     bleu = "{bleu:.2f} ({bleu_low:.2f} to {bleu_high:.2f})".format(**row.scores)
     others = [f"{row.scores[name]:.2f}" for name in ("bleu_lowercase", "chrf")]
     p = "" if row.p_value is None else f"{row.p_value:.3f}"
-    cells = [row.workdir, row.config.training.seed, row.split, bleu, *others, f"{row.published:.2f}"]
+    networks = len(row.workdirs)
+    seed = row.config.training.seed if networks == 1 else f"{networks} networks"
+    cells = [" + ".join(map(str, row.workdirs)), seed, row.split, bleu, *others, f"{row.published:.2f}"]
     return "| " + " | ".join(map(str, [*cells, f"{row.reference_length:,}", p])) + " |"
 
 
 def shown_means(rows: Sequence[Row]) -> Iterator[str]:
     """Means and standard deviations of runs that differ in the seed alone, where there are two or more."""
-    for group in dict.fromkeys(row.group for row in rows):
-        runs = list({row.config.training.seed: row for row in rows if row.group == group}.values())
+    single = [row for row in rows if len(row.workdirs) == 1]
+    for group in dict.fromkeys(row.group for row in single):
+        runs = list({row.config.training.seed: row for row in single if row.group == group}.values())
         if len(runs) < 2:
             continue
         names = ("bleu", "bleu_lowercase", "chrf")
         columns = [[row.scores[name] for row in runs] for name in names] + [[row.published for row in runs]]
         means = [f"{statistics.mean(column):.2f} ± {statistics.stdev(column):.2f}" for column in columns]
-        cells = [runs[0].workdir, f"n = {len(runs)}", runs[0].split, *means, "", ""]
+        cells = [*runs[0].workdirs, f"n = {len(runs)}", runs[0].split, *means, "", ""]
         yield "| " + " | ".join(map(str, cells)) + " |"
 
 
@@ -166,9 +175,12 @@ def command(argv: Sequence[str]) -> None:
     parser.add_argument("workdirs", type=Path, nargs="+")
     parser.add_argument("--baseline", type=Path, help="a workdir whose translations the others are compared with")
     parser.add_argument("--split", nargs="+", help="by default all test sets that are present")
+    parser.add_argument("--ensemble", action="store_true", help="all workdirs' networks together as well")
     options, more = parser.parse_known_args(argv)
     if not importlib.util.find_spec("sacremoses"):
         parser.error("sacremoses is not installed: pip install -e '.[bench]'")
+    if options.ensemble and len(options.workdirs) < 2:
+        parser.error("--ensemble needs two or more workdirs")
     for name in ("output", "json", "compare"):
         if is_given(more, name):
             parser.error(f"--{name} has no effect here; evaluate.py takes it")
@@ -176,12 +188,13 @@ def command(argv: Sequence[str]) -> None:
     splits = {workdir: splits_of(workdir, options.split, more) for workdir in workdirs}  # before minutes of work
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        places = {workdir: Path(folder, str(number)) for number, workdir in enumerate(workdirs)}
-        for workdir, place in places.items():
+        baseline = Path(folder, str(workdirs.index(options.baseline))) if options.baseline else None
+        together = [tuple(options.workdirs)] if options.ensemble else []
+        for number, group in enumerate([*((workdir,) for workdir in workdirs), *together]):
+            place = Path(folder, str(number))
             place.mkdir()
-            against = places[options.baseline] if options.baseline and workdir != options.baseline else None
-            for split in splits[workdir]:
-                rows.append(evaluate(workdir, split, place, more, against))
+            for split in splits[group[0]]:
+                rows.append(evaluate(group, split, place, more, baseline if place != baseline else None))
     print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
     for line in (*map(shown, rows), *shown_means(rows), "", *shown_notes(rows)):
         print(line)

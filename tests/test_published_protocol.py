@@ -48,29 +48,33 @@ def test_the_program_scores_runs_as_evaluate_does(multi30k, run, tmp_path):
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
     decoding = ["--beam-size", 1, "--max-decoding-length", 4, "--checkpoint", "last"]
-    scores = tmp_path / "scores.json"
-    done = run("evaluate.py", "--workdir", folders[1], *decoding, "--json", scores)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(scores.read_text())
+    found = []
+    for workdir, *more in ([folders[1]], [folders[0], "--ensemble", folders[1]]):
+        scores = tmp_path / "scores.json"
+        done = run("evaluate.py", "--workdir", workdir, *more, *decoding, "--json", scores)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(scores.read_text()))
 
-    done = run("benchmarks/multi30k.py", *folders, "--baseline", folders[0], *decoding, "--split", "test")
+    options = ["--baseline", folders[0], *decoding, "--split", "test", "--ensemble"]
+    done = run("benchmarks/multi30k.py", *folders, *options)
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:1] == "|"]
     columns, _, *runs = rows
-    assert [row[1] for row in runs] == ["0", "1"]
-    of_second = dict(zip(columns, runs[1], strict=True))
-    assert of_second["BLEU (95%)"].startswith(f"{found['bleu']:.2f} ")
-    assert of_second["chrF"] == f"{found['chrf']:.2f}"
-    assert of_second["reference tokens"] == "12,103"
-    assert 0 <= float(of_second["p"]) <= 1
-    assert found["bleu_signature"] in done.stdout
+    assert [row[1] for row in runs] == ["0", "1", "2 networks"]
+    for cells, scores in zip(runs[1:], found, strict=True):
+        row = dict(zip(columns, cells, strict=True))
+        assert row["BLEU (95%)"].startswith(f"{scores['bleu']:.2f} ")
+        assert row["chrF"] == f"{scores['chrf']:.2f}"
+        assert row["reference tokens"] == "12,103"
+        assert 0 <= float(row["p"]) <= 1
+        assert scores["bleu_signature"] in done.stdout
 
 
 def row(seed, bleu, published, length=12103):
     config = Config.model_validate({"data": {"name": "multi30k", "target_language": "de"}, "training": {"seed": seed}})
     signatures = {f"{name}_signature": name for name in ("bleu", "bleu_lowercase", "chrf")}
     scores = {"bleu": bleu, "bleu_low": 1.0, "bleu_high": 2.0, "bleu_lowercase": bleu + 1, "chrf": 60.0} | signatures
-    return Row(Path(f"run{seed}"), config, "test", scores, published, "tok:none", length, None)
+    return Row([Path(f"run{seed}")], config, "test", scores, published, "tok:none", length, None)
 
 
 def test_seeds_make_one_row_of_means():
@@ -81,6 +85,7 @@ def test_seeds_make_one_row_of_means():
     cells = [cell.strip() for cell in means.split("|")]
     assert cells[1:8] == ["run1", "n = 2", "test", "41.00 ± 1.41", "42.00 ± 1.41", "60.00 ± 0.00", "42.50 ± 2.12"]
     assert not list(shown_means(rows[:1]))
+    assert not list(shown_means([rows[0], rows[1]._replace(workdirs=[Path("run2"), Path("run3")])]))  # an ensemble
 
 
 def test_other_references_are_not_comparable():
@@ -91,7 +96,8 @@ def test_other_references_are_not_comparable():
 @pytest.mark.parametrize(
     ("options", "named"),
     [([], ["its corpus is", "not multi30k"]), (["--split", "test"], ["not multi30k"]),
-     (["--json", "x.json"], ["--json has no effect"]), (["--beam-sise", 3], ["--beam-sise"])],
+     (["--json", "x.json"], ["--json has no effect"]), (["--beam-sise", 3], ["--beam-sise"]),
+     (["--ensemble"], ["--ensemble needs two or more workdirs"])],
 )  # fmt: skip
 def test_a_wrong_command_is_one_sentence(run, trained, options, named):
     done = run("benchmarks/multi30k.py", trained[0], *options)
