@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import tomllib
 from base64 import b64decode
@@ -242,7 +243,8 @@ def training(toy: Path, tmp_path: Path):
     yield process, child, workdir
     if process.poll() is None and child.is_running():  # a test failed, as one in some hundred did: say what hangs
         child.send_signal(signal.SIGABRT)
-        print(*process.communicate(timeout=60))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            print(*process.communicate(timeout=60))
     for left in (process, child):
         with contextlib.suppress(psutil.NoSuchProcess):
             left.kill()
