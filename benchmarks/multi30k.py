@@ -179,17 +179,18 @@ def command(argv: Sequence[str]) -> None:
     options, more = parser.parse_known_args(argv)
     if not importlib.util.find_spec("sacremoses"):
         parser.error("sacremoses is not installed: pip install -e '.[bench]'")
-    if options.ensemble and len(options.workdirs) < 2:
-        parser.error("--ensemble needs two or more workdirs")
+    named = list(dict.fromkeys(options.workdirs))
+    if options.ensemble and len(named) < 2:
+        parser.error("--ensemble needs two or more different workdirs")
     for name in ("output", "json", "compare"):
         if is_given(more, name):
             parser.error(f"--{name} has no effect here; evaluate.py takes it")
-    workdirs = list(dict.fromkeys([*filter(None, [options.baseline]), *options.workdirs]))
+    workdirs = list(dict.fromkeys([*filter(None, [options.baseline]), *named]))
     splits = {workdir: splits_of(workdir, options.split, more) for workdir in workdirs}  # before minutes of work
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         baseline = Path(folder, str(workdirs.index(options.baseline))) if options.baseline else None
-        together = [tuple(options.workdirs)] if options.ensemble else []
+        together = [tuple(named)] if options.ensemble else []
         for number, group in enumerate([*((workdir,) for workdir in workdirs), *together]):
             place = Path(folder, str(number))
             place.mkdir()

@@ -97,10 +97,10 @@ def test_other_references_are_not_comparable():
     ("options", "named"),
     [([], ["its corpus is", "not multi30k"]), (["--split", "test"], ["not multi30k"]),
      (["--json", "x.json"], ["--json has no effect"]), (["--beam-sise", 3], ["--beam-sise"]),
-     (["--ensemble"], ["--ensemble needs two or more workdirs"])],
+     (["--ensemble"], ["--ensemble needs two or more different workdirs"])],
 )  # fmt: skip
 def test_a_wrong_command_is_one_sentence(run, trained, options, named):
-    done = run("benchmarks/multi30k.py", trained[0], *options)
+    done = run("benchmarks/multi30k.py", trained[0], trained[0], *options)
     assert done.returncode == 2
     assert all(part in done.stderr for part in named), done.stderr
     assert "Traceback" not in done.stderr
