@@ -1,5 +1,4 @@
-"""How fast one process makes training batches: the rate that no number of devices can exceed, since each process makes
-the whole batch and keeps its rows.
+"""How fast a host makes training batches, planning included: the rate that its devices cannot exceed.
 
 Run from the repository's root, on a run's workdir: python benchmarks/batches.py --workdir checkpoints/tiny
 """
@@ -35,7 +34,7 @@ def main() -> None:
         next(batches)
         for _ in range(options.rounds):
             started = time.perf_counter()
-            tokens = sum(np.count_nonzero(next(batches).target_out) for _ in range(options.batches))
+            tokens = sum(np.count_nonzero(next(batches).rows.target_out) for _ in range(options.batches))
             rates.append(tokens / (time.perf_counter() - started))
             print(f"{rates[-1]:,.0f} target tokens a second")
     print(f"median {statistics.median(rates):,.0f}")

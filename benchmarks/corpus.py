@@ -101,7 +101,7 @@ def work(base: Config, folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
 
     def feed() -> int:
         with closing(prepared.batches()) as batches:
-            return sum(int(np.count_nonzero(next(batches).target_out)) for _ in range(BATCHES))
+            return sum(int(np.count_nonzero(next(batches).rows.target_out)) for _ in range(BATCHES))
 
     tokens, found = measured(feed)
     yield "fed", found | {"tokens": tokens}

@@ -102,8 +102,9 @@ def theirs(config: Path, tokens: Path, vocab_size: int, options: argparse.Namesp
 def write_tokens(workdir: Path, path: Path) -> int:
     """The tokenized training pairs of a run for the other program; returns the size of the vocabulary."""
     prepared = prepare(read_workdir_config(workdir), workdir)
-    assert isinstance(prepared.pairs, TokenizedPairs)
-    pairs = [prepared.pairs[i] for i in range(len(prepared.pairs))]
+    (corpus,) = prepared.planner.corpora
+    assert isinstance(corpus, TokenizedPairs)
+    pairs = [corpus[i] for i in range(len(corpus))]
     arrays: dict[str, Any] = {}
     for number, side in enumerate(("source", "target")):
         arrays[side] = np.concatenate([pair[number] for pair in pairs])

@@ -26,7 +26,7 @@ class _StderrHandler(logging.StreamHandler):
 def main(command: Callable[[Sequence[str]], None]) -> int:
     """Runs a command on the process's arguments and returns its exit status."""
     logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[_StderrHandler()])
-    for noisy in ("absl", "jax", "orbax", "grain", "matplotlib"):
+    for noisy in ("absl", "jax", "orbax", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # those are worth reading
     try:

@@ -1,17 +1,21 @@
-"""What a batch is: a NamedTuple of int32 arrays, and the unpacked batches of evaluation.
+"""Where a batch is made: packed rows gathered by a plan for training, one padded pair a row for evaluation.
 
 B batch, S source length, T target length.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from configs.special_ids import BOS_ID, EOS_ID, PAD_ID
+
+if TYPE_CHECKING:  # what translates has nothing to pack
+    from data.packing import Side, Window
+
+FlatIds = tuple[np.ndarray, np.ndarray]  # of all source sentences of a corpus, one after the other, and of all targets
 
 
 class Batch(NamedTuple):
@@ -35,12 +39,49 @@ class Batch(NamedTuple):
     target_segments: np.ndarray
     target_positions: np.ndarray
 
-    def digest(self) -> str:
-        """The first 16 hexadecimal digits of the SHA-256 of all arrays."""
-        digest = hashlib.sha256()
-        for array in self:
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()[:16]
+    @classmethod
+    def zeros(cls, rows: int, length: int) -> Batch:
+        """A batch without a token."""
+        return cls._make(np.zeros((len(cls._fields), rows, length), np.int32))
+
+
+def gather(batch: Batch, places: np.ndarray, window: Window, rows: np.ndarray, corpora: Sequence[FlatIds]) -> None:
+    """Fills rows of a batch of zeros with rows of a window, all at once: there is no loop over pairs.
+
+    Args:
+      places: [n], the rows of the batch to fill.
+      rows: [n], the rows of the window to fill them with.
+      corpora: the ids that the window's sentences are parts of, by the number of their corpus.
+    """
+    counts = window.row_starts[rows + 1] - window.row_starts[rows]
+    pairs = np.arange(counts.sum()) + np.repeat(window.row_starts[rows] - (np.cumsum(counts) - counts), counts)
+    begins = np.repeat(places * batch.source.shape[1], counts)  # of each pair's row among the flat positions
+    for number, (source_ids, target_ids) in enumerate(corpora):
+        own = slice(None) if len(corpora) == 1 else window.corpora[pairs] == number
+        of_pairs = pairs[own], begins[own]
+        put, tokens, positions, segments = _laid_out(source_ids, window.source, window.segments, *of_pairs)
+        batch.source.reshape(-1)[put] = tokens
+        batch.source_positions.reshape(-1)[put] = positions
+        batch.source_segments.reshape(-1)[put] = segments
+        put, tokens, positions, segments = _laid_out(target_ids, window.target, window.segments, *of_pairs)
+        batch.target_out.reshape(-1)[put] = tokens
+        batch.target_positions.reshape(-1)[put] = positions
+        batch.target_segments.reshape(-1)[put] = segments
+        shifted = np.roll(tokens, 1)
+        shifted[positions == 0] = BOS_ID
+        batch.target_in.reshape(-1)[put] = shifted
+
+
+def _laid_out(
+    ids: np.ndarray, side: Side, segments: np.ndarray, pairs: np.ndarray, begins: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The tokens of one side of some pairs, one after the other: where each goes among the flat positions of a batch,
+    its id, its position in its sentence and its segment, [tokens] each."""
+    lengths = side.lengths[pairs]
+    positions = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    put = positions + np.repeat(begins + side.columns[pairs], lengths)
+    tokens = ids[positions + np.repeat(side.starts[pairs], lengths)]
+    return put, tokens, positions, np.repeat(segments[pairs], lengths)
 
 
 def cut(ids: list[int], length: int) -> list[int]:

@@ -35,7 +35,9 @@ class RaggedArray:
         """
         values, ends = (_mapped(path.with_name(path.name + suffix)) for suffix in (_VALUES, _ENDS))
         if int(ends[-1] if len(ends) else 0) != len(values):
-            raise ValueError(f"{path.name} has {len(values)} values, but its last sequence ends at another one")
+            raise ValueError(
+                f"{path.name} has {len(values)} values, but its sequences need {ends[-1] if len(ends) else 0}"
+            )
         return cls(values, ends, path)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -11,8 +11,8 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import sentencepiece
@@ -179,13 +179,14 @@ def bpe_dropout(scores: Mapping[str, float], dropout: float) -> Callable[[str, D
 
 
 class SampledPairs:
-    """Tokenized training pairs that can also be drawn in another segmentation."""
+    """Tokenized training pairs that can also be drawn in another segmentation; pickled without what it has cached."""
 
     def __init__(self, pairs: TokenizedPairs, text: PairSource, tokenizer: Tokenizer, alpha: float, longest: int):
         """Args:
         pairs: some of those in `text`, in their best segmentation; none with a side above `longest` tokens.
         tokenizer: the one that they were made with.
         """
+        self._made_of = (pairs, text, tokenizer, alpha, longest)
         self._pairs = pairs
         self._text = text
         self._longest = longest
@@ -193,18 +194,21 @@ class SampledPairs:
         self._source = SubwordSampler(tokenizer.source, alpha)
         self._target = self._source if tokenizer.target is tokenizer.source else SubwordSampler(tokenizer.target, alpha)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SampledPairs, self._made_of
+
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def draw(self, index: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """A pair of id arrays (int32, ended by EOS_ID); a side that becomes too long has its best segmentation."""
+    def draw(self, index: int, rng: np.random.Generator) -> tuple[Sequence[int], Sequence[int]]:
+        """The ids of a pair, ended by EOS_ID; a side that becomes too long has its best segmentation."""
         text = self._text[self._pairs.position(index)]
         source = with_ends(self._source.sample(text.source, rng), self._tag)
         target = with_ends(self._target.sample(text.target, rng))
         if max(len(source), len(target)) <= self._longest:
-            return np.array(source, np.int32), np.array(target, np.int32)
-        best_source, best_target = self._pairs[index]
+            return source, target
+        best_source, best_target = (ids.tolist() for ids in self._pairs[index])
         return (
-            np.array(source, np.int32) if len(source) <= self._longest else best_source,
-            np.array(target, np.int32) if len(target) <= self._longest else best_target,
+            source if len(source) <= self._longest else best_source,
+            target if len(target) <= self._longest else best_target,
         )

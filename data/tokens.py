@@ -3,60 +3,69 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from data.corpora import storage
 from data.corpora.corpus import PairSource
 from data.lines import chunks
+from data.ragged import RaggedArray, RaggedWriter
 from data.tokenizer import Tokenizer
 
 CHUNK = 4096  # pairs tokenized at a time
 COUNTED = 1 << 18  # pairs whose tokens are counted at a time
 NONE = np.array([], np.int64)
-FORMAT = "1"  # part of the cache key
+FORMAT = "2"  # part of the cache key
+SIDES = ("source", "target")
 
 
 class TokenizedPairs:
-    """Random access to pairs of id arrays (int32, ended by EOS_ID)."""
+    """Pairs of id sequences, ended by EOS_ID, with random access.
 
-    def __init__(self, ids: Sequence[np.ndarray], ends: Sequence[np.ndarray], left_out: np.ndarray = NONE):
-        """Args: ids, ends: for each side all ids in a row and where each sentence ends; left_out: the pairs not in
-        view, in ascending order. Only these take memory."""
-        self._ids = ids
-        self._ends = ends
+    Attributes:
+      source, target: the ids of all pairs of the split, also of those that are left out.
+    """
+
+    def __init__(self, source: RaggedArray, target: RaggedArray, left_out: np.ndarray = NONE):
+        """Args: left_out: the positions in the split of the pairs to leave out, ascending. Only these take memory."""
+        self.source, self.target = source, target
         self._left_out = left_out
-        self._in_view_before = left_out - np.arange(len(left_out))  # how many pairs, for each that is left out
+        self._kept_before = left_out - np.arange(len(left_out))  # how many pairs, for each that is left out
 
     def __len__(self) -> int:
-        return len(self._ends[0]) - len(self._left_out)
+        return len(self.source) - len(self._left_out)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        pair = self.position(index)
-        source, target = (
-            ids[(ends[pair - 1] if pair else 0) : ends[pair]].astype(np.int32)
-            for ids, ends in zip(self._ids, self._ends, strict=True)
-        )
-        return source, target
+        """The source and target ids of a pair."""
+        position = self.position(index)
+        return self.source[position], self.target[position]
 
     def position(self, index: int) -> int:
-        """Which pair of the split a pair in view is."""
+        """The position in the split of a pair that was kept.
+
+        Raises:
+          IndexError: there is no such pair.
+        """
         if not 0 <= index < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
-        return int(index + np.searchsorted(self._in_view_before, index, side="right"))
+        return int(self.positions(np.array([index]))[0])
+
+    def positions(self, indices: np.ndarray) -> np.ndarray:
+        """Like `position`, of many pairs, [n] int64, unchecked."""
+        return indices + np.searchsorted(self._kept_before, indices, side="right")
 
     def no_longer_than(self, length: int) -> TokenizedPairs:
         """The pairs of which neither side has more than `length` tokens."""
         too_long = [self._left_out]
-        for begin in range(0, len(self._ends[0]), COUNTED):
-            source, target = (
-                np.diff(ends[begin : begin + COUNTED], prepend=ends[begin - 1] if begin else 0) for ends in self._ends
-            )
-            too_long.append(begin + np.flatnonzero((source > length) | (target > length)))
-        return TokenizedPairs(self._ids, self._ends, np.unique(np.concatenate(too_long)))
+        for begin in range(0, len(self.source), COUNTED):
+            positions = np.arange(begin, min(begin + COUNTED, len(self.source)))
+            longest = np.maximum(self.source.lengths(positions), self.target.lengths(positions))
+            too_long.append(positions[longest > length])
+        return TokenizedPairs(self.source, self.target, np.unique(np.concatenate(too_long)))
 
 
 def tokenize(pairs: PairSource, fingerprint: str, split: str, tokenizer: Tokenizer, cache: Path) -> TokenizedPairs:
@@ -69,34 +78,24 @@ def tokenize(pairs: PairSource, fingerprint: str, split: str, tokenizer: Tokeniz
     """
     tag = [] if tokenizer.source_tag is None else [f"tag {tokenizer.source_tag}"]
     key = hashlib.sha256("\n".join([FORMAT, fingerprint, split, tokenizer.fingerprint, *tag]).encode()).hexdigest()
+    directory = storage.prepare(cache, "tokens", key, lambda path: _write(path, pairs, tokenizer))
+    source, target = (RaggedArray.open(directory / side) for side in SIDES)
+    return TokenizedPairs(source, target)
+
+
+def _write(directory: Path, pairs: PairSource, tokenizer: Tokenizer) -> None:
     sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     dtypes = ["<u2" if size <= 1 << 16 else "<i4" for size in sizes]
-    directory = storage.prepare(cache, "tokens", key, lambda path: _write(path, pairs, tokenizer, dtypes))
-    ids = [
-        np.memmap(directory / f"{side}.ids", dtype, "r")
-        for side, dtype in zip(("source", "target"), dtypes, strict=True)
-    ]
-    ends = [np.memmap(directory / f"{side}.ends", "<i8", "r") for side in ("source", "target")]
-    return TokenizedPairs(ids, ends)
-
-
-def _write(directory: Path, pairs: PairSource, tokenizer: Tokenizer, dtypes: Sequence[str]) -> None:
-    with (
-        open(directory / "source.ids", "wb") as source_ids,
-        open(directory / "source.ends", "wb") as source_ends,
-        open(directory / "target.ids", "wb") as target_ids,
-        open(directory / "target.ends", "wb") as target_ends,
-    ):
-        source_end = target_end = 0
+    with ExitStack() as stack:
+        source, target = (
+            stack.enter_context(RaggedWriter(directory / side, dtype))
+            for side, dtype in zip(SIDES, dtypes, strict=True)
+        )
         for chunk in chunks(pairs, CHUNK):
-            sources = tokenizer.encode_source([source for source, _ in chunk])
-            targets = tokenizer.encode_target([target for _, target in chunk])
-            source_end = _append(sources, source_end, source_ids, source_ends, dtypes[0])
-            target_end = _append(targets, target_end, target_ids, target_ends, dtypes[1])
+            _append(source, tokenizer.encode_source([pair[0] for pair in chunk]))
+            _append(target, tokenizer.encode_target([pair[1] for pair in chunk]))
 
 
-def _append(sentences: list[list[int]], end: int, ids_file: BinaryIO, ends_file: BinaryIO, dtype: str) -> int:
-    ends = end + np.cumsum([len(ids) for ids in sentences])
-    ends.astype("<i8").tofile(ends_file)
-    np.array([i for ids in sentences for i in ids], dtype).tofile(ids_file)
-    return int(ends[-1])
+def _append(writer: RaggedWriter, sentences: Sequence[Sequence[int]]) -> None:
+    ids = np.fromiter(itertools.chain.from_iterable(sentences), np.int32)
+    writer.append(ids, [len(sentence) for sentence in sentences])

@@ -143,6 +143,34 @@ def on_devices(tree: Any, sharding: Any) -> Any:
     return jax.tree.map(put, tree, sharding)
 
 
+def rows_kept(mesh: Mesh, rows: int) -> np.ndarray:
+    """Which rows of a batch lie on devices of this process, ascending."""
+    shards = by_rows(mesh).addressable_devices_indices_map((rows,)).values()
+    return np.unique(np.concatenate([np.arange(rows)[index] for index in shards]))
+
+
+def place_rows(tree: Any, mesh: Mesh, kept: np.ndarray, rows: int) -> Any:
+    """Puts a batch on the devices, of which each process gives only the rows that it keeps; does not wait for it.
+
+    Args:
+      tree: arrays [len(kept), ...].
+      kept: as `rows_kept`.
+      rows: of the whole batch.
+    """
+    sharding = by_rows(mesh)
+    if len(kept) == rows:
+        return jax.device_put(tree, sharding)
+
+    def put(leaf: np.ndarray) -> jax.Array:
+        def shard(index: Any) -> np.ndarray:
+            first = np.searchsorted(kept, index[0].start)
+            return leaf[first : first + index[0].stop - index[0].start]
+
+        return jax.make_array_from_callback((rows, *leaf.shape[1:]), sharding, shard)
+
+    return jax.tree.map(put, tree)
+
+
 def compute_dtype(config: ComputeConfig) -> jnp.dtype:
     """Type of activations: as asked for, else bfloat16 where the hardware multiplies it fast."""
     name = config.precision

@@ -1,9 +1,7 @@
-"""Tokenizer, token store, batches and the training pipeline."""
+"""Tokenizer, token store and the batches of evaluation."""
 
-import json
 import subprocess
 import sys
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from configs.schema import TokenizerConfig
 from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.batch import bucket_lengths, cut, length_batches, unpacked
 from data.corpora.corpus import Pair
-from data.pipeline import TrainingBatches, rows_per_epoch
 from data.tokenizer import Tokenizer, load_tokenizer, parse_tokenizers, train_tokenizer
 from data.tokens import TokenizedPairs, tokenize
 from tests.conftest import ROOT
@@ -133,7 +130,6 @@ def test_tokenized_pairs_are_what_the_tokenizer_says(tmp_path):
         source, target = found[index]
         assert source.tolist() == tokenizer.encode_source([PAIRS[index].source])[0]
         assert target.tolist() == tokenizer.encode_target([PAIRS[index].target])[0]
-        assert source.dtype == np.int32
 
 
 def test_the_length_filter_looks_at_both_sides(tmp_path):
@@ -158,78 +154,6 @@ def test_another_tokenizer_or_corpus_is_never_served_from_the_old_copy(tmp_path)
     assert other[0][0].tolist() == bpe.encode_source([PAIRS[0].source])[0]
     changed = store(tmp_path, pairs=PAIRS[1:], fingerprint="g")
     assert len(changed) == len(PAIRS) - 1
-
-
-@pytest.fixture
-def numbered(tmp_path):
-    """500 pairs of random lengths whose ids tell which pair they belong to."""
-    rng = np.random.default_rng(0)
-    sides = []
-    for offset in (4, 1004):
-        lengths = rng.integers(1, 12, size=500)
-        ids = np.concatenate([[*np.full(n, offset + i), EOS_ID] for i, n in enumerate(lengths)])
-        sides.append((ids, np.cumsum(lengths + 1)))
-    return TokenizedPairs([side[0] for side in sides], [side[1] for side in sides])
-
-
-def pairs_in(batch):
-    """(source ids, target ids) of every segment of every row, checked against the layout that the docstring draws."""
-    found = []
-    for row in range(len(batch.source)):
-        count = batch.source_segments[row].max()
-        assert (
-            set(batch.source_segments[row]) - {0} == set(batch.target_segments[row]) - {0} == set(range(1, count + 1))
-        )
-        for segment in range(1, count + 1):
-            here, there = batch.source_segments[row] == segment, batch.target_segments[row] == segment
-            source, target = batch.source[row][here], batch.target_out[row][there]
-            assert batch.source_positions[row][here].tolist() == list(range(len(source)))
-            assert batch.target_positions[row][there].tolist() == list(range(len(target)))
-            assert batch.target_in[row][there].tolist() == [BOS_ID, *target[:-1]]
-            found.append((tuple(source), tuple(target)))
-    assert not batch.source[batch.source_segments == 0].any()
-    assert not batch.target_in[batch.target_segments == 0].any()
-    return found
-
-
-def test_packing_keeps_every_pair_whole_and_once_an_epoch(numbered):
-    batches = TrainingBatches(numbered, rows=16, row_length=24, seed=3)
-    seen = [pair for _ in range(40) for pair in pairs_in(next(batches))]
-    batches.close()
-    wanted = {tuple(tuple(side) for side in numbered[i]) for i in range(500)}
-    assert set(seen) <= wanted
-    counts = Counter(seen)
-    epochs = len(seen) / 500
-    assert epochs > 3
-    assert all(int(epochs) - 1 <= counts[pair] <= int(epochs) + 2 for pair in wanted)
-
-
-def test_batches_depend_on_the_seed_and_epochs_differ(numbered):
-    first, again, other = (TrainingBatches(numbered, rows=16, row_length=24, seed=seed) for seed in (3, 3, 4))
-    a, b, c = ([next(batches) for _ in range(12)] for batches in (first, again, other))
-    assert all((x.source == y.source).all() for x, y in zip(a, b, strict=True))
-    assert not all((x.source == y.source).all() for x, y in zip(a, c, strict=True))
-    assert not (a[0].source == a[9].source).all()
-
-
-@pytest.mark.parametrize("at", [0, 1, 13, 47])
-def test_a_restored_position_gives_the_same_batches(numbered, at):
-    batches = TrainingBatches(numbered, rows=16, row_length=24, seed=3)
-    for _ in range(at):
-        next(batches)
-    state = json.loads(json.dumps(batches.state()))
-    expected = [next(batches) for _ in range(30)]
-    restored = TrainingBatches(numbered, rows=16, row_length=24, seed=3)
-    restored.restore(state)
-    for wanted, found in zip(expected, restored, strict=False):
-        for a, b in zip(wanted, found, strict=True):
-            np.testing.assert_array_equal(a, b)
-
-
-def test_rows_per_epoch_counts_one_pass(numbered):
-    rows = rows_per_epoch(numbered, row_length=24, seed=3)
-    tokens = max(sum(len(numbered[i][side]) for i in range(500)) for side in (0, 1))
-    assert tokens / 24 <= rows < 1.3 * tokens / 24
 
 
 def test_unpacked_batches_by_hand():

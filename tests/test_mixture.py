@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +16,17 @@ from configs.errors import UserError
 from configs.schema import DataConfig, TokenizerConfig
 from configs.special_ids import EOS_ID
 from data.corpora.corpus import Pair
+from data.feed import TrainingBatches
 from data.mixture import JoinedPairs, open_training_corpora
-from data.pipeline import PACKING_BINS, MixedPairs, TrainingBatches, rows_per_epoch
+from data.packing import Planner
 from data.subwords import SampledPairs
 from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
-from data.tokens import TokenizedPairs, tokenize
+from data.tokens import tokenize
 from runtime.checkpoint import saved_steps
 from tests.conftest import ROOT
 from tests.processes import digests, metrics, start, wait_for
 from tests.test_data import PAIRS
+from tests.test_feed import pairs_in
 from tests.toy import ENGLISH, write_corpus
 from train import resolve_config
 from training.preparation import prepare
@@ -32,62 +34,6 @@ from training.validation import validate
 from translation.translator import Translator
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
-
-
-def numbered(first: int, count: int) -> TokenizedPairs:
-    """Pairs of three tokens a side, of which the first two tell which pair it is."""
-    ids = np.concatenate([[number, number, EOS_ID] for number in range(first, first + count)])
-    ends = np.arange(3, 3 * count + 1, 3)
-    return TokenizedPairs([ids, ids], [ends, ends])
-
-
-def numbers_in(batch) -> list[int]:
-    """The number of each pair, in the order of rows and segments."""
-    starts = (batch.target_positions == 0) & (batch.target_segments > 0)
-    assert (batch.source == batch.target_out).all()
-    return batch.target_out[starts].tolist()
-
-
-def drawn(pairs, batches: int, seed=3) -> list[int]:
-    """The numbers in so many batches of 1024 pairs: as many rows as are filled at a time, so the first pairs drawn."""
-    made = TrainingBatches(pairs, rows=PACKING_BINS, row_length=12, seed=seed)
-    found = [number for _ in range(batches) for number in numbers_in(next(made))]
-    made.close()
-    assert len(found) == batches * 1024
-    return found
-
-
-@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (3.0, 1.0, 0.5), (0.7, 0.2, 0.1)])
-def test_pairs_are_drawn_in_proportion_to_the_weights(weights):
-    """Whatever the sizes; of one corpus every pair comes as often as the next."""
-    numbers = (range(1000, 1500), range(2000, 2100), range(3000, 3200))
-    mixed = MixedPairs([numbered(own.start, len(own)) for own in numbers], weights)
-    assert len(mixed) == 800
-    found = Counter(drawn(mixed, batches=4))
-    for own, weight in zip(numbers, weights, strict=True):
-        counts = [found.pop(number) for number in own]
-        assert sum(counts) == pytest.approx(4096 * weight / sum(weights), abs=1.5)
-        assert max(counts) - min(counts) <= 1
-    assert not found
-
-
-def test_corpora_of_one_size_are_shuffled_differently():
-    """Or the same sentence in two languages would always come at the same time."""
-    found = drawn(MixedPairs([numbered(10_000, 4000), numbered(20_000, 4000)], (1.0, 1.0)), batches=1)
-    first, second = ({number % 10_000 for number in found if number // 10_000 == which} for which in (1, 2))
-    assert len(first) == len(second) == 512
-    assert len(first & second) < 100  # 66 by chance
-
-
-def test_the_first_corpus_of_a_mixture_comes_in_the_order_that_it_has_alone():
-    alone = numbered(10_000, 4000)
-    mixed = drawn(MixedPairs([alone, numbered(1000, 30)], (50.0, 1.0)), batches=1)
-    assert {number for number in mixed if number >= 10_000} < set(drawn(alone, batches=1))
-
-
-def test_an_epoch_of_a_mixture_is_as_many_pairs_as_there_are():
-    mixed = MixedPairs([numbered(1000, 500), numbered(2000, 20)], (1.0, 1.0))
-    assert rows_per_epoch(mixed, row_length=12, seed=3) == 520 / 4
 
 
 def test_joined_pairs_are_all_pairs_in_order():
@@ -99,39 +45,37 @@ def test_joined_pairs_are_all_pairs_in_order():
         joined[8]
 
 
-def sampled_mixture(folder: Path, kind: str) -> tuple[TrainingBatches, Tokenizer]:
-    """Batches of 120 and of 80 pairs, drawn 2 to 1 and in other segmentations."""
+def sampled_mixture(folder: Path, kind: str) -> tuple[Planner, Tokenizer]:
+    """Windows of 120 and of 80 pairs, drawn 2 to 1 and in other segmentations."""
     tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80, kind=kind)))
     parts = []
     for number, text in enumerate((PAIRS[:120], PAIRS[80:])):
         pairs = tokenize(text, f"{kind} {number}", "train", tokenizer, folder)
         parts.append(SampledPairs(pairs, text, tokenizer, 0.2, 40))
-    return TrainingBatches(MixedPairs(parts, (2.0, 1.0)), rows=4, row_length=40, seed=3), tokenizer
+    return Planner(parts, (2.0, 1.0), row_length=40, seed=3), tokenizer
 
 
-def digest(batches: TrainingBatches) -> str:
-    """Of the next five."""
-    found = hashlib.sha256(b"".join(array.tobytes() for _ in range(5) for array in next(batches))).hexdigest()
-    batches.close()
-    return found
+def digest(planner: Planner, state: dict, processes: int) -> str:
+    """Of the five batches from a position on."""
+    with closing(TrainingBatches(planner, rows=4, processes=processes)) as batches:
+        batches.restore(state)
+        batches.start()
+        return hashlib.sha256(b"".join(array.tobytes() for _ in range(5) for array in next(batches).rows)).hexdigest()
 
 
 def restored(folder: Path, kind: str, state: str) -> str:
-    batches, _ = sampled_mixture(folder, kind)
-    batches.restore(json.loads(state))
-    return digest(batches)
+    return digest(sampled_mixture(folder, kind)[0], json.loads(state), processes=0)
 
 
-def test_sampled_and_mixed_batches_are_the_same_after_restoring_here_and_in_another_process(tmp_path):
+def test_sampled_and_mixed_batches_are_the_same_after_restoring_here_and_in_other_processes(tmp_path):
     states, expected = {}, []
     for kind in ("unigram", "bpe"):
-        batches, _ = sampled_mixture(tmp_path, kind)
-        for _ in range(70):  # 256 rows are filled at a time: into the second filling
-            next(batches)
-        states[kind] = json.dumps(batches.state())
-        assert len(states[kind]) < 120
-        expected.append(digest(batches))
-    assert [restored(tmp_path, kind, state) for kind, state in states.items()] == expected
+        planner = sampled_mixture(tmp_path, kind)[0]
+        state = {"window": 1, "row": len(planner.window(1)) - 10}  # into the next window
+        states[kind] = json.dumps(state)
+        expected.append(digest(planner, state, processes=0))
+        assert digest(planner, state, processes=2) == expected[-1]
+    assert len(set(expected)) == 2
     code = (
         "import json, pathlib, sys; from tests.test_mixture import restored\n"
         "for kind, state in json.loads(sys.argv[2]).items():\n"
@@ -143,15 +87,12 @@ def test_sampled_and_mixed_batches_are_the_same_after_restoring_here_and_in_anot
 
 
 def test_every_epoch_draws_other_segmentations_of_the_same_sentences(tmp_path):
-    batches, tokenizer = sampled_mixture(tmp_path, "unigram")
+    planner, tokenizer = sampled_mixture(tmp_path, "unigram")
+    batches = TrainingBatches(planner, rows=4, processes=0)
     segmentations: dict[str, set] = {}
     for _ in range(100):
-        batch = next(batches)
-        for row in range(4):
-            for segment in range(1, batch.target_segments[row].max() + 1):
-                ids = tuple(batch.target_out[row][batch.target_segments[row] == segment].tolist())
-                segmentations.setdefault(tokenizer.decode_target([ids])[0], set()).add(ids)
-    batches.close()
+        for _, target in pairs_in(next(batches).rows):
+            segmentations.setdefault(tokenizer.decode_target([target])[0], set()).add(target)
     assert segmentations.keys() == {pair.target for pair in PAIRS[:8]}
     assert all(len(found) > 3 for found in segmentations.values())
 

@@ -2,11 +2,9 @@
 
 import itertools
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,9 +13,7 @@ from configs.schema import DecodingOptions, ModelConfig, TokenizerConfig
 from configs.special_ids import BOS_ID, EOS_ID, PAD_ID
 from data.batch import bucket_lengths, length_batches
 from data.lines import read_lines
-from data.pipeline import _endless, _packed_rows
 from data.tokenizer import parse_tokenizers, train_tokenizer
-from data.tokens import TokenizedPairs
 from model.transformer import initial_params, structure
 from tests.test_data import PAIRS
 from translation.splitting import split_line
@@ -101,25 +97,6 @@ def test_every_sentence_is_in_one_batch(lengths, rows):
         assert len(group) <= rows
         assert max(lengths[i] for i in group) <= length
         assert length in bucket_lengths(40)
-
-
-@given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=25), st.integers(0, 99))
-@settings(max_examples=30)
-def test_packing_loses_nothing(sizes, seed):
-    """Pair k is made of the number 4 + k. In three epochs each is there three times, whole, in one segment of one row,
-    together with its other side."""
-    sides = [[[4 + k] * (size[side] - 1) + [EOS_ID] for k, size in enumerate(sizes)] for side in (0, 1)]
-    ids = [np.array(list(itertools.chain.from_iterable(side)), np.int32) for side in sides]
-    ends = [np.cumsum([len(sentence) for sentence in side]) for side in sides]
-    pairs = TokenizedPairs(ids, ends)
-    seen: Counter = Counter()
-    for row in _packed_rows(_endless(pairs, seed)[: 3 * len(sizes)], 16, seed):
-        for segment in range(1, row["source_segment_ids"].max() + 1):
-            found = (row[side][row[f"{side}_segment_ids"] == segment] for side in ("source", "target"))
-            seen[tuple(tuple(tokens.tolist()) for tokens in found)] += 1
-    assert seen == Counter(
-        (tuple(source), tuple(target)) for source, target in zip(*sides, strict=True) for _ in range(3)
-    )
 
 
 @given(LINES, st.integers(1, 30))

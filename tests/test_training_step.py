@@ -13,7 +13,7 @@ from model.transformer import initial_params, structure
 from runtime.devices import make_mesh
 from training.loss import _number_of_blocks, cross_entropy
 from training.optimizer import learning_rate
-from training.step import initial_state, make_train_step, update_average
+from training.step import batch_digest, initial_state, make_train_step, update_average
 
 
 def reference_loss(x, table, targets, smoothing):
@@ -255,3 +255,36 @@ def test_dropout_is_a_function_of_seed_and_step(batch):
     other, _ = take_steps(tiny_config(model={"dropout_rate": 0.3}, training={"seed": 2}), batch, 2)
     assert largest_difference(first.params, again.params) == 0.0
     assert largest_difference(first.params, other.params) > 1e-4
+
+
+def murmur(words):
+    """MurmurHash3's 32-bit finalizer in Python's integers."""
+    words = (words ^ (words >> 16)) * 0x85EBCA6B % 2**32
+    words = (words ^ (words >> 13)) * 0xC2B2AE35 % 2**32
+    return words ^ (words >> 16)
+
+
+def test_the_digest_of_a_batch_is_two_sums_of_hashes(batch):
+    sums = [0, 0]
+    for side, (ids, segments) in enumerate(
+        ((batch.source, batch.source_segments), (batch.target_out, batch.target_segments))
+    ):
+        for (row, column), token in np.ndenumerate(ids):
+            for lane in (0, 1):
+                word = 2 * side + lane
+                for coordinate in (row, column, int(token), int(segments[row, column])):
+                    word = murmur((word + 0x9E3779B9 + coordinate) % 2**32)
+                sums[lane] = (sums[lane] + word) % 2**32
+    assert jax.jit(batch_digest)(batch).tolist() == sums
+
+
+def test_the_digest_tells_batches_apart(batch):
+    """Other rows, another order of rows, another place of a token, another segment."""
+    changed = [
+        batch,
+        batch._replace(source=batch.source[::-1], source_segments=batch.source_segments[::-1]),
+        batch._replace(target_out=np.roll(batch.target_out, 1, axis=1)),
+        batch._replace(target_segments=2 * batch.target_segments),
+        batch._replace(source=batch.target_out, target_out=batch.source),
+    ]
+    assert len({tuple(jax.jit(batch_digest)(each).tolist()) for each in changed}) == len(changed)

@@ -1,7 +1,14 @@
 """A corpus of a few hundred pairs that a network of a few thousand parameters learns: numbers in words, reversed."""
 
+import itertools
 import random
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+
+from data.ragged import RaggedArray
+from data.tokens import TokenizedPairs
 
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 FRENCH = ["zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf"]
@@ -62,3 +69,14 @@ def write_corpus(folder: Path) -> Path:
     config = folder / "toy.toml"
     config.write_text(CONFIG.format(folder=folder), encoding="utf-8")
     return config
+
+
+def tokenized(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> TokenizedPairs:
+    """Pairs of these ids, in memory."""
+    sides = (
+        RaggedArray(
+            np.array(list(itertools.chain.from_iterable(side)), np.uint16), np.cumsum([len(ids) for ids in side])
+        )
+        for side in (sources, targets)
+    )
+    return TokenizedPairs(*sides)

@@ -19,7 +19,7 @@ from data.tokenizer import model_paths
 from model.transformer import initial_params, structure
 from runtime.checkpoint import Checkpoints
 from runtime.compilation import Compilations
-from runtime.devices import by_rows, check_divides, compute_dtype, make_mesh, on_devices
+from runtime.devices import check_divides, compute_dtype, make_mesh, on_devices, place_rows, rows_kept
 from runtime.interruption import Interruption
 from runtime.processes import by_the_first, check_alike, fetch, highest, is_first
 from runtime.workdir import Workdir
@@ -62,7 +62,6 @@ class _TakenStep:
 
     number: int
     metrics: StepMetrics
-    batch: str  # digest
     epoch: float
     real_tokens: float
 
@@ -89,7 +88,8 @@ class Run:
         self._workdir = workdir
         by_the_first(self._create_workdir)
         self._checkpoints = Checkpoints(self._workdir.checkpoints, config.training.keep_checkpoints)
-        self._batches = prepared.batches()
+        self._kept = rows_kept(self._mesh, config.rows_per_batch)
+        self._batches = prepared.batches(self._kept)
         self._validation_pairs = prepared.validation_pairs()
         self._clock = Clock()
         self._saved: tuple[int, int] | None = None  # step and last validation of the newest checkpoint
@@ -159,8 +159,8 @@ class Run:
     def _take_step(self) -> None:
         batch = next(self._batches)
         self._clock.step += 1
-        self._clock.pairs += int(batch.source_segments.max(axis=1).sum())
-        placed = on_devices(batch, by_rows(self._mesh))
+        self._clock.pairs += batch.pairs
+        placed = place_rows(batch.rows, self._mesh, self._kept, self._config.rows_per_batch)
         self._note_waiting()
         self._state, metrics = self._train_step(self._state, placed)
         self._seen_busy = time.monotonic()
@@ -168,9 +168,8 @@ class Run:
             self._under_way = True
             log.info("step %d is under way: %s", self._clock.step, self._compilations)
         self._signals.append(highest(self._interruption.signal_number))
-        epoch = self._clock.pairs / len(self._prepared.pairs)
-        real = (np.count_nonzero(batch.source) + np.count_nonzero(batch.target_out)) / (2 * batch.source.size)
-        self._taken.append(_TakenStep(self._clock.step, metrics, batch.digest(), epoch, real))
+        epoch = self._clock.pairs / self._prepared.pairs_per_epoch
+        self._taken.append(_TakenStep(self._clock.step, metrics, epoch, batch.real_tokens))
         if len(self._taken) > STEPS_IN_FLIGHT:
             jax.block_until_ready(self._taken[-1 - STEPS_IN_FLIGHT].metrics.loss)
             self._seen_busy = time.monotonic()
@@ -336,7 +335,7 @@ class Run:
         clock = self._clock
         rows = {
             "steps": f"{clock.step:,} of {self._prepared.num_steps:,}",
-            "epochs": f"{clock.pairs / len(self._prepared.pairs):.1f}",
+            "epochs": f"{clock.pairs / self._prepared.pairs_per_epoch:.1f}",
             "training time": f"{clock.seconds / 60:.1f} minutes",
             "parameters": f"{sum(leaf.size for leaf in jax.tree.leaves(self._state.params)):,}",
             "steps skipped": f"{int(fetch(self._state.skipped))}",
@@ -367,7 +366,7 @@ def _metrics_line(taken: _TakenStep, metrics: StepMetrics, pace: Pace, seconds: 
         "gradient_norm": norm if math.isfinite(norm) else None,
         "learning_rate": float(metrics.learning_rate),
         "tokens": int(metrics.tokens),
-        "batch": taken.batch,
+        "batch": "".join(f"{int(word):08x}" for word in metrics.batch),
         "epoch": round(taken.epoch, 4),
         "real_tokens": round(taken.real_tokens, 4),
         "skipped_in_a_row": int(metrics.skipped_in_a_row),

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from configs.cache import cache_directory
 from configs.errors import UserError
 from configs.loading import CONFIG_NAME, read_workdir_config
 from configs.schema import MOST, Config
+from data.corpora import storage
 from data.corpora.corpus import Corpus
-from data.corpora.storage import fingerprint
+from data.feed import TrainingBatches, rows_per_epoch
 from data.mixture import JoinedPairs, TrainingCorpus, open_training_corpora
-from data.pipeline import MixedPairs, OneCorpus, TrainingBatches, TrainingPairs, rows_per_epoch
+from data.packing import Planner, TrainingPairs
 from data.subwords import SampledPairs
 from data.tokenizer import Tokenizer, model_paths, parse_tokenizers, read_models, tag_of, train_tokenizer
 from data.tokens import tokenize
@@ -29,15 +33,15 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """corpora: as opened, that of [data] first; tokenizer: and its serialized model or models; pairs: the tokenized
-    training pairs that fit; num_steps: the run's length in steps, also where the config gives it in epochs; taken: the
-    parameters to begin with where they are another run's, by path."""
+    """corpora: as opened, that of [data] first; tokenizer: and its serialized model or models; planner: of batches of
+    the tokenized training pairs that fit; num_steps: the run's length in steps, also where the config gives it in
+    epochs; taken: the parameters to begin with where they are another run's, by path."""
 
     config: Config
     corpora: Sequence[TrainingCorpus]
     tokenizer: Tokenizer
     tokenizer_models: Sequence[bytes]
-    pairs: TrainingPairs
+    planner: Planner
     num_steps: int
     taken: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -49,15 +53,16 @@ class Preparation:
     @property
     def fingerprints(self) -> dict[str, str]:
         """What a checkpoint's data position and parameters are bound to."""
-        each = [training.corpus.fingerprint for training in self.corpora]
-        corpus = each[0] if len(each) == 1 else fingerprint("mixture", each)
-        return {"corpus": corpus, "tokenizer": self.tokenizer.fingerprint}
+        return _fingerprints(self.corpora, self.tokenizer)
 
-    def batches(self) -> TrainingBatches:
-        """The training batches from their start."""
-        return TrainingBatches(
-            self.pairs, self.config.rows_per_batch, self.config.data.row_length, self.config.training.seed
-        )
+    @property
+    def pairs_per_epoch(self) -> int:
+        """All training pairs, of all corpora."""
+        return len(self.planner.draws)
+
+    def batches(self, kept: np.ndarray | None = None) -> TrainingBatches:
+        """The training batches from their start; kept: the rows of each that are wanted, all by default."""
+        return TrainingBatches(self.planner, self.config.rows_per_batch, kept)
 
     def validation_pairs(self) -> Sequence[tuple[str, str]]:
         """All (source, target) strings to validate on: none where the config or the corpus has no validation."""
@@ -75,14 +80,22 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     """
     corpora, tokenizer, models = open_with_tokenizer(config, workdir)
     tokenized = [_tokenized(config, training, corpora, tokenizer) for training in corpora]
-    pairs = tokenized[0] if len(tokenized) == 1 else MixedPairs(tokenized, [training.weight for training in corpora])
-    if isinstance(pairs, MixedPairs):
-        _log_shares(corpora, pairs)
+    weights = [training.weight for training in corpora]
+    planner = Planner(tokenized, weights, config.data.row_length, config.training.seed)
+    if len(corpora) > 1:
+        _log_shares(corpora, planner)
     tokenizer = _tagged(config, tokenizer, config.data.target_language)
     origin = config.training.init_from
     begun = bool(saved_steps(Workdir(workdir).checkpoints))
     taken = take_params(origin, config, tokenizer) if origin and not begun else {}
-    return Preparation(config, corpora, tokenizer, models, pairs, _num_steps(config, pairs), taken)
+    num_steps = _num_steps(config, planner, _fingerprints(corpora, tokenizer))
+    return Preparation(config, corpora, tokenizer, models, planner, num_steps, taken)
+
+
+def _fingerprints(corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer) -> dict[str, str]:
+    each = [training.corpus.fingerprint for training in corpora]
+    corpus = each[0] if len(each) == 1 else storage.fingerprint("mixture", each)
+    return {"corpus": corpus, "tokenizer": tokenizer.fingerprint}
 
 
 def open_with_tokenizer(
@@ -141,7 +154,7 @@ def _title(training: TrainingCorpus, corpora: Sequence[TrainingCorpus]) -> str:
 
 def _tokenized(
     config: Config, training: TrainingCorpus, corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer
-) -> OneCorpus:
+) -> TrainingPairs:
     """The training pairs of a corpus that fit into a row, to be drawn in other segmentations where that is wanted."""
     corpus, longest, cache = training.corpus, config.data.row_length, cache_directory(config.data.cache_directory)
     tokenizer = _tagged(config, tokenizer, corpus.target_language)
@@ -158,13 +171,13 @@ def _tokenized(
     return SampledPairs(pairs, training.pairs, tokenizer, alpha, longest) if alpha else pairs
 
 
-def _log_shares(corpora: Sequence[TrainingCorpus], pairs: MixedPairs) -> None:
-    total = sum(pairs.weights)
-    for training, own in zip(corpora, pairs.corpora, strict=True):
+def _log_shares(corpora: Sequence[TrainingCorpus], planner: Planner) -> None:
+    total = sum(planner.weights)
+    for training, own in zip(corpora, planner.corpora, strict=True):
         share = training.weight / total
         log.info(
             "%s%.1f%% of the training pairs drawn, each %.2f times an epoch",
-            _title(training, corpora), 100 * share, share * len(pairs) / len(own),
+            _title(training, corpora), 100 * share, share * len(planner.draws) / len(own),
         )  # fmt: skip
 
 
@@ -198,11 +211,11 @@ def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[
     return train_tokenizer(pairs, config.tokenizer, config.data.target_languages if config.data.tag_target else ())
 
 
-def _num_steps(config: Config, pairs: TrainingPairs) -> int:
+def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> int:
     training = config.training
     if training.num_epochs is None:
         return training.num_steps
-    rows = rows_per_epoch(pairs, config.data.row_length, training.seed)
+    rows = _rows_per_epoch(config, planner, fingerprints)
     steps = math.ceil(training.num_epochs * rows / config.rows_per_batch)
     if steps > MOST:
         raise UserError(
@@ -215,3 +228,17 @@ def _num_steps(config: Config, pairs: TrainingPairs) -> int:
             f"optimizer.warmup_steps must be below these {steps} steps for the cosine schedule, got {warmup}"
         )
     return steps
+
+
+def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> float:
+    """Counted once for what decides it, and kept beside the prepared corpora."""
+    data, alpha = config.data, config.tokenizer.sampling_alpha
+    key = storage.fingerprint(
+        "rows", fingerprints, planner.weights, data.tag_target, data.row_length, config.training.seed, alpha
+    )
+
+    def count(folder: Path) -> None:
+        (folder / "rows.json").write_text(json.dumps(rows_per_epoch(planner)))
+
+    folder = storage.prepare(cache_directory(data.cache_directory), "epochs", key, count)
+    return float(json.loads((folder / "rows.json").read_text()))

@@ -49,13 +49,17 @@ class TrainState(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """What a step reports, float32 and int32 scalars. The loss is the mean over the batch's real target tokens."""
+    """What a step reports, float32 and int32 scalars, and the batch's digest, uint32 [2].
+
+    The loss is the mean over the batch's real target tokens.
+    """
 
     loss: jax.Array
     tokens: jax.Array
     gradient_norm: jax.Array
     learning_rate: jax.Array
     skipped_in_a_row: jax.Array
+    batch: jax.Array
 
 
 def initial_state(params: Any, config: Config) -> TrainState:
@@ -106,6 +110,32 @@ def update_average(average: Any, params: Any, decay: float, updates: jax.Array) 
     """
     decay_now = jnp.minimum(decay, (1.0 + updates) / (10.0 + updates))
     return jax.tree.map(lambda old, new: old + (1.0 - decay_now) * (new - old), average, params)
+
+
+def batch_digest(batch: Batch) -> jax.Array:
+    """Two sums modulo 2**32 over hashes of (side, row, column, id, segment): uint32 [2], a function of the whole batch.
+
+    Computed where the batch lies, in any order, so that no process needs all rows and no host waits for it.
+    """
+    total = jnp.zeros((2,), jnp.uint32)
+    for side, (ids, segments) in enumerate(
+        ((batch.source, batch.source_segments), (batch.target_out, batch.target_segments))
+    ):
+        columns = jax.lax.broadcasted_iota(jnp.uint32, ids.shape, 1)
+        rows = jax.lax.broadcasted_iota(jnp.uint32, ids.shape, 0)
+        for lane in range(2):
+            words = jnp.full(ids.shape, 2 * side + lane, jnp.uint32)
+            for coordinate in (rows, columns, ids, segments):
+                words = _mixed(words + jnp.uint32(0x9E3779B9) + coordinate.astype(jnp.uint32))
+            total = total.at[lane].add(jnp.sum(words, dtype=jnp.uint32))
+    return total
+
+
+def _mixed(words: jax.Array) -> jax.Array:
+    """The finalizer of MurmurHash3, 32 bits."""
+    words = (words ^ (words >> 16)) * jnp.uint32(0x85EBCA6B)
+    words = (words ^ (words >> 13)) * jnp.uint32(0xC2B2AE35)
+    return words ^ (words >> 16)
 
 
 def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Mesh) -> jax.stages.Wrapped:
@@ -179,7 +209,7 @@ def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Me
             skipped_in_a_row=in_a_row,
             average=kept(new_average, state.average),
         )
-        return new_state, StepMetrics(loss, count, norm, rate, in_a_row)
+        return new_state, StepMetrics(loss, count, norm, rate, in_a_row, batch_digest(batch))
 
     state, rows = state_shardings(network, config, mesh), by_rows(mesh)
     return jax.jit(train_step, donate_argnums=0, in_shardings=(state, rows), out_shardings=(state, replicated(mesh)))

@@ -1,0 +1,115 @@
+"""Windows of packed rows: nothing lost, nothing too long, full rows, and batches of mixed lengths."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.schema import TokenizerConfig
+from configs.special_ids import EOS_ID
+from data.corpora.corpus import Pair
+from data.draws import Draws
+from data.lines import read_lines
+from data.packing import WINDOW, Planner, packed_rows
+from data.tokenizer import parse_tokenizers, train_tokenizer
+from data.tokens import tokenize
+from tests.toy import tokenized
+
+
+def best_fit_decreasing(pairs, row_length):
+    """Rows of indices, as the docstring says it, by a search through all rows, the one filled last at the end."""
+    total = np.sum(pairs, axis=0)
+    longer = int(total[1] > total[0])
+    rows = []
+    for index in sorted(range(len(pairs)), key=lambda i: -max(pairs[i])):
+        fitting = [
+            row for row in rows if all(sum(pairs[i][side] for i in [*row, index]) <= row_length for side in (0, 1))
+        ]
+        row = max(reversed(fitting), key=lambda row: sum(pairs[i][longer] for i in row)) if fitting else []
+        rows = [*(other for other in rows if other is not row), [*row, index]]
+    return {frozenset(row) for row in rows}
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_packing_is_best_fit_decreasing(pairs):
+    lengths = np.array(pairs)
+    rows = packed_rows(lengths[:, 0], lengths[:, 1], 16)
+    assert {frozenset(np.flatnonzero(rows == row).tolist()) for row in range(rows.max() + 1)} == best_fit_decreasing(
+        pairs, 16
+    )
+
+
+@pytest.fixture
+def planner():
+    """Windows of 300 pairs with random lengths in rows of 24; pair i is made of the number 4 + i."""
+    rng = np.random.default_rng(0)
+    sides = [[[4 + i] * n + [EOS_ID] for i, n in enumerate(rng.integers(0, 12, size=300))] for _ in range(2)]
+    return Planner([tokenized(*sides)], [1.0], 24, seed=3)
+
+
+@pytest.mark.parametrize("number", [0, 5])
+def test_a_window_has_each_of_its_draws_once(planner, number):
+    window, pairs = planner.window(number), planner.corpora[0]
+    drawn = Draws([300], [1.0], 3)[np.arange(number * WINDOW, (number + 1) * WINDOW)].pairs
+    starts = window.source.starts[np.argsort(window.source.starts, kind="stable")]
+    np.testing.assert_array_equal(starts, np.sort(pairs.source.starts(drawn)))
+    assert window.row_starts[0] == 0
+    assert window.row_starts[-1] == WINDOW
+
+
+def test_sentences_of_a_row_stand_side_by_side(planner):
+    window = planner.window(0)
+    for row in range(len(window)):
+        own = slice(*window.row_starts[row : row + 2])
+        assert window.segments[own].tolist() == list(range(1, own.stop - own.start + 1))
+        for side in (window.source, window.target):
+            ends = np.cumsum(side.lengths[own])
+            assert side.columns[own].tolist() == [0, *ends[:-1].tolist()]
+            assert 0 < ends[-1] <= 24
+        assert window.tokens[row] == window.source.lengths[own].sum() + window.target.lengths[own].sum()
+
+
+def test_rows_of_all_kinds_come_in_any_order(planner):
+    """The longest sentence of the rows does not fall or rise within a window, though they are filled in that order."""
+    window = planner.window(0)
+    longest = np.maximum.reduceat(np.maximum(window.source.lengths, window.target.lengths), window.row_starts[:-1])
+    assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.1
+
+
+@pytest.fixture(scope="module")
+def captions(multi30k, tmp_path_factory):
+    """The training pairs of Multi30k, English to German."""
+    text = [
+        Pair(*lines)
+        for lines in zip(*(read_lines(multi30k / f"train.{code}.gz") for code in ("en", "de")), strict=True)
+    ]
+    tokenizer = parse_tokenizers(train_tokenizer(text, TokenizerConfig(vocab_size=5000, kind="bpe")))
+    return tokenize(text, "captions", "train", tokenizer, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.parametrize(("row_length", "least"), [(64, 0.96), (128, 0.975)])
+def test_rows_of_captions_are_full(captions, row_length, least):
+    """On the side that is longer in all, German."""
+    planner = Planner([captions.no_longer_than(row_length)], [1.0], row_length, seed=1)
+    windows = [planner.window(number) for number in range(3)]
+    filled = sum(window.target.lengths.sum() for window in windows)
+    assert filled / (row_length * sum(map(len, windows))) >= least
+
+
+def test_batches_of_captions_are_not_of_like_lengths(captions):
+    """The mean length of sentences differs from batch to batch about as it does where rows are drawn at random."""
+    planner = Planner([captions.no_longer_than(64)], [1.0], 64, seed=1)
+    window = planner.window(0)
+
+    def spread(order):
+        lengths = np.add.reduceat(window.target.lengths, window.row_starts[:-1])[order]
+        counts = np.diff(window.row_starts)[order]
+        batches = range(0, len(order) - 32, 32)
+        return np.std([lengths[i : i + 32].sum() / counts[i : i + 32].sum() for i in batches])
+
+    rng = np.random.default_rng(0)
+    at_random = np.mean([spread(rng.permutation(len(window))) for _ in range(50)])
+    assert spread(np.arange(len(window))) < 1.3 * at_random
+    sentence = np.std(window.target.lengths) / np.sqrt(32 * WINDOW / len(window))  # if each pair came by itself
+    assert at_random < 2 * sentence
