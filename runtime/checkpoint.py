@@ -268,10 +268,16 @@ class Checkpoints:
         def rename() -> None:
             for path in list(self._directory.iterdir()):
                 if path.name.isdecimal() and int(path.name) > step:
-                    path.rename(self._directory / f"damaged-{path.name}")
+                    path.rename(_unused(self._directory / f"damaged-{path.name}"))
 
         by_the_first(rename)
         self._manager.reload()
+
+
+def _unused(path: Path) -> Path:
+    """The path, or where something has that name the first of path-2, path-3, ... that nothing has."""
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(candidate for candidate in itertools.chain([path], others) if not candidate.exists())
 
 
 class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):

@@ -121,6 +121,15 @@ def test_a_damaged_step_is_named_and_the_one_before_is_used(tmp_path, damage, ca
     assert restore(tmp_path)[2]["clock"]["step"] == 20
 
 
+def test_a_step_damaged_again_is_set_aside_beside_the_first(tmp_path):
+    save(tmp_path, [10])
+    for _ in range(3):
+        save(tmp_path, [20])
+        flip(largest_file(tmp_path / "20" / "params"))
+        assert restore(tmp_path)[2]["step"] == 10
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["10", "damaged-20", "damaged-20-2", "damaged-20-3"]
+
+
 def test_no_sound_step_is_an_error_and_deletes_nothing(tmp_path):
     save(tmp_path, [10, 20])
     for step in ("10", "20"):
