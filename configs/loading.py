@@ -19,7 +19,7 @@ import tomli_w
 import tyro
 
 from configs.errors import UserError
-from configs.schema import Config, DataConfig, MixtureConfig, Section
+from configs.schema import Config, DataConfig, MixtureConfig, Section, TokenizerConfig, TrainingConfig
 
 Command = TypeVar("Command", bound=Section)
 
@@ -37,12 +37,19 @@ BareFlag = Annotated[
 ]
 
 CONFIG_NAME = "config.toml"
-# On resume these may differ from what the workdir was made with; of data.* the content must be the same all the same.
-CHANGEABLE = ("training.num_steps", "training.num_epochs", "training.log_every", "training.eval_every",
-              "training.checkpoint_every", "training.tensorboard", "devices.")  # fmt: skip
-DATA_PATHS = tuple(
+# On resume these may differ from what the workdir was made with, and so may every path: there the content counts.
+CHANGEABLE = ("training.num_steps", "training.num_epochs", "training.patience", "training.log_every",
+              "training.eval_every", "training.checkpoint_every", "training.keep_checkpoints", "training.tensorboard",
+              "devices.")  # fmt: skip
+SECTIONS_WITH_PATHS: dict[str, type[Section]] = {
+    "data": DataConfig,
+    "data.mixture.#": MixtureConfig,
+    "tokenizer": TokenizerConfig,
+    "training": TrainingConfig,
+}
+PATHS = tuple(
     f"{prefix}.{name}"
-    for prefix, section in (("data", DataConfig), ("data.mixture.#", MixtureConfig))
+    for prefix, section in SECTIONS_WITH_PATHS.items()
     for name, field in section.model_fields.items()
     if field.annotation == Path | None
 )
@@ -132,7 +139,7 @@ def refused_differences(saved: Mapping[str, Any], wanted: Config, where: str, se
         f"{name}: {old[name]} {where}, now {new[name]}"
         for name in old
         if name in new and old[name] != new[name] and name.startswith(section)
-        if not name.startswith(CHANGEABLE) and _unnumbered(name) not in DATA_PATHS
+        if not name.startswith(CHANGEABLE) and _unnumbered(name) not in PATHS
     ]
 
 

@@ -108,7 +108,8 @@ class TokenizerConfig(Section):
     """SentencePiece, trained on the training split into the workdir on first use."""
 
     model_file: Path | None = None
-    """An existing SentencePiece model (pad 0, eos 1, bos 2, unk 3) to use instead of training one; it must be joint."""
+    """An existing SentencePiece model (pad 0, eos 1, bos 2, unk 3) to use instead of training one; it must be joint.
+    A run keeps the copy in its workdir: the file may move, but not change."""
     kind: Literal["unigram", "bpe"] = "unigram"
     """Subword algorithm."""
     joint: bool = True
@@ -258,9 +259,10 @@ class TrainingConfig(Section):
     the first steps it forgets faster, (1 + n) / (10 + n) after n of them."""
     init_from: Annotated[Path | None, tyro.conf.arg(aliases=("--init-from",))] = None
     """Workdir of another run with whose best parameters to begin: what fits is taken, and the log says what does not.
-    Its tokenizer is taken too, unless tokenizer.model_file is given."""
+    Its tokenizer is taken too, unless tokenizer.model_file is given. Read only where the run has no checkpoint yet."""
     patience: Count = 0
-    """Stop after so many validations in a row without a better BLEU; 0 never stops early."""
+    """Stop after so many validations in a row without a better BLEU; 0 never stops early. A run that has stopped goes
+    on with more patience, or with more steps, where the count begins anew."""
 
     @model_validator(mode="after")
     def _patience_needs_validation(self) -> TrainingConfig:

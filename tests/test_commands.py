@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
+from configs.schema import TokenizerConfig
+from data.tokenizer import train_tokenizer
 from runtime.checkpoint import read_record, saved_steps
 from tests.conftest import ROOT
 from tests.processes import TIMES, digests, events, metrics, start, start_command, wait_for
@@ -161,6 +163,14 @@ def test_patience_stops_early(toy, run, tmp_path):
     assert metrics(tmp_path / "w")[-1]["step"] == 6
     again = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options)
     assert "finished: 6 of 240 steps, stopped early" in again.stdout
+    for name, more, last in (("patience", 3, 8), ("num-steps", 300, 10)):  # a third validation; patience begins anew
+        workdir = shutil.copytree(tmp_path / "w", tmp_path / name)
+        train = ["train.py", "--config", toy, "--workdir", workdir, *options, f"--training.{name}", more]
+        done = run(*train)
+        assert done.returncode == 0, done.stderr
+        assert "going on from step 6" in done.stderr
+        assert metrics(workdir)[-1]["step"] == last
+        assert f"finished: {last} of " in run(*train).stdout
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(toy, run, tmp_path):
@@ -404,3 +414,20 @@ def test_an_existing_tokenizer_is_used(trained, toy, run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "w" / "tokenizer.model").read_bytes() == model.read_bytes()
     assert "training the tokenizer" not in done.stderr
+
+
+def test_a_resumed_run_keeps_its_tokenizer_wherever_the_model_file_is_now(trained, toy, run, tmp_path):
+    workdir, file, moved, other = (tmp_path / name for name in ("w", "a.model", "b.model", "other.model"))
+    shutil.copy(trained[0] / "tokenizer.model", file)
+    train = ["train.py", "--config", toy, "--workdir", workdir, "--training.eval-every", 0]
+    assert run(*train, "--tokenizer.model-file", file, "--training.num-steps", 1).returncode == 0
+    file.rename(moved)
+    for steps, model in ((2, file), (3, moved), (3, moved)):  # it is gone, moved, and the run finished
+        done = run(*train, "--tokenizer.model-file", model, "--training.num-steps", steps)
+        assert done.returncode == 0, done.stderr
+    pairs = list(zip(*((toy.parent / f"train.{side}").read_text().splitlines() for side in ("en", "fr")), strict=True))
+    other.write_bytes(train_tokenizer(pairs, TokenizerConfig(vocab_size=45, kind="bpe"))[0])
+    done = run(*train, "--tokenizer.model-file", other, "--training.num-steps", 4)
+    assert done.returncode == 2, done.stderr
+    assert f"tokenizer.model_file {other} is not the tokenizer that {workdir} was made with" in done.stderr
+    assert saved_steps(workdir / "checkpoints")[-1] == 3

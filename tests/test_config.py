@@ -191,7 +191,15 @@ def test_a_resumed_run_may_change_length_logging_devices_and_paths_but_nothing_e
     saved = Config()
     allowed = {
         "data": {"directory": "/elsewhere", "train_source": "/a", "cache_directory": "/b"},
-        "training": {"num_steps": 5, "log_every": 1, "eval_every": 2, "checkpoint_every": 3},
+        "tokenizer": {"model_file": "/c"},
+        "training": {
+            "num_steps": 5,
+            "log_every": 1,
+            "eval_every": 2,
+            "checkpoint_every": 3,
+            "patience": 4,
+            "keep_checkpoints": 5,
+        },
         "devices": {"precision": "bfloat16", "mesh": {"data": 2}},
     }
     assert refused_differences(as_json(saved), Config.model_validate(allowed), "in the workdir") == []

@@ -65,6 +65,19 @@ def test_killed_it_goes_on_bit_for_bit_without_the_other_run(tuned, toy, run, tm
     assert digests(tmp_path / "w") == digests(workdir)
 
 
+def test_once_begun_the_other_run_may_move(trained, toy, run, tmp_path):
+    origin, moved, workdir = tmp_path / "origin", tmp_path / "moved", tmp_path / "w"
+    shutil.copytree(trained[0], origin)
+    train = ["train.py", "--config", toy, "--workdir", workdir, "--training.eval-every", 0, "--training.num-steps"]
+    assert run(*train, 1, "--init-from", origin).returncode == 0
+    origin.rename(moved)
+    for steps, options in ((2, ["--init-from", origin]), (3, ["--init-from", moved]), (4, [])):
+        done = run(*train, steps, *options)
+        assert done.returncode == 0, done.stderr
+        assert "are those of" not in done.stderr
+        assert ("training.init_from is not read again" in done.stderr) == bool(options)
+
+
 def prepared(toy, tmp_path, *options):
     config, command = resolve_config(["--config", str(toy), "--workdir", str(tmp_path / "w"), *map(str, options)])
     return prepare(config, command.workdir)

@@ -296,11 +296,13 @@ class Run:
         params, training, record = found
         self._batches.restore(record["data"])
         self._clock = Clock(**record["clock"])
+        if self._prepared.num_steps > record["num_steps"]:
+            self._clock.validations_since_best = 0  # a longer run is patient anew
         self._saved = (self._clock.step, self._clock.validated)
         by_the_first(lambda: self._workdir.cut_metrics(self._clock.step, self._clock.validated))
         if not self._finished():
             log.info("going on from step %d", self._clock.step)
-            self._warn_of_another_schedule(record.get("num_steps"))
+            self._warn_of_another_schedule(record["num_steps"])
         return on_devices(_state_of(params, training), places)
 
     def _check_unchanged(self, record: dict[str, Any]) -> None:
@@ -317,9 +319,9 @@ class Run:
                 "(the content differs); give the old files back, or choose another --workdir"
             )
 
-    def _warn_of_another_schedule(self, num_steps: int | None) -> None:
+    def _warn_of_another_schedule(self, num_steps: int) -> None:
         schedule, now = self._config.optimizer.schedule, self._prepared.num_steps
-        if schedule == "cosine" and num_steps not in (None, now):
+        if schedule == "cosine" and num_steps != now:
             log.warning(
                 "the %s schedule depends on the number of steps, %d when this checkpoint was saved and now %d: the "
                 "learning rate is another one from here on", schedule, num_steps, now,

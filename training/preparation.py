@@ -22,7 +22,15 @@ from data.feed import TrainingBatches, rows_per_epoch
 from data.mixture import JoinedPairs, TrainingCorpus, open_training_corpora
 from data.packing import Planner, TrainingPairs
 from data.subwords import SampledPairs
-from data.tokenizer import Tokenizer, model_paths, parse_tokenizers, read_models, tag_of, train_tokenizer
+from data.tokenizer import (
+    Tokenizer,
+    load_tokenizer,
+    model_paths,
+    parse_tokenizers,
+    read_models,
+    tag_of,
+    train_tokenizer,
+)
 from data.tokens import tokenize
 from runtime.checkpoint import saved_steps
 from runtime.workdir import Workdir
@@ -87,6 +95,8 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     tokenizer = _tagged(config, tokenizer, config.data.target_language)
     origin = config.training.init_from
     begun = bool(saved_steps(Workdir(workdir).checkpoints))
+    if origin and begun:
+        log.info("training.init_from is not read again: the run goes on from its own checkpoint")
     taken = take_params(origin, config, tokenizer) if origin and not begun else {}
     num_steps = _num_steps(config, planner, _fingerprints(corpora, tokenizer))
     return Preparation(config, corpora, tokenizer, models, planner, num_steps, taken)
@@ -118,6 +128,7 @@ def open_with_tokenizer(
     paths = _tokenizer_files(config, workdir)
     models = read_models(paths) if paths else _train_tokenizer(config, corpora)
     tokenizer = parse_tokenizers(models, [str(path) for path in paths] or ("source", "target"))
+    _check_model_file(config.tokenizer.model_file, tokenizer, workdir)
     if config.data.tag_target:
         _check_tags(tokenizer, languages, paths)
     return corpora, tokenizer, models
@@ -130,6 +141,15 @@ def vocab_sizes(config: Config, workdir: Path | None) -> tuple[int, int]:
         return config.tokenizer.vocab_size, config.tokenizer.vocab_size
     tokenizer = parse_tokenizers(read_models(paths), [str(path) for path in paths])
     return tokenizer.source_vocab_size, tokenizer.target_vocab_size
+
+
+def _check_model_file(model_file: Path | None, tokenizer: Tokenizer, workdir: Path | None) -> None:
+    """Raises UserError where the option names another tokenizer than the workdir's own, which is the one in use."""
+    if model_file and model_file.exists() and load_tokenizer([model_file]).fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            f"tokenizer.model_file {model_file} is not the tokenizer that {workdir} was made with (the content "
+            f"differs); name {workdir}/tokenizer.model, or choose another --workdir"
+        )
 
 
 def _check_tags(tokenizer: Tokenizer, languages: Sequence[str], paths: Sequence[Path]) -> None:
