@@ -96,7 +96,7 @@ def measure(size: Size, steps: int) -> tuple[float, float]:
     mesh = make_mesh(config.devices.mesh, jax.devices()[:1])
     network = structure(config.model, size.vocabulary, size.vocabulary)
     memory = memory_of_step(network, config, mesh)
-    step = make_train_step(network, config, config.training.num_steps, mesh)
+    step = make_train_step(network, config, steps, mesh)
     params = initial_params(config.model, size.vocabulary, size.vocabulary, jax.random.key(1))
     state: Any = initial_state(params, config)
     shape = (size.rows, size.length)

@@ -19,7 +19,15 @@ import tomli_w
 import tyro
 
 from configs.errors import UserError
-from configs.schema import Config, DataConfig, MixtureConfig, Section, TokenizerConfig, TrainingConfig
+from configs.schema import (
+    Config,
+    DataConfig,
+    MixtureConfig,
+    Section,
+    SectionWithAlternatives,
+    TokenizerConfig,
+    TrainingConfig,
+)
 
 Command = TypeVar("Command", bound=Section)
 
@@ -235,11 +243,20 @@ def parse_over(
     Raises:
       UserError, SystemExit: as `parse`.
     """
-    if is_given(argv, "training.num_steps") and base.training.num_epochs:  # the length given last counts
-        base = base.model_copy(update={"training": base.training.model_copy(update={"num_epochs": None})})
     default = command(**{name: getattr(base, name) for name in Config.model_fields}, **own)
-    parsed = parse(command, argv, default=default, description=description)
+    parsed = parse(command, [*argv, *_replaced(argv)], default=default, description=description)
     return with_absolute_paths(Config(**{name: getattr(parsed, name) for name in Config.model_fields})), parsed
+
+
+def _replaced(argv: Sequence[str]) -> Iterator[str]:
+    """The options that take away what the config has of the alternatives to those that a command line gives, such as
+    --training.num_epochs=None for --training.num-steps 300."""
+    for section, field in Config.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, SectionWithAlternatives):
+            names = [f"{section}.{name}" for name in field.annotation.alternatives]
+            given = [is_given(argv, name) for name in names]
+            if any(given) and not all(given):
+                yield f"--{names[given.index(False)]}=None"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -293,6 +310,7 @@ def _tyro_sentence(end: SystemExit, printed: str) -> str:
         cause = cause.__context__
     lines = [line.strip("│╭╰─╮╯ ") for line in printed.splitlines() if line.startswith("│")]
     text = " ".join(line for line in lines if line)
+    text = re.sub(r"no type matching .* - [^:]*: ", "", text)  # of an option that may be None: what its own type says
     return re.split(r" Argument helptext| For full helptext| ───", text)[0] or printed.strip() or "bad arguments"
 
 

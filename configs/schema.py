@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -33,6 +33,28 @@ class Section(BaseModel):
         if isinstance(value, str | Path) and "\0" in str(value):
             raise ValueError("a NUL character can be in no name and no path")
         return value
+
+
+class SectionWithAlternatives(Section):
+    """A table with two options of which exactly one has a value; the default of the first gives way to the second."""
+
+    alternatives: ClassVar[tuple[str, str]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_default_gives_way(cls, values: Any) -> Any:
+        first, second = cls.alternatives
+        if isinstance(values, dict) and first not in values and values.get(second) is not None:
+            return {**values, first: None}
+        return values
+
+    @model_validator(mode="after")
+    def _exactly_one_is_given(self) -> SectionWithAlternatives:
+        values = [getattr(self, name) for name in self.alternatives]
+        if values.count(None) != 1:
+            names, got = (" and ".join(map(str, both)) for both in (self.alternatives, values))
+            raise ValueError(f"exactly one of {names} must be given, got {got}")
+        return self
 
 
 class MixtureConfig(Section):
@@ -229,13 +251,15 @@ class OptimizerConfig(Section):
         return self
 
 
-class TrainingConfig(Section):
+class TrainingConfig(SectionWithAlternatives):
     """Length, batch, loss, validation, checkpoints."""
 
-    num_steps: PositiveInt = 10000
+    alternatives = ("num_steps", "num_epochs")
+    num_steps: PositiveInt | None = 10000
     """Optimizer steps of the whole run."""
     num_epochs: PositiveFloat | None = None
-    """Length in passes over the training pairs instead of num_steps."""
+    """Length in passes over the training pairs instead of num_steps: exactly one of the two has a value, and one that
+    is given on the command line takes the place of the config's other."""
     tokens_per_batch: PositiveInt = 4096
     """Target positions of one optimizer step: rows of data.row_length, filled to some 95%."""
     accumulation_steps: PositiveInt = 1
@@ -335,11 +359,11 @@ class Config(Section):
             )
         if self.data.row_length > self.model.max_length:
             raise ValueError(f"data.row_length {self.data.row_length} exceeds model.max_length {self.model.max_length}")
-        last = self.training.num_steps
-        if self.optimizer.schedule == "cosine" and not self.training.num_epochs and self.optimizer.warmup_steps >= last:
+        warmup, last = self.optimizer.warmup_steps, self.training.num_steps
+        if self.optimizer.schedule == "cosine" and last is not None and warmup >= last:
             raise ValueError(
                 f"optimizer.warmup_steps must be below training.num_steps for the cosine schedule, "
-                f"got {self.optimizer.warmup_steps} of {last}"
+                f"got {warmup} of {last}"
             )
         if self.model.tied_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError('model.tied_embeddings "all" needs tokenizer.joint; use "decoder" or "none"')

@@ -32,6 +32,10 @@ def write(tmp_path, text):
         ("[optimizer]\npeak_lr = -1", ["optimizer.peak_lr", "greater than 0", "got -1"]),
         ("[optimizer]\nweight_decay = 0.1", ["weight_decay 0.1 has no effect", "adamw"]),
         ('[optimizer]\nschedule = "cosine"\nwarmup_steps = 20000', ["warmup_steps must be below training.num_steps"]),
+        (
+            "[training]\nnum_steps = 5\nnum_epochs = 2",
+            ["training: exactly one of num_steps and num_epochs must be given, got 5 and 2.0"],
+        ),
         ("[training]\ntokens_per_batch = 64", ["tokens_per_batch must be at least data.row_length", "got 64 for 128"]),
         (
             '[model]\npositions = "rotary"\nembed_dim = 12\nnum_heads = 4',
@@ -90,6 +94,11 @@ def test_a_bad_config_file_gives_one_sentence(tmp_path, text, words):
         ("--workdir W --config C stray", ['unexpected argument "stray"']),
         ("--workdir W --config C --training.num-steps x", ["--training.num-steps", "'x'"]),
         ("--workdir W --config C --training.num-steps 0", ["training.num_steps", "greater than or equal to 1, got 0"]),
+        (
+            "--workdir W --config C --training.num-steps 5 --training.num-epochs 2",
+            ["training: exactly one of num_steps and num_epochs must be given, got 5 and 2.0"],
+        ),
+        ("--workdir W --config C --training.num-steps None", ["num_steps and num_epochs", "got None and None"]),
         ("--workdir W --config C --model.dropout-rate 1.0", ["model.dropout_rate", "less than 1, got 1.0"]),
         ("--workdir W --config C --model.num-heads 3", ["num_heads must divide embed_dim"]),
         ("--workdir W --config C --tokenizer.kind word", ["--tokenizer.kind", "'unigram', 'bpe'"]),
@@ -129,12 +138,18 @@ def test_later_ones_win_defaults_file_command_line(tmp_path):
     assert config.data.directory.is_absolute()
 
 
-def test_a_length_in_steps_takes_the_place_of_one_in_epochs(tmp_path):
-    path = write(tmp_path, "[training]\nnum_epochs = 0.1")
-    argv = ["--config", str(path), "--workdir", str(tmp_path / "w")]
-    assert resolve_config(argv)[0].training.num_epochs == 0.1
-    training = resolve_config([*argv, "--training.num-steps", "12"])[0].training
-    assert (training.num_steps, training.num_epochs) == (12, None)
+def test_the_length_given_last_counts_in_steps_or_in_epochs(tmp_path):
+    for given, option, wanted in (
+        ("", [], (10000, None)),
+        ("num_epochs = 0.1", [], (None, 0.1)),
+        ("num_epochs = 0.1", ["--training.num-steps", "12"], (12, None)),
+        ("num_steps = 7", ["--training.num_epochs=0.5"], (None, 0.5)),
+        ("num_epochs = 0.1", ["--training.num-epochs", "2"], (None, 2.0)),
+    ):
+        path = write(tmp_path, f"[training]\n{given}")
+        config, _ = resolve_config(["--config", str(path), "--workdir", str(tmp_path / "w"), *option])
+        assert (config.training.num_steps, config.training.num_epochs) == wanted
+        assert read_config(write(tmp_path, to_toml(config))) == config
 
 
 def test_a_written_config_reads_back_equal(tmp_path):

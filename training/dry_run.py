@@ -95,7 +95,7 @@ def _show_memory(config: Config, network: Structure, mesh: Mesh) -> None:
 
 def _show_length(config: Config, vocab_size: int, mesh: Mesh, tokens_per_second: float | None) -> None:
     training, length = config.training, config.data.row_length
-    if training.num_epochs is not None:
+    if training.num_steps is None:
         show_table("the run", {"length": f"{training.num_epochs:g} epochs, whose steps depend on the corpus"})
         return
     positions = training.num_steps * config.rows_per_batch * length

@@ -61,7 +61,8 @@ def memory_between_steps(network: Structure, config: Config, mesh: Mesh) -> Devi
 def memory_of_step(network: Structure, config: Config, mesh: Mesh) -> DeviceMemory:
     """What each device needs during a step; the step is compiled for the mesh and not run."""
     state = jax.eval_shape(lambda params: initial_state(params, config), network.params)
-    step = make_train_step(network, config, config.training.num_steps, mesh)
+    num_steps = config.training.num_steps or 1  # where it is given in epochs: a constant, which takes no memory
+    step = make_train_step(network, config, num_steps, mesh)
     found = step.lower(state, _batch(config)).compile().memory_analysis()
     lasting = memory_between_steps(network, config, mesh)
     if found is None:

@@ -233,8 +233,9 @@ def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[
 
 def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> int:
     training = config.training
-    if training.num_epochs is None:
+    if training.num_steps is not None:
         return training.num_steps
+    assert training.num_epochs is not None  # one of the two has a value
     rows = _rows_per_epoch(config, planner, fingerprints)
     steps = math.ceil(training.num_epochs * rows / config.rows_per_batch)
     if steps > MOST:
