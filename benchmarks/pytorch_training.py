@@ -115,7 +115,8 @@ def train(config: Config, options: argparse.Namespace) -> dict[str, float]:
     optimizer = torch.optim.Adam(
         model.parameters(), lr=o.peak_lr, betas=(o.beta1, o.beta2), eps=o.epsilon, fused=not options.unfused
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / o.warmup_steps))
+    warmup = max(1, o.num_warmup_steps(options.steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
     seconds = tokens = 0.0
     real: list[tuple[float, float]] = []
     feed = batches(options.tokens, config.training.tokens_per_batch, config.training.seed)

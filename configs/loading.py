@@ -143,11 +143,13 @@ def refused_differences(saved: Mapping[str, Any], wanted: Config, where: str, se
       section: the one to look at, all without it.
     """
     old, new = _flat(saved), _flat(as_json(wanted))
+    # A share was turned into steps when the run was made, and those stay.
+    free = CHANGEABLE if wanted.optimizer.warmup_share is None else (*CHANGEABLE, "optimizer.warmup_")
     return [
         f"{name}: {old[name]} {where}, now {new[name]}"
         for name in old
         if name in new and old[name] != new[name] and name.startswith(section)
-        if not name.startswith(CHANGEABLE) and _unnumbered(name) not in PATHS
+        if not name.startswith(free) and _unnumbered(name) not in PATHS
     ]
 
 

@@ -213,16 +213,20 @@ class ModelConfig(Section):
         return self
 
 
-class OptimizerConfig(Section):
+class OptimizerConfig(SectionWithAlternatives):
     """Optimizer, learning-rate schedule, clipping."""
 
+    alternatives = ("warmup_steps", "warmup_share")
     name: Literal["adam", "adamw", "adafactor"] = "adam"
     """adam (Kingma and Ba 2015), adamw (decoupled weight decay, Loshchilov and Hutter 2019), or adafactor (Shazeer and
     Stern 2018: second moments as row and column means, no first moments, rates not scaled by the parameters)."""
     peak_lr: PositiveFloat = 1e-3
     """Learning rate at the end of warm-up."""
-    warmup_steps: Count = 1000
+    warmup_steps: Count | None = 1000
     """Steps over which the learning rate rises linearly from 0."""
+    warmup_share: Probability | None = None
+    """Warm-up as a share of the run's steps instead of warmup_steps: exactly one of the two has a value. It is turned
+    into steps when the run is made: one that is made longer later keeps those."""
     schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
     """What follows warm-up; cosine falls to 0 at the last step."""
     beta1: Probability = 0.9
@@ -235,6 +239,13 @@ class OptimizerConfig(Section):
     """Decoupled weight decay on matrices (adamw only)."""
     clip_norm: NonNegativeFloat = 1.0
     """Gradients with a larger global norm are scaled down to it; 0 turns clipping off."""
+
+    def num_warmup_steps(self, num_steps: int) -> int:
+        """Steps of warm-up in a run of num_steps; a share of them is never all."""
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        assert self.warmup_share is not None  # exactly one of the two has a value
+        return min(num_steps - 1, round(self.warmup_share * num_steps))
 
     @model_validator(mode="after")
     def _decay_needs_adamw(self) -> OptimizerConfig:
@@ -360,10 +371,10 @@ class Config(Section):
         if self.data.row_length > self.model.max_length:
             raise ValueError(f"data.row_length {self.data.row_length} exceeds model.max_length {self.model.max_length}")
         warmup, last = self.optimizer.warmup_steps, self.training.num_steps
-        if self.optimizer.schedule == "cosine" and last is not None and warmup >= last:
+        if self.optimizer.schedule == "cosine" and warmup is not None and last is not None and warmup >= last:
             raise ValueError(
                 f"optimizer.warmup_steps must be below training.num_steps for the cosine schedule, "
-                f"got {warmup} of {last}"
+                f"got {warmup} of {last}; lower it, or give optimizer.warmup_share instead"
             )
         if self.model.tied_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError('model.tied_embeddings "all" needs tokenizer.joint; use "decoder" or "none"')

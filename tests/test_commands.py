@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
+from configs.loading import read_config
 from configs.schema import TokenizerConfig
 from data.tokenizer import train_tokenizer
 from runtime.checkpoint import read_record, saved_steps
@@ -154,6 +155,33 @@ def test_epochs_give_the_length(toy, run, tmp_path):
     last = metrics(tmp_path / "w")[-1]
     assert f"2 epochs are {last['step']} steps" in done.stderr
     assert 1.8 < last["epoch"] < 2.4  # the rows packed side by side hold pairs of the next epoch
+
+
+@pytest.mark.parametrize("length", [["--training.num-steps", 20], ["--training.num-epochs", 0.5]])
+def test_warm_up_is_a_share_of_the_steps_that_the_run_was_made_with(toy, run, tmp_path, length):
+    """A longer run keeps its steps, and says so where the share would give others."""
+    workdir = tmp_path / "w"
+    options = ["--optimizer.warmup-share", 0.25, "--optimizer.schedule", "constant", "--training.eval-every", 0]
+    train = ["train.py", "--config", toy, "--workdir", workdir, *options]
+    done = run(*train, *length)
+    assert done.returncode == 0, done.stderr
+    steps = len(metrics(workdir))
+    warmup = round(steps / 4)
+    expected = [0.01 * min(1, step / warmup) for step in range(1, 61)]
+    assert [line["learning_rate"] for line in metrics(workdir)] == pytest.approx(expected[:steps])
+    optimizer = read_config(workdir / "config.toml").optimizer
+    assert (optimizer.warmup_steps, optimizer.warmup_share) == (warmup, None)
+    again = run(*train, *length)
+    assert again.returncode == 0, again.stderr
+    assert "finished" in again.stdout
+    assert "warm-up" not in again.stderr
+    done = run(*train, "--training.num-steps", 60)
+    assert done.returncode == 0, done.stderr
+    assert f"warm-up stays the {warmup} steps that this run was made with" in done.stderr
+    assert [line["learning_rate"] for line in metrics(workdir)] == pytest.approx(expected)
+    refused = run(*train[:-6], "--optimizer.warmup-steps", 9, *options[2:])
+    assert refused.returncode == 2, refused.stderr
+    assert f"optimizer.warmup_steps: {warmup} in the workdir, now 9" in refused.stderr
 
 
 def test_patience_stops_early(toy, run, tmp_path):

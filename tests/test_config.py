@@ -9,6 +9,7 @@ from configs.errors import UserError
 from configs.loading import as_json, read_config, refused_differences, to_toml, with_absolute_paths
 from configs.schema import Config, MixtureConfig, Section
 from runtime.devices import MESH_AXES as MESH
+from tests.conftest import ROOT
 from train import TrainCommand, resolve_config
 
 
@@ -31,7 +32,18 @@ def write(tmp_path, text):
         ("[optimizer]\npeak_lr = nan", ["optimizer.peak_lr", "finite"]),
         ("[optimizer]\npeak_lr = -1", ["optimizer.peak_lr", "greater than 0", "got -1"]),
         ("[optimizer]\nweight_decay = 0.1", ["weight_decay 0.1 has no effect", "adamw"]),
-        ('[optimizer]\nschedule = "cosine"\nwarmup_steps = 20000', ["warmup_steps must be below training.num_steps"]),
+        (
+            '[optimizer]\nschedule = "cosine"\nwarmup_steps = 20000',
+            [
+                "warmup_steps must be below training.num_steps",
+                "got 20000 of 10000",
+                "give optimizer.warmup_share instead",
+            ],
+        ),
+        (
+            "[optimizer]\nwarmup_steps = 5\nwarmup_share = 0.2",
+            ["optimizer: exactly one of warmup_steps and warmup_share must be given, got 5 and 0.2"],
+        ),
         (
             "[training]\nnum_steps = 5\nnum_epochs = 2",
             ["training: exactly one of num_steps and num_epochs must be given, got 5 and 2.0"],
@@ -98,6 +110,10 @@ def test_a_bad_config_file_gives_one_sentence(tmp_path, text, words):
             "--workdir W --config C --training.num-steps 5 --training.num-epochs 2",
             ["training: exactly one of num_steps and num_epochs must be given, got 5 and 2.0"],
         ),
+        (
+            "--workdir W --config C --optimizer.warmup-steps 5 --optimizer.warmup-share 0.2",
+            ["optimizer: exactly one of warmup_steps and warmup_share must be given, got 5 and 0.2"],
+        ),
         ("--workdir W --config C --training.num-steps None", ["num_steps and num_epochs", "got None and None"]),
         ("--workdir W --config C --model.dropout-rate 1.0", ["model.dropout_rate", "less than 1, got 1.0"]),
         ("--workdir W --config C --model.num-heads 3", ["num_heads must divide embed_dim"]),
@@ -150,6 +166,35 @@ def test_the_length_given_last_counts_in_steps_or_in_epochs(tmp_path):
         config, _ = resolve_config(["--config", str(path), "--workdir", str(tmp_path / "w"), *option])
         assert (config.training.num_steps, config.training.num_epochs) == wanted
         assert read_config(write(tmp_path, to_toml(config))) == config
+
+
+def test_the_warm_up_given_last_counts_in_steps_or_as_a_share(tmp_path):
+    for given, option, wanted in (
+        ("", [], (1000, None)),
+        ("warmup_share = 0.1", [], (None, 0.1)),
+        ("warmup_share = 0.1", ["--optimizer.warmup-steps", "12"], (12, None)),
+        ("warmup_steps = 7", ["--optimizer.warmup_share=0.5"], (None, 0.5)),
+        ("warmup_share = 0.1", ["--optimizer.warmup-share", "0"], (None, 0.0)),
+    ):
+        path = write(tmp_path, f"[optimizer]\n{given}")
+        config, _ = resolve_config(["--config", str(path), "--workdir", str(tmp_path / "w"), *option])
+        assert (config.optimizer.warmup_steps, config.optimizer.warmup_share) == wanted
+        assert read_config(write(tmp_path, to_toml(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    {
+        "tiny": 300, "multi30k_en_de": 1000, "multi30k_en_fr": 1000, "multi30k_en_de_fr": 1000, "ted_pt_en": 2000,
+        "wmt14_en_de_base": 4000, "wmt14_en_de_big": 4000, "wmt14_en_fr_big": 4000,
+    }.items(),
+)  # fmt: skip
+def test_shipped_configs_warm_up_for_a_share_of_any_length(name, steps):
+    """Of their own length, in the steps that their scores were measured with."""
+    config = read_config(ROOT / "configs" / f"{name}.toml")
+    assert config.optimizer.warmup_steps is None
+    assert config.optimizer.num_warmup_steps(config.training.num_steps) == steps
+    assert 0 < config.optimizer.num_warmup_steps(300) <= 60
 
 
 def test_a_written_config_reads_back_equal(tmp_path):

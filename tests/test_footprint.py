@@ -154,6 +154,17 @@ def test_dry_run_of_a_workdir_has_its_vocabulary(trained, run):
 
 
 @pytest.mark.parametrize(
+    ("length", "shown"),
+    [(["--training.num-steps", 300], {"steps": "300"}), (["--training.num-epochs", 0.5], {"length": "0.5 epochs"})],
+)
+def test_dry_run_of_a_shorter_try_than_the_configs_warm_up(run, length, shown):
+    done = run("train.py", "--config", "configs/multi30k_en_de.toml", "--dry-run", *length)
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    assert all(found[name].startswith(value) for name, value in shown.items())
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--dry-run", "--devices.mesh.tensor", 3], "devices.mesh.tensor 3 does not divide model.num_heads 4"),

@@ -18,6 +18,7 @@ CONFIG = "configs/multi30k_en_de.toml"
 @pytest.mark.slow
 def test_1500_steps_score_20_bleu_and_survive_a_kill_bit_for_bit(multi30k, run, tmp_path):
     options = ["--data.directory", multi30k, "--training.num-steps", 1500, "--training.checkpoint-every", 500]
+    options += ["--optimizer.warmup-steps", 1000]
     options += ["--training.eval-every", 1000]  # a validation between the kill and the end
     uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
     done = run("train.py", "--config", CONFIG, "--workdir", uninterrupted, *options, timeout=3600)

@@ -16,7 +16,7 @@ def learning_rate(config: OptimizerConfig, num_steps: int, step: jax.Array) -> j
     to 0 at num_steps, constant not at all.
     """
     step = jnp.asarray(step, jnp.float32)
-    warmup = max(1, config.warmup_steps)
+    warmup = max(1, config.num_warmup_steps(num_steps))
     rise = jnp.minimum(1.0, step / warmup)
     if config.schedule == "inverse_sqrt":
         return config.peak_lr * rise * jnp.sqrt(warmup / jnp.maximum(step, warmup))

@@ -99,6 +99,7 @@ def prepare(config: Config, workdir: Path) -> Preparation:
         log.info("training.init_from is not read again: the run goes on from its own checkpoint")
     taken = take_params(origin, config, tokenizer) if origin and not begun else {}
     num_steps = _num_steps(config, planner, _fingerprints(corpora, tokenizer))
+    config = _with_warmup_steps(config, num_steps, workdir)
     return Preparation(config, corpora, tokenizer, models, planner, num_steps, taken)
 
 
@@ -243,11 +244,6 @@ def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]
             f"training.num_epochs {training.num_epochs:g} are {steps:.2g} steps, and {MOST:,} at most can be"
         )
     log.info("%g epochs are %d steps", training.num_epochs, steps)
-    warmup = config.optimizer.warmup_steps
-    if config.optimizer.schedule == "cosine" and warmup >= steps:
-        raise UserError(
-            f"optimizer.warmup_steps must be below these {steps} steps for the cosine schedule, got {warmup}"
-        )
     return steps
 
 
@@ -263,3 +259,26 @@ def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str,
 
     folder = storage.prepare(cache_directory(data.cache_directory), "epochs", key, count)
     return float(json.loads((folder / "rows.json").read_text()))
+
+
+def _with_warmup_steps(config: Config, num_steps: int, workdir: Path) -> Config:
+    """The config with its warm-up in steps: a share becomes those of the workdir's config, or else is counted now.
+
+    Raises:
+      UserError: they are too many for the schedule.
+    """
+    optimizer = config.optimizer
+    steps = counted = optimizer.num_warmup_steps(num_steps)
+    if optimizer.warmup_share is not None and (workdir / CONFIG_NAME).exists():
+        steps = read_workdir_config(workdir).optimizer.num_warmup_steps(num_steps)
+    if steps != counted:
+        log.info(
+            "warm-up stays the %d steps that this run was made with; optimizer.warmup_share %g would now be %d",
+            steps, optimizer.warmup_share, counted,
+        )  # fmt: skip
+    if optimizer.schedule == "cosine" and steps >= num_steps:
+        raise UserError(
+            f"optimizer.warmup_steps must be below these {num_steps} steps for the cosine schedule, got {steps}"
+        )
+    resolved = optimizer.model_copy(update={"warmup_steps": steps, "warmup_share": None})
+    return config.model_copy(update={"optimizer": resolved})

@@ -59,7 +59,7 @@ class Recorder:
             EventFiles(workdir.path / EVENTS_FOLDER, done, first_step) if config.training.tensorboard else None
         )
         self._log_every = config.training.log_every
-        self._warmup_steps = config.optimizer.warmup_steps
+        self._warmup_steps = config.optimizer.num_warmup_steps(num_steps)
         self._num_steps = num_steps
         self._console = Console(stderr=True)
         self._bar = Progress(
