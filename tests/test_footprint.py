@@ -20,6 +20,7 @@ from model.transformer import initial_params, structure
 from runtime.devices import make_mesh
 from runtime.processes import fetch
 from tests.conftest import ROOT
+from tests.processes import metrics
 from training.footprint import in_bytes, memory_between_steps, parameters_by_module
 from training.step import initial_state, make_train_step
 
@@ -120,7 +121,9 @@ def test_dry_run_of_a_mesh_that_is_not_here(run, tmp_path):
     assert shown["rows"] == "32 of 64 source and 64 target positions"
     model = read_config(ROOT / "configs" / "tiny.toml").model
     assert shown["model FLOPs"].startswith(f"{32 * training_flops(model, 2500, 64, 64):.3g},")
-    assert shown["time"] == "0.63 hours at 2,000 tokens/s"  # 2,200 * 2,048 / 2,000 / 3600
+    assert shown["real tokens"] == "95.0% of the target positions (assumed)"
+    assert shown["time"] == "0.59 hours at 2,000 tokens/s"  # 0.95 * 2,200 * 2,048 / 2,000 / 3600
+    assert shown["model FLOP/s"] == f"{training_flops(model, 2500, 64, 64) / 64 * 2000 / 0.95 / 8:.3g} on each device"
     parts = [
         shown[name] for name in ("parameters", "moving average", "optimizer", "batch", "activations and gradients")
     ]
@@ -151,6 +154,21 @@ def test_dry_run_of_a_workdir_has_its_vocabulary(trained, run):
     assert shown["embedding of source, target and output"] == f"{45 * 32:,}"
     assert shown["compiled for"] == "1 x cpu, bfloat16"
     assert "give --tokens-per-second N" in shown["time"]
+
+
+def test_a_dry_run_reckons_with_the_real_tokens_of_the_run(trained, run):
+    """The whole run's tokens are in its metrics: what they take at this rate is the time."""
+    taken = [line["tokens"] for line in metrics(trained[0]) if "tokens" in line]
+    done = run("train.py", "--workdir", trained[0], "--dry-run", "--tokens-per-second", 10)
+    assert done.returncode == 0, done.stderr
+    shown = rows(done.stdout)
+    assert len(taken) == 240
+    assert shown["time"] == f"{sum(taken) / 10 / 3600:.2f} hours at 10 tokens/s"
+    share = sum(taken) / (240 * 512)
+    assert share < 0.99
+    assert shown["real tokens"] == f"{share:.1%} of the target positions (metrics.jsonl)"
+    model = read_config(trained[0] / "config.toml").model
+    assert shown["model FLOP/s"] == f"{training_flops(model, 45, 32, 32) / 32 * 10 / share:.3g} on each device"
 
 
 @pytest.mark.parametrize(

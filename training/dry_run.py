@@ -13,9 +13,14 @@ from model.flops import training_flops
 from model.transformer import Structure, structure
 from runtime.devices import check_divides, compute_dtype, make_mesh, start_simulated
 from runtime.terminal import print_table
+from runtime.workdir import Workdir
 from training.footprint import in_bytes, memory_of_step, parameters_by_module
 from training.preparation import vocab_sizes
 from training.recorder import show_table
+
+# Share of the target positions that hold a token, of a run that has not begun: packing fills 96% to 97% of the longer
+# side's positions, and somewhat fewer of the other's.
+ASSUMED_REAL_TOKENS = 0.95
 
 
 def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float | None) -> None:
@@ -37,7 +42,7 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
     _show_parameters(config, network)
     _show_step(config, sizes[1])
     _show_memory(config, network, mesh)
-    _show_length(config, sizes[1], mesh, tokens_per_second)
+    _show_length(config, sizes[1], mesh, workdir, tokens_per_second)
 
 
 EMBEDDINGS = {  # what each is of, where it is shared
@@ -93,7 +98,9 @@ def _show_memory(config: Config, network: Structure, mesh: Mesh) -> None:
     show_table("memory on each device", rows)
 
 
-def _show_length(config: Config, vocab_size: int, mesh: Mesh, tokens_per_second: float | None) -> None:
+def _show_length(
+    config: Config, vocab_size: int, mesh: Mesh, workdir: Path | None, tokens_per_second: float | None
+) -> None:
     training, length = config.training, config.data.row_length
     if training.num_steps is None:
         show_table("the run", {"length": f"{training.num_epochs:g} epochs, whose steps depend on the corpus"})
@@ -101,9 +108,20 @@ def _show_length(config: Config, vocab_size: int, mesh: Mesh, tokens_per_second:
     positions = training.num_steps * config.rows_per_batch * length
     rows = {"steps": f"{training.num_steps:,}", "target positions": f"{positions:,}"}
     if tokens_per_second:
+        measured = _measured_real_tokens(config, workdir)
+        share = measured or ASSUMED_REAL_TOKENS
         flops = training_flops(config.model, vocab_size, length, length) / length
-        rows["time"] = f"{positions / tokens_per_second / 3600:,.2f} hours at {tokens_per_second:,.0f} tokens/s"
-        rows["model FLOP/s"] = f"{flops * tokens_per_second / mesh.size:.3g} on each device"
+        positions_per_second = tokens_per_second / share
+        rows["real tokens"] = f"{share:.1%} of the target positions ({'metrics.jsonl' if measured else 'assumed'})"
+        rows["time"] = f"{positions / positions_per_second / 3600:,.2f} hours at {tokens_per_second:,.0f} tokens/s"
+        rows["model FLOP/s"] = f"{flops * positions_per_second / mesh.size:.3g} on each device"
     else:
         rows["time"] = "give --tokens-per-second N, as a run reports it, to have it reckoned"
     show_table("the run", rows)
+
+
+def _measured_real_tokens(config: Config, workdir: Path | None) -> float | None:
+    """The share of target positions that held a token in the steps the workdir's run has taken; None without any."""
+    lines = Workdir(workdir).read_metrics() if workdir else []
+    tokens = [line["tokens"] for line in lines if line.get("tokens")]
+    return sum(tokens) / (len(tokens) * config.rows_per_batch * config.data.row_length) if tokens else None
