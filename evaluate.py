@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ from configs.command import main
 from configs.errors import UserError
 from configs.loading import BareFlag, is_given, parse, read_workdir_config, workdir_of
 from configs.schema import ComputeConfig, DataConfig, DecodingOptions, ProcessOptions
+from data.lines import is_gzip, read_lines, write_lines
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
 from runtime.workdir import check_files_apart, check_writable
@@ -48,7 +49,8 @@ class EvaluateCommand(DecodingOptions, ProcessOptions):
     """Translate nothing: write the log-probability of each reference as the translation of its source, a line each."""
     output: Path | None = None
     """Where to write the translations, a line for each source line; beside hyps.txt go the sources and references in
-    the same order, as hyps.source.txt and hyps.reference.txt. With --score: where to write the log-probabilities."""
+    the same order, as hyps.source.txt and hyps.reference.txt. With --score: where to write the log-probabilities. A
+    name in .gz is written as gzip."""
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
     """Where to write all scores as one JSON object."""
     data: DataConfig = DataConfig()
@@ -81,15 +83,15 @@ def output_files(options: EvaluateCommand) -> list[Path]:
     """Where --output writes: translations, sources, references; with --score the one file."""
     if not options.output or options.score:
         return [options.output] if options.output else []
-    stem, ending = options.output.stem, options.output.suffix
-    return [options.output, *(options.output.with_name(f"{stem}.{what}{ending}") for what in ("source", "reference"))]
+    output = options.output
+    plain, packed = (output.with_suffix(""), output.suffix) if is_gzip(output) else (output, "")
+    names = (f"{plain.stem}.{what}{plain.suffix}{packed}" for what in ("source", "reference"))
+    return [output, *map(output.with_name, names)]
 
 
 def read_lines_to_score(options: EvaluateCommand) -> tuple[list[str], list[str]]:
     """Sources and references, of the two files or of the split."""
     if options.source and options.reference:
-        from data.lines import read_lines
-
         sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
         if len(sources) != len(references):
             raise UserError(
@@ -109,17 +111,10 @@ def read_baseline(options: EvaluateCommand, lines: int) -> list[str] | None:
     """The translations to compare with, one for each of so many lines."""
     if not options.compare:
         return None
-    from data.lines import read_lines
-
     baseline = list(read_lines(options.compare))
     if len(baseline) != lines:
         raise UserError(f"{options.compare} has {len(baseline):,} lines, but there are {lines:,} to translate")
     return baseline
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """One line each, whatever the system's line ends are."""
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="")
 
 
 def score_references(translator: Translator, options: EvaluateCommand) -> None:

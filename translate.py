@@ -16,6 +16,7 @@ from configs.command import main
 from configs.errors import UserError
 from configs.loading import parse, read_workdir_config, workdir_of
 from configs.schema import ComputeConfig, DecodingOptions, PositiveInt, ProcessOptions
+from data.lines import chunks, decode_lines, encode_lines, read_lines
 from runtime.interruption import Interruption
 from runtime.memory import keep_freed_memory
 from runtime.prompt import typed_lines
@@ -39,7 +40,7 @@ class TranslateCommand(DecodingOptions, ProcessOptions):
     input: Path | None = None
     """Text to translate, a sentence a line, plain or .gz; standard input by default."""
     output: Path | None = None
-    """Where the translations go, a line for each line; standard output by default."""
+    """Where the translations go, a line for each line, plain or .gz; standard output by default."""
     checkpoint: str = "best"
     """Parameters to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
     N."""
@@ -122,8 +123,6 @@ def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
     """The lines to translate, each with what its translation has to begin with."""
     if not options.prefix_file:
         return zip(open_lines(options), itertools.repeat(options.prefix or ""), strict=False)
-    from data.lines import read_lines
-
     lines, prefixes = list(open_lines(options)), list(read_lines(options.prefix_file))
     if len(lines) != len(prefixes):
         there = f"{options.input or 'standard input'} has {len(lines):,}"
@@ -133,8 +132,6 @@ def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
 
 def open_lines(options: TranslateCommand) -> Iterator[str]:
     """The lines to translate; just the one there must be where its attention is asked for."""
-    from data.lines import decode_lines, read_lines
-
     if options.input:
         lines = iter(list(read_lines(options.input)))  # a bad line is found before anything is written
     elif sys.stdin is None:
@@ -180,7 +177,6 @@ def translate(argv: Sequence[str]) -> None:
 
 
 def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> None:
-    from data.lines import chunks
     from runtime.processes import is_first
     from translation.attention_maps import attention_maps, source_tokens
     from translation.translator import Translator
@@ -199,14 +195,18 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
         source_tokens(translator, first[0][0])  # so does a line that no map can show
     done = 0
     output = options.output if is_first() else os.devnull
-    with open(output or os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n") as out:
+    with open(output or os.dup(sys.stdout.fileno()), "wb") as out:
         for chunk in itertools.chain([first], todo):
             found = translator.translate(
                 [line for line, _ in chunk], options, num_hypotheses=options.num_hypotheses,
                 prefixes=[prefix for _, prefix in chunk], first_line=done + 1,
             )  # fmt: skip
-            for number, translation in enumerate(found, done + 1):
-                out.writelines(text + "\n" for text in written(number, translation, translator.tokenizer, options))
+            texts = [
+                text
+                for number, translation in enumerate(found, done + 1)
+                for text in written(number, translation, translator.tokenizer, options)
+            ]
+            out.write(encode_lines(texts, options.output or ""))
             done += len(found)
             out.flush()
             if options.attention:

@@ -1,4 +1,4 @@
-r"""Lines of text, read the same way everywhere: corpora, input to translate, references to score against.
+r"""Lines of text, read the same way everywhere: corpora, input to translate, references to score against; and written.
 
 A line ends at "\n" and nowhere else, so that line numbers agree with wc, sed and other toolkits: U+2028, "\v", "\f",
 U+0085 or a lone "\r" are part of the text. Of a file with Windows line ends the one "\r" before each "\n" is dropped,
@@ -64,6 +64,26 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
             raise UserError(f"{name}, line {number}: not valid UTF-8 ({byte}); {remedy}") from error
 
 
+def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
+    """Writes a file that read_lines reads, in place of what is there."""
+    Path(path).write_bytes(encode_lines(lines, path))
+
+
+def encode_lines(lines: Iterable[str], path: str | os.PathLike[str] = "") -> bytes:
+    r"""Each line as UTF-8 with "\n" behind it, whatever the system's line ends are; gzip where the path ends in .gz.
+
+    What several calls return, one after the other, is a sound file at each point: gzip reads its members as one text.
+    The same lines always give the same bytes.
+    """
+    content = "".join(f"{line}\n" for line in lines).encode("utf-8")
+    return gzip.compress(content, mtime=0) if is_gzip(path) else content
+
+
+def is_gzip(path: str | os.PathLike[str]) -> bool:
+    """Whether a file of this name is read and written as gzip."""
+    return Path(path).suffix.lower() == ".gz"
+
+
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield lists of at most `size` items, in order, each as soon as it is full."""
     iterator = iter(items)
@@ -72,7 +92,7 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def _open(path: Path) -> BinaryIO | gzip.GzipFile:
-    if path.suffix.lower() != ".gz":
+    if not is_gzip(path):
         return path.open("rb")
     if path.is_file() and not path.stat().st_size:
         raise EOFError("it has no bytes at all")  # which the gzip module would take for an empty text

@@ -1,5 +1,6 @@
 """The commands as users run them: real processes, real files, real signals."""
 
+import gzip
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from configs.schema import TokenizerConfig
 from data.tokenizer import train_tokenizer
 from runtime.checkpoint import read_record, saved_steps
 from tests.conftest import ROOT
-from tests.processes import TIMES, digests, events, metrics, start, start_command, wait_for
+from tests.processes import TIMES, digests, events, finish, metrics, start, start_command, wait_for
 from tests.toy import write_corpus
 
 
@@ -312,6 +313,44 @@ def test_translate_keeps_every_line(trained, run, tmp_path):
     assert to_file.returncode == 0, to_file.stderr
     assert to_file.stdout == ""
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "companions"),
+    [
+        ("hyps.txt.gz", ["hyps.source.txt.gz", "hyps.reference.txt.gz"]),
+        ("x.gz", ["x.source.gz", "x.reference.gz"]),
+    ],
+)
+def test_evaluate_writes_gzip_where_the_name_says_so(trained, run, toy, tmp_path, name, companions):
+    """What is written is a file to compare with, and the same bytes when it is written again."""
+    hypotheses = tmp_path / name
+    command = ["evaluate.py", "--workdir", trained[0], "--beam-size", 1]
+    assert run(*command, "--output", hypotheses).returncode == 0
+    assert {path.name for path in tmp_path.iterdir()} == {name, *companions}
+    for companion, side in zip(companions, ("en", "fr"), strict=True):
+        assert gzip.decompress((tmp_path / companion).read_bytes()) == (toy.parent / f"test.{side}").read_bytes()
+    before = hypotheses.read_bytes()
+    written_again = ["--output", tmp_path / "again.gz", "--json", tmp_path / "scores.json"]
+    again = run(*command, "--compare", hypotheses, *written_again)
+    assert again.returncode == 0, again.stderr
+    found = json.loads((tmp_path / "scores.json").read_text())
+    assert found["baseline_bleu"] == found["bleu"] > 50
+    assert (tmp_path / "again.gz").read_bytes() == before
+
+
+def test_translate_streams_whole_gzip_files(trained, tmp_path):
+    """Killed by Ctrl-C, it leaves what it had translated as a file that is not damaged."""
+    output = tmp_path / "out.gz"
+    options = ["--workdir", trained[0], "--output", output, "--beam-size", 1]
+    process = start_command("translate.py", *options, stdin=subprocess.PIPE)
+    process.stdin.write("one two.\n" * 1024 + "three.\n")
+    process.stdin.flush()
+    wait_for(process, lambda: output.exists() and output.stat().st_size)
+    process.send_signal(signal.SIGINT)
+    ((status, _, stderr),) = finish([process])
+    assert status == 130, stderr
+    assert gzip.decompress(output.read_bytes()).decode() == "deux un !\n" * 1024
 
 
 def test_translate_n_best(trained, run):

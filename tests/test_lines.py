@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from configs.errors import UserError
-from data.lines import decode_lines, read_lines
+from data.lines import decode_lines, encode_lines, read_lines, write_lines
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,23 @@ def test_damaged_gzip_names_the_file(tmp_path: Path, damage: str) -> None:
     )
     with pytest.raises(UserError, match=r"text\.gz: truncated or damaged gzip file"):
         list(read_lines(path))
+
+
+def test_lines_that_are_written_are_read(tmp_path: Path) -> None:
+    """Gzip where the name says so, of bytes that depend on nothing but the lines; a streamed file is read as one."""
+    lines = ["a", "", "é\u2028 b", "c"]
+    plain = "".join(f"{line}\n" for line in lines).encode()
+    for name in ("text", "text.gz", "TEXT.GZ"):
+        write_lines(tmp_path / name, lines)
+        assert list(read_lines(tmp_path / name)) == lines
+    assert (tmp_path / "text").read_bytes() == plain
+    assert gzip.decompress((tmp_path / "text.gz").read_bytes()) == plain
+    assert (tmp_path / "text.gz").read_bytes() == (tmp_path / "TEXT.GZ").read_bytes() == gzip.compress(plain, mtime=0)
+    streamed = tmp_path / "streamed.gz"
+    streamed.write_bytes(encode_lines(lines[:3], streamed) + encode_lines(lines[3:], streamed))
+    assert list(read_lines(streamed)) == lines
+    write_lines(tmp_path / "empty.gz", [])
+    assert list(read_lines(tmp_path / "empty.gz")) == []
 
 
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
