@@ -346,8 +346,11 @@ class DevicesConfig(ComputeConfig):
 
     @property
     def compute(self) -> ComputeConfig:
-        """The part that does not concern training alone."""
-        return ComputeConfig(platform=self.platform, precision=self.precision)
+        """What evaluation and translation compute on unless they are told otherwise.
+
+        A model trained on a gpu or tpu is used on the best device there is, which is such a one where there is one.
+        """
+        return ComputeConfig(platform="cpu" if self.platform == "cpu" else "auto", precision=self.precision)
 
 
 class Config(Section):

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from configs.errors import UserError
-from configs.schema import REST, ComputeConfig, Config, MeshConfig, ProcessOptions
+from configs.schema import REST, Config, MeshConfig, ProcessOptions
 from runtime.processes import join_processes
 
 MESH_AXES = ("data", "fsdp", "tensor")
@@ -31,8 +31,17 @@ def start_devices(platform: str, processes: ProcessOptions = ProcessOptions()) -
     if platform != "auto":
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
     join_processes(processes, platform)
+    devices_of(platform)
+
+
+def devices_of(platform: str) -> list[jax.Device]:
+    """All devices of a kind, those of other processes too; "auto": the default ones.
+
+    Raises:
+      UserError: there is none here.
+    """
     try:
-        jax.devices()
+        return jax.devices(None if platform == "auto" else platform)
     except (RuntimeError, AssertionError) as error:  # the latter where cuda is named and its plugin not installed
         raise UserError(
             f"devices.platform {platform}: JAX finds none on this machine; "
@@ -171,14 +180,12 @@ def place_rows(tree: Any, mesh: Mesh, kept: np.ndarray, rows: int) -> Any:
     return jax.tree.map(put, tree)
 
 
-def compute_dtype(config: ComputeConfig) -> jnp.dtype:
-    """Type of activations: as asked for, else bfloat16 where the hardware multiplies it fast."""
-    name = config.precision
-    if name == "auto":
-        device = jax.devices()[0]
-        on_cpu = config.platform == "cpu" or (config.platform == "auto" and device.platform == "cpu")
-        name = "float32" if on_cpu or _lacks_bfloat16(device) else "bfloat16"
-    return jnp.dtype(name)
+def compute_dtype(precision: str, mesh: Mesh) -> jnp.dtype:
+    """Type of activations on these devices: as asked for, or for "auto" bfloat16 where they multiply it fast."""
+    if precision == "auto":
+        device = mesh.devices.flat[0]
+        precision = "float32" if device.platform == "cpu" or _lacks_bfloat16(device) else "bfloat16"
+    return jnp.dtype(precision)
 
 
 def _lacks_bfloat16(device: jax.Device) -> bool:

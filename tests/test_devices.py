@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,12 +12,14 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from configs.schema import ComputeConfig, Config, MeshConfig
+from configs.loading import CONFIG_NAME, read_workdir_config
+from configs.schema import Config, MeshConfig
 from model.transformer import structure
 from runtime.devices import compute_dtype, make_mesh
 from tests.conftest import ROOT
 from tests.processes import metrics
 from training.step import state_shardings
+from translation.translator import Translator
 
 EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
 MESHES = {
@@ -145,15 +148,67 @@ def test_what_an_optimizer_keeps_lies_where_its_parameter_does(name):
 @pytest.mark.parametrize(
     ("platform", "capability", "precision", "expected"),
     [
-        ("auto", None, "auto", "float32"),
-        ("tpu", None, "auto", "bfloat16"),  # a dry run for devices that are not here
+        ("cpu", None, "auto", "float32"),
+        ("tpu", None, "auto", "bfloat16"),
         ("gpu", "9.0", "auto", "bfloat16"),
         ("gpu", "7.5", "auto", "float32"),
         ("gpu", "7.5", "bfloat16", "bfloat16"),
         ("tpu", None, "float32", "float32"),
     ],
 )
-def test_precision(monkeypatch, platform, capability, precision, expected):
-    device = SimpleNamespace(platform="cpu", **({"compute_capability": capability} if capability else {}))
-    monkeypatch.setattr(jax, "devices", lambda: [device])
-    assert compute_dtype(ComputeConfig(platform=platform, precision=precision)) == expected
+def test_precision(platform, capability, precision, expected):
+    device = SimpleNamespace(platform=platform, **({"compute_capability": capability} if capability else {}))
+    assert compute_dtype(precision, SimpleNamespace(devices=np.array([device]))) == expected
+
+
+def test_a_translator_lies_on_the_platform_asked_for(trained):
+    """Of two CPUs the first stands for the default devices, those of another platform."""
+    script = """
+import sys
+import jax
+from configs.errors import UserError
+from configs.schema import ComputeConfig
+from translation.translator import Translator
+there = jax.devices
+default, cpu = there()
+jax.devices = lambda platform=None: there(platform)[1:] if platform else [default]
+for devices, expected in [(None, default), (ComputeConfig(platform="cpu"), cpu)]:
+    translator = Translator.load(sys.argv[1], devices=devices, ensemble=[sys.argv[1]])
+    places = {place for each in (translator, *translator.others) for leaf in jax.tree.leaves(each.params)
+              for place in leaf.devices()}
+    assert places == set(translator.mesh.devices.flat) == {expected}, places
+    print(translator.translate(["one two."])[0].text)
+try:
+    Translator.load(sys.argv[1], devices=ComputeConfig(platform="tpu"))
+except UserError as error:
+    print(error)
+"""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    command = [sys.executable, "-c", script, trained[0]]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    *translations, refusal = done.stdout.splitlines()
+    assert translations == ["deux un !"] * 2
+    assert refusal.startswith("devices.platform tpu: JAX finds none on this machine")
+
+
+def test_a_model_trained_on_a_tpu_translates_here(trained, run, tmp_path, caplog):
+    """In float32, to the last digit as the same model trained here; a platform asked for by option must be there."""
+    workdir = tmp_path / "w"
+    shutil.copytree(trained[0], workdir)
+    config = workdir / CONFIG_NAME
+    config.write_text(re.sub('platform = ".*"', 'platform = "tpu"', config.read_text(encoding="utf-8")))
+    assert read_workdir_config(workdir).devices.platform == "tpu"
+    line = ["nine eight seven six."]
+    expected = Translator.load(trained[0]).translate(line)
+    with caplog.at_level("INFO"):
+        assert Translator.load(workdir).translate(line) == expected
+    assert f"{workdir}: trained on tpu, computing on cpu" in caplog.messages
+    for program, options in [("translate.py", {"input": f"{line[0]}\n"}), ("evaluate.py", {})]:
+        done = run(program, "--workdir", workdir, **options)
+        assert done.returncode == 0, done.stderr
+        assert expected[0].text in done.stdout or program == "evaluate.py"
+        assert "trained on tpu, computing on cpu" in done.stderr
+        refused = run(program, "--workdir", workdir, "--devices.platform", "tpu", **options)
+        assert refused.returncode == 2
+        assert "devices.platform tpu: JAX finds none on this machine" in refused.stderr

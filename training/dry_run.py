@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import jax.numpy as jnp
 from jax.sharding import Mesh
 from rich.table import Table
 
@@ -38,7 +39,7 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
     count = math.prod(size for _, size in config.devices.mesh if size != REST)
     mesh = make_mesh(config.devices.mesh, start_simulated(config.devices.platform, count))
     check_divides(mesh, config, sizes)
-    network = structure(config.model, *sizes, compute_dtype(config.devices))
+    network = structure(config.model, *sizes, _compute_dtype(config, mesh))
     _show_parameters(config, network)
     _show_step(config, sizes[1])
     _show_memory(config, network, mesh)
@@ -81,7 +82,7 @@ def _show_step(config: Config, vocab_size: int) -> None:
 
 def _show_memory(config: Config, network: Structure, mesh: Mesh) -> None:
     memory = memory_of_step(network, config, mesh)
-    dtype = compute_dtype(config.devices)
+    dtype = _compute_dtype(config, mesh)
     count, kind = mesh.size, mesh.devices.flat[0].device_kind
     rows = {
         "mesh": ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items()),
@@ -96,6 +97,14 @@ def _show_memory(config: Config, network: Structure, mesh: Mesh) -> None:
     if not memory.average:
         del rows["moving average"]
     show_table("memory on each device", rows)
+
+
+def _compute_dtype(config: Config, mesh: Mesh) -> jnp.dtype:
+    """Type of activations on the platform asked for, which CPUs may only stand for."""
+    precision, on_cpu = config.devices.precision, mesh.devices.flat[0].platform == "cpu"
+    if precision == "auto" and on_cpu and config.devices.platform in ("gpu", "tpu"):
+        precision = "bfloat16"
+    return compute_dtype(precision, mesh)
 
 
 def _show_length(

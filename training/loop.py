@@ -80,7 +80,7 @@ class Run:
         check_divides(self._mesh, config, self._sizes)
         for what, digest in {"config": config_digest(config), **prepared.fingerprints}.items():
             check_alike(what, digest)
-        self._network = structure(config.model, *self._sizes, compute_dtype(config.devices))
+        self._network = structure(config.model, *self._sizes, compute_dtype(config.devices.precision, self._mesh))
         whole = param_shardings(self._network, self._mesh, gathered=True)
         self._gathered = jax.jit(lambda params: params, out_shardings=whole)
         self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)

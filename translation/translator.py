@@ -29,7 +29,7 @@ from data.batch import Batch, cut, length_batches, pad_rows, unpacked
 from data.tokenizer import Tokenizer, load_tokenizer, model_paths
 from model.transformer import structure
 from runtime.checkpoint import load_params
-from runtime.devices import by_rows, compute_dtype, make_mesh, on_devices, replicated, rows_for
+from runtime.devices import by_rows, compute_dtype, devices_of, make_mesh, on_devices, replicated, rows_for
 from runtime.threads import programs_at_once, side_by_side
 from runtime.workdir import Workdir
 from translation import decoding
@@ -91,15 +91,24 @@ class Translator:
 
         Args:
           checkpoint: best, last, a step's number, or average:N for the mean of the newest N.
+          devices: what to compute on, by default as the config says: on CPUs where it says so, else on the best devices
+            there are, whatever it was trained on.
           target_language: of a model trained with data.tag_target, the one to translate into instead of [data]'s.
           ensemble: more workdirs, trained with the same tokenizer; the same checkpoint is taken of each.
 
         Raises:
           UserError: a workdir, its tokenizer or the checkpoint is missing or damaged, or has no such language; or the
-            tokenizers differ.
+            tokenizers differ; or there is no device of the platform that `devices` asks for.
         """
+        trained_on = read_workdir_config(Path(workdir)).devices
+        devices = devices or trained_on.compute
+        mesh = make_mesh(MeshConfig(), devices_of(devices.platform))
+        platform = mesh.devices.flat[0].platform
+        if trained_on.platform not in ("auto", platform):
+            log.info("%s: trained on %s, computing on %s", workdir, trained_on.platform, platform)
         first, *others = (
-            cls._load_one(Path(path), checkpoint, devices, target_language) for path in (workdir, *ensemble)
+            cls._load_one(Path(path), checkpoint, devices.precision, mesh, target_language)
+            for path in (workdir, *ensemble)
         )
         for path, other in zip(ensemble, others, strict=True):
             if other.tokenizer.fingerprint != first.tokenizer.fingerprint:
@@ -113,14 +122,14 @@ class Translator:
 
     @classmethod
     def _load_one(
-        cls, workdir: Path, checkpoint: str, devices: ComputeConfig | None, target_language: str | None
+        cls, workdir: Path, checkpoint: str, precision: str, mesh: Mesh, target_language: str | None
     ) -> Translator:
         files = Workdir(workdir)
         config = read_workdir_config(files.path)
         tokenizer = load_tokenizer(model_paths(files.path, joint=config.tokenizer.joint))
         tokenizer = _with_tag(tokenizer, config, target_language)
         sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-        network = structure(config.model, *sizes, compute_dtype(devices or config.devices))
+        network = structure(config.model, *sizes, compute_dtype(precision, mesh))
 
         def check(record: dict[str, Any]) -> None:
             step = record["step"]
@@ -130,8 +139,8 @@ class Translator:
                 raise UserError(f"{files.path}: its {CONFIG_NAME} is not that of its checkpoints: {'; '.join(changed)}")
 
         step, params, _ = load_params(files.checkpoints, checkpoint, network.params, check)
-        translator = cls(network.graphdef, None, tokenizer, config.model, step)
-        return dataclasses.replace(translator, params=on_devices(params, replicated(translator.mesh)))
+        placed = on_devices(params, replicated(mesh))
+        return cls(network.graphdef, placed, tokenizer, config.model, step, mesh)
 
     @property
     def max_length(self) -> int:
