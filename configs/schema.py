@@ -143,7 +143,7 @@ class TokenizerConfig(Section):
     byte_fallback: bool = False
     """Spell characters without a piece as bytes instead of <unk>; takes 256 pieces."""
     lowercase: bool = False
-    """Fold case before splitting: translations come out in lower case."""
+    """Fold case before splitting: translations come out in lower case, and BLEU is computed without case."""
     sampling_alpha: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
     """Train on segmentations drawn anew in every epoch; 0 turns it off. unigram: by their probability to the power of
     alpha, such as 0.2 (Kudo 2018); bpe: dropping merges with this probability, such as 0.1 (Provilkov et al. 2020)."""

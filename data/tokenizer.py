@@ -48,6 +48,11 @@ class Tokenizer:
         return self.target.get_piece_size()
 
     @property
+    def lowercase(self) -> bool:
+        """Whether it folds case, so that translations come out in lower case."""
+        return self.target.normalize("A").endswith("a")
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 of both models: a different one gives different ids."""
         models = self.source.serialized_model_proto() + self.target.serialized_model_proto()

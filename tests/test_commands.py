@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -267,6 +268,35 @@ def test_evaluate_gives_what_the_sacrebleu_command_gives(trained, run, tmp_path)
     assert found["beam_size"] == 3
     assert "case:lc" in found["bleu_lowercase_signature"]
     assert f"version:{sacrebleu.__version__}" in found["bleu_signature"]
+
+
+def test_a_model_in_lower_case_is_validated_and_scored_without_case(toy, run, tmp_path):
+    """The toy corpus in capitals, which such a model cannot write: with case it would have no BLEU at all."""
+    for path in toy.parent.glob("*.??"):
+        (tmp_path / path.name).write_text(path.read_text(encoding="utf-8").upper(), encoding="utf-8")
+    config, workdir, scores = tmp_path / "toy.toml", tmp_path / "w", tmp_path / "scores.json"
+    config.write_text(toy.read_text(encoding="utf-8").replace(str(toy.parent), str(tmp_path)), encoding="utf-8")
+    trained = run("train.py", "--config", config, "--workdir", workdir, "--tokenizer.lowercase", "True")
+    assert trained.returncode == 0, trained.stderr
+    best = max(line["validation_bleu"] for line in metrics(workdir) if "validation_bleu" in line)
+    assert best > 50
+    assert f"BLEU {best:.2f} (greedy, lower case), the best so far" in trained.stderr
+    assert re.search(rf"best validation BLEU +│ {best:.2f} at step \d+ \(greedy, lower case\)", trained.stdout)
+    hypotheses, references = tmp_path / "hyps.txt", tmp_path / "hyps.reference.txt"
+    command = ["evaluate.py", "--workdir", workdir, "--beam-size", 1, "--json", scores]
+    assert run(*command, "--output", hypotheses).returncode == 0
+    done = run(*command, "--compare", references)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(scores.read_text())
+    sacrebleu_command = [Path(sys.executable).parent / "sacrebleu", references, "-i", hypotheses, "-lc", "-w", "4"]
+    printed = json.loads(subprocess.run(sacrebleu_command, capture_output=True, text=True, check=True).stdout)
+    assert f"{found['bleu']:.4f}" == f"{found['bleu_lowercase']:.4f}" == f"{printed['score']:.4f}"
+    assert found["bleu_signature"] == printed["signature"].removeprefix("BLEU|")
+    assert found["bleu_low"] <= found["bleu"] <= found["bleu_high"]
+    assert found["baseline_bleu"] == pytest.approx(100)
+    assert "case:lc" in found["compare_signature"]
+    assert done.stdout.count("│ BLEU, lower case  ") == 1
+    assert "│ BLEU  " not in done.stdout
 
 
 def test_evaluate_scores_a_split_with_an_interval(trained, run, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from translation.contrast import contrast_pairs
 from translation.evaluation import sample_indices
-from translation.scores import corpus_bleu, score
+from translation.scores import compare, corpus_bleu, score
 
 
 def test_bleu_by_hand():
@@ -26,6 +26,23 @@ def test_case_and_intervals():
     assert "tok:13a" in found.bleu_signature
     assert "case:lc" in found.bleu_lowercase_signature
     assert found == score(hypotheses, references)
+
+
+def test_lowercase_scores_and_comparisons():
+    """Of translations in lower case the first sentence of the pair above counts as right, as sacreBLEU has it."""
+    hypotheses = ["a dog sleeps in the old house.", "nobody knows the way back home."] * 5
+    references = ["A dog sleeps in the old House.", "Nobody knows the way back home."] * 5
+    found = score(hypotheses, references, lowercase=True)
+    assert found.bleu == found.bleu_lowercase == corpus_bleu(hypotheses, references, lowercase=True)
+    assert found.bleu == pytest.approx(100)
+    assert found.bleu_signature == found.bleu_lowercase_signature
+    assert "case:lc" in found.bleu_signature
+    assert found.bleu_low == found.bleu_high == pytest.approx(100)
+    assert corpus_bleu(hypotheses, references) < 90
+    compared = compare(hypotheses, ["a cat sleeps in the old house.", hypotheses[1]] * 5, references, lowercase=True)
+    assert compared.bleu == pytest.approx(100)
+    assert compared.baseline_bleu < 100
+    assert "case:lc" in compared.compare_signature
 
 
 def test_a_contrast_pair_is_right_when_both_its_translations_are():

@@ -35,7 +35,7 @@ from training.step import (
     param_shardings,
     state_shardings,
 )
-from training.validation import validate
+from training.validation import kind_of_bleu, validate
 from translation.translator import Translator
 
 MOST_SKIPPED = 3  # steps in a row that may fail to be finite
@@ -343,7 +343,8 @@ class Run:
             "steps skipped": f"{int(fetch(self._state.skipped))}",
         }
         if clock.best_step:
-            rows["best validation BLEU"] = f"{clock.best_bleu:.2f} at step {clock.best_step:,} (greedy)"
+            kind = kind_of_bleu(lowercase=self._prepared.tokenizer.lowercase)
+            rows["best validation BLEU"] = f"{clock.best_bleu:.2f} at step {clock.best_step:,} ({kind})"
         show_table(str(self._workdir.path), rows)
 
 

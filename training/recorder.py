@@ -19,7 +19,7 @@ from runtime.terminal import print_table
 from runtime.workdir import Workdir
 from training.curves import Curves
 from training.event_files import EventFiles
-from training.validation import Validation
+from training.validation import Validation, kind_of_bleu
 
 EVENTS_FOLDER = "tensorboard"
 CURVES_NAME = "curves.png"
@@ -112,8 +112,9 @@ class Recorder:
         self._draw()
         shuffled = "" if found.shuffled_loss is None else f" ({found.shuffled_loss:.3f} with the sources shuffled)"
         note = ", the best so far" if best else ""
+        kind = kind_of_bleu(lowercase=found.lowercase)
         log.info(
-            "validation at step %d: loss %.3f%s, BLEU %.2f (greedy)%s", step, found.loss, shuffled, found.bleu, note
+            "validation at step %d: loss %.3f%s, BLEU %.2f (%s)%s", step, found.loss, shuffled, found.bleu, kind, note
         )
         has_begun = step >= self._warmup_steps
         if has_begun and found.shuffled_loss is not None and found.shuffled_loss - found.loss < BLIND:

@@ -36,12 +36,14 @@ class Sample:
 @dataclasses.dataclass(frozen=True)
 class Validation:
     """loss: cross-entropy in nats a token, without label smoothing or dropout; shuffled_loss: the same with another
-    sentence's source for each, None where all sources are the same; bleu: cased 13a, greedy search."""
+    sentence's source for each, None where all sources are the same; bleu: 13a, greedy search, cased, or without case
+    (lowercase) where the model writes lower case."""
 
     loss: float
     shuffled_loss: float | None
     bleu: float
     samples: tuple[Sample, ...]
+    lowercase: bool = False
 
 
 def validate(
@@ -63,7 +65,14 @@ def validate(
         found.text for found in translator.translate(sources, GREEDY, first_line=None, after_batch=after_batch)
     ]
     samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(pairs), SAMPLES)]
-    return Validation(loss, shuffled_loss, corpus_bleu(translations, references), tuple(samples))
+    lowercase = translator.tokenizer.lowercase
+    bleu = corpus_bleu(translations, references, lowercase=lowercase)
+    return Validation(loss, shuffled_loss, bleu, tuple(samples), lowercase)
+
+
+def kind_of_bleu(*, lowercase: bool) -> str:
+    """How a validation's BLEU was computed, for people."""
+    return "greedy, lower case" if lowercase else "greedy"
 
 
 def shuffled_sources(sources: Sequence[str]) -> list[str] | None:

@@ -64,7 +64,7 @@ def evaluate(
     baseline: Sequence[str] | None = None,
     after_batch: Callable[[int], None] = lambda sentences: None,
 ) -> Evaluation:
-    """Translates the sources and scores the translations.
+    """Translates the sources and scores the translations; those of a model that writes lower case without case.
 
     Args:
       contrast: the lines are pairs that differ in the word that decides an ambiguous one; count those that are right,
@@ -76,16 +76,17 @@ def evaluate(
     seconds = time.monotonic() - started
     pairs, right = contrast_pairs(translations, references) if contrast else (None, None)
     flips = contrast_flips(translator, sources, references, translations, options) if contrast else None
+    lowercase = translator.tokenizer.lowercase
     return Evaluation(
         translations=tuple(translations),
-        scores=score(translations, references),
+        scores=score(translations, references, lowercase=lowercase),
         checkpoint_step=translator.step,
         decoding=options,
         seconds=seconds,
         contrast_pairs=pairs,
         contrast_right=right,
         flips=flips,
-        comparison=compare(translations, baseline, references) if baseline is not None else None,
+        comparison=compare(translations, baseline, references, lowercase=lowercase) if baseline is not None else None,
     )
 
 

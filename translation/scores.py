@@ -14,7 +14,10 @@ BOOTSTRAP_SAMPLES = 1000
 
 @dataclass(frozen=True)
 class Scores:
-    """Corpus scores in percent; the interval holds 95% of bootstrap resamples (Koehn 2004)."""
+    """Corpus scores in percent; the interval holds 95% of bootstrap resamples (Koehn 2004).
+
+    bleu is with case, or for a model that writes lower case without, as its signature says.
+    """
 
     bleu: float
     bleu_low: float
@@ -27,26 +30,26 @@ class Scores:
     sentences: int
 
 
-def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Cased BLEU, 13a tokenization."""
-    return BLEU().corpus_score(list(hypotheses), [list(references)]).score
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> float:
+    """BLEU with case or without, 13a tokenization."""
+    return BLEU(lowercase=lowercase).corpus_score(list(hypotheses), [list(references)]).score
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
-    """Scores detokenized hypotheses against untouched references, line by line."""
+def score(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Scores:
+    """Scores detokenized hypotheses against untouched references, line by line; lowercase: bleu is without case."""
     streams = [list(references)]
-    cased, lowercase, chrf = BLEU(), BLEU(lowercase=True), CHRF()
-    bleu = cased.corpus_score(hypotheses, streams)
-    interval = BLEU().corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
-    bleu_lowercase = lowercase.corpus_score(hypotheses, streams).score
+    headline, caseless, chrf = BLEU(lowercase=lowercase), BLEU(lowercase=True), CHRF()
+    bleu = headline.corpus_score(hypotheses, streams)
+    interval = BLEU(lowercase=lowercase).corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
+    bleu_lowercase = caseless.corpus_score(hypotheses, streams).score
     chrf_score = chrf.corpus_score(hypotheses, streams).score
     return Scores(
         bleu=bleu.score,
         bleu_low=interval._mean - interval._ci,  # sacreBLEU offers the interval nowhere else
         bleu_high=interval._mean + interval._ci,
-        bleu_signature=str(cased.get_signature()),
+        bleu_signature=str(headline.get_signature()),
         bleu_lowercase=bleu_lowercase,
-        bleu_lowercase_signature=str(lowercase.get_signature()),
+        bleu_lowercase_signature=str(caseless.get_signature()),
         chrf=chrf_score,
         chrf_signature=str(chrf.get_signature()),
         sentences=len(hypotheses),
@@ -69,11 +72,13 @@ class Comparison:
     compare_signature: str
 
 
-def compare(hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str]) -> Comparison:
-    """sacreBLEU's paired bootstrap test of hypotheses against a baseline's, line by line."""
+def compare(
+    hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+) -> Comparison:
+    """sacreBLEU's paired bootstrap test of hypotheses against a baseline's, line by line; lowercase: BLEU's case."""
     test = PairedTest(
         [("baseline", list(baseline)), ("system", list(hypotheses))],
-        {"BLEU": BLEU(), "chrF": CHRF()},
+        {"BLEU": BLEU(lowercase=lowercase), "chrF": CHRF()},
         [list(references)],
         test_type="bs",
         n_samples=BOOTSTRAP_SAMPLES,
