@@ -117,7 +117,9 @@ def train(argv: Sequence[str]) -> None:
     with working_together():
         by_the_first(files.lock)
         check_divides(make_mesh(config.devices.mesh), config, ())  # before a corpus is prepared
-        Run(prepare(config, workdir), files, interruption, compilations).train()
+        run = Run(prepare(config, workdir), files, interruption, compilations)
+        run.open()
+        run.train()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""What saving costs: training steps with many checkpoints and with none, in turn.
+"""What saving costs: training steps with many checkpoints and with none, in turn; or how long one save holds up
+training, beside a plain copy of the state.
 
 Run from the repository's root:
   python benchmarks/saving.py [--config configs/tiny.toml] [--rounds 3] [--steps 300] [--every 50] [options of train.py]
+  python benchmarks/saving.py --config configs/wmt14_en_de_big.toml --state
 """
 
 from __future__ import annotations
@@ -12,11 +14,21 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import closing
 from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from configs.loading import read_config
+from configs.schema import Config
+from model.transformer import structure
+from runtime.checkpoint import Checkpoints
+from training.step import checkpoint_items, initial_state
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,6 +44,24 @@ def seconds(config: str, steps: int, first: int, checkpoint_every: int, options:
     return lines[-1]["seconds"] - lines[first - 1]["seconds"]
 
 
+def save_state(config: Config, rounds: int) -> None:
+    """Prints a line for each save of a config's initial state."""
+    network = structure(config.model, config.tokenizer.vocab_size, config.tokenizer.vocab_size)
+    state = initial_state(jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), network.params), config)
+    params, training = checkpoint_items(jax.block_until_ready(state))
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves((params, training)))
+    with tempfile.TemporaryDirectory() as folder, closing(Checkpoints(Path(folder, "w"), 1)) as checkpoints:
+        for step in range(1, rounds + 1):
+            started = time.perf_counter()
+            jax.tree.map(np.array, (params, training))
+            copied = time.perf_counter()
+            checkpoints.save(step, params, training, {}, None)
+            returned = time.perf_counter()
+            checkpoints.wait()
+            copy, held_up, in_all = copied - started, returned - copied, time.perf_counter() - copied
+            print(f"{size / 1e9:.2f} GB: a copy takes {copy:.2f} s, training stops {held_up:.2f} s, all {in_all:.2f} s")
+
+
 def main() -> None:
     """Prints a line a round, and what that makes of the config's own interval."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -39,7 +69,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--every", type=int, default=50)
+    parser.add_argument("--state", action="store_true", help="save the initial state of the config, and train nothing")
     options, others = parser.parse_known_args()
+    if options.state:
+        save_state(read_config(Path(options.config)), options.rounds)
+        return
     first, saves = options.every, options.steps // options.every - 1
     costs, paces = [], []
     for number in range(1, options.rounds + 1):

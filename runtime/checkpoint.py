@@ -15,6 +15,7 @@ import logging
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from configs.errors import UserError
-from runtime.processes import by_the_first, fetch
+from runtime.processes import by_the_first, fetch, is_first
 
 COMMIT_MARK = "commit_success.txt"
 Check = Callable[[dict[str, Any]], None]
@@ -192,6 +193,8 @@ class Checkpoints:
 
     def __init__(self, directory: Path, keep: int):
         self._directory = directory
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._saving: Future[None] | None = None
         by_the_first(self._take_back_replaced)
         self._retention = _NewestAndBest(keep)
         self._manager = ocp.CheckpointManager(
@@ -200,25 +203,51 @@ class Checkpoints:
         )
 
     def save(self, step: int, params: Any, training: Any, record: dict[str, Any], best_step: int | None) -> None:
-        """Copies the arrays and returns; they are written while the run goes on."""
-        self._manager.wait_until_finished()
+        """Copies the arrays and returns; they are hashed and written while the run goes on.
+
+        Several processes hash before they return, and write while the run goes on: what they compute together, as Orbax
+        does too, has to come in the same order in all of them.
+
+        Raises:
+          Exception: what the save before this one has failed with.
+        """
+        self.wait()
         self._retention.best_step = best_step
-        arrays = digests("params", params) | digests("training", training)
-        record = record | {"step": step, "best_step": best_step, "digests": arrays}
+        replaced = None
+        if step in saved_steps(self._directory):  # by an interrupted validation; now with its result
+            replaced = self._directory / f"replaced-{step}"
+            by_the_first(lambda: (self._directory / str(step)).rename(replaced))
+            self._manager.reload()
+        record = record | {"step": step, "best_step": best_step}
+        if jax.process_count() == 1:
+            copies = _host_copies((params, training))
+            self._saving = self._thread.submit(self._write, step, *copies, record, replaced)
+        else:
+            self._write(step, params, training, record, replaced)
+
+    def check(self) -> None:
+        """Raises what a save in the background has failed with, if it has."""
+        if self._saving and self._saving.done():
+            self._saving.result()
+
+    def wait(self) -> None:
+        """Waits until everything is on disk; raises what the save has failed with."""
+        if self._saving:
+            self._saving.result()
+        self._manager.wait_until_finished()
+
+    def _write(self, step: int, params: Any, training: Any, record: dict[str, Any], replaced: Path | None) -> None:
+        record = record | {"digests": digests("params", params) | digests("training", training)}
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             training=ocp.args.StandardSave(training),
             record=ocp.args.JsonSave(record | {"record_digest": _record_digest(record)}),
         )
-        replaced = self._directory / f"replaced-{step}"
-        again = step in saved_steps(self._directory)  # by an interrupted validation; now with its result
-        if again:
-            by_the_first(lambda: (self._directory / str(step)).rename(replaced))
-            self._manager.reload()
         self._manager.save(step, args=items, force=True)
-        if again:
+        if replaced or jax.process_count() == 1:
             self._manager.wait_until_finished()
-            by_the_first(lambda: shutil.rmtree(replaced))
+        if replaced and is_first():
+            shutil.rmtree(replaced)
 
     def restore_newest(self, params: Any, training: Any, check: Check = _any) -> tuple[Any, Any, dict[str, Any]] | None:
         """The newest sound step's params and training, numpy, and record, or None where nothing was saved yet.
@@ -250,8 +279,12 @@ class Checkpoints:
         return None
 
     def close(self) -> None:
-        """Waits until everything is on disk."""
-        self._manager.close()
+        """Waits until everything is on disk; raises what the last save has failed with."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+            self._manager.close()
 
     def _take_back_replaced(self) -> None:
         """Finishes what a process killed while it saved a step again has left."""
@@ -278,6 +311,12 @@ def _unused(path: Path) -> Path:
     """The path, or where something has that name the first of path-2, path-3, ... that nothing has."""
     others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
     return next(candidate for candidate in itertools.chain([path], others) if not candidate.exists())
+
+
+def _host_copies(tree: Any) -> Any:
+    """Arrays on devices -> NumPy arrays with memory of their own: a step may reuse that of the others at once."""
+    on_cpu = all(device.platform == "cpu" for device in jax.devices())  # whose memory NumPy would share
+    return jax.tree.map(lambda leaf: np.array(leaf, copy=on_cpu or None), jax.device_get(tree))
 
 
 class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):

@@ -115,11 +115,15 @@ class Workdir:
         temporary.replace(self.path / name)
 
     def append_metrics(self, lines: Iterable[dict[str, Any]]) -> None:
-        """Adds one JSON object a line to metrics.jsonl; on disk when it returns."""
+        """Adds one JSON object a line to metrics.jsonl; a killed process loses none of them."""
         with open(self.metrics, "a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
+
+    def sync_metrics(self) -> None:
+        """Waits until metrics.jsonl is on disk: no checkpoint knows more than it, also after a power cut."""
+        if self.metrics.exists():
+            with open(self.metrics, "rb") as file:
+                os.fsync(file.fileno())
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The objects of metrics.jsonl; a last line cut off by a crash is not one.

@@ -30,7 +30,7 @@ from tests.test_feed import pairs_in
 from tests.toy import ENGLISH, write_corpus
 from train import resolve_config
 from training.preparation import prepare
-from training.validation import validate
+from training.validation import ValidationSet, validate
 from translation.translator import Translator
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
@@ -202,7 +202,8 @@ def test_the_data_report_shows_every_corpus_with_its_tags(trained, toy, run):
 def test_what_is_validated_is_what_is_saved(trained, toy):
     """The average, not the parameters that it follows."""
     sides = [(toy.parent / f"validation.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "fr")]
-    found = validate(Translator.load(trained[0], "last"), list(zip(*sides, strict=True)))
+    translator = Translator.load(trained[0], "last")
+    found = validate(translator, ValidationSet.of(list(zip(*sides, strict=True)), translator.tokenizer, 32))
     last = metrics(trained[0])[-1]
     assert last["validation_loss"] == pytest.approx(found.loss, rel=1e-5)
     assert last["validation_bleu"] == pytest.approx(found.bleu)

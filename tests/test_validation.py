@@ -16,7 +16,7 @@ from runtime.workdir import Workdir
 from tests.test_data import PAIRS
 from tests.test_translator import whole_pass
 from training.recorder import Recorder
-from training.validation import Validation, shuffled_sources, validate
+from training.validation import Validation, ValidationSet, shuffled_sources, validate
 from translation.translator import Translator
 
 
@@ -33,6 +33,10 @@ def translator():
     return Translator(graphdef, params, tokenizer, config)
 
 
+def tokenized(translator, pairs):
+    return ValidationSet.of(pairs, translator.tokenizer, translator.max_length)
+
+
 def test_every_sentence_gets_anothers_source_and_always_the_same():
     sources = ["a", "b", "a", "c", "d", "a", "b", "e"]
     shuffled = shuffled_sources(sources)
@@ -47,7 +51,7 @@ def test_every_sentence_gets_anothers_source_and_always_the_same():
 def test_the_shuffled_loss_is_that_of_the_shuffled_pairs(translator):
     """By a loop over the pairs, each by itself."""
     pairs = [tuple(pair) for pair in PAIRS[:6]]
-    found = validate(translator, pairs)
+    found = validate(translator, tokenized(translator, pairs))
     encode_source, encode_target = translator.tokenizer.encode_source, translator.tokenizer.encode_target
 
     def mean_loss(sources):
@@ -64,7 +68,7 @@ def test_the_shuffled_loss_is_that_of_the_shuffled_pairs(translator):
     assert found.loss == pytest.approx(mean_loss(sources), rel=1e-5)
     assert found.shuffled_loss == pytest.approx(mean_loss(shuffled_sources(sources)), rel=1e-5)
     assert abs(found.shuffled_loss - found.loss) > 1e-3
-    assert validate(translator, [pairs[0]] * 2).shuffled_loss is None
+    assert validate(translator, tokenized(translator, [pairs[0]] * 2)).shuffled_loss is None
 
 
 def test_a_network_that_does_not_look_at_the_source_is_warned_of(translator, tmp_path, caplog):
@@ -73,7 +77,7 @@ def test_a_network_that_does_not_look_at_the_source_is_warned_of(translator, tmp
         lambda path, leaf: jnp.zeros_like(leaf) if "cross_attention" in jax.tree_util.keystr(path) else leaf,
         translator.params,
     )
-    found = validate(dataclasses.replace(translator, params=blind), [tuple(pair) for pair in PAIRS[:6]])
+    found = validate(dataclasses.replace(translator, params=blind), tokenized(translator, PAIRS[:6]))
     assert found.shuffled_loss == pytest.approx(found.loss, rel=1e-6)
     config = Config.model_validate({"training": {"tensorboard": False}, "optimizer": {"warmup_steps": 5}})
     recorder = Recorder(Workdir(tmp_path), "a run", 0, 10, config)

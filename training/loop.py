@@ -1,20 +1,19 @@
-"""The training run: resume, step, validate, save, until the end or a signal."""
+"""The training run: step, log, validate, save, until the end or a signal."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import logging
-import math
 import time
 from collections import deque
 from typing import Any
 
 import jax
-import numpy as np
 
 from configs.errors import Interrupted, RunError, UserError
 from configs.loading import CONFIG_NAME, as_json, config_digest, refused_differences, to_toml
+from data.feed import TrainingBatch
 from data.tokenizer import model_paths
 from model.transformer import initial_params, structure
 from runtime.checkpoint import Checkpoints
@@ -25,21 +24,22 @@ from runtime.processes import by_the_first, check_alike, fetch, highest, is_firs
 from runtime.workdir import Workdir
 from training.fine_tuning import with_taken
 from training.footprint import explaining_memory
+from training.meter import STEPS_IN_FLIGHT, StepMeter, TakenStep
 from training.preparation import Preparation
-from training.recorder import NoRecorder, Pace, Recorder, show_table
+from training.recorder import NoRecorder, Recorder, show_table
 from training.step import (
-    StepMetrics,
     TrainState,
+    checkpoint_items,
     initial_state,
     make_train_step,
     param_shardings,
+    state_of_items,
     state_shardings,
 )
-from training.validation import kind_of_bleu, validate
+from training.validation import ValidationSet, kind_of_bleu, validate
 from translation.translator import Translator
 
 MOST_SKIPPED = 3  # steps in a row that may fail to be finite
-STEPS_IN_FLIGHT = 2  # the device is never idle, and a signal never waits for a long queue
 log = logging.getLogger(__name__)
 
 
@@ -56,23 +56,19 @@ class Clock:
     validations_since_best: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class _TakenStep:
-    """A step whose metrics are still on the device, with what the host knows of its batch."""
-
-    number: int
-    metrics: StepMetrics
-    epoch: float
-    real_tokens: float
-
-
 class Run:
-    """One training run in its workdir."""
+    """One training run in its workdir: `open` it, then `train`."""
 
     def __init__(self, prepared: Preparation, workdir: Workdir, interruption: Interruption, compilations: Compilations):
+        """Reads and writes nothing.
+
+        Raises:
+          UserError: the mesh cannot share out what there is, or the processes of the run do not agree.
+        """
         config, tokenizer = prepared.config, prepared.tokenizer
         self._config = config
         self._prepared = prepared
+        self._workdir = workdir
         self._interruption = interruption
         self._compilations = compilations
         self._mesh = make_mesh(config.devices.mesh)
@@ -81,49 +77,53 @@ class Run:
         for what, digest in {"config": config_digest(config), **prepared.fingerprints}.items():
             check_alike(what, digest)
         self._network = structure(config.model, *self._sizes, compute_dtype(config.devices.precision, self._mesh))
+        self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
         whole = param_shardings(self._network, self._mesh, gathered=True)
         self._gathered = jax.jit(lambda params: params, out_shardings=whole)
-        self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
         self._translator = Translator(self._network.graphdef, None, tokenizer, config.model, mesh=self._mesh)
-        self._workdir = workdir
-        by_the_first(self._create_workdir)
-        self._checkpoints = Checkpoints(self._workdir.checkpoints, config.training.keep_checkpoints)
-        self._kept = rows_kept(self._mesh, config.rows_per_batch)
-        self._batches = prepared.batches(self._kept)
-        self._validation_pairs = prepared.validation_pairs()
+        self._rows_kept = rows_kept(self._mesh, config.rows_per_batch)
+        self._batches = prepared.batches(self._rows_kept)
+        self._validation_set = ValidationSet.of(prepared.validation_pairs(), tokenizer, config.model.max_length)
         self._clock = Clock()
+        self._meter = StepMeter(compilations)
         self._saved: tuple[int, int] | None = None  # step and last validation of the newest checkpoint
-        self._under_way = False  # the first step of this process
-        self._taken: list[_TakenStep] = []
         self._signals: deque[jax.Array | int] = deque()
-        with explaining_memory(self._network, config, self._mesh):
-            self._state = self._first_state()
-        by_the_first(lambda: self._workdir.write(CONFIG_NAME, to_toml(config).encode()))
+        self._is_under_way = False  # the first step of this process
+
+    # The run as a whole.
+
+    def open(self) -> None:
+        """Makes the workdir, or finds what was reached in it, and puts the state on the devices.
+
+        Raises:
+          UserError: another process trains there, or its checkpoints are damaged or those of another run.
+        """
+        by_the_first(self._create_workdir)
+        self._checkpoints = Checkpoints(self._workdir.checkpoints, self._config.training.keep_checkpoints)
+        with explaining_memory(self._network, self._config, self._mesh):
+            self._state = self._restored_state() or self._fresh_state()
+        by_the_first(lambda: self._workdir.cut_metrics(self._clock.step, self._clock.validated))
+        by_the_first(lambda: self._workdir.write(CONFIG_NAME, to_toml(self._config).encode()))
 
     def train(self) -> None:
         """Trains to the end, and shows what was reached.
 
         Raises:
           Interrupted: a signal came; the state is saved.
-          RunError: the loss stopped being finite.
+          RunError: the loss stopped being finite, or a checkpoint could not be written.
         """
-        if self._finished() and not self._validation_is_due():
+        if self._is_finished() and not self._validation_is_due():
             print(f"{self._workdir.path}: finished: {self._reached()}. Evaluate it with evaluate.py.")
             return
-        corpus, workdir = self._prepared.corpus, self._workdir
-        title = f"{workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
-        recorder: Recorder | NoRecorder = NoRecorder()
-        if is_first():
-            recorder = Recorder(workdir, title, self._clock.step, self._prepared.num_steps, self._config)
+        self._recorder = self._new_recorder()
+        self._started = time.monotonic() - self._clock.seconds
         closing = contextlib.closing
-        with self._interruption.deferred(), closing(self._batches), closing(self._checkpoints), recorder:
-            self._restart_interval()
-            self._started = self._interval_start - self._clock.seconds
+        with self._interruption.deferred(), closing(self._batches), closing(self._checkpoints), self._recorder:
             try:
                 with explaining_memory(self._network, self._config, self._mesh):
-                    self._go(recorder)
+                    self._loop()
             except Interrupted as interrupted:
-                self._write_taken(recorder)
+                self._log_steps()
                 self._save()
                 saved = f"step {self._clock.step} is saved" if self._clock.step else "no step was taken yet"
                 message = f"{saved}; the same command goes on from there"
@@ -131,58 +131,40 @@ class Run:
         log.info("compiled %s", self._compilations)
         self._show_result()
 
-    def _create_workdir(self) -> None:
-        prepared, path = self._prepared, self._workdir.path
-        self._workdir.create()
-        names = [file.name for file in model_paths(path, joint=self._config.tokenizer.joint)]
-        for name, model in zip(names, prepared.tokenizer_models, strict=True):
-            self._workdir.write(name, model)
-
-    def _go(self, recorder: Recorder | NoRecorder) -> None:
-        training = self._config.training
+    def _loop(self) -> None:
+        """Everything that happens in a run, in its order."""
+        self._batches.start()
+        self._meter.restart()
         while True:
-            step = self._clock.step
             if self._validation_is_due():
-                self._write_taken(recorder)
-                self._validate(recorder)
-            done = self._finished()
-            if step and (done or step % training.checkpoint_every == 0 or self._clock.best_step == step):
-                self._write_taken(recorder)
+                self._log_steps()
+                self._validate()
+            if self._save_is_due():
+                self._log_steps()
                 self._save()
-            if done:
+            if self._is_finished():
                 return
             self._stop_if_asked()
-            self._take_step()
-            if self._clock.step % training.log_every == 0:
-                self._write_taken(recorder)
+            self._checkpoints.check()
+            self._take_step(next(self._batches))
+            if self._log_is_due():
+                self._log_done()
 
-    def _take_step(self) -> None:
-        batch = next(self._batches)
-        self._clock.step += 1
-        self._clock.pairs += batch.pairs
-        placed = place_rows(batch.rows, self._mesh, self._kept, self._config.rows_per_batch)
-        self._note_waiting()
+    # A step.
+
+    def _take_step(self, batch: TrainingBatch) -> None:
+        clock = self._clock
+        clock.step += 1
+        clock.pairs += batch.pairs
+        placed = place_rows(batch.rows, self._mesh, self._rows_kept, self._config.rows_per_batch)
+        self._meter.about_to_dispatch()
         self._state, metrics = self._train_step(self._state, placed)
-        self._seen_busy = time.monotonic()
-        if not self._under_way:
-            self._under_way = True
-            log.info("step %d is under way: %s", self._clock.step, self._compilations)
+        if not self._is_under_way:
+            self._is_under_way = True
+            log.info("step %d is under way: %s", clock.step, self._compilations)
         self._signals.append(highest(self._interruption.signal_number))
-        epoch = self._clock.pairs / self._prepared.pairs_per_epoch
-        self._taken.append(_TakenStep(self._clock.step, metrics, epoch, batch.real_tokens))
-        if len(self._taken) > STEPS_IN_FLIGHT:
-            jax.block_until_ready(self._taken[-1 - STEPS_IN_FLIGHT].metrics.loss)
-            self._seen_busy = time.monotonic()
-
-    def _note_waiting(self) -> None:
-        """Adds up for how long, at most, the device has had nothing to do before the next step is given to it."""
-        if not self._taken or self._taken[-1].metrics.loss.is_ready():  # type: ignore[attr-defined]
-            self._waited += time.monotonic() - self._seen_busy
-
-    def _restart_interval(self) -> None:
-        """What is measured from here on belongs to the steps that are to come."""
-        self._interval_start = self._seen_busy = time.monotonic()
-        self._waited = 0.0
+        epoch = clock.pairs / self._prepared.pairs_per_epoch
+        self._meter.dispatched(TakenStep(clock.step, metrics, epoch, batch.real_tokens))
 
     def _stop_if_asked(self) -> None:
         """Raises Interrupted once a signal has come.
@@ -196,53 +178,66 @@ class Run:
             if number := int(self._signals.popleft()):
                 raise Interrupted(number)
 
-    def _write_taken(self, recorder: Recorder | NoRecorder) -> None:
-        """Writes the metrics of the steps taken since the last time; stops the run where they are not finite."""
-        if not self._taken:
-            return
-        fetched = jax.device_get([taken.metrics for taken in self._taken])
+    # Logging.
+
+    def _log_is_due(self) -> bool:
+        """Whether the last step of a progress line is done; those in flight come with the next one."""
+        done = self._meter.last_done
+        return done is not None and done % self._config.training.log_every == 0
+
+    def _log_steps(self) -> None:
+        """Writes the metrics of all steps taken."""
+        self._meter.wait()
+        if self._meter.last_done is not None:
+            self._log_done()
+
+    def _log_done(self) -> None:
+        """Writes the metrics of the steps that are done; stops the run where they are not finite."""
         self._clock.seconds = time.monotonic() - self._started
-        elapsed = time.monotonic() - self._interval_start
-        pace = Pace(
-            sum(float(metrics.tokens) for metrics in fetched) / elapsed,
-            float(np.mean([taken.real_tokens for taken in self._taken])),
-            self._waited / elapsed,
-            dataclasses.replace(self._compilations),
-        )
-        lines = [
-            _metrics_line(taken, metrics, pace, self._clock.seconds)
-            for taken, metrics in zip(self._taken, fetched, strict=True)
-        ]
-        failed = next((i for i, metrics in enumerate(fetched) if metrics.skipped_in_a_row >= MOST_SKIPPED), None)
-        counted = lines if failed is None else lines[: failed + 1]
-        recorder.steps(counted, pace)
-        for line in counted:
+        lines, pace = self._meter.read(self._clock.seconds)
+        failed = next((line for line in lines if line["skipped_in_a_row"] >= MOST_SKIPPED), None)
+        if failed:
+            lines = lines[: lines.index(failed) + 1]
+        self._recorder.steps(lines, pace)
+        for line in lines:
             if line["skipped_in_a_row"]:
                 log.warning("step %d skipped: its loss or gradient is not finite", line["step"])
-        if failed is not None:
-            raise RunError(self._diverged(lines[failed]))
-        self._taken.clear()
-        self._restart_interval()
+        if failed:
+            raise RunError(
+                f"step {failed['step']}: the loss or its gradient was not finite for {MOST_SKIPPED} steps in a row, at "
+                f"learning rate {failed['learning_rate']:.2e}. Lower optimizer.peak_lr, raise optimizer.warmup_steps, "
+                "or set optimizer.clip_norm, in a new --workdir; the last good checkpoint stays in "
+                f"{self._workdir.checkpoints}"
+            )
 
-    def _diverged(self, line: dict[str, Any]) -> str:
+    def _new_recorder(self) -> Recorder | NoRecorder:
+        if not is_first():
+            return NoRecorder()
+        corpus = self._prepared.corpus
+        title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
+        return Recorder(self._workdir, title, self._clock.step, self._prepared.num_steps, self._config)
+
+    # Validation.
+
+    def _validation_is_due(self) -> bool:
+        """Also where an earlier process was stopped before it could make it."""
+        step, every = self._clock.step, self._config.training.eval_every
         return (
-            f"step {line['step']}: the loss or its gradient was not finite for {MOST_SKIPPED} steps in a row, at "
-            f"learning rate {line['learning_rate']:.2e}. Lower optimizer.peak_lr, raise optimizer.warmup_steps, or set "
-            f"optimizer.clip_norm, in a new --workdir; the last good checkpoint stays in {self._workdir.checkpoints}"
+            bool(self._validation_set) and self._clock.validated != step and (step % every == 0 or self._is_finished())
         )
 
-    def _validate(self, recorder: Recorder | NoRecorder) -> None:
+    def _validate(self) -> None:
         clock, started = self._clock, time.monotonic()
         translator = dataclasses.replace(self._translator, params=self._whole_params())
-        found = validate(translator, self._validation_pairs, self._stop_validation_if_asked)
+        found = validate(translator, self._validation_set, self._stop_validation_if_asked)
         clock.validated = clock.step
         best = clock.best_bleu is None or found.bleu > clock.best_bleu
         if best:
             clock.best_bleu, clock.best_step, clock.validations_since_best = found.bleu, clock.step, 0
         else:
             clock.validations_since_best += 1
-        recorder.validation(clock.step, found, time.monotonic() - started, best=best)
-        self._restart_interval()
+        self._recorder.validation(clock.step, found, time.monotonic() - started, best=best)
+        self._meter.restart()
 
     def _whole_params(self) -> Any:
         """The parameters to translate with, gathered along "fsdp": else every step of decoding would do so."""
@@ -253,21 +248,18 @@ class Run:
         if number := int(highest(self._interruption.signal_number)):
             raise Interrupted(number)
 
-    def _validation_is_due(self) -> bool:
-        """Also where an earlier process was stopped before it could make it."""
-        step, every = self._clock.step, self._config.training.eval_every
-        return (
-            bool(self._validation_pairs) and self._clock.validated != step and (step % every == 0 or self._finished())
-        )
+    # Saving, and going on.
 
-    def _finished(self) -> bool:
-        clock, patience = self._clock, self._config.training.patience
-        return clock.step >= self._prepared.num_steps or 0 < patience <= clock.validations_since_best
+    def _save_is_due(self) -> bool:
+        step, every = self._clock.step, self._config.training.checkpoint_every
+        return step > 0 and (step % every == 0 or self._clock.best_step == step or self._is_finished())
 
     def _save(self) -> None:
+        """Saves what was reached, unless the newest checkpoint has it already."""
         version = (self._clock.step, self._clock.validated)
         if self._saved == version or not self._clock.step:
             return
+        by_the_first(self._workdir.sync_metrics)
         record = {
             "data": self._batches.state(),
             "clock": dataclasses.asdict(self._clock),
@@ -275,35 +267,44 @@ class Run:
             "config": as_json(self._config),
             "num_steps": self._prepared.num_steps,
         }
-        params, training = _items(self._state)
-        self._checkpoints.save(self._clock.step, params, training, record, self._clock.best_step)
+        items = checkpoint_items(self._state)
+        self._checkpoints.save(self._clock.step, *items, record, self._clock.best_step)
         self._saved = version
 
-    def _first_state(self) -> TrainState:
-        """The newest sound checkpoint's state, with data and clock put where it was; else a fresh one."""
+    def _create_workdir(self) -> None:
+        prepared, path = self._prepared, self._workdir.path
+        self._workdir.create()
+        names = [file.name for file in model_paths(path, joint=self._config.tokenizer.joint)]
+        for name, model in zip(names, prepared.tokenizer_models, strict=True):
+            self._workdir.write(name, model)
+
+    def _initial_state(self, taken: dict[str, Any]) -> TrainState:
+        """The state before the first step, with parameters that were taken from another run; to be compiled."""
+        key = jax.random.key(self._config.training.seed)
+        params = with_taken(initial_params(self._config.model, *self._sizes, key), taken)
+        return initial_state(params, self._config)
+
+    def _fresh_state(self) -> TrainState:
         places = state_shardings(self._network, self._config, self._mesh)
+        return jax.jit(self._initial_state, out_shardings=places)(self._prepared.taken)
 
-        def initialize(taken: dict[str, Any]) -> TrainState:
-            key = jax.random.key(self._config.training.seed)
-            params = with_taken(initial_params(self._config.model, *self._sizes, key), taken)
-            return initial_state(params, self._config)
-
-        template = jax.eval_shape(initialize, self._prepared.taken)
-        found = self._checkpoints.restore_newest(*_items(template), self._check_unchanged)
+    def _restored_state(self) -> TrainState | None:
+        """The newest sound checkpoint's state, with data and clock put where they were; None where there is none."""
+        template = jax.eval_shape(self._initial_state, self._prepared.taken)
+        found = self._checkpoints.restore_newest(*checkpoint_items(template), self._check_unchanged)
         if found is None:
-            by_the_first(lambda: self._workdir.cut_metrics(0, 0))
-            return jax.jit(initialize, out_shardings=places)(self._prepared.taken)
+            return None
         params, training, record = found
         self._batches.restore(record["data"])
         self._clock = Clock(**record["clock"])
         if self._prepared.num_steps > record["num_steps"]:
             self._clock.validations_since_best = 0  # a longer run is patient anew
         self._saved = (self._clock.step, self._clock.validated)
-        by_the_first(lambda: self._workdir.cut_metrics(self._clock.step, self._clock.validated))
-        if not self._finished():
+        if not self._is_finished():
             log.info("going on from step %d", self._clock.step)
             self._warn_of_another_schedule(record["num_steps"])
-        return on_devices(_state_of(params, training), places)
+        places = state_shardings(self._network, self._config, self._mesh)
+        return on_devices(state_of_items(params, training), places)
 
     def _check_unchanged(self, record: dict[str, Any]) -> None:
         """Raises UserError where a checkpoint's record is not of this config, corpus and tokenizer."""
@@ -327,6 +328,12 @@ class Run:
                 "learning rate is another one from here on", schedule, num_steps, now,
             )  # fmt: skip
 
+    # The end.
+
+    def _is_finished(self) -> bool:
+        clock, patience = self._clock, self._config.training.patience
+        return clock.step >= self._prepared.num_steps or 0 < patience <= clock.validations_since_best
+
     def _reached(self) -> str:
         clock = self._clock
         early = ", stopped early" if clock.step < self._prepared.num_steps else ""
@@ -346,36 +353,3 @@ class Run:
             kind = kind_of_bleu(lowercase=self._prepared.tokenizer.lowercase)
             rows["best validation BLEU"] = f"{clock.best_bleu:.2f} at step {clock.best_step:,} ({kind})"
         show_table(str(self._workdir.path), rows)
-
-
-def _items(state: TrainState) -> tuple[Any, Any]:
-    """A state as the two items of a checkpoint: the parameters to use, and what training needs beside them."""
-    training = (state.optimizer, state.step, state.skipped, state.skipped_in_a_row)
-    return state.params_to_use, training if state.average is None else (*training, state.params)
-
-
-def _state_of(params: Any, training: Any) -> TrainState:
-    """The state that _items was given."""
-    optimizer, step, skipped, in_a_row, *own = training
-    state = TrainState(params, optimizer, step, skipped, in_a_row)
-    return state._replace(params=own[0], average=params) if own else state
-
-
-def _metrics_line(taken: _TakenStep, metrics: StepMetrics, pace: Pace, seconds: float) -> dict[str, Any]:
-    loss, norm = float(metrics.loss), float(metrics.gradient_norm)
-    return {
-        "step": taken.number,
-        "loss": loss if math.isfinite(loss) else None,
-        "gradient_norm": norm if math.isfinite(norm) else None,
-        "learning_rate": float(metrics.learning_rate),
-        "tokens": int(metrics.tokens),
-        "batch": "".join(f"{int(word):08x}" for word in metrics.batch),
-        "epoch": round(taken.epoch, 4),
-        "real_tokens": round(taken.real_tokens, 4),
-        "skipped_in_a_row": int(metrics.skipped_in_a_row),
-        "tokens_per_second": round(pace.tokens_per_second, 1),
-        "waiting": round(pace.waiting, 4),
-        "programs_compiled": pace.compilations.programs,
-        "compile_seconds": round(pace.compilations.seconds, 2),
-        "seconds": round(seconds, 3),
-    }

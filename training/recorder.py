@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from typing import Any
@@ -13,12 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from configs.schema import Config
-from runtime.compilation import Compilations
 from runtime.pictures import save_picture
 from runtime.terminal import print_table
 from runtime.workdir import Workdir
 from training.curves import Curves
 from training.event_files import EventFiles
+from training.meter import Pace
 from training.validation import Validation, kind_of_bleu
 
 EVENTS_FOLDER = "tensorboard"
@@ -27,20 +26,6 @@ CURVES_NAME = "curves.png"
 # 0.005; healthy runs had so little in their warm-up only, and 0.15 (toy), 5 (tiny.toml) and 1.2 (Multi30k) soon after.
 BLIND = 0.05
 log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Pace:
-    """How the steps since the last progress line went.
-
-    real_tokens: share of the batches' positions, both sides, that hold a token; waiting: share of the time in which the
-    device had nothing to do, at most, since batches or the host were late; compilations: of this process so far.
-    """
-
-    tokens_per_second: float
-    real_tokens: float
-    waiting: float
-    compilations: Compilations
 
 
 class Recorder:

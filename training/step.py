@@ -48,6 +48,19 @@ class TrainState(NamedTuple):
         return self.params if self.average is None else self.average
 
 
+def checkpoint_items(state: TrainState) -> tuple[Any, Any]:
+    """A state as the two items of a checkpoint: the parameters to use, and what training needs beside them."""
+    training = (state.optimizer, state.step, state.skipped, state.skipped_in_a_row)
+    return state.params_to_use, training if state.average is None else (*training, state.params)
+
+
+def state_of_items(params: Any, training: Any) -> TrainState:
+    """The state that `checkpoint_items` was given."""
+    optimizer, step, skipped, in_a_row, *own = training
+    state = TrainState(params, optimizer, step, skipped, in_a_row)
+    return state._replace(params=own[0], average=params) if own else state
+
+
 class StepMetrics(NamedTuple):
     """What a step reports, float32 and int32 scalars, and the batch's digest, uint32 [2].
 

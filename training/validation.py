@@ -13,6 +13,7 @@ from flax import nnx
 
 from configs.schema import DecodingOptions
 from data.batch import Batch, cut, length_batches
+from data.tokenizer import Tokenizer
 from runtime.processes import fetch
 from training.loss import cross_entropy
 from translation.evaluation import sample_indices
@@ -46,25 +47,45 @@ class Validation:
     lowercase: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class ValidationSet:
+    """What is validated on, tokenized once for all validations: texts and ids of each pair, and the ids of another
+    pair's source for each, None where all sources are the same."""
+
+    sources: Sequence[str]
+    references: Sequence[str]
+    source_ids: Sequence[list[int]]
+    target_ids: Sequence[list[int]]
+    shuffled_source_ids: Sequence[list[int]] | None
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, max_length: int) -> ValidationSet:
+        """Tokenizes (source, reference) pairs, and cuts those that are longer than the network takes."""
+        sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+        source_ids = [cut(ids, max_length) for ids in tokenizer.encode_source(sources)]
+        target_ids = [cut(ids, max_length) for ids in tokenizer.encode_target(references)]
+        ids_of = dict(zip(sources, source_ids, strict=True))
+        shuffled = shuffled_sources(sources)
+        others = [ids_of[source] for source in shuffled] if shuffled else None
+        return cls(sources, references, source_ids, target_ids, others)
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
 def validate(
-    translator: Translator,
-    pairs: Sequence[tuple[str, str]],
-    after_batch: Callable[[int], None] = lambda sentences: None,
+    translator: Translator, data: ValidationSet, after_batch: Callable[[int], None] = lambda sentences: None
 ) -> Validation:
     """Loss and BLEU over all pairs. after_batch is called now and then and may raise to stop."""
-    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
-    longest = translator.max_length
-    source_ids = [cut(ids, longest) for ids in translator.tokenizer.encode_source(sources)]
-    target_ids = [cut(ids, longest) for ids in translator.tokenizer.encode_target(references)]
-    loss = _mean_loss(translator, source_ids, target_ids, after_batch)
+    loss = _mean_loss(translator, data.source_ids, data.target_ids, after_batch)
     shuffled_loss = None
-    if shuffled := shuffled_sources(sources):
-        ids_of = dict(zip(sources, source_ids, strict=True))
-        shuffled_loss = _mean_loss(translator, [ids_of[source] for source in shuffled], target_ids, after_batch)
+    if data.shuffled_source_ids:
+        shuffled_loss = _mean_loss(translator, data.shuffled_source_ids, data.target_ids, after_batch)
+    sources, references = data.sources, data.references
     translations = [
         found.text for found in translator.translate(sources, GREEDY, first_line=None, after_batch=after_batch)
     ]
-    samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(pairs), SAMPLES)]
+    samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(data), SAMPLES)]
     lowercase = translator.tokenizer.lowercase
     bleu = corpus_bleu(translations, references, lowercase=lowercase)
     return Validation(loss, shuffled_loss, bleu, tuple(samples), lowercase)
