@@ -220,8 +220,8 @@ class Checkpoints:
             self._manager.reload()
         record = record | {"step": step, "best_step": best_step}
         if jax.process_count() == 1:
-            copies = _host_copies((params, training))
-            self._saving = self._thread.submit(self._write, step, *copies, record, replaced)
+            params, training = _host_copies((params, training))
+            self._saving = self._thread.submit(self._write, step, params, training, record, replaced)
         else:
             self._write(step, params, training, record, replaced)
 
