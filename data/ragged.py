@@ -50,6 +50,12 @@ class RaggedArray:
         """The values of a sequence; `index` counts from 0 and never from the end."""
         return self.values[self.ends[index - 1] if index else 0 : self.ends[index]]
 
+    def block(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """The values of sequences begin to end - 1, or to the last one, in a row, and the length of each."""
+        ends = self.ends[begin:end]
+        start = self.ends[begin - 1] if begin else 0
+        return self.values[start : ends[-1] if len(ends) else start], np.diff(ends, prepend=start)
+
     def starts(self, indices: np.ndarray) -> np.ndarray:
         """Where each of the sequences begins in `values`, int64."""
         return np.where(indices > 0, self.ends[indices - 1], 0)
@@ -71,8 +77,10 @@ class RaggedWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._values.close()
-        self._ends.close()
+        try:
+            self._values.close()
+        finally:
+            self._ends.close()
 
     def append(self, values: np.ndarray, lengths: Sequence[int] | np.ndarray) -> None:
         """Adds sequences of these lengths, given as one array of all their values."""
@@ -90,14 +98,13 @@ class _ArrayFile:
         self._write_header()
 
     def append(self, values: np.ndarray) -> None:
-        values.astype(self._dtype, copy=False).tofile(self._file)
+        self._file.write(np.ascontiguousarray(values, self._dtype).data)  # tofile would not say that the disk is full
         self.length += len(values)
 
     def close(self) -> None:
-        if not self._file.closed:
+        with self._file:
             self._file.seek(0)
             self._write_header()
-            self._file.close()
 
     def _write_header(self) -> None:
         # NumPy pads the header such that any length fits into the same number of bytes.
