@@ -40,8 +40,12 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: truncated or damaged gzip file ({error}); fetch or compress it again") from error
     except OSError as error:
-        reason = _REASONS.get(type(error), f"cannot be read ({error.strerror or error})")
-        raise UserError(f"{path}: {reason}") from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> UserError:
+    """The error for a file that could not be opened or read."""
+    return UserError(f"{path}: {_REASONS.get(type(error), f'cannot be read ({error.strerror or error})')}")
 
 
 def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:

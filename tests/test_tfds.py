@@ -39,7 +39,7 @@ from tensorflow_datasets.core.download.resource import get_dl_fname
 
 from configs.errors import UserError
 from configs.schema import DataConfig
-from data.corpora import Corpus, Pair, open_corpus, tfds_build, tfds_corpus, without_tensorflow
+from data.corpora import Corpus, Pair, downloads, open_corpus, tfds_corpus, without_tensorflow
 from tests.conftest import ROOT
 from tests.ted import CONFIG, SITE, TED, TED_SPLITS, pack, pack_ted, spoken
 
@@ -137,7 +137,7 @@ def test_no_network_and_no_archive(run, tmp_path: Path, cache: Path) -> None:
     assert f"put the file there yourself, as {place}, or name its folder with --data.directory" in last
     assert "Traceback" not in done.stderr
     assert prepared(cache) == []
-    assert [path.name for path in (cache / "tfds" / "downloads").rglob("*") if path.is_file()] == [".lock"]
+    assert [path.name for path in (cache / "tfds" / "downloads").rglob("*") if path.is_file()] == []
 
     pack_ted(place)  # put there, but not the published one
     done = run("train.py", "--config", config, "--workdir", tmp_path / "w", env=os.environ | nowhere)
@@ -170,8 +170,14 @@ def test_prepared_once_whatever_it_is_called(cache: Path, ted: Path) -> None:
         assert (again.name, again.fingerprint, again.notes) == (corpus.name, corpus.fingerprint, corpus.notes)
     assert len(prepared(cache)) == 1
     assert {path.name for path in (cache / "tfds" / prepared(cache)[0]).iterdir()} == {
-        ".lock", "corpus.json", *(f"{split}-00000.array_record" for split in corpus.splits)
-    }  # fmt: skip
+        "corpus.json",
+        *(
+            f"{split}.{side}.{array}.npy"
+            for split in corpus.splits
+            for side in ("source", "target")
+            for array in ("values", "ends")
+        ),
+    }
 
 
 def test_the_fingerprint_is_of_the_pairs(tmp_path: Path, cache: Path, ted: Path, registered) -> None:
@@ -406,7 +412,7 @@ def test_download_of_something_else(cache: Path, ted: Path, server: str) -> None
 
 
 def test_a_host_that_does_not_answer(cache: Path, ted: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tfds_build, "_WAIT_SECONDS", (0.1, 0.1))
+    monkeypatch.setattr(downloads, "_WAIT_SECONDS", (0.1, 0.1))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.tgz"
         builder_class = tfds.builder_cls("ted_hrlr_translate")

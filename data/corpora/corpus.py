@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from configs.errors import UserError
+from configs.schema import DataConfig
 
 
 class Pair(NamedTuple):
@@ -34,7 +35,7 @@ class Corpus:
     source_language: str
     target_language: str
     fingerprint: str
-    """SHA-256, in hex, of what the corpus is made from: equal where training sees the same pairs in the same order."""
+    """SHA-256, in hex, of the languages and the training pairs in their order, and of nothing else."""
     splits: Mapping[str, PairSource]
     """In this order: train, validation, test, others; a corpus of a few sentences may lack validation and test."""
     notes: tuple[str, ...] = ()
@@ -49,3 +50,14 @@ class Corpus:
         if name not in self.splits:
             raise UserError(f'the corpus {self.name} has no split "{name}"; it has {", ".join(self.splits)}')
         return self.splits[name]
+
+
+def different_languages(config: DataConfig) -> tuple[str, str]:
+    """Return source and target language.
+
+    Raises:
+        UserError: they are the same.
+    """
+    if config.source_language == config.target_language:
+        raise UserError(f'data.target_language: it is the source language, "{config.source_language}"; choose another')
+    return config.source_language, config.target_language

@@ -1,36 +1,35 @@
-"""Prepared corpora on disk: CACHE/CORPUS/KEY/, ArrayRecord files that are written once and then only read.
+"""Prepared corpora on disk: CACHE/CORPUS/KEY/, written once and then only read.
 
 KEY is the beginning of a hash of all that a corpus is made from, so changed input is never served from an old copy. A
-folder appears under its name when it is complete; until then it is called KEY.incomplete and locked by its writer.
+folder appears under its name when it is complete. It has the UTF-8 bytes of both sides of each split as ragged arrays,
+and in corpus.json the number and the SHA-256 of its pairs.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import operator
-import os
 import shutil
-import struct
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+import numpy as np
+from filelock import FileLock
 
+from configs.cache import cache_directory
 from configs.errors import RunError, UserError, is_disk_full
-from data.corpora.corpus import Pair
+from configs.schema import DataConfig
+from data.corpora.corpus import Corpus, Pair
+from data.ragged import RaggedArray, RaggedWriter
 
-# A writer keeps some 50 bytes of every record until its file is closed: shards keep that small for any corpus.
-_SHARD_RECORDS = 1 << 18
-_WRITER_OPTIONS = "group_size:1"  # readable one by one
-_READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"  # for random access
+CHUNK = 4096  # pairs read or written at a time
+_FORMAT = 2  # part of every key: raise it when the same input would be prepared differently
 _CONTENTS = "corpus.json"
-_LOCK = ".lock"
-_LENGTH = struct.Struct("<I")
 
 _logger = logging.getLogger(__name__)
 
@@ -38,6 +37,32 @@ _logger = logging.getLogger(__name__)
 def fingerprint(*parts: object) -> str:
     """Return the SHA-256, in hex, of strings, numbers and (nested) lists of them."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def open_prepared(
+    config: DataConfig, kind: str, made_from: Sequence[object], write: Callable[[Path], None], name: str | None = None
+) -> Corpus:
+    """Open a corpus; where it is not in the cache folder yet, write(temporary folder) prepares it first.
+
+    Args:
+        kind: the folder of the cache that it lies in.
+        made_from: strings, numbers and (nested) lists of them that tell it from all others of its kind.
+        name: of the corpus, where it is not that of its kind.
+
+    Raises:
+        UserError: the cache folder cannot be written, or what lies there is damaged.
+        RunError: the disk is full.
+    """
+    languages = (config.source_language, config.target_language)
+    key = fingerprint(kind, _FORMAT, languages, made_from)
+    folder = prepare(cache_directory(config.cache_directory), kind, key, write)
+    try:
+        contents = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
+        splits = {split: StoredPairs(folder, split, **written) for split, written in contents["splits"].items()}
+        train = fingerprint(languages, contents["splits"]["train"]["sha256"])
+        return Corpus(name or kind, *languages, train, splits, tuple(contents["notes"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(folder, error) from error
 
 
 def prepare(cache: Path, corpus: str, key: str, write: Callable[[Path], None]) -> Path:
@@ -52,13 +77,19 @@ def prepare(cache: Path, corpus: str, key: str, write: Callable[[Path], None]) -
     """
     folder = cache / corpus / key[:16]
     partial = folder.with_name(f"{folder.name}.incomplete")
+    if folder.is_dir():
+        return folder
     try:
-        while not folder.is_dir():
-            with _claimed(partial) as ours:
-                if ours and not folder.is_dir():
-                    _logger.info("preparing a corpus in %s", folder)
+        with sole_user(folder.with_name(f"{folder.name}.lock")):
+            if not folder.is_dir():
+                _logger.info("preparing a corpus in %s", folder)
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                try:
                     write(partial)
                     partial.rename(folder)
+                finally:
+                    shutil.rmtree(partial, ignore_errors=True)
     except Exception as error:
         if is_disk_full(error):
             remedy = "free some space, or choose another folder with --data.cache-directory"
@@ -68,170 +99,140 @@ def prepare(cache: Path, corpus: str, key: str, write: Callable[[Path], None]) -
 
 
 @contextmanager
-def _claimed(partial: Path) -> Iterator[bool]:
-    """Make the folder, empty, and hold its lock; afterwards remove it, unless it was renamed.
+def sole_user(lock: Path) -> Iterator[None]:
+    """Hold a lock file, made here and removed at the end; a process that dies frees it.
 
-    False where another process completed the folder or gave it up while we waited for it. The lock is a file in the
-    folder and goes with it, and a process that dies frees it: who holds the lock that is to be found in the folder may
-    clear away all else that lies there.
+    Raises:
+        UserError: its folder cannot be written.
     """
-    lock = partial / _LOCK
-    descriptor = _hold(lock)
-    try:
-        ours = _is_same_file(lock, descriptor)
-        if ours:
-            _clear(partial)
-        try:
-            yield ours
-        finally:
-            if _is_same_file(lock, descriptor):
-                _clear(partial)
-                lock.unlink()
-                with suppress(OSError):  # the next has its lock there already
-                    partial.rmdir()
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _hold(lock: Path) -> int | None:
-    """Open the lock file, made where it is missing, and wait for the lock; None where its folder went meanwhile."""
-    descriptor = None
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # renamed or removed since the line above
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return descriptor
+        held = FileLock(lock).acquire()
     except OSError as error:
-        if descriptor is not None:
-            os.close(descriptor)
         if is_disk_full(error):
             raise
         remedy = "choose another folder with --data.cache-directory"
-        folder = lock.parent.parent
-        raise UserError(f"{folder}: prepared corpora cannot be written there ({error.strerror}); {remedy}") from error
+        raise UserError(
+            f"{lock.parent}: prepared corpora cannot be written there ({error.strerror}); {remedy}"
+        ) from error
+    with held:
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)  # still held: whoever waits for it finds it removed and makes another
 
 
-def _is_same_file(path: Path, descriptor: int | None) -> bool:
-    try:
-        return descriptor is not None and os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+class Texts(NamedTuple):
+    """Sentences as arrays: the UTF-8 bytes of all of them in a row, and the number of bytes of each."""
+
+    content: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def encode(cls, sentences: Sequence[str]) -> Texts:
+        """Return the arrays of these sentences."""
+        encoded = [sentence.encode() for sentence in sentences]
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), np.array([len(text) for text in encoded], np.int64))
+
+    def split(self) -> list[bytes]:
+        """Return the bytes of each sentence."""
+        content, ends = self.content.tobytes(), np.cumsum(self.lengths).tolist()
+        return [content[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+
+    def where(self, chosen: np.ndarray) -> Texts:
+        """Return the sentences at which the array of booleans is true."""
+        return Texts(self.content[np.repeat(chosen, self.lengths)], self.lengths[chosen])
 
 
-def _clear(partial: Path) -> None:
-    for path in partial.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != _LOCK:
-            path.unlink()
+class _Digest:
+    """The SHA-256 of pairs in their order, however many of them are added at a time."""
+
+    def __init__(self) -> None:
+        self._hashes = [hashlib.sha256() for _ in range(4)]
+
+    def add(self, source: Texts, target: Texts) -> None:
+        for digest, array in zip(self._hashes, (*source, *target), strict=True):
+            digest.update(array.data)
+
+    def hex(self) -> str:
+        return fingerprint([digest.hexdigest() for digest in self._hashes])
 
 
-class CorpusWriter:
-    """Writes the splits of one corpus, side by side and pair by pair."""
+class SplitWriter(ExitStack):
+    """Writes the pairs of one split, some at a time; a context that completes the files at its end."""
 
-    def __init__(self, folder: Path, splits: Sequence[str]) -> None:
-        self.counts = dict.fromkeys(splits, 0)
-        self._folder = folder
-        self._writers: dict[str, ArrayRecordWriter] = {}
-        self._digests = {split: hashlib.sha256() for split in splits}
+    def __init__(self, folder: Path, split: str) -> None:
+        super().__init__()
+        self.count = 0
+        self._sides = [self.enter_context(RaggedWriter(path, "u1")) for path in _paths(folder, split)]
+        self._digest = _Digest()
 
-    def write(self, split: str, pair: Pair) -> None:
-        """Append a pair to a split."""
-        shard, position = divmod(self.counts[split], _SHARD_RECORDS)
-        if position == 0:
-            if shard:
-                self._writers[split].close()
-            path = _shard_path(self._folder, split, shard)
-            self._writers[split] = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
-        record = _encode(pair)
-        self._writers[split].write(record)
-        self._digests[split].update(_LENGTH.pack(len(record)) + record)  # 0.5 us
-        self.counts[split] += 1
+    def write(self, pairs: Sequence[Pair]) -> None:
+        """Append pairs."""
+        self.write_texts(Texts.encode([source for source, _ in pairs]), Texts.encode([target for _, target in pairs]))
 
-    def close(self, notes: Sequence[str] = ()) -> None:
-        """Complete the corpus, with the notes that it is to be opened with."""
-        for writer in self._writers.values():
-            writer.close()
-        digests = {split: digest.hexdigest() for split, digest in self._digests.items()}
-        contents = {"splits": self.counts, "notes": list(notes), "sha256": digests}
-        (self._folder / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
+    def write_texts(self, source: Texts, target: Texts) -> None:
+        """Append the pairs that these are the sides of."""
+        for writer, texts in zip(self._sides, (source, target), strict=True):
+            writer.append(*texts)
+        self._digest.add(source, target)
+        self.count += len(source.lengths)
+
+    def written(self) -> dict[str, Any]:
+        """Return what StoredPairs is to find: the number of pairs, and the SHA-256 of them in their order."""
+        return {"count": self.count, "sha256": self._digest.hex()}
 
 
-def read_corpus(folder: Path) -> tuple[Mapping[str, StoredPairs], tuple[str, ...]]:
-    """Return the splits and notes of what a CorpusWriter has written.
-
-    Raises:
-        UserError: the folder is damaged.
-    """
-    try:
-        contents = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
-        splits = {name: StoredPairs(folder, name, count) for name, count in contents["splits"].items()}
-        return splits, tuple(contents["notes"])
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
-        raise _damaged(folder, error) from error
-
-
-def read_digests(folder: Path) -> Mapping[str, str]:
-    """Return, by split, the SHA-256 of the pairs that a CorpusWriter has written, in their order.
-
-    Raises:
-        UserError: the folder is damaged.
-    """
-    try:
-        digests: Mapping[str, str] = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))["sha256"]
-        return digests
-    except (OSError, ValueError, KeyError) as error:
-        raise _damaged(folder, error) from error
+def write_contents(folder: Path, splits: Mapping[str, SplitWriter], notes: Sequence[str]) -> None:
+    """Complete a prepared corpus with what is said of it."""
+    contents = {"splits": {name: split.written() for name, split in splits.items()}, "notes": list(notes)}
+    (folder / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
 
 
 class StoredPairs:
-    """One split on disk; may be read from several threads."""
+    """One split, mapped into memory: free to be read by several threads, and pickled as where it lies."""
 
-    def __init__(self, folder: Path, split: str, count: int) -> None:
-        self._count = count
-        self._folder = folder
-        self._lock = threading.Lock()
-        paths = [_shard_path(folder, split, shard) for shard in range(-(-count // _SHARD_RECORDS))]
-        self._readers = [ArrayRecordReader(str(path), _READER_OPTIONS) for path in paths]
-        if sum(reader.num_records() for reader in self._readers) != count:
-            raise _damaged(folder, f"{split} should have {count} pairs")
+    def __init__(self, folder: Path, split: str, count: int, sha256: str) -> None:
+        """Raises: OSError, ValueError: a file is missing or has not so many pairs."""
+        self._folder, self._split, self._sha256 = folder, split, sha256
+        self._source, self._target = (RaggedArray.open(path) for path in _paths(folder, split))
+        if not len(self._source) == len(self._target) == count:
+            raise ValueError(f"{split} should have {count} pairs")
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._source)
 
     def __getitem__(self, index: int) -> Pair:
         """Return the pair at the index, which counts from 0 and never from the end."""
         index = operator.index(index)
-        if not 0 <= index < self._count:
-            raise IndexError(f"pair {index} of {self._count}")
-        shard, position = divmod(index, _SHARD_RECORDS)
-        reader = self._readers[shard]
+        if not 0 <= index < len(self):
+            raise IndexError(f"pair {index} of {len(self)}")
         try:
-            # 2.5 us, whereas reader.read([position]) starts threads: 100 us in a small file, 1 ms in a large one.
-            with self._lock:
-                reader.seek(position)
-                return _decode(reader.read())
-        except RuntimeError as error:
+            return Pair(self._source[index].tobytes().decode(), self._target[index].tobytes().decode())
+        except UnicodeDecodeError as error:
             raise _damaged(self._folder, error) from error
 
     def __iter__(self) -> Iterator[Pair]:
-        return (self[index] for index in range(self._count))
+        """Yield all pairs, and at the end compare them with their SHA-256."""
+        digest = _Digest()
+        try:
+            for sides in self.blocks():
+                digest.add(*sides)
+                yield from map(Pair, *([sentence.decode() for sentence in side.split()] for side in sides))
+        except UnicodeDecodeError as error:
+            raise _damaged(self._folder, error) from error
+        if digest.hex() != self._sha256:
+            raise _damaged(self._folder, f"{self._split} is not what was written")
+
+    def blocks(self) -> Iterator[tuple[Texts, Texts]]:
+        """Yield sources and targets, CHUNK pairs at a time."""
+        for begin in range(0, len(self), CHUNK):
+            end = begin + CHUNK
+            yield Texts(*self._source.block(begin, end)), Texts(*self._target.block(begin, end))
 
 
-def _shard_path(folder: Path, split: str, shard: int) -> Path:
-    return folder / f"{split}-{shard:05d}.array_record"
-
-
-def _encode(pair: Pair) -> bytes:
-    source = pair.source.encode()
-    return _LENGTH.pack(len(source)) + source + pair.target.encode()
-
-
-def _decode(record: bytes) -> Pair:
-    middle = _LENGTH.size + _LENGTH.unpack_from(record)[0]
-    return Pair(record[_LENGTH.size : middle].decode(), record[middle:].decode())
+def _paths(folder: Path, split: str) -> list[Path]:
+    return [folder / f"{split}.{side}" for side in Pair._fields]
 
 
 def _damaged(folder: Path, reason: object) -> UserError:

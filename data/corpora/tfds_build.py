@@ -1,4 +1,4 @@
-"""What corpora that TensorFlow Datasets (TFDS) prepares share: a build of checked archives, and reading its result.
+"""A build of TensorFlow Datasets (TFDS) from checked archives, with limited waiting and without TensorFlow.
 
 TFDS waits for ever for a host that does not answer, retries for minutes, and takes an archive that lies among its
 downloads without a look at its checksum; here it does none of these.
@@ -7,8 +7,6 @@ downloads without a look at its checksum; here it does none of these.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import io
 import logging
 import re
@@ -27,51 +25,64 @@ from tensorflow_datasets.core.download.resource import get_dl_fname
 
 from configs.errors import RunError, UserError, is_disk_full
 from data.corpora import without_tensorflow
+from data.corpora.downloads import DownloadFailedError, Session, check_published, wrong_file
+from data.corpora.storage import sole_user
 
-_WAIT_SECONDS = (3, 60)  # for a connection, and for the next bytes
 _RETRIES = 2  # TFDS's own 10 take minutes
-_CHUNK = 1024
 
 
-class DownloadFailedError(Exception):
-    """A file could not be had, for a reason of a few words, from its URL, if that is known."""
-
-    def __init__(self, reason: str, url: str | None = None) -> None:
-        super().__init__(f"{url}: {reason}")
-        self.reason = reason
-        self.url = url
-
-
-def registered_files(builder: tfds.core.DatasetBuilder | type[tfds.core.DatasetBuilder]) -> Mapping[str, Any]:
+def registered_files(builder: tfds.core.DatasetBuilder) -> Mapping[str, Any]:
     """Return size, SHA-256 (`checksum`) and name (`filename`), as published, by URL; of other configs too."""
     return builder.url_infos or {}
 
 
-def build(builder: tfds.core.DatasetBuilder, folder: Path, downloads: Path, archives: Path | None) -> None:
+def build(builder: tfds.core.DatasetBuilder, name: str, folder: Path, downloads: Path, archives: Path) -> None:
     """Have TFDS write the builder's data, from files in `archives` where they lie there, else from the web.
 
     Args:
-        builder: its data_dir is `folder`.
+        builder: its data_dir is in `folder`.
+        name: of the corpus in messages.
         folder: temporary; what is extracted lies there until the end.
         downloads: where TFDS keeps what it downloads.
         archives: folder with files under their published names, in which no other of that name is accepted.
 
     Raises:
-        DownloadFailedError: there is no network, or it does not deliver the published file.
-        UserError: a file that is there is not the published one or cannot be extracted.
+        UserError: an archive is missing and cannot be downloaded, is not the published one or cannot be read.
         RunError: TFDS expects the disk to become full.
     """
+    try:
+        _build(builder, folder, downloads, archives)
+    except DownloadFailedError as error:
+        where = f" from {error.url}" if error.url else ""
+        info = registered_files(builder).get(error.url or "")
+        remedy = "try again when there is a network"
+        if info is not None and info.filename:
+            remedy = f"put the file there yourself, as {archives / info.filename}, or name its folder"
+            remedy += " with --data.directory"
+        raise UserError(f"{name} could not be downloaded{where} ({error.reason}); {remedy}") from error
+    except ImportError as error:
+        raise UserError(f"{name} needs the Python package {error.name}; install it and try again") from error
+    except AssertionError as error:  # how builders refuse what they find
+        if is_disk_full(error):
+            raise
+        raise UserError(f"{name} could not be prepared: {' '.join(str(error).split())}") from error
+
+
+def _build(builder: tfds.core.DatasetBuilder, folder: Path, downloads: Path, archives: Path) -> None:
     without_tensorflow.install()
     extracted = folder / "extracted"  # never reused: TFDS does not check it against the archive
     options = tfds.download.DownloadConfig(manual_dir=archives, extract_dir=extracted, try_download_gcs=False)
     tfds.display_progress_bar(sys.stderr.isatty())
     try:
         with (
-            _sole_user(downloads / builder.name),
+            _no_partial_downloads(downloads / builder.name),
             _limited_waiting(),
             contextlib.redirect_stdout(io.StringIO()),  # stdout is for results
         ):
-            _check_downloads(builder, downloads / builder.name)
+            for url, info in registered_files(builder).items():
+                path = downloads / builder.name / get_dl_fname(url, info.checksum)
+                if path.is_file():
+                    check_published(path, info.filename or path.name, info.checksum)
             builder.download_and_prepare(download_dir=downloads, download_config=options, file_format="array_record")
     except NonMatchingChecksumError as error:
         raise _mismatch(error, archives) from error
@@ -89,46 +100,15 @@ def build(builder: tfds.core.DatasetBuilder, folder: Path, downloads: Path, arch
         shutil.rmtree(extracted, ignore_errors=True)
 
 
-def check_reachable(url: str) -> None:
-    """Ask for a URL before anything is written.
-
-    Raises:
-        DownloadFailedError: it cannot be had.
-    """
-    with _Session() as session:
-        session.head(url, allow_redirects=True)
-
-
-def read_records(records: Any) -> Iterator[dict[str, Any]]:
-    """Yield the records of a data source of TFDS, four times as fast as one by one."""
-    for start in range(0, len(records), _CHUNK):
-        yield from records.__getitems__(range(start, min(start + _CHUNK, len(records))))
-
-
-class _Session(requests.Session):
-    """Waits for a limited time, and says which URL it could not get."""
-
-    def request(self, method: Any, url: Any, *arguments: Any, **options: Any) -> requests.Response:
-        try:
-            response = super().request(method, url, *arguments, **{"timeout": _WAIT_SECONDS, **options})
-        except requests.RequestException as error:
-            raise DownloadFailedError("no connection", url) from error
-        if response.status_code != 200:
-            raise DownloadFailedError(f"status {response.status_code}", url)
-        return response
-
-
 @contextlib.contextmanager
-def _sole_user(folder: Path) -> Iterator[None]:
+def _no_partial_downloads(folder: Path) -> Iterator[None]:
     """Wait for other processes that download into the folder, and let no part of a download stay there."""
 
     def clear() -> None:
         for unfinished in folder.glob("*.tmp.*"):
             shutil.rmtree(unfinished, ignore_errors=True)
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with sole_user(folder / ".lock"):
         clear()
         try:
             yield
@@ -141,44 +121,17 @@ def _limited_waiting() -> Iterator[None]:
     """TFDS has no option for time limits: it makes its sessions by this name."""
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns of every retry
     before = requests.Session, downloader.MAX_RETRIES
-    requests.Session, downloader.MAX_RETRIES = _Session, _RETRIES  # type: ignore[misc]
+    requests.Session, downloader.MAX_RETRIES = Session, _RETRIES  # type: ignore[misc]
     try:
         yield
     finally:
         requests.Session, downloader.MAX_RETRIES = before  # type: ignore[misc]
 
 
-def _check_downloads(builder: tfds.core.DatasetBuilder, folder: Path) -> None:
-    """Refuse a file among TFDS's downloads that is not what its name says."""
-    for url, info in registered_files(builder).items():
-        path = folder / get_dl_fname(url, info.checksum)
-        if path.is_file() and sha256(path) != info.checksum:
-            raise wrong_file(path, info.filename or path.name)
-
-
-def _mismatch(error: NonMatchingChecksumError, archives: Path | None) -> Exception:
+def _mismatch(error: NonMatchingChecksumError, archives: Path) -> Exception:
     """The error for what TFDS refused: a file in the folder, or else what it downloaded."""
     found = re.search(r"Artifact (.+), downloaded to (.+), has wrong checksum", str(error))
     url, path = found.groups() if found else (None, "")
-    if archives and Path(path).parent == archives:
+    if Path(path).parent == archives:
         return wrong_file(Path(path), Path(path).name)
     return DownloadFailedError("it does not deliver the published files", url)
-
-
-def wrong_file(path: Path, name: str) -> UserError:
-    """The error for a file that is not the published one of that name."""
-    remedy = 'delete it and fetch it again (data.name = "text" is for files of your own)'
-    return UserError(f"{path}: not the published {name}, its SHA-256 differs; {remedy}")
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hex.
-
-    Raises:
-        UserError: it cannot be read.
-    """
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
