@@ -62,7 +62,8 @@ class Later:
 
     def block_until_ready(self) -> Later:
         """Waits for it, as JAX does, without the interpreter's lock."""
-        time.sleep(max(0.0, self._ready_at - time.monotonic()))
+        if (left := self._ready_at - time.monotonic()) > 0:
+            time.sleep(left)
         return self
 
     def copy_to_host_async(self) -> None:
