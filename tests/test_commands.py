@@ -328,6 +328,23 @@ def test_evaluate_scores_a_split_with_an_interval(trained, run, tmp_path):
     assert json.loads(scores.read_text())["bleu"] == pytest.approx(greedy["validation_bleu"])
 
 
+def test_evaluate_times_decoding_without_compilation(trained, run, tmp_path):
+    """Compiled for the first time and fetched from the cache the programs translate as fast."""
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = ["evaluate.py", "--workdir", trained[0], "--json", tmp_path / "scores.json"]
+    found = []
+    for _ in range(2):
+        done = run(*command, env=environment)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads((tmp_path / "scores.json").read_text()))
+        assert re.search(rf"│ compilation +│ {found[-1]['compile_seconds']:.1f} s +│", done.stdout)
+    first, second = found
+    assert first["compile_seconds"] > second["compile_seconds"] > 0
+    for scores in found:
+        assert scores["seconds"] < first["compile_seconds"] / 2
+        assert scores["sentences_per_second"] == pytest.approx(37 / scores["seconds"])
+
+
 def test_translate_keeps_every_line(trained, run, tmp_path):
     text = "one two.\n\n  \nthree.\r\n\ufeffnine.\nfour\u2028five\x0bsix.\n<pad> </s> one.\n日本 👍.\nseven."
     done = run("translate.py", "--workdir", trained[0], input=text)

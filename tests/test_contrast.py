@@ -101,7 +101,7 @@ def test_readings():
 def test_an_evaluation_reports_flips(capsys):
     found = Evaluation(
         translations=("a", "b"), scores=score(["a", "b"], ["a", "b"]), checkpoint_step=3, decoding=DecodingOptions(),
-        seconds=1.0, contrast_pairs=1, contrast_right=1, flips=Flips(40, 30, 1),
+        seconds=1.0, compile_seconds=2.0, contrast_pairs=1, contrast_right=1, flips=Flips(40, 30, 1),
     )  # fmt: skip
     written = found.as_json()
     assert [written[f"contrast_{name}"] for name in ("hidden_pairs", "flipped", "flipped_control")] == [40, 30, 1]

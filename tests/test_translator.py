@@ -15,6 +15,7 @@ from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.batch import pad_rows
 from data.tokenizer import parse_tokenizers, train_tokenizer
 from model.transformer import initial_params, structure
+from runtime.compilation import set_up_compilation
 from tests.test_data import PAIRS
 from translation import decoding
 from translation.search import Hypotheses
@@ -58,6 +59,18 @@ def test_cached_greedy_equals_uncached(translator):
     found = [translation.text for translation in translator.translate(LINES, GREEDY)]
     assert found == [uncached_greedy(translator, line) if line else "" for line in LINES]
     assert len(set(found)) > 3
+
+
+@pytest.mark.parametrize("options", [DecodingOptions(beam_size=3), DecodingOptions(temperature=1.0, batch_size=2)])
+def test_nothing_is_compiled_after_a_warm_up(translator, options):
+    """Lines of all lengths, of which one is translated in parts."""
+    compilations = set_up_compilation()
+    lines = [*LINES, " ".join(LINES)]
+    translator.warm_up(lines, options)
+    compiled = compilations.programs
+    assert compiled
+    translator.translate(lines, options)
+    assert compilations.programs == compiled
 
 
 @pytest.mark.parametrize("beams", [1, 4])

@@ -14,13 +14,14 @@ from translation.translator import Translator
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Translations of a test set, their scores, and how long decoding took in seconds."""
+    """Translations of a test set, their scores, and how long decoding took, and compilation before it, in seconds."""
 
     translations: tuple[str, ...]
     scores: Scores
     checkpoint_step: int
     decoding: DecodingOptions
     seconds: float
+    compile_seconds: float
     contrast_pairs: int | None = None
     contrast_right: int | None = None
     flips: Flips | None = None
@@ -33,6 +34,7 @@ class Evaluation:
             **self._how_decoded(),
             "seconds": self.seconds,
             "sentences_per_second": len(self.translations) / self.seconds,
+            "compile_seconds": self.compile_seconds,
         }
         comparison = dataclasses.asdict(self.comparison) if self.comparison else {}
         contrast = {"contrast_pairs": self.contrast_pairs, "contrast_right": self.contrast_right}
@@ -71,6 +73,8 @@ def evaluate(
         and those of them in which hiding that word turns a translation to the other reading.
       baseline: another system's translations of the sources, to compare with.
     """
+    before = time.monotonic()
+    translator.warm_up(sources, options)
     started = time.monotonic()
     translations = [found.text for found in translator.translate(sources, options, after_batch=after_batch)]
     seconds = time.monotonic() - started
@@ -83,6 +87,7 @@ def evaluate(
         checkpoint_step=translator.step,
         decoding=options,
         seconds=seconds,
+        compile_seconds=started - before,
         contrast_pairs=pairs,
         contrast_right=right,
         flips=flips,

@@ -44,6 +44,7 @@ def show_evaluation(title: str, found: Evaluation, sources: Sequence[str], refer
             table.add_row(f"flipped by hiding {hidden}", rate, "")
     pace = f"{scores.sentences / found.seconds:.1f} a second"
     table.add_row("sentences", f"{scores.sentences:,}", f"{found.seconds:.1f} s, {pace}")
+    table.add_row("compilation", f"{found.compile_seconds:.1f} s", "")
     table.add_row("checkpoint", f"step {found.checkpoint_step:,}, {found.decoding_shown()}", "")
     print_table(table)
     for i in sample_indices(len(sources), SAMPLES):

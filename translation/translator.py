@@ -182,15 +182,13 @@ class Translator:
         self.check(options, num_hypotheses)
         _check_lines(lines, prefixes)
         parts = self._parts(lines, prefixes or [""] * len(lines), options, first_line)
-        fitting = [size for size in SMALL_BATCHES if len(parts) <= size < options.batch_size]
-        options = options.model_copy(update={"batch_size": min([*fitting, options.batch_size])})
+        options, batches = self._batches(parts, options)
         hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # of each part
 
         def search(batch: tuple[list[int], int]) -> Hypotheses:
             request = self._request([parts[i] for i in batch[0]], options, batch[1], first_line or 1)
             return decoding.search(self.networks, request, options, self.max_length, num_hypotheses)
 
-        batches = length_batches([len(part.source) for part in parts], options.batch_size, self.max_length)
         for (group, _), searched in side_by_side(search, batches, programs_at_once(self.mesh)):
             hypotheses.update(zip(group, self._texts(searched, len(group), num_hypotheses), strict=True))
             after_batch(sum(parts[i].part == 0 for i in group))
@@ -201,6 +199,13 @@ class Translator:
         for i, part in enumerate(parts):
             found[part.line].append(hypotheses[i])
         return [Translation(line, joined(own)) for line, own in zip(lines, found, strict=True)]
+
+    def warm_up(self, lines: Sequence[str], options: DecodingOptions) -> None:
+        """Compiles the programs that translate(lines, options) runs, by batches whose rows are all finished at once."""
+        options, batches = self._batches(self._parts(lines, [""] * len(lines), options, None), options)
+        finished = [_Part(line=0, part=0, source=[], prefix=[], limit=1)]
+        for length in sorted({length for _, length in batches}):
+            decoding.search(self.networks, self._request(finished, options, length, 1), options, self.max_length)
 
     def score(
         self,
@@ -288,6 +293,15 @@ class Translator:
                 if len(ids) > 1:
                     parts.append(_Part(line, number, ids, begin, limit))
         return parts
+
+    def _batches(
+        self, parts: Sequence[_Part], options: DecodingOptions
+    ) -> tuple[DecodingOptions, list[tuple[list[int], int]]]:
+        """The options with the batch size that few parts need; and of each batch its parts' indices and length."""
+        fitting = [size for size in SMALL_BATCHES if len(parts) <= size < options.batch_size]
+        options = options.model_copy(update={"batch_size": min([*fitting, options.batch_size])})
+        lengths = [len(part.source) for part in parts]
+        return options, list(length_batches(lengths, options.batch_size, self.max_length))
 
     def _split(self, line: str) -> list[list[int]]:
         """The ids of the parts of a line that is too long."""
