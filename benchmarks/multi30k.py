@@ -29,13 +29,13 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from commands.evaluate import read_options  # noqa: E402
 from configs.command import main  # noqa: E402
 from configs.errors import UserError  # noqa: E402
 from configs.loading import is_given, read_workdir_config  # noqa: E402
 from configs.schema import Config  # noqa: E402
 from data.corpora import open_corpus  # noqa: E402
 from data.lines import read_lines  # noqa: E402
-from evaluate import read_options  # noqa: E402
 
 REFERENCE_LENGTHS = {
     ("de", "test"): 12103,

@@ -26,8 +26,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import training.loop
+from commands.train import train
 from configs.command import main
-from train import train
 from training.step import StepMetrics
 
 

@@ -39,7 +39,7 @@ def main(command: Callable[[Sequence[str]], None]) -> int:
         if str(interrupted):
             print(interrupted, file=sys.stderr)
         return 128 + interrupted.signal_number
-    except KeyboardInterrupt:  # before the command takes over the signal
+    except KeyboardInterrupt:  # at the prompt of translate.py
         return 128 + signal.SIGINT
     except BrokenPipeError:  # whoever read our output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

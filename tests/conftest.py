@@ -12,6 +12,8 @@ from runtime.compilation import set_up_compilation
 from tests.toy import write_corpus
 
 ROOT = Path(__file__).parent.parent
+# Seconds after which a process is taken for hung; no test asserts by it how fast anything is, also not on old machines.
+HUNG_AFTER = 600
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -38,7 +40,8 @@ def run():
 
     def run_command(program: str, *arguments: object, **options) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, program, *map(str, arguments)]
-        defaults = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 300, "stdin": subprocess.DEVNULL}
+        pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        defaults = {"cwd": ROOT, "timeout": HUNG_AFTER} | pipes
         if "input" in options:
             del defaults["stdin"]
         return subprocess.run(command, **{**defaults, **options})

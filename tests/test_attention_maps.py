@@ -261,13 +261,12 @@ def test_refused_before_anything_is_computed(workdir, tmp_path, monkeypatch, cap
     import io
     import sys
 
+    from commands.translate import translate
     from configs.command import main
-    from translate import translate
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["translate.py", "--workdir", str(workdir), *options])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    monkeypatch.setattr("runtime.interruption.Interruption.install", lambda self: self)
     monkeypatch.setattr("translation.translator.Translator.load", lambda *_: pytest.fail("it began to compute"))
     assert main(translate) == 2
     (line,) = capsys.readouterr().err.splitlines()

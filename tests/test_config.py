@@ -5,12 +5,12 @@ from typing import get_args
 
 import pytest
 
+from commands.train import TrainCommand, resolve_config
 from configs.errors import UserError
 from configs.loading import as_json, read_config, refused_differences, to_toml, with_absolute_paths
 from configs.schema import Config, MixtureConfig, Section
 from runtime.devices import MESH_AXES as MESH
 from tests.conftest import ROOT
-from train import TrainCommand, resolve_config
 
 
 def write(tmp_path, text):

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
+from commands.train import resolve_config
 from configs.errors import UserError
 from configs.loading import read_config
 from runtime.checkpoint import saved_steps
 from tests.processes import digests, metrics, start, wait_for
-from train import resolve_config
 from training.fine_tuning import take_params
 from training.preparation import prepare
 from translation.translator import Translator

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from commands.train import resolve_config
 from configs.errors import UserError
 from configs.schema import DataConfig, TokenizerConfig
 from configs.special_ids import EOS_ID
@@ -28,7 +29,6 @@ from tests.processes import digests, metrics, start, wait_for
 from tests.test_data import PAIRS
 from tests.test_feed import pairs_in
 from tests.toy import ENGLISH, write_corpus
-from train import resolve_config
 from training.preparation import prepare
 from training.validation import ValidationSet, validate
 from translation.translator import Translator

@@ -32,11 +32,17 @@ UNDER_WAY = re.compile(r"step \d+ is under way")
 class Training:
     """train.py in a process of its own, with what it has printed and when."""
 
-    def __init__(self, config: Path, workdir: Path, compiled: Path):
-        """Starts it; compiled: folder of the programs that it compiles, so that the first start finds none."""
+    def __init__(self, config: Path, workdir: Path, compiled: Path, check: Callable[[], None]):
+        """Starts it.
+
+        Args:
+          compiled: folder of the programs that it compiles, so that the first start finds none.
+          check: called over and over while it is waited for; raises where that is to end.
+        """
         flags = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
         command = [sys.executable, str(TRAIN), "--config", str(config), "--workdir", str(workdir)]
         self.workdir = workdir
+        self._check = check
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -62,6 +68,7 @@ class Training:
     def wait_until(self, condition: Callable[[], object]) -> bool:
         """Waits for the condition; False where the process ends first."""
         while not condition():
+            self._check()
             if self.process.poll() is not None:
                 return False
             if self.prepared is None and (self.workdir / CONFIG_NAME).exists():

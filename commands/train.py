@@ -1,0 +1,119 @@
+"""The command train.py: config -> training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import model_validator
+
+from configs.errors import UserError
+from configs.loading import (
+    CONFIG_NAME,
+    BareFlag,
+    as_json,
+    is_given,
+    optional_workdir_of,
+    options_of,
+    parse_over,
+    read_config,
+    refused_differences,
+    workdir_of,
+)
+from configs.schema import Config, PositiveFloat, ProcessOptions
+from runtime.interruption import interruption
+from runtime.memory import keep_freed_memory
+from runtime.workdir import Workdir
+
+
+class TrainCommand(Config, ProcessOptions):
+    """Options of train.py: those of the config, and where it is and goes."""
+
+    workdir: Path | None = None
+    """Folder of the run, required: it is made, or gone on with where it holds checkpoints."""
+    config: Path | None = None
+    """TOML file with what differs from the defaults; not needed where the workdir has its config."""
+    inspect_data: BareFlag = False
+    """Train nothing: report what is in the corpus, in tables and a picture (inspection.png); needs no --workdir."""
+    dry_run: BareFlag = False
+    """Train nothing: report parameters, operations, memory on each device of the mesh, which need not be here, and the
+    run's length; needs no --workdir."""
+    tokens_per_second: PositiveFloat | None = None
+    """With --dry-run: real target tokens a second, as a run reports them, to reckon the hours with."""
+
+    @model_validator(mode="after")
+    def _throughput_needs_a_dry_run(self) -> TrainCommand:
+        if self.tokens_per_second and not self.dry_run:
+            raise ValueError("tokens_per_second has no effect without --dry-run")
+        if self.inspect_data and self.dry_run:
+            raise ValueError("--inspect-data and --dry-run exclude each other: one of them at a time")
+        return self
+
+
+def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
+    """The config of a run, and the command. Later ones win: defaults, workdir or config file, command line.
+
+    The command's workdir is None only where nothing is trained (--inspect-data, --dry-run) and it is not given.
+
+    Raises:
+      UserError: a bad option, or a config that differs from what the workdir was made with.
+    """
+    report = next((option for option in REPORTS if is_given(argv, option[2:].replace("-", "_"))), None)
+    find_workdir = optional_workdir_of if report else workdir_of
+    workdir = find_workdir(argv, TrainCommand, description=TRAIN_HELP)
+    (config_file,) = options_of(argv, "config")
+    saved = read_config(workdir / CONFIG_NAME) if workdir and (workdir / CONFIG_NAME).exists() else None
+    if not config_file and not saved:
+        missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else f"{report} needs a config"
+        raise UserError(f"{missing}: give one with --config, for example configs/tiny.toml")
+    base = read_config(Path(config_file)) if config_file else saved
+    assert base is not None
+    own = {"workdir": workdir, "config": Path(config_file) if config_file else None}
+    config, command = parse_over(TrainCommand, argv, base, description=TRAIN_HELP, **own)
+    if saved and (differences := refused_differences(as_json(saved), config, "in the workdir")):
+        raise UserError(
+            f"{workdir} was made with another config: {'; '.join(differences)}. "
+            "Choose another --workdir, or leave these as they were"
+        )
+    return config, command
+
+
+REPORTS = ("--inspect-data", "--dry-run")  # instead of training
+TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoints goes on from the newest one."
+
+
+def train(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    config, command = resolve_config(argv)
+    workdir = command.workdir
+    if command.dry_run:
+        from runtime.compilation import set_up_compilation
+        from training.dry_run import show_dry_run
+
+        set_up_compilation()
+        show_dry_run(config, workdir, command.tokens_per_second)
+        return
+    if command.inspect_data:
+        from training.data_report import report_data
+
+        report_data(config, workdir)
+        return
+    assert workdir  # resolve_config would not have it otherwise
+    keep_freed_memory()
+    from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
+    from runtime.devices import check_divides, make_mesh, start_devices
+    from runtime.processes import by_the_first, working_together
+    from training.loop import Run
+    from training.preparation import prepare
+
+    files = Workdir(workdir)
+    files.check_creatable()
+    files.read_metrics()  # a damaged file is found before anything is written
+    start_devices(config.devices.platform, command)
+    compilations = set_up_compilation()
+    with working_together():
+        by_the_first(files.lock)
+        check_divides(make_mesh(config.devices.mesh), config, ())  # before a corpus is prepared
+        run = Run(prepare(config, workdir), files, interruption, compilations)
+        run.open()
+        run.train()

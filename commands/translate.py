@@ -1,0 +1,232 @@
+"""The command translate.py: lines in -> lines out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from configs.cache import cache_directory
+from configs.errors import UserError
+from configs.loading import parse, read_workdir_config, workdir_of
+from configs.schema import ComputeConfig, DecodingOptions, PositiveInt, ProcessOptions
+from data.lines import chunks, decode_lines, encode_lines, read_lines
+from runtime.memory import keep_freed_memory
+from runtime.prompt import typed_lines
+from runtime.workdir import check_files_apart, check_writable
+
+if TYPE_CHECKING:
+    from data.tokenizer import Tokenizer
+    from translation.attention_maps import AttentionMaps
+    from translation.translator import Translation, Translator
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1024  # lines translated together; sorted by length, so that batches hold little padding
+
+
+class TranslateCommand(DecodingOptions, ProcessOptions):
+    """Options of translate.py."""
+
+    workdir: Path
+    """Folder of the run."""
+    input: Path | None = None
+    """Text to translate, a sentence a line, plain or .gz; standard input by default."""
+    output: Path | None = None
+    """Where the translations go, a line for each line, plain or .gz; standard output by default."""
+    checkpoint: str = "best"
+    """Parameters to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
+    N."""
+    ensemble: tuple[Path, ...] = ()
+    """More workdirs with the same tokenizer: the mean of all networks' probabilities decides."""
+    prefix: str | None = None
+    """Text that every translation has to begin with."""
+    prefix_file: Path | None = None
+    """The same with a text of its own for each line of the input; an empty line for none."""
+    num_hypotheses: PositiveInt = 1
+    """Translations to write for each line, at most beam_size but where they are drawn (temperature); above 1 as line
+    number, score and text, with tabs."""
+    json_lines: bool = False
+    """Write one JSON object for each line, with the source and every hypothesis's text and score, and all tokens."""
+    attention: Path | None = None
+    """Where to write what the network looked at for one line of input: all weights (.json) or a map a head (.png)."""
+    positions: Path | None = None
+    """Where to draw the run's position encodings (.png) instead of translating."""
+    target_language: str | None = None
+    """Language to translate into, of a model trained with data.tag_target; by default its data.target_language."""
+    devices: ComputeConfig = ComputeConfig()
+
+
+DESCRIPTION = "Translates each line of the input, in order; an empty line stays one."
+
+
+def read_options(argv: Sequence[str]) -> TranslateCommand:
+    """The command's options over what the workdir's config says of devices."""
+    workdir = workdir_of(argv, TranslateCommand, description=DESCRIPTION, flags=True)
+    default = TranslateCommand(workdir=workdir, devices=read_workdir_config(workdir).devices.compute)
+    options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION, flags=True)
+    if options.num_hypotheses > options.beam_size and not options.temperature:
+        raise UserError(f"--num-hypotheses {options.num_hypotheses} exceeds --beam-size {options.beam_size}")
+    if options.prefix is not None and options.prefix_file:
+        raise UserError("--prefix and --prefix-file exclude each other: one text for all lines, or one for each")
+    if options.ensemble and (options.attention or options.positions):
+        raise UserError("--attention and --positions show one network; leave out --ensemble")
+    for name, path, endings in (
+        ("attention", options.attention, (".json", ".png")),
+        ("positions", options.positions, (".png",)),
+    ):
+        if path and path.suffix.lower() not in endings:
+            raise UserError(f"--{name} {path}: the name must end in {' or '.join(endings)}")
+    if options.positions and (options.input or options.output or options.attention):
+        raise UserError("--positions translates nothing: leave out --input, --output and --attention")
+    check_files_apart(read=(options.input, options.prefix_file), written=(options.output, options.attention))
+    return options
+
+
+def write_attention(maps: AttentionMaps, path: Path) -> None:
+    """Writes the weights as JSON or pictures, as the file's ending says, and logs where, and what was looked at."""
+    if path.suffix.lower() == ".json":
+        path.write_text(json.dumps(maps.as_json(), ensure_ascii=False) + "\n", encoding="utf-8")
+        paths = [path]
+    else:
+        from runtime.pictures import save_picture
+        from translation.pictures import attention_sheets
+
+        pages = attention_sheets(maps)
+        paths = [path, *(path.with_stem(f"{path.stem}-{page}") for page in range(2, len(pages) + 1))]
+        for page, place in zip(pages, paths, strict=True):
+            save_picture(page, place)
+    log.info("attention: %s", ", ".join(map(str, paths)))
+    log.info("what each word looked at, by the mean cross-attention of all layers and heads:")
+    for line in maps.table():
+        log.info("  %s", line)
+
+
+def draw_positions(translator: Translator, path: Path) -> None:
+    """Draws the position encodings and logs where."""
+    from runtime.pictures import save_picture
+    from translation.attention_maps import position_table
+    from translation.pictures import positions_picture
+
+    save_picture(positions_picture(position_table(translator), translator.config.positions), path)
+    log.info("position encodings: %s", path)
+
+
+def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
+    """The lines to translate, each with what its translation has to begin with."""
+    if not options.prefix_file:
+        return zip(open_lines(options), itertools.repeat(options.prefix or ""), strict=False)
+    lines, prefixes = list(open_lines(options)), list(read_lines(options.prefix_file))
+    if len(lines) != len(prefixes):
+        there = f"{options.input or 'standard input'} has {len(lines):,}"
+        raise UserError(f"{options.prefix_file} has {len(prefixes):,} lines, but {there}; they must be aligned")
+    return zip(lines, prefixes, strict=True)
+
+
+def open_lines(options: TranslateCommand) -> Iterator[str]:
+    """The lines to translate; just the one there must be where its attention is asked for."""
+    if options.input:
+        lines = iter(list(read_lines(options.input)))  # a bad line is found before anything is written
+    elif sys.stdin is None:
+        raise UserError("standard input is closed; give the text with --input")
+    elif at_a_terminal(options) and sys.stdout.isatty():
+        lines = typed_lines("> ", cache_directory() / "translate_history")
+    else:
+        lines = decode_lines(sys.stdin.buffer, "standard input")
+    return _only_line(lines, options) if options.attention else lines
+
+
+def _only_line(lines: Iterator[str], options: TranslateCommand) -> Iterator[str]:
+    line = next(lines, "")
+    if not at_a_terminal(options) and next(lines, None) is not None:
+        name = options.input or "standard input"
+        raise UserError(f"{name}: --attention shows one sentence, and there is another line")
+    return iter([line])
+
+
+def at_a_terminal(options: TranslateCommand) -> bool:
+    """Whether somebody types the lines and waits for each translation."""
+    return not (options.input or options.positions or options.prefix_file) and sys.stdin.isatty()
+
+
+def translate(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    keep_freed_memory()
+    from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
+    from runtime.devices import start_devices
+    from runtime.processes import check_alone, working_together
+
+    pairs = iter(()) if options.positions else open_input(options)
+    for path in filter(None, [options.output, options.attention, options.positions]):
+        check_writable(path)
+    start_devices(options.devices.platform, options)
+    if not (options.input or options.positions):
+        check_alone("standard input reaches one of them only: give the text with --input, a file that all can read")
+    set_up_compilation()
+    with working_together():
+        _translate(options, pairs)
+
+
+def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> None:
+    from runtime.processes import is_first
+    from translation.attention_maps import attention_maps, source_tokens
+    from translation.translator import Translator
+
+    translator = Translator.load(
+        options.workdir, options.checkpoint, options.devices, options.target_language, options.ensemble
+    )
+    translator.check(options, options.num_hypotheses)
+    if options.positions:
+        if is_first():
+            draw_positions(translator, options.positions)
+        return
+    todo = chunks(pairs, 1 if at_a_terminal(options) else CHUNK)
+    first = next(todo, [])  # a mistake in the first lines leaves an old output as it was
+    if options.attention:
+        source_tokens(translator, first[0][0])  # so does a line that no map can show
+    done = 0
+    output = options.output if is_first() else os.devnull
+    with open(output or os.dup(sys.stdout.fileno()), "wb") as out:
+        for chunk in itertools.chain([first], todo):
+            found = translator.translate(
+                [line for line, _ in chunk], options, num_hypotheses=options.num_hypotheses,
+                prefixes=[prefix for _, prefix in chunk], first_line=done + 1,
+            )  # fmt: skip
+            texts = [
+                text
+                for number, translation in enumerate(found, done + 1)
+                for text in written(number, translation, translator.tokenizer, options)
+            ]
+            out.write(encode_lines(texts, options.output or ""))
+            done += len(found)
+            out.flush()
+            if options.attention:
+                maps = attention_maps(translator, found[0])
+                if is_first():
+                    write_attention(maps, options.attention)
+
+
+def written(number: int, found: Translation, tokenizer: Tokenizer, options: TranslateCommand) -> Iterator[str]:
+    """What is written for a line of the input: a line for each translation wanted, or one JSON object."""
+    if options.json_lines:
+        (source,) = tokenizer.encode_source([found.source])
+        hypotheses = [
+            {
+                "text": hypothesis.text,
+                "score": hypothesis.score,
+                "tokens": tokenizer.target_pieces(hypothesis.tokens),
+            }
+            for hypothesis in found.hypotheses
+        ]
+        fields = {"source": found.source, "source_tokens": tokenizer.source_pieces(source), "hypotheses": hypotheses}
+        yield json.dumps(fields, ensure_ascii=False)
+    elif options.num_hypotheses > 1:
+        yield from (f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in found.hypotheses)
+    else:
+        yield found.text
