@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from runtime.checkpoint import read_record, saved_steps
-from tests.conftest import ROOT
+from tests.conftest import HUNG_AFTER, ROOT
 
 TIMES = {"seconds", "tokens_per_second", "waiting", "programs_compiled", "compile_seconds"}
 
@@ -38,13 +38,13 @@ def start_together(count, program, *arguments, each=None, **options) -> list[sub
     return [start_command(program, *arguments, *own[number], *together, number, **options) for number in range(count)]
 
 
-def finish(processes, seconds=240) -> list[tuple[int, str, str]]:
+def finish(processes) -> list[tuple[int, str, str]]:
     """Exit status, stdout and stderr of each, once all have ended."""
-    outputs = [process.communicate(timeout=seconds) for process in processes]
+    outputs = [process.communicate(timeout=HUNG_AFTER) for process in processes]
     return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
 
-def wait_for(process, condition, seconds=120) -> None:
+def wait_for(process, condition, seconds=HUNG_AFTER) -> None:
     """Waits until the condition holds while the process runs."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from configs.loading import read_config
 from configs.schema import TokenizerConfig
 from data.tokenizer import train_tokenizer
 from runtime.checkpoint import read_record, saved_steps
-from tests.conftest import ROOT
+from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 from tests.processes import TIMES, digests, events, finish, metrics, start, start_command, wait_for
 from tests.toy import write_corpus
 
@@ -102,7 +101,7 @@ def test_a_signal_saves_and_says_how_to_go_on(trained, toy, run, tmp_path, numbe
     process = start(toy, workdir)
     wait_for(process, lambda: lines.exists() and sign in lines.read_text())
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PROMPTLY)
     assert process.returncode == status, errors
     assert "the same command goes on from there" in errors
     assert "Traceback" not in errors
@@ -115,17 +114,24 @@ def test_a_signal_saves_and_says_how_to_go_on(trained, toy, run, tmp_path, numbe
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_preparation_evaluation_and_translation_at_once(trained, tmp_path, number, status):
-    cache = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    corpus = tmp_path / "cache" / "lingua-flax" / "phrasebook"
-    preparing = start("configs/tiny.toml", tmp_path / "w", env=cache)
-    wait_for(preparing, corpus.exists)
-    translating = start_command("translate.py", "--workdir", trained[0], stdin=subprocess.PIPE)
-    evaluating = start_command("evaluate.py", "--workdir", trained[0], "--split", "train", "--beam-size", "30")
-    time.sleep(1)
-    for process in (preparing, translating, evaluating):
+    """In the midst of each, with more to do than would be done within minutes."""
+    log, cache, lines, translations = (tmp_path / name for name in ("log", "cache", "lines", "translations"))
+    lines.write_text("one two three.\n" * 200_000)
+    logging_compilations = os.environ | {"JAX_LOG_COMPILES": "1", "JAX_LOGGING_LEVEL": "WARNING"}
+    for at_work, *command in (
+        ((cache / "phrasebook").exists,
+         "train.py", "--config", "configs/tiny.toml", "--workdir", tmp_path / "w", "--data.cache-directory", cache),
+        (lambda: translations.exists() and translations.stat().st_size,
+         "translate.py", "--workdir", trained[0], "--input", lines, "--output", translations),
+        (lambda: "Compiling jit(_search)" in log.read_text(),
+         "evaluate.py", "--workdir", trained[0], "--source", lines, "--reference", lines),
+    ):  # fmt: skip
+        with open(log, "w") as stderr:
+            process = start_command(*command, stderr=stderr, env=logging_compilations)
+        wait_for(process, at_work)
         process.send_signal(number)
-    for process in (preparing, translating, evaluating):
-        _, errors = process.communicate(timeout=30)
+        process.communicate(timeout=PROMPTLY)
+        errors = log.read_text()
         assert process.returncode == status, errors
         assert errors.endswith(f"stopped by {signal.Signals(number).name}\n")
         assert "Traceback" not in errors
@@ -137,7 +143,7 @@ def test_a_reader_that_has_enough_is_no_error(trained):
     process.stdout.close()
     process.stdin.write("one.\n" * 5000)
     process.stdin.close()
-    assert process.wait(timeout=60) == 141
+    assert process.wait(timeout=HUNG_AFTER) == 141
     assert process.stderr.read() == ""
 
 

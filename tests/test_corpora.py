@@ -26,9 +26,9 @@ from configs.cache import cache_directory
 from configs.errors import RunError, UserError
 from configs.schema import DataConfig
 from data.corpora import Corpus, Pair, open_corpus, phrasebook_corpus, splits, storage
+from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 from tests.toy import write_corpus
 
-ROOT = Path(__file__).resolve().parent.parent
 MULTI30K = Path(os.environ.get("LINGUA_MULTI30K", ROOT.parent / "shared" / "data" / "multi30k"))
 needs_multi30k = pytest.mark.skipif(
     not (MULTI30K / "train.en.gz").is_file(), reason=f"no Multi30k in {MULTI30K}; set LINGUA_MULTI30K"
@@ -587,7 +587,7 @@ def test_waiting_processes_take_what_the_first_prepared(cache: Path) -> None:
     def write(name: str, folder: Path) -> None:
         written.append(name)
         started.set()
-        assert release.wait(10)
+        assert release.wait(HUNG_AFTER)
         write_text(name, folder)
 
     def prepare(name: str) -> None:
@@ -598,11 +598,11 @@ def test_waiting_processes_take_what_the_first_prepared(cache: Path) -> None:
     threads = [threading.Thread(target=prepare, args=(name,)) for name in ("first", "second", "third")]
     for thread in threads:
         thread.start()
-        assert started.wait(10)
+        assert started.wait(HUNG_AFTER)
     time.sleep(0.1)  # the others have reached the lock
     release.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(HUNG_AFTER)
     assert (written, results) == (["first"], ["first"] * 3)
     assert [path.name for path in prepared(cache)] == ["0" * 16]
 
@@ -614,7 +614,7 @@ def test_the_next_takes_over_where_the_first_fails(cache: Path) -> None:
     def fail(folder: Path) -> None:
         write_text("half", folder)
         started.set()
-        assert release.wait(10)
+        assert release.wait(HUNG_AFTER)
         raise ValueError("on purpose")
 
     def prepare() -> None:
@@ -625,10 +625,10 @@ def test_the_next_takes_over_where_the_first_fails(cache: Path) -> None:
 
     first = threading.Thread(target=prepare)
     first.start()
-    assert started.wait(10)
+    assert started.wait(HUNG_AFTER)
     threading.Timer(0.1, release.set).start()
     folder = storage.prepare(cache, "any", "0" * 64, lambda folder: (folder / "other").touch())
-    first.join(10)
+    first.join(HUNG_AFTER)
     assert len(failures) == 1
     assert sorted(path.name for path in folder.iterdir()) == ["other"]
     assert prepared(cache) == [folder]
@@ -653,7 +653,7 @@ def write(folder):
 storage.prepare(Path(sys.argv[1]), "any", "0" * 64, write)
 """
     process = run_python(code, cache)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HUNG_AFTER)
     assert process.returncode == -signal.SIGKILL
     assert [path.name for path in prepared(cache)] == ["0" * 16 + ".incomplete", "0" * 16 + ".lock"]
     folder = storage.prepare(cache, "any", "0" * 64, functools.partial(write_text, "whole"))
@@ -677,7 +677,7 @@ def test_two_processes_prepare_at_once(files: Files) -> None:
     source, target = files.write("train.en", lines), files.write("train.de", lines)
     options = {"name": "text", "train_source": source, "train_target": target, "cache_directory": files.cache}
     processes = [run_python(OPEN_AND_REPORT, json.dumps(options, default=str)) for _ in range(2)]
-    outputs = [process.communicate(timeout=120) for process in processes]
+    outputs = [process.communicate(timeout=HUNG_AFTER) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert outputs[0] == outputs[1]
     modules, _, sizes = json.loads(outputs[0][0])
@@ -704,7 +704,7 @@ print(tracemalloc.get_traced_memory()[1])
     for count in (20_000, 100_000):
         lines = (f"source {number} {'x' * 60}\ttarget {number} {'y' * 60}" for number in range(count))
         process = run_python(code, files.write("train.tsv", list(lines)), files.cache)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=HUNG_AFTER)
         assert process.returncode == 0, errors
         peaks.append(int(output))
     assert peaks[1] < peaks[0] + 1e6, peaks
@@ -729,7 +729,7 @@ from training.preparation import prepare
 data = {"name": "text", "train_source": Path(sys.argv[1]), "cache_directory": Path(sys.argv[2])}
 prepared = prepare(Config(data=data, tokenizer={"vocab_size": 30}), Path(sys.argv[2]) / "workdir")
 next(prepared.batches())
-print(opened, len(prepared.pairs))
+print(opened, prepared.pairs_per_epoch)
 """
     words = [" ".join(np.base_repr(7**number % 10007, 3)) for number in range(300)]
     pairs = [(f"{word} {number}", word) for number, word in enumerate(words)]
@@ -860,7 +860,7 @@ def test_multi30k_names_the_file_that_is_missing(cache: Path, copy: Path) -> Non
 def test_multi30k_needs_nothing_of_tensorflow(cache: Path) -> None:
     options = multi30k(cache, MULTI30K).model_dump(mode="json", exclude_none=True)
     process = run_python(OPEN_AND_REPORT, json.dumps(options))
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=HUNG_AFTER)
     assert process.returncode == 0, errors
     modules, _, sizes = json.loads(output)  # so stdout has nothing but the report
     assert modules == []
@@ -944,7 +944,7 @@ def test_no_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.monotonic()
     with pytest.raises(UserError, match=r"could not be downloaded from https://raw.*no connection.*--data\.directory"):
         open_corpus(multi30k(cache, None))
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < PROMPTLY
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 

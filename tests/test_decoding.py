@@ -17,7 +17,7 @@ import pytest
 
 from runtime.checkpoint import saved_steps
 from runtime.prompt import typed_lines
-from tests.conftest import ROOT
+from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 from translation.splitting import split_line
 from translation.translator import Translator
 
@@ -206,7 +206,9 @@ def test_a_line_that_is_too_long_is_translated_in_parts(trained, run):
 def test_what_cannot_be_is_refused(trained, tmp_path, program, options, words):
     (tmp_path / "one-line").write_text("un !\n")
     command = [sys.executable, ROOT / program, "--workdir", trained[0], *map(str, options)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, input="one.\ntwo.\n", timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, input="one.\ntwo.\n", timeout=HUNG_AFTER
+    )
     assert done.returncode == 2, done.stderr
     assert words in done.stderr.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["one-line"]
@@ -237,9 +239,9 @@ class Terminal:
         self.settings = termios.tcgetattr(self.slave)
         self.seen = ""
 
-    def wait_for(self, text: str, seconds: float = 120) -> str:
+    def wait_for(self, text: str) -> str:
         """What came up to and with the text."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + HUNG_AFTER
         while text not in self.seen:
             assert time.monotonic() < until, self.seen
             if select.select([self.master], [], [], 0.1)[0]:
@@ -252,7 +254,7 @@ class Terminal:
 
     def interrupt(self) -> int:
         """Ctrl-C until it ends; its exit status. One that comes between prompt and waiting would not wake Python."""
-        for _ in range(60):
+        for _ in range(PROMPTLY):
             self.process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self.process.wait(1)
@@ -289,7 +291,7 @@ def test_the_prompt_translates_line_by_line_and_remembers(terminal, tmp_path):
     first.wait_for("trois !")
     first.wait_for("> ")
     first.type("\x04")
-    assert first.process.wait(60) == 0
+    assert first.process.wait(PROMPTLY) == 0
     assert (tmp_path / "lingua-flax" / "translate_history").read_text() == "one two.\nthree.\n"
     second = terminal("--beam-size", "1")
     second.wait_for("> ")

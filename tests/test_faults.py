@@ -13,6 +13,7 @@ import pytest
 
 from runtime.checkpoint import saved_steps
 from runtime.workdir import LOCK_NAME
+from tests.conftest import PROMPTLY
 from tests.processes import digests, metrics, start, wait_for
 from tests.toy import write_corpus
 
@@ -35,7 +36,7 @@ def test_a_signal_during_a_save_waits_for_it(trained, toy, run, tmp_path, number
     process = start(toy, tmp_path / "w")
     wait_for(process, lambda: is_saving(tmp_path / "w"))
     process.send_signal(number)
-    _, errors = process.communicate(timeout=15)
+    _, errors = process.communicate(timeout=PROMPTLY)
     assert process.returncode == status, errors
     newest = saved_steps(tmp_path / "w" / "checkpoints")[-1]
     assert f"\nstep {newest} is saved; the same command goes on from there\n" in errors
@@ -51,9 +52,10 @@ def test_a_second_signal_ends_at_once_and_leaves_the_last_checkpoint(trained, to
     wait_for(process, lambda: 40 in saved_steps(workdir / "checkpoints"))
     for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
         process.send_signal(number)
-    _, errors = process.communicate(timeout=15)
-    assert process.returncode == 143, errors
-    assert errors.endswith("stopped by SIGTERM\n")
+    _, errors = process.communicate(timeout=PROMPTLY)
+    # Which of two pending signals reaches Python first is up to the kernel and its choice of a thread.
+    ends = [(130, "stopped by SIGINT"), (143, "stopped by SIGTERM")]
+    assert (process.returncode, errors.splitlines()[-1]) in ends, errors
     assert "is saved" not in errors
     assert 40 in saved_steps(workdir / "checkpoints")
     assert run("train.py", "--workdir", workdir).returncode == 0
@@ -109,7 +111,7 @@ def test_a_disk_that_fills_up(trained, toy, run, small_disk, left):
     process = start(toy, workdir)
     wait_for(process, lambda: 40 in saved_steps(workdir / "checkpoints"))
     filler = fill(small_disk, left)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PROMPTLY)
     assert process.returncode == 1, errors
     assert errors.count("the disk is full") == 1
     assert "what was saved before is intact: make space and run this again" in errors

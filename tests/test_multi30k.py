@@ -13,6 +13,7 @@ from runtime.checkpoint import saved_steps
 from tests.processes import digests, metrics, start, wait_for
 
 CONFIG = "configs/multi30k_en_de.toml"
+HOURS = 3 * 3600  # seconds after which a training is taken for hung
 
 
 @pytest.mark.slow
@@ -21,14 +22,14 @@ def test_1500_steps_score_20_bleu_and_survive_a_kill_bit_for_bit(multi30k, run, 
     options += ["--optimizer.warmup-steps", 1000]
     options += ["--training.eval-every", 1000]  # a validation between the kill and the end
     uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
-    done = run("train.py", "--config", CONFIG, "--workdir", uninterrupted, *options, timeout=3600)
+    done = run("train.py", "--config", CONFIG, "--workdir", uninterrupted, *options, timeout=HOURS)
     assert done.returncode == 0, done.stderr
 
     process = start(CONFIG, killed, *options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(process, lambda: 500 in saved_steps(killed / "checkpoints") and metrics(killed)[-1]["step"] >= 700, 3600)
+    wait_for(process, lambda: 500 in saved_steps(killed / "checkpoints") and metrics(killed)[-1]["step"] >= 700, HOURS)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    done = run("train.py", "--config", CONFIG, "--workdir", killed, *options, timeout=3600)
+    done = run("train.py", "--config", CONFIG, "--workdir", killed, *options, timeout=HOURS)
     assert done.returncode == 0, done.stderr
     assert "going on from step 500" in done.stderr
     assert [line["step"] for line in metrics(killed) if "loss" in line] == list(range(1, 1501))

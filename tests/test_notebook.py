@@ -24,7 +24,7 @@ from nbformat import NotebookNode
 
 from notebooks.execute import execute, read_notebook
 from runtime.checkpoint import saved_steps
-from tests.conftest import ROOT
+from tests.conftest import PROMPTLY, ROOT
 from tests.processes import metrics, start_command, wait_for
 from tests.ted import SITE, TED, TED_SPLITS, pack_ted
 
@@ -257,7 +257,7 @@ def test_interrupting_a_cell_lets_the_training_save(training) -> None:
     process, child, workdir = training
     assert os.getpgid(child.pid) != process.pid  # or it would get a second signal, of which two often become one
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PROMPTLY)
     assert process.returncode == -signal.SIGINT
     assert err.endswith("KeyboardInterrupt\n")
     step = saved_to_the_last_step(workdir)
@@ -268,8 +268,8 @@ def test_interrupting_a_cell_lets_the_training_save(training) -> None:
 def test_a_training_does_not_outlive_a_kernel_that_is_killed(training) -> None:
     process, child, workdir = training
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert psutil.wait_procs([child], timeout=60) == ([child], [])
+    process.communicate(timeout=PROMPTLY)
+    assert psutil.wait_procs([child], timeout=PROMPTLY) == ([child], [])
     assert saved_to_the_last_step(workdir)
 
 

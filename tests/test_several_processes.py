@@ -63,7 +63,7 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(toy, tmp_path):
     workdir = tmp_path / "w"
     running = train(2, toy, workdir, "--training.num-steps", 100000, "--training.eval-every", 0)
     wait_for(running[0], lambda: len(steps(workdir)) > 3)
-    (status, _, told), (other_status, _, _) = finish(train(2, toy, workdir), seconds=25)
+    (status, _, told), (other_status, _, _) = finish(train(2, toy, workdir))
     assert (status, other_status) == (2, 2)
     assert f"process {running[0].pid} on " in told
     running[1].send_signal(signal.SIGTERM)

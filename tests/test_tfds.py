@@ -40,7 +40,7 @@ from tensorflow_datasets.core.download.resource import get_dl_fname
 from configs.errors import UserError
 from configs.schema import DataConfig
 from data.corpora import Corpus, Pair, downloads, open_corpus, tfds_corpus, without_tensorflow
-from tests.conftest import ROOT
+from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 from tests.ted import CONFIG, SITE, TED, TED_SPLITS, pack, pack_ted, spoken
 
 ORDER_NOTE = "pairs are in the order of TensorFlow Datasets, which is not that of the published files"
@@ -128,7 +128,7 @@ def test_no_network_and_no_archive(run, tmp_path: Path, cache: Path) -> None:
     nowhere = dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")  # where nothing listens
     start = time.monotonic()
     done = run("train.py", "--config", config, "--workdir", tmp_path / "w", env=os.environ | nowhere)
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < PROMPTLY
     assert done.returncode == 2
     assert not (tmp_path / "w").exists()
     *_, last = done.stderr.splitlines()
@@ -420,7 +420,7 @@ def test_a_host_that_does_not_answer(cache: Path, ted: Path, server: str, monkey
         start = time.monotonic()
         with pytest.raises(UserError, match=rf"from {url} \(no connection\); try again when there is a network"):
             opened(cache)
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < PROMPTLY
 
 
 def test_progress_is_shown_on_a_terminal(cache: Path, ted: Path) -> None:
@@ -441,7 +441,7 @@ open_corpus(DataConfig(name="ted_hrlr_translate", source_language="pt", target_l
     terminal, end = os.openpty()
     termios.tcsetwinsize(end, (24, 100))  # tqdm shows nothing in a terminal without columns
     done = subprocess.run([sys.executable, "-c", code, TED, ted, cache], cwd=ROOT, stderr=end, stdout=subprocess.PIPE,
-                          env=os.environ | {"TERM": "xterm"}, timeout=120)  # fmt: skip
+                          env=os.environ | {"TERM": "xterm"}, timeout=HUNG_AFTER)  # fmt: skip
     os.close(end)
     shown = b""
     with contextlib.suppress(OSError):  # the other end is closed
