@@ -108,12 +108,12 @@ def train(argv: Sequence[str]) -> None:
 
     files = Workdir(workdir)
     files.check_creatable()
-    files.read_metrics()  # a damaged file is found before anything is written
+    metrics = files.read_metrics()  # a damaged file is found before anything is written
     start_devices(config.devices.platform, command)
     compilations = set_up_compilation()
     with working_together():
         by_the_first(files.lock)
         check_divides(make_mesh(config.devices.mesh), config, ())  # before a corpus is prepared
         run = Run(prepare(config, workdir), files, interruption, compilations)
-        run.open()
+        run.open(metrics)
         run.train()

@@ -81,7 +81,7 @@ def _make(folder: Path) -> None:
 
 def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
     from verification.comparison import compare  # after the arguments: a wrong one is answered at once
-    from verification.killed_run import Pace, Training, draw_moments, read_metrics, run_killed
+    from verification.killed_run import Pace, Training, draw_moments, run_killed
 
     seed = random.randrange(1000) if command.kill_seed is None else command.kill_seed
     file, one, other = folder / CONFIG_NAME, folder / "uninterrupted", folder / "killed"
@@ -93,7 +93,7 @@ def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
             whole.finish()
         finally:
             whole.kill()
-        steps = max(line["step"] for line in read_metrics(one))
+        steps = max(line["step"] for line in Workdir(one).read_metrics())
         log.info("the run with %d kills, at moments of --kill-seed %d: %s", command.kills, seed, other)
         moments = draw_moments(config, steps, command.kills, seed)
         kills, last = run_killed(

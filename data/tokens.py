@@ -19,7 +19,7 @@ from data.tokenizer import Tokenizer
 CHUNK = 4096  # pairs tokenized at a time
 COUNTED = 1 << 18  # pairs whose tokens are counted at a time
 NONE = np.array([], np.int64)
-FORMAT = "2"  # part of the cache key
+FORMAT = "3"  # part of the cache key
 SIDES = ("source", "target")
 
 
@@ -68,16 +68,16 @@ class TokenizedPairs:
         return TokenizedPairs(self.source, self.target, np.unique(np.concatenate(too_long)))
 
 
-def tokenize(pairs: PairSource, fingerprint: str, split: str, tokenizer: Tokenizer, cache: Path) -> TokenizedPairs:
-    """The tokenized pairs of a split; streams through them on first use, so that a corpus of any size fits.
+def tokenize(pairs: PairSource, fingerprint: str, tokenizer: Tokenizer, cache: Path) -> TokenizedPairs:
+    """The tokenized training pairs of a corpus; streams through them on first use, so that a corpus of any size fits.
 
     Args:
       pairs: (source, target) strings.
-      fingerprint: that of the corpus they belong to; with the split and the tokenizer it keys the cache.
+      fingerprint: that of the corpus, which is of these pairs; with the tokenizer it keys the cache.
       cache: the folder of prepared corpora.
     """
     tag = [] if tokenizer.source_tag is None else [f"tag {tokenizer.source_tag}"]
-    key = hashlib.sha256("\n".join([FORMAT, fingerprint, split, tokenizer.fingerprint, *tag]).encode()).hexdigest()
+    key = hashlib.sha256("\n".join([FORMAT, fingerprint, tokenizer.fingerprint, *tag]).encode()).hexdigest()
     directory = storage.prepare(cache, "tokens", key, lambda path: _write(path, pairs, tokenizer))
     source, target = (RaggedArray.open(directory / side) for side in SIDES)
     return TokenizedPairs(source, target)

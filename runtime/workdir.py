@@ -142,15 +142,10 @@ class Workdir:
                     found.append(_metrics_of(line, f"{self.metrics}, line {number}"))
         return found
 
-    def cut_metrics(self, step: int, validated: int) -> None:
-        """Drops the lines of steps after `step` and of validations after `validated`: they will be made again."""
+    def replace_metrics(self, lines: Iterable[dict[str, Any]]) -> None:
+        """Has these lines in metrics.jsonl instead of those that are there, if it is there at all."""
         if self.metrics.exists():
-            kept = [
-                line
-                for line in self.read_metrics()
-                if line["step"] <= (validated if "validation_loss" in line else step)
-            ]
-            self.write(self.metrics.name, "".join(json.dumps(line) + "\n" for line in kept).encode())
+            self.write(self.metrics.name, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
 def _metrics_of(line: str, place: str) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def test_the_picture_is_drawn_at_each_validation(tmp_path):
     """Not only at the end, which a run of days or a killed one has not reached."""
     picture = tmp_path / "curves.png"
     config = Config.model_validate({"training": {"tensorboard": False}})
-    with Recorder(Workdir(tmp_path), "a run", 0, 10, config) as one:
+    with Recorder(Workdir(tmp_path), "a run", config, 10) as one:
         one.validation(4, Validation(2.0, None, 1.0, ()), 1.0, best=True)
         first = picture.read_bytes()
         one.validation(8, Validation(1.0, None, 9.0, ()), 1.0, best=True)

@@ -119,7 +119,7 @@ def test_a_model_with_other_ids_is_refused(tmp_path):
 
 
 def store(tmp_path, pairs=PAIRS, tokenizer=None, fingerprint="f") -> TokenizedPairs:
-    return tokenize(pairs, fingerprint, "train", tokenizer or trained(), tmp_path)
+    return tokenize(pairs, fingerprint, tokenizer or trained(), tmp_path)
 
 
 def test_tokenized_pairs_are_what_the_tokenizer_says(tmp_path):

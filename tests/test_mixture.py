@@ -50,7 +50,7 @@ def sampled_mixture(folder: Path, kind: str) -> tuple[Planner, Tokenizer]:
     tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80, kind=kind)))
     parts = []
     for number, text in enumerate((PAIRS[:120], PAIRS[80:])):
-        pairs = tokenize(text, f"{kind} {number}", "train", tokenizer, folder)
+        pairs = tokenize(text, f"{kind} {number}", tokenizer, folder)
         parts.append(SampledPairs(pairs, text, tokenizer, 0.2, 40))
     return Planner(parts, (2.0, 1.0), row_length=40, seed=3), tokenizer
 
@@ -302,5 +302,5 @@ def test_several_languages_without_a_tag_are_warned_of(toy, tmp_path, caplog):
 def test_tokens_with_another_tag_are_never_served_from_the_old_copy(tmp_path):
     tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["fr", "de"]))
     ways = [tokenizer, tokenizer.with_source_tag("fr"), tokenizer.with_source_tag("de")]
-    firsts = [int(tokenize(PAIRS, "f", "train", way, tmp_path)[0][0][0]) for way in ways]
+    firsts = [int(tokenize(PAIRS, "f", way, tmp_path)[0][0][0]) for way in ways]
     assert firsts == [tokenizer.encode_source([PAIRS[0].source])[0][0], 4, 5]

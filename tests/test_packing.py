@@ -85,7 +85,7 @@ def captions(multi30k, tmp_path_factory):
         for lines in zip(*(read_lines(multi30k / f"train.{code}.gz") for code in ("en", "de")), strict=True)
     ]
     tokenizer = parse_tokenizers(train_tokenizer(text, TokenizerConfig(vocab_size=5000, kind="bpe")))
-    return tokenize(text, "captions", "train", tokenizer, tmp_path_factory.mktemp("cache"))
+    return tokenize(text, "captions", tokenizer, tmp_path_factory.mktemp("cache"))
 
 
 @pytest.mark.parametrize(("row_length", "least"), [(64, 0.96), (128, 0.975)])

@@ -212,7 +212,7 @@ def test_another_process_draws_the_same():
 def sampled(tmp_path):
     """The pairs of at most 30 tokens a side, tagged, with the original pair of each."""
     tokenizer = trained().with_source_tag("fr")
-    pairs = tokenize(PAIRS, "f", "train", tokenizer, tmp_path).no_longer_than(30)
+    pairs = tokenize(PAIRS, "f", tokenizer, tmp_path).no_longer_than(30)
     assert 0 < len(pairs) < len(PAIRS)
     return SampledPairs(pairs, PAIRS, tokenizer, 0.1, 30), pairs, tokenizer
 
@@ -237,7 +237,7 @@ def test_a_drawn_pair_spells_its_pair_and_is_no_longer_than_a_row(sampled):
 def test_a_side_that_becomes_too_long_has_its_best_segmentation(tmp_path):
     tokenizer = trained()
     text = [Pair("the black cats were sleeping near the water", "un chien dort")]
-    pairs: TokenizedPairs = tokenize(text, "g", "train", tokenizer, tmp_path)
+    pairs: TokenizedPairs = tokenize(text, "g", tokenizer, tmp_path)
     limit = len(pairs[0][0])
     drawn = SampledPairs(pairs, text, tokenizer, 0.05, limit)
     targets = set()

@@ -67,7 +67,7 @@ def test_cross_entropy_of_bfloat16_sums_the_tables_gradient_in_float32():
 
 def rates(schedule, steps, **options):
     config = OptimizerConfig(peak_lr=0.5, warmup_steps=4, schedule=schedule, **options)
-    return [float(learning_rate(config, 12, jnp.array(step))) for step in steps]
+    return [float(learning_rate(config, 12)(jnp.array(step))) for step in steps]
 
 
 def test_schedules_by_hand():
@@ -75,9 +75,9 @@ def test_schedules_by_hand():
     np.testing.assert_allclose(rates("cosine", [1, 4, 8, 12, 13]), [0.125, 0.5, 0.25, 0.0, 0.0], atol=1e-7)
     np.testing.assert_allclose(rates("constant", [1, 4, 100]), [0.125, 0.5, 0.5], rtol=1e-6)
     share = OptimizerConfig(peak_lr=0.5, warmup_share=1 / 3, schedule="constant")
-    assert [float(learning_rate(share, 12, jnp.array(step))) for step in (1, 4, 5)] == [0.125, 0.5, 0.5]
+    assert [float(learning_rate(share, 12)(jnp.array(step))) for step in (1, 4, 5)] == [0.125, 0.5, 0.5]
     no_warmup = OptimizerConfig(peak_lr=0.5, warmup_steps=0, schedule="constant")
-    assert learning_rate(no_warmup, 12, jnp.array(1)) == 0.5
+    assert learning_rate(no_warmup, 12)(jnp.array(1)) == 0.5
 
 
 def tiny_config(**sections) -> Config:

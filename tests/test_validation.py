@@ -80,7 +80,7 @@ def test_a_network_that_does_not_look_at_the_source_is_warned_of(translator, tmp
     found = validate(dataclasses.replace(translator, params=blind), tokenized(translator, PAIRS[:6]))
     assert found.shuffled_loss == pytest.approx(found.loss, rel=1e-6)
     config = Config.model_validate({"training": {"tensorboard": False}, "optimizer": {"warmup_steps": 5}})
-    recorder = Recorder(Workdir(tmp_path), "a run", 0, 10, config)
+    recorder = Recorder(Workdir(tmp_path), "a run", config, 10)
     recorder.validation(4, found, 1.0, best=True)
     assert not caplog.records  # before the end of warm-up every network is blind
     recorder.validation(5, found, 1.0, best=True)

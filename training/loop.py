@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -39,6 +40,7 @@ from training.step import (
 from training.validation import ValidationSet, kind_of_bleu, validate
 from translation.translator import Translator
 
+FORMAT = 2  # of a checkpoint's record: raise it when a run can no longer go on from an older one
 MOST_SKIPPED = 3  # steps in a row that may fail to be finite
 log = logging.getLogger(__name__)
 
@@ -92,8 +94,11 @@ class Run:
 
     # The run as a whole.
 
-    def open(self) -> None:
+    def open(self, metrics: Sequence[dict[str, Any]] = ()) -> None:
         """Makes the workdir, or finds what was reached in it, and puts the state on the devices.
+
+        Args:
+          metrics: the lines of its metrics.jsonl.
 
         Raises:
           UserError: another process trains there, or its checkpoints are damaged or those of another run.
@@ -102,7 +107,8 @@ class Run:
         self._checkpoints = Checkpoints(self._workdir.checkpoints, self._config.training.keep_checkpoints)
         with explaining_memory(self._network, self._config, self._mesh):
             self._state = self._restored_state() or self._fresh_state()
-        by_the_first(lambda: self._workdir.cut_metrics(self._clock.step, self._clock.validated))
+        self._logged = list(filter(self._is_reached, metrics))
+        by_the_first(lambda: self._workdir.replace_metrics(self._logged))  # what came after them will come again
         by_the_first(lambda: self._workdir.write(CONFIG_NAME, to_toml(self._config).encode()))
 
     def train(self) -> None:
@@ -215,7 +221,12 @@ class Run:
             return NoRecorder()
         corpus = self._prepared.corpus
         title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
-        return Recorder(self._workdir, title, self._clock.step, self._prepared.num_steps, self._config)
+        steps = self._prepared.num_steps, self._clock.step
+        return Recorder(self._workdir, title, self._config, *steps, self._logged)
+
+    def _is_reached(self, line: dict[str, Any]) -> bool:
+        """Whether a line of metrics.jsonl is of a step, or a validation, that the state has behind it."""
+        return bool(line["step"] <= (self._clock.validated if "validation_loss" in line else self._clock.step))
 
     # Validation.
 
@@ -261,6 +272,7 @@ class Run:
             return
         by_the_first(self._workdir.sync_metrics)
         record = {
+            "format": FORMAT,
             "data": self._batches.state(),
             "clock": dataclasses.asdict(self._clock),
             "fingerprints": self._prepared.fingerprints,
@@ -309,6 +321,11 @@ class Run:
     def _check_unchanged(self, record: dict[str, Any]) -> None:
         """Raises UserError where a checkpoint's record is not of this config, corpus and tokenizer."""
         saved, wanted, path = record["fingerprints"], self._prepared.fingerprints, self._workdir.path
+        if record.get("format") != FORMAT:
+            raise UserError(
+                f"{path}: its checkpoints were written by another version of this program, which alone can go on with "
+                "this run; it can still be translated with. Choose another --workdir to train anew"
+            )
         if differences := refused_differences(record["config"], self._config, f"in checkpoint {record['step']}"):
             raise UserError(
                 f"{path}: its checkpoints were made with another config: {'; '.join(differences)}. "

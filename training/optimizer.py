@@ -9,21 +9,24 @@ import optax
 from configs.schema import OptimizerConfig
 
 
-def learning_rate(config: OptimizerConfig, num_steps: int, step: jax.Array) -> jax.Array:
-    """Learning rate of a step counted from 1: linear warm-up to the peak, then the schedule.
+def learning_rate(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
+    """The learning rate of a step, counted from 1: linear warm-up to the peak, then the schedule.
 
     inverse_sqrt falls with the square root of the step (Vaswani et al. 2017, section 5.3, scaled to the peak), cosine
     to 0 at num_steps, constant not at all.
     """
-    step = jnp.asarray(step, jnp.float32)
-    warmup = max(1, config.num_warmup_steps(num_steps))
-    rise = jnp.minimum(1.0, step / warmup)
-    if config.schedule == "inverse_sqrt":
-        return config.peak_lr * rise * jnp.sqrt(warmup / jnp.maximum(step, warmup))
-    if config.schedule == "cosine":
-        done = jnp.clip((step - warmup) / max(1, num_steps - warmup), 0.0, 1.0)
-        return config.peak_lr * rise * 0.5 * (1.0 + jnp.cos(jnp.pi * done))
-    return config.peak_lr * rise
+    warmup = config.num_warmup_steps(num_steps)
+
+    def inverse_sqrt(after: jax.typing.ArrayLike) -> jax.Array:
+        first = max(1, warmup)
+        return config.peak_lr * jnp.sqrt(first / jnp.maximum(first, warmup + after))
+
+    falling = {
+        "inverse_sqrt": inverse_sqrt,
+        "cosine": optax.cosine_decay_schedule(config.peak_lr, max(1, num_steps - warmup)),
+        "constant": optax.constant_schedule(config.peak_lr),
+    }[config.schedule]
+    return optax.join_schedules([optax.linear_schedule(0.0, config.peak_lr, max(1, warmup)), falling], [warmup])
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:

@@ -179,7 +179,7 @@ def _tokenized(
     """The training pairs of a corpus that fit into a row, to be drawn in other segmentations where that is wanted."""
     corpus, longest, cache = training.corpus, config.data.row_length, cache_directory(config.data.cache_directory)
     tokenizer = _tagged(config, tokenizer, corpus.target_language)
-    everything = tokenize(training.pairs, corpus.fingerprint, "train", tokenizer, cache)
+    everything = tokenize(training.pairs, corpus.fingerprint, tokenizer, cache)
     pairs = everything.no_longer_than(longest)
     title = _title(training, corpora)
     log.info(

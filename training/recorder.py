@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -31,12 +32,24 @@ log = logging.getLogger(__name__)
 class Recorder:
     """Writes metrics and shows progress; used as a context so that the terminal is left as it was."""
 
-    def __init__(self, workdir: Workdir, title: str, first_step: int, num_steps: int, config: Config):
-        """Goes on after first_step, with a title for the picture of the curves."""
+    def __init__(
+        self,
+        workdir: Workdir,
+        title: str,
+        config: Config,
+        num_steps: int,
+        first_step: int = 0,
+        done: Sequence[dict[str, Any]] = (),
+    ):
+        """Goes on after first_step.
+
+        Args:
+          title: for the picture of the curves.
+          done: the lines of metrics.jsonl so far.
+        """
         self._workdir = workdir
         self._title = title
         self._drawn = False
-        done = workdir.read_metrics()
         self._curves = Curves()
         for line in done:
             self._curves.add(line)

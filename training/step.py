@@ -157,6 +157,7 @@ def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Me
     A loss or gradient that is not finite leaves parameters, average and optimizer as they are and is counted.
     """
     optimizer = make_optimizer(config.optimizer)
+    rate_at = learning_rate(config.optimizer, num_steps)
     parts = config.training.accumulation_steps
     block_size = LOSS_BLOCK if mesh.size == 1 and mesh.devices.item().platform == "cpu" else None
     whole = param_shardings(network, mesh, gathered=True)
@@ -201,7 +202,7 @@ def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Me
         loss, count, grads = (gradients if parts == 1 else accumulated)(state.params, batch, key)
         loss, grads = loss / count, jax.tree.map(lambda leaf: leaf / count, grads)
         norm = optax.tree.norm(grads)
-        rate = learning_rate(config.optimizer, num_steps, state.step + 1)
+        rate = rate_at(state.step + 1)
         updates, new_optimizer = optimizer.update(grads, state.optimizer, state.params)
         new_params = jax.tree.map(lambda leaf, update: leaf - rate * update, state.params, updates)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)

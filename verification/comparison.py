@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.checkpoint import disk_digests, saved_steps
-from verification.killed_run import read_metrics
+from runtime.workdir import Workdir
 
 # Of metrics.jsonl: these depend on the machine's mood, and on what it has in its caches.
 TIMES = {"seconds", "tokens_per_second", "waiting", "programs_compiled", "compile_seconds"}
@@ -32,7 +32,7 @@ class Compared:
 
 def compare(one: Path, other: Path) -> list[Compared]:
     """Two workdirs of finished runs: batches, metrics, and the arrays of the last checkpoint as they are on disk."""
-    metrics = [read_metrics(workdir) for workdir in (one, other)]
+    metrics = [Workdir(workdir).read_metrics() for workdir in (one, other)]
     batches, numbers = zip(*(_batches_and_numbers(lines) for lines in metrics), strict=True)
     compared = [_compared("batches", "batches", *batches), _compared("metrics.jsonl", "numbers", *numbers)]
     parts = [_arrays(workdir / "checkpoints") for workdir in (one, other)]

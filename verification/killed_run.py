@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from configs.errors import RunError, UserError
 from configs.loading import CONFIG_NAME
 from configs.schema import Config
 from runtime.checkpoint import saved_steps
+from runtime.workdir import Workdir
 
 TRAIN = Path(__file__).parent.parent / "train.py"
 # The same sums in every run, and no choice of algorithms by stopwatch; read by XLA on GPUs only.
@@ -107,7 +107,7 @@ class Pace:
     @classmethod
     def of(cls, training: Training) -> Pace:
         """That of a run that has ended."""
-        lines = read_metrics(training.workdir)
+        lines = Workdir(training.workdir).read_metrics()
         rate = [line for line in lines if "loss" in line][-1]
         assert training.under_way is not None
         assert training.prepared is not None
@@ -212,7 +212,9 @@ def _what_was_hit(moment: Moment, training: Training) -> str:
         "a start": training.under_way,
         "the compilation": training.under_way,
         "a save": not _half_saved(workdir, step),
-        "a validation": any("validation_loss" in line and line["step"] == step for line in read_metrics(workdir)),
+        "a validation": any(
+            "validation_loss" in line and line["step"] == step for line in Workdir(workdir).read_metrics()
+        ),
     }
     return "training" if missed.get(moment.during) else moment.during
 
@@ -233,10 +235,3 @@ def _last_step(workdir: Path) -> int:
         complete = file.read().rpartition(b"\n")[0]
     last = complete.rpartition(b"\n")[2]
     return json.loads(last)["step"] if last else 0
-
-
-def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl that are complete."""
-    path = workdir / "metrics.jsonl"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
