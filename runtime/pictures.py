@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from runtime.workdir import write_whole
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import: only what draws does so
     from matplotlib.figure import Figure
@@ -13,7 +16,7 @@ DOTS_PER_INCH = 120
 
 def save_picture(figure: Figure, path: Path) -> None:
     """Writes the figure as PNG, so that it is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.partial")
+    content = io.BytesIO()
     # Without metadata, which would name the version of matplotlib.
-    figure.savefig(temporary, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    temporary.replace(path)
+    figure.savefig(content, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    write_whole(path, content.getvalue())

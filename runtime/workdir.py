@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import fcntl
 import json
 import logging
 import os
@@ -11,12 +10,24 @@ import socket
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from configs.errors import UserError
 
 LOCK_NAME = "training.lock"
 log = logging.getLogger(__name__)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that it is there whole or not at all, also after a power cut."""
+    temporary = path.with_name(f".{path.name}.partial")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
 
 
 def check_writable(path: Path) -> None:
@@ -52,7 +63,7 @@ class Workdir:
 
     def __init__(self, path: Path):
         self.path = path
-        self._lock: TextIO | None = None
+        self._lock: FileLock | None = None
 
     @property
     def metrics(self) -> Path:
@@ -81,24 +92,19 @@ class Workdir:
         if self._lock or not self.path.is_dir():
             return
         path = self.path / LOCK_NAME
-        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  as long as the lock is held
+        self._lock = FileLock(path)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not path.exists() or not os.path.samestat(os.stat(path), os.fstat(file.fileno())):
-                raise BlockingIOError  # the one who had it ended just now, and another one may have begun
-        except BlockingIOError:
-            file.seek(0)
+            self._lock.acquire(blocking=False)
+        except Timeout:
             raise UserError(
-                f"{self.path}: {file.read() or 'another process'} is training in it; wait for its end, stop it, or "
-                "choose another --workdir"
+                f"{self.path}: {path.read_text(encoding='utf-8') or 'another process'} is training in it; wait for its "
+                "end, stop it, or choose another --workdir"
             ) from None
         except OSError as error:
             log.warning("%s: cannot be locked (%s); see to it that only one process trains in it", path, error.strerror)
-        self._lock = file
+            return
         atexit.register(path.unlink, missing_ok=True)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
+        path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
 
     def create(self) -> None:
         """Makes the folder, and keeps other trainings out of it."""
@@ -107,12 +113,7 @@ class Workdir:
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a file so that it is there whole or not at all."""
-        temporary = self.path / f".{name}.partial"
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path / name)
+        write_whole(self.path / name, content)
 
     def append_metrics(self, lines: Iterable[dict[str, Any]]) -> None:
         """Adds one JSON object a line to metrics.jsonl; a killed process loses none of them."""
