@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from configs.errors import UserError
-from configs.loading import BareFlag, is_given, parse, read_workdir_config, workdir_of
+from configs.loading import BareFlag, is_given, parse, read_workdir_config, take_workdir
 from configs.schema import ComputeConfig, DataConfig, DecodingOptions, ProcessOptions
 from data.lines import is_gzip, read_lines, write_lines
 from runtime.memory import keep_freed_memory
@@ -59,7 +59,7 @@ DESCRIPTION = "Translates a split of the run's corpus, or any two files, and sco
 
 def read_options(argv: Sequence[str]) -> EvaluateCommand:
     """The command's options over what the workdir's config says of data and devices."""
-    workdir = workdir_of(argv, EvaluateCommand, description=DESCRIPTION)
+    workdir, argv = take_workdir(argv, EvaluateCommand, description=DESCRIPTION)
     config = read_workdir_config(workdir)
     default = EvaluateCommand(workdir=workdir, data=config.data, devices=config.devices.compute)
     options = parse(EvaluateCommand, argv, default=default, description=DESCRIPTION)

@@ -13,12 +13,12 @@ from configs.loading import (
     BareFlag,
     as_json,
     is_given,
-    optional_workdir_of,
-    options_of,
     parse_over,
     read_config,
     refused_differences,
-    workdir_of,
+    required_workdir,
+    show_help,
+    take_options,
 )
 from configs.schema import Config, PositiveFloat, ProcessOptions
 from runtime.interruption import interruption
@@ -59,17 +59,18 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
       UserError: a bad option, or a config that differs from what the workdir was made with.
     """
     report = next((option for option in REPORTS if is_given(argv, option[2:].replace("-", "_"))), None)
-    find_workdir = optional_workdir_of if report else workdir_of
-    workdir = find_workdir(argv, TrainCommand, description=TRAIN_HELP)
-    (config_file,) = options_of(argv, "config")
+    show_help(argv, TrainCommand, TRAIN_HELP)
+    (workdir, config_file), rest = take_options(argv, "workdir", "config")
+    if not report:
+        workdir = required_workdir(workdir)
     saved = read_config(workdir / CONFIG_NAME) if workdir and (workdir / CONFIG_NAME).exists() else None
     if not config_file and not saved:
         missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else f"{report} needs a config"
         raise UserError(f"{missing}: give one with --config, for example configs/tiny.toml")
-    base = read_config(Path(config_file)) if config_file else saved
+    base = read_config(config_file) if config_file else saved
     assert base is not None
-    own = {"workdir": workdir, "config": Path(config_file) if config_file else None}
-    config, command = parse_over(TrainCommand, argv, base, description=TRAIN_HELP, **own)
+    own = {"workdir": workdir, "config": config_file}
+    config, command = parse_over(TrainCommand, rest, base, description=TRAIN_HELP, **own)
     if saved and (differences := refused_differences(as_json(saved), config, "in the workdir")):
         raise UserError(
             f"{workdir} was made with another config: {'; '.join(differences)}. "
@@ -113,7 +114,8 @@ def train(argv: Sequence[str]) -> None:
     compilations = set_up_compilation()
     with working_together():
         by_the_first(files.lock)
-        check_divides(make_mesh(config.devices.mesh), config, ())  # before a corpus is prepared
-        run = Run(prepare(config, workdir), files, interruption, compilations)
+        mesh = make_mesh(config.devices.mesh)
+        check_divides(mesh, config)  # before a corpus is prepared
+        run = Run(prepare(config, workdir), mesh, files, interruption, compilations)
         run.open(metrics)
         run.train()

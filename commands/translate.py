@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from configs.cache import cache_directory
 from configs.errors import UserError
-from configs.loading import parse, read_workdir_config, workdir_of
+from configs.loading import parse, read_workdir_config, take_workdir
 from configs.schema import ComputeConfig, DecodingOptions, PositiveInt, ProcessOptions
 from data.lines import chunks, decode_lines, encode_lines, read_lines
 from runtime.memory import keep_freed_memory
@@ -67,7 +67,7 @@ DESCRIPTION = "Translates each line of the input, in order; an empty line stays 
 
 def read_options(argv: Sequence[str]) -> TranslateCommand:
     """The command's options over what the workdir's config says of devices."""
-    workdir = workdir_of(argv, TranslateCommand, description=DESCRIPTION, flags=True)
+    workdir, argv = take_workdir(argv, TranslateCommand, description=DESCRIPTION, flags=True)
     default = TranslateCommand(workdir=workdir, devices=read_workdir_config(workdir).devices.compute)
     options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION, flags=True)
     if options.num_hypotheses > options.beam_size and not options.temperature:

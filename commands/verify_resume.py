@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from configs.errors import RunError, UserError
-from configs.loading import CONFIG_NAME, options_of, parse, parse_over, read_config, to_toml
+from configs.loading import CONFIG_NAME, parse_over, read_config, show_help, take_options, to_toml
 from configs.schema import Config, Count
 from runtime.interruption import interruption
 from runtime.terminal import print_table
@@ -52,12 +52,11 @@ def read_options(argv: Sequence[str]) -> tuple[Config, VerifyCommand]:
     Raises:
       UserError: a bad option, or no config.
     """
-    if "--help" in argv or "-h" in argv:
-        parse(VerifyCommand, ["--help"], default=None, description=HELP)
-    (config_file,) = options_of(argv, "config")
+    show_help(argv, VerifyCommand, HELP)
+    (config_file,), rest = take_options(argv, "config")
     if not config_file:
         raise UserError("--config is required, for example --config configs/tiny.toml")
-    return parse_over(VerifyCommand, argv, read_config(Path(config_file)), description=HELP)
+    return parse_over(VerifyCommand, rest, read_config(config_file), description=HELP, config=config_file)
 
 
 def verify_resume(argv: Sequence[str]) -> None:

@@ -160,40 +160,49 @@ def config_digest(config: Config) -> str:
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
 
 
-def options_of(argv: Sequence[str], *names: str) -> list[str | None]:
-    """The values that a command line gives to the named options, before it is parsed as a whole.
+def take_options(argv: Sequence[str], *names: str) -> tuple[list[Path | None], list[str]]:
+    """The paths that a command line gives to the named options, which say where its defaults are, and what is left of
+    it to be parsed over them.
 
     Raises:
       UserError: one of them stands without a value.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     for name in names:
-        parser.add_argument(f"--{name}")
-    known, _ = parser.parse_known_args(list(argv))
-    return [getattr(known, name) for name in names]
+        parser.add_argument(f"--{name}", type=lambda value: Path(value) if value else None)
+    known, rest = parser.parse_known_args(list(argv))
+    return [getattr(known, name) for name in names], rest
 
 
-def workdir_of(argv: Sequence[str], command: type[Section], *, description: str, flags: bool = False) -> Path:
-    """The --workdir of a command line; where that asks for --help, shows it instead.
+def show_help(argv: Sequence[str], command: type[Section], description: str, *, flags: bool = False) -> None:
+    """Shows every option and ends with status 0 where a command line asks for --help."""
+    if "--help" in argv or "-h" in argv:
+        parse(command, ["--help"], default=None, description=description, flags=flags)
+
+
+def take_workdir(
+    argv: Sequence[str], command: type[Section], *, description: str, flags: bool = False
+) -> tuple[Path, list[str]]:
+    """The --workdir of a command line, and what is left of it; where that asks for --help, shows it instead.
 
     Raises:
       UserError: there is none.
       SystemExit: with status 0, after --help.
     """
-    workdir = optional_workdir_of(argv, command, description=description, flags=flags)
+    show_help(argv, command, description, flags=flags)
+    (workdir,), rest = take_options(argv, "workdir")
+    return required_workdir(workdir), rest
+
+
+def required_workdir(workdir: Path | None) -> Path:
+    """The workdir.
+
+    Raises:
+      UserError: none is given.
+    """
     if not workdir:
         raise UserError("--workdir is required: the folder of the run, for example --workdir checkpoints/tiny")
     return workdir
-
-
-def optional_workdir_of(
-    argv: Sequence[str], command: type[Section], *, description: str, flags: bool = False
-) -> Path | None:
-    """Like `workdir_of`, or None where there is none."""
-    if "--help" in argv or "-h" in argv:
-        parse(command, ["--help"], default=None, description=description, flags=flags)
-    (workdir,) = options_of(argv, "workdir")
-    return Path(workdir) if workdir else None
 
 
 def is_given(argv: Sequence[str], name: str) -> bool:

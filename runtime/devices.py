@@ -106,22 +106,30 @@ def rows_for(mesh: Mesh, rows: int) -> int:
     return -(-rows // shares) * shares
 
 
-def check_divides(mesh: Mesh, config: Config, vocab_sizes: Sequence[int]) -> None:
-    """Raises UserError where an axis of the mesh does not divide what it shares out; see SHARED_BY."""
+def check_divides(mesh: Mesh, config: Config) -> None:
+    """Raises UserError where an axis of the mesh does not divide what it shares out of batch and layers."""
     rows = config.rows_per_batch // config.training.accumulation_steps
     parts = " in each of training.accumulation_steps" if config.training.accumulation_steps > 1 else ""
-    shared = [
+    for axes, count, what in (
         (ROW_AXES, rows, f"the {rows} rows of data.row_length that training.tokens_per_batch makes{parts}"),
         (("fsdp",), config.model.embed_dim, f"model.embed_dim {config.model.embed_dim}"),
         (("tensor",), config.model.num_heads, f"model.num_heads {config.model.num_heads}"),
         (("tensor",), config.model.mlp_dim, f"model.mlp_dim {config.model.mlp_dim}"),
-        *((("tensor",), size, f"the {size} pieces of tokenizer.vocab_size") for size in dict.fromkeys(vocab_sizes)),
-    ]
-    for axes, count, what in shared:
-        size = math.prod(mesh.shape[axis] for axis in axes)
-        if count % size:
-            names = " times ".join(f"devices.mesh.{axis} {mesh.shape[axis]}" for axis in axes if mesh.shape[axis] > 1)
-            raise UserError(f"{names} does not divide {what}")
+    ):
+        _check_divides(mesh, axes, count, what)
+
+
+def check_divides_vocabularies(mesh: Mesh, sizes: Sequence[int]) -> None:
+    """Raises UserError where the mesh does not divide the vocabularies, whose sizes are known with the tokenizer."""
+    for size in sizes:
+        _check_divides(mesh, ("tensor",), size, f"the {size} pieces of tokenizer.vocab_size")
+
+
+def _check_divides(mesh: Mesh, axes: Sequence[str], count: int, what: str) -> None:
+    size = math.prod(mesh.shape[axis] for axis in axes)
+    if count % size:
+        names = " times ".join(f"devices.mesh.{axis} {mesh.shape[axis]}" for axis in axes if mesh.shape[axis] > 1)
+        raise UserError(f"{names} does not divide {what}")
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

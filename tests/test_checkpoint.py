@@ -1,5 +1,6 @@
 """Checkpoints on disk: retention, damage of every kind, processes killed while they save."""
 
+import contextlib
 import shutil
 import signal
 import subprocess
@@ -48,6 +49,37 @@ def test_what_is_saved_comes_back(tmp_path):
     assert digests("", found) == digests("", params(5)) != digests("", params(6))
     np.testing.assert_array_equal(optimizer["mu"], training(5)[0]["mu"])
     assert step == record["clock"]["step"] == 5
+
+
+def test_arrays_that_are_donated_while_they_are_saved_are_saved_as_they_were(tmp_path):
+    """As the next training step does with the state."""
+    checkpoints = Checkpoints(tmp_path, 2)
+    state = jax.block_until_ready(params(5))
+    checkpoints.save(5, state, training(5), {"clock": {"step": 5}}, None)
+    step = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 0 - 1, tree), donate_argnums=0)
+    for _ in range(3):
+        state = jax.block_until_ready(step(state))
+    checkpoints.close()
+    assert digests("", restore(tmp_path)[0]) == digests("", params(5))
+
+
+def test_a_save_that_fails_in_the_background_is_told_of(tmp_path):
+    """By whatever is asked next: whether all is well, for the next save, for the end."""
+    asked = {
+        "check": lambda checkpoints: checkpoints.check(),
+        "save": lambda checkpoints: checkpoints.save(7, params(7), training(7), {}, None),
+        "close": lambda checkpoints: checkpoints.close(),
+    }
+    for name, ask in asked.items():
+        checkpoints = Checkpoints(tmp_path / name, 2)
+        checkpoints.save(6, params(6), training(6), {"not JSON": object()}, None)
+        while not checkpoints._saving.done():
+            time.sleep(0.01)
+        with pytest.raises(TypeError, match="not JSON serializable"):
+            ask(checkpoints)
+        with contextlib.suppress(TypeError):
+            checkpoints.close()
+        assert saved_steps(tmp_path / name) == []
 
 
 def test_nothing_saved_is_none(tmp_path):

@@ -112,10 +112,12 @@ def test_a_mesh_that_does_not_divide_what_it_shares_out_is_refused_by_name():
 import sys
 from configs.errors import UserError
 from configs.schema import Config
-from runtime.devices import check_divides, make_mesh
+from runtime.devices import check_divides, check_divides_vocabularies, make_mesh
 for config in map(Config.model_validate, eval(sys.argv[1])):
     try:
-        check_divides(make_mesh(config.devices.mesh), config, [config.tokenizer.vocab_size])
+        mesh = make_mesh(config.devices.mesh)
+        check_divides(mesh, config)
+        check_divides_vocabularies(mesh, [config.tokenizer.vocab_size])
         print()
     except UserError as error:
         print(error)

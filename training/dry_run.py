@@ -12,7 +12,7 @@ from rich.table import Table
 from configs.schema import REST, Config
 from model.flops import training_flops
 from model.transformer import Structure, structure
-from runtime.devices import check_divides, compute_dtype, make_mesh, start_simulated
+from runtime.devices import check_divides, check_divides_vocabularies, compute_dtype, make_mesh, start_simulated
 from runtime.terminal import print_table
 from runtime.workdir import Workdir
 from training.footprint import in_bytes, memory_of_step, parameters_by_module
@@ -38,7 +38,8 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
     sizes = vocab_sizes(config, workdir)
     count = math.prod(size for _, size in config.devices.mesh if size != REST)
     mesh = make_mesh(config.devices.mesh, start_simulated(config.devices.platform, count))
-    check_divides(mesh, config, sizes)
+    check_divides(mesh, config)
+    check_divides_vocabularies(mesh, sizes)
     network = structure(config.model, *sizes, _compute_dtype(config, mesh))
     _show_parameters(config, network)
     _show_step(config, sizes[1])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from configs.errors import Interrupted, RunError, UserError
 from configs.loading import CONFIG_NAME, as_json, config_digest, refused_differences, to_toml
@@ -19,7 +20,7 @@ from data.tokenizer import model_paths
 from model.transformer import initial_params, structure
 from runtime.checkpoint import Checkpoints
 from runtime.compilation import Compilations
-from runtime.devices import check_divides, compute_dtype, make_mesh, on_devices, place_rows, rows_kept
+from runtime.devices import check_divides_vocabularies, compute_dtype, on_devices, place_rows, rows_kept
 from runtime.interruption import Interruption
 from runtime.processes import by_the_first, check_alike, fetch, highest, is_first
 from runtime.workdir import Workdir
@@ -61,11 +62,18 @@ class Clock:
 class Run:
     """One training run in its workdir: `open` it, then `train`."""
 
-    def __init__(self, prepared: Preparation, workdir: Workdir, interruption: Interruption, compilations: Compilations):
+    def __init__(
+        self,
+        prepared: Preparation,
+        mesh: Mesh,
+        workdir: Workdir,
+        interruption: Interruption,
+        compilations: Compilations,
+    ):
         """Reads and writes nothing.
 
         Raises:
-          UserError: the mesh cannot share out what there is, or the processes of the run do not agree.
+          UserError: the mesh does not divide the vocabularies, or the processes of the run do not agree.
         """
         config, tokenizer = prepared.config, prepared.tokenizer
         self._config = config
@@ -73,9 +81,9 @@ class Run:
         self._workdir = workdir
         self._interruption = interruption
         self._compilations = compilations
-        self._mesh = make_mesh(config.devices.mesh)
+        self._mesh = mesh
         self._sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-        check_divides(self._mesh, config, self._sizes)
+        check_divides_vocabularies(mesh, self._sizes)
         for what, digest in {"config": config_digest(config), **prepared.fingerprints}.items():
             check_alike(what, digest)
         self._network = structure(config.model, *self._sizes, compute_dtype(config.devices.precision, self._mesh))
