@@ -220,7 +220,8 @@ class Checkpoints:
             self._manager.reload()
         record = record | {"step": step, "best_step": best_step}
         if jax.process_count() == 1:
-            params, training = _host_copies((params, training))
+            # On a CPU no copy: NumPy shares the memory, so the next step copies what it may not overwrite (tested).
+            params, training = jax.device_get((params, training))
             self._saving = self._thread.submit(self._write, step, params, training, record, replaced)
         else:
             self._write(step, params, training, record, replaced)
@@ -311,12 +312,6 @@ def _unused(path: Path) -> Path:
     """The path, or where something has that name the first of path-2, path-3, ... that nothing has."""
     others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
     return next(candidate for candidate in itertools.chain([path], others) if not candidate.exists())
-
-
-def _host_copies(tree: Any) -> Any:
-    """Arrays on devices -> NumPy arrays with memory of their own: a step may reuse that of the others at once."""
-    on_cpu = all(device.platform == "cpu" for device in jax.devices())  # whose memory NumPy would share
-    return jax.tree.map(lambda leaf: np.array(leaf, copy=on_cpu or None), jax.device_get(tree))
 
 
 class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
