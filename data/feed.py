@@ -200,7 +200,8 @@ def worker_pool(planner: Planner, processes: int) -> ProcessPoolExecutor:
 def _start_worker(planner: Planner) -> None:
     global _planner
     _planner = planner
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal: the first one decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # which may reach all processes of a group: the parent decides
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
