@@ -108,15 +108,22 @@ def work(base: Config, folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def train(options: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Real target tokens a second of train.py on the corpus, and the share of time that the device waits for them."""
+    """A run of train.py on the prepared corpus: seconds from its start to the first step, without those of compilation,
+    real target tokens a second, and the share of time that the device waits for them."""
     workdir = folder / "run"
     command = [sys.executable, "train.py", "--config", str(options.config), *corpus_options(folder)]
     command += ["--workdir", str(workdir), "--training.num-steps", str(STEPS)]
     command += ["--training.log-every", "5", "--training.eval-every", "0"]
     command += ["--tokenizer.model-file", str(folder / "tokenizer.model")]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    started = time.perf_counter()
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        under_way = next(line for line in process.stderr if "is under way" in line)
+        seconds = time.perf_counter() - started - float(under_way.split()[-2])
+        process.stderr.read()
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()][STEPS // 4 :]
-    return {name: statistics.median(line[name] for line in lines) for name in ("tokens_per_second", "waiting")}
+    medians = {name: statistics.median(line[name] for line in lines) for name in ("tokens_per_second", "waiting")}
+    return {"first_step": seconds} | medians
 
 
 def measure(lines: int, options: argparse.Namespace) -> None:
@@ -139,7 +146,8 @@ def measure(lines: int, options: argparse.Namespace) -> None:
         consumed = train(options, folder)
         print(
             f"\nFed: {rate:,.0f} target tokens a second. {options.config.stem} consumes "
-            f"{consumed['tokens_per_second']:,.0f}; its device waits for them {consumed['waiting']:.2%} of the time."
+            f"{consumed['tokens_per_second']:,.0f}; its device waits for them {consumed['waiting']:.2%} of the time. From "
+            f"the start of train.py to its first step: {consumed['first_step']:.1f} s beside compilation."
         )
 
 

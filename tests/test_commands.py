@@ -227,6 +227,25 @@ def test_a_run_made_with_another_config_is_refused_with_the_differences(trained,
     assert (trained[0] / "config.toml").read_bytes() == before
 
 
+NEWER = """
+import runpy, sys
+sys.path.insert(0, ".")
+import training.loop
+training.loop.FORMAT += 1
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_workdir_of_another_version_is_refused_in_a_sentence(trained, tmp_path):
+    workdir = shutil.copytree(trained[0], tmp_path / "w")
+    command = [sys.executable, "-c", NEWER, "train.py", "--workdir", str(workdir), "--training.num-steps", "300"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"error: {workdir}: its checkpoints were written by another version")
+    assert metrics(workdir) == metrics(trained[0])
+
+
 def test_other_training_data_is_refused(trained, run, tmp_path):
     other = write_corpus(tmp_path / "other").parent
     lines = (other / "train.en").read_text().splitlines()
