@@ -146,8 +146,8 @@ def measure(lines: int, options: argparse.Namespace) -> None:
         consumed = train(options, folder)
         print(
             f"\nFed: {rate:,.0f} target tokens a second. {options.config.stem} consumes "
-            f"{consumed['tokens_per_second']:,.0f}; its device waits for them {consumed['waiting']:.2%} of the time. From "
-            f"the start of train.py to its first step: {consumed['first_step']:.1f} s beside compilation."
+            f"{consumed['tokens_per_second']:,.0f}; its device waits for them {consumed['waiting']:.2%} of the time. "
+            f"From the start of train.py to its first step: {consumed['first_step']:.1f} s beside compilation."
         )
 
 
