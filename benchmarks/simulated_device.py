@@ -88,11 +88,12 @@ def measure() -> None:
         if status := main(train):
             sys.exit(status)
         lines = [json.loads(line) for line in Path(folder, "w", "metrics.jsonl").read_text().splitlines()]
-    counted = lines[len(lines) // 10 :]
-    waiting = [line["waiting"] for line in counted]
-    seconds = counted[-1]["seconds"] - counted[0]["seconds"]
+    waiting = [line["waiting"] for line in lines[len(lines) // 10 :]]
+    seconds = sorted({line["seconds"]: line["step"] for line in lines}.items())  # an interval's last step, and its time
+    (begin, first), (end, last) = seconds[len(seconds) // 10], seconds[-1]
+    busy = (last - first) * options.milliseconds / 1000 / (end - begin)
     print(f"waiting: median {statistics.median(waiting):.1%}, at most {max(waiting):.1%}")
-    print(f"{len(counted) * options.milliseconds / 1000 / seconds:.1%} of the steps that the device could run")
+    print(f"{busy:.1%} of the steps that the device could run")
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def test_a_dry_run_reckons_with_the_real_tokens_of_the_run(trained, run):
     assert len(taken) == 240
     assert shown["time"] == f"{sum(taken) / 10 / 3600:.2f} hours at 10 tokens/s"
     share = sum(taken) / (240 * 512)
-    assert share < 0.99
+    assert share < 0.995
     assert shown["real tokens"] == f"{share:.1%} of the target positions (metrics.jsonl)"
     model = read_config(trained[0] / "config.toml").model
     assert shown["model FLOP/s"] == f"{training_flops(model, 45, 32, 32) / 32 * 10 / share:.3g} on each device"
