@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 
@@ -21,11 +22,23 @@ def along(*axes: str | None) -> dict[str, Any]:
     return {"out_sharding": axes, "eager_sharding": False}
 
 
-def linear(
-    inputs: int, outputs: int, axes: tuple[str, str], *, bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs
-) -> nnx.Linear:
+class Linear(nnx.Linear):
+    """Flax's linear layer, which here sees [..., D] as a matrix.
+
+    The gradient of a kernel is then one product that sums over one axis. Over two, rows and positions, XLA transposes
+    the activations first: on a CPU a layer of width 256 takes 1.21 times as long, one of width 128 1.33 times
+    (forward and backward).
+    """
+
+    def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """[..., inputs] -> [..., outputs]."""
+        matrix = inputs.reshape(-1, inputs.shape[-1])
+        return super().__call__(matrix, out_sharding).reshape(*inputs.shape[:-1], -1)
+
+
+def linear(inputs: int, outputs: int, axes: tuple[str, str], *, bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs) -> Linear:
     """A linear layer with Glorot and Bengio's (2010) uniform initial weights."""
-    return nnx.Linear(
+    return Linear(
         inputs,
         outputs,
         use_bias=bias,
