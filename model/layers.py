@@ -13,8 +13,8 @@ from flax import nnx
 
 from configs.schema import ModelConfig
 from model.attention import Cache, MultiHeadAttention
+from model.cpu import LayerNorm
 from model.dropout import Dropout
-from model.layer_norm import LayerNorm
 from model.parameters import linear
 from model.positions import Rotation
 

@@ -15,8 +15,8 @@ from flax import nnx
 from configs.schema import ModelConfig
 from configs.special_ids import PAD_ID
 from model.attention import Cache, KeysValues, causal_mask, segment_mask
+from model.cpu import LayerNorm
 from model.dropout import Dropout
-from model.layer_norm import LayerNorm
 from model.layers import DecoderLayer, EncoderLayer
 from model.parameters import along
 from model.positions import Rotation, sinusoidal_positions

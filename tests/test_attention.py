@@ -16,7 +16,6 @@ from model.attention import (
     causal_mask,
     scaled_dot_product_attention,
     segment_mask,
-    softmax,
 )
 from model.layers import AddAndNorm
 from model.positions import Rotation, sinusoidal_positions
@@ -164,16 +163,6 @@ def test_attention_equals_jax(random_heads):
     output, _ = scaled_dot_product_attention(*random_heads)
     expected = jax.nn.dot_product_attention(*(jnp.swapaxes(x, 1, 2) for x in (query, keys, values)), mask=mask)
     np.testing.assert_allclose(jnp.swapaxes(output, 1, 2), expected, atol=1e-6)
-
-
-def test_softmax_and_its_gradient_equal_jax(random_heads):
-    scores, weights = random_heads[0], jnp.asarray(random_heads[0][::-1])
-    for found, expected in zip(
-        (*jax.vjp(softmax, scores)[1](weights), softmax(scores)),
-        (*jax.vjp(jax.nn.softmax, scores)[1](weights), jax.nn.softmax(scores)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_keys_and_values_projected_beforehand_give_the_same():

@@ -1,4 +1,4 @@
-"""The project's layer norm against Flax's."""
+"""What is written by hand for CPUs, against the library's own."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from model.layer_norm import LayerNorm
+from model.cpu import LayerNorm, Linear, softmax
 
 
 def value_and_gradients(norm, x, weights):
@@ -18,7 +18,7 @@ def value_and_gradients(norm, x, weights):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 2e-5), (jnp.bfloat16, 2e-2)])
-def test_equals_flax_with_its_gradients(dtype, tolerance):
+def test_layer_norm_and_its_gradients_equal_flax(dtype, tolerance):
     random = np.random.default_rng(0)
     x = jnp.asarray(3 + 2 * random.normal(size=(2, 3, 7)), dtype)
     weights = jnp.asarray(random.normal(size=(2, 3, 7)), jnp.float32)
@@ -36,7 +36,31 @@ def test_equals_flax_with_its_gradients(dtype, tolerance):
         )
 
 
-def test_by_hand():
+def test_layer_norm_by_hand():
     """Mean 2, variance 1: (1, 3) becomes (-1, 1)."""
     norm = LayerNorm(2, epsilon=0.0, rngs=nnx.Rngs(0))
     np.testing.assert_allclose(norm(jnp.array([[1.0, 3.0]])), [[-1.0, 1.0]], rtol=1e-6)
+
+
+def test_softmax_and_its_gradient_equal_jax():
+    random = np.random.default_rng(0)
+    scores, weights = (jnp.asarray(random.normal(size=(2, 3, 5, 7)), jnp.float32) for _ in range(2))
+    for found, expected in zip(
+        (*jax.vjp(softmax, scores)[1](weights), softmax(scores)),
+        (*jax.vjp(jax.nn.softmax, scores)[1](weights), jax.nn.softmax(scores)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_linear_layer_and_its_gradients_equal_flax():
+    random = np.random.default_rng(0)
+    x = jnp.asarray(random.normal(size=(2, 3, 7)), jnp.float32)
+    ours, flax = (kind(7, 5, rngs=nnx.Rngs(0)) for kind in (Linear, nnx.Linear))
+
+    def summed(layer, x):
+        return jnp.sum(jnp.square(layer(x)))
+
+    found, expected = (nnx.value_and_grad(summed, argnums=(0, 1))(layer, x) for layer in (ours, flax))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

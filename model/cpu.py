@@ -1,13 +1,54 @@
-"""Layer normalisation whose sums along the width are matrix products.
+"""Softmax, layer norm and linear layer as a CPU computes them fastest; each is a library's function, tested to equal it.
 
-B rows, T positions, D model width.
+The textbook versions are jax.nn.softmax, nnx.LayerNorm and nnx.Linear: put in their places they change no result but in
+the last digits. benchmarks/RESULTS.md has what each gains.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+
+@jax.custom_vjp
+def softmax(scores: jax.Array) -> jax.Array:
+    """exp(s) / sum(exp(s)) over the last axis, [..., S].
+
+    As jax.nn.softmax, but that the gradient is computed from the weights alone: a step of width 128 takes 4% less time
+    on a CPU, one of width 256 1%.
+    """
+    exponentials = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    return exponentials / jnp.sum(exponentials, axis=-1, keepdims=True)
+
+
+def _weights_twice(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    weights = softmax(scores)
+    return weights, weights
+
+
+def _softmax_gradient(weights: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    weighted = weights * gradient
+    return (weighted - weights * jnp.sum(weighted, axis=-1, keepdims=True),)
+
+
+softmax.defvjp(_weights_twice, _softmax_gradient)
+
+
+class Linear(nnx.Linear):
+    """Flax's linear layer, which here sees [..., D] as a matrix.
+
+    The gradient of a kernel is then one product that sums over one axis. Over two, rows and positions, XLA transposes
+    the activations first: on a CPU a layer of width 256 takes 1.21 times as long, one of width 128 1.33 times
+    (forward and backward).
+    """
+
+    def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """[..., inputs] -> [..., outputs]."""
+        matrix = inputs.reshape(-1, inputs.shape[-1])
+        return super().__call__(matrix, out_sharding).reshape(*inputs.shape[:-1], -1)
 
 
 class LayerNorm(nnx.LayerNorm):
