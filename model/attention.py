@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model.cpu import softmax
 from model.dropout import Dropout
 from model.parameters import linear
 from model.positions import Rotation
@@ -43,7 +42,7 @@ def scaled_dot_product_attention(
     scores = jnp.einsum("bnth,bnsh->bnts", query, keys, preferred_element_type=jnp.float32)
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
-    weights = softmax(scores)
+    weights = jax.nn.softmax(scores, axis=-1)
     dropped = dropout(weights, dropout_rate) if dropout else weights
     return jnp.einsum("bnts,bnsh->bnth", dropped.astype(values.dtype), values), weights
 

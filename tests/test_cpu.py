@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from model.cpu import LayerNorm, Linear, softmax
+from model.cpu import LayerNorm, Linear
 
 
 def value_and_gradients(norm, x, weights):
@@ -40,17 +40,6 @@ def test_layer_norm_by_hand():
     """Mean 2, variance 1: (1, 3) becomes (-1, 1)."""
     norm = LayerNorm(2, epsilon=0.0, rngs=nnx.Rngs(0))
     np.testing.assert_allclose(norm(jnp.array([[1.0, 3.0]])), [[-1.0, 1.0]], rtol=1e-6)
-
-
-def test_softmax_and_its_gradient_equal_jax():
-    random = np.random.default_rng(0)
-    scores, weights = (jnp.asarray(random.normal(size=(2, 3, 5, 7)), jnp.float32) for _ in range(2))
-    for found, expected in zip(
-        (*jax.vjp(softmax, scores)[1](weights), softmax(scores)),
-        (*jax.vjp(jax.nn.softmax, scores)[1](weights), jax.nn.softmax(scores)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_linear_layer_and_its_gradients_equal_flax():
