@@ -1,6 +1,6 @@
 """Layer norm and linear layer as a CPU computes them fastest; each equals the library's own (tested).
 
-The textbook versions are nnx.LayerNorm and nnx.Linear: put in their places they change no result but in the last digits.
+The textbook versions are nnx.LayerNorm and nnx.Linear: in their places they change the last digits of results only.
 benchmarks/RESULTS.md has what each gains.
 """
 
