@@ -6,6 +6,7 @@ make any window, and a position in the data is two integers: a window and a row 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class Planner:
     row_length: int
     seed: int
 
-    @property
+    @functools.cached_property
     def draws(self) -> Draws:
         """The endless sequence of pairs that the windows are cut from."""
         return Draws([len(corpus) for corpus in self.corpora], self.weights, self.seed)

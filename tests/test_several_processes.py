@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from runtime import processes
+from runtime.checkpoint import saved_steps
 from tests.processes import finish, free_port, metrics, start_command, start_together, wait_for
 
 STEPS = ["--training.checkpoint-every", 6, "--training.eval-every", 12, "--training.log-every", 1]
@@ -20,36 +21,44 @@ def steps(workdir) -> list[dict]:
     return [line for line in metrics(workdir) if "loss" in line] if (workdir / "metrics.jsonl").exists() else []
 
 
-def killed_after(step, count, toy, workdir) -> list[tuple[int, str, str]]:
+def killed_after(step, count, toy, workdir, *options) -> list[tuple[int, str, str]]:
     """What becomes of the processes when the last of them is killed behind a step.
 
     Each has two devices, and the parameters are shared out over those of all.
     """
     mesh = ["--devices.mesh.fsdp", 2 * count, "--devices.mesh.data", 1]
     two_devices = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    running = train(count, toy, workdir, "--training.num-steps", 100000, *mesh, env=two_devices)
+    running = train(count, toy, workdir, "--training.num-steps", 100000, *mesh, *options, env=two_devices)
     wait_for(running[0], lambda: len(steps(workdir)) > step)
     running[-1].kill()
     return finish(running)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("counts", [[2], [2, 4]])
-def test_another_number_of_processes_goes_on_with_the_batches_of_one(toy, run, tmp_path, counts):
-    """Killed with SIGKILL on the way, behind a checkpoint of each number of processes; in the end there is one."""
+@pytest.mark.parametrize(("counts", "finally_"), [([2], 1), ([2, 4], 3)])
+def test_another_number_of_processes_goes_on_with_the_batches_of_one(toy, run, tmp_path, counts, finally_):
+    """Killed with SIGKILL on the way, behind a checkpoint of each number of processes, and ended by another number.
+
+    A batch has 24 rows, of which each process makes its share.
+    """
     alone, together = tmp_path / "alone", tmp_path / "together"
-    done = run("train.py", "--config", toy, "--workdir", alone, *STEPS, "--training.num-steps", 30)
+    rows = ["--training.tokens-per-batch", 24 * 32]
+    done = run("train.py", "--config", toy, "--workdir", alone, *STEPS, *rows, "--training.num-steps", 30)
     assert done.returncode == 0, done.stderr
     for count, step in zip(counts, (7, 19), strict=False):
-        *others, last = killed_after(step, count, toy, together)
+        *others, last = killed_after(step, count, toy, together, *rows)
         assert last[0] == -signal.SIGKILL
         for number, (status, _, told) in enumerate(others):
             # In a computation, or at a checkpoint, where JAX ends the process.
             assert (status, f"process {number} lost another process of this run" in told) == (1, True) or (
                 (status, "JAX distributed service detected fatal errors" in told) == (-signal.SIGABRT, True)
             ), told
-    done = run("train.py", "--config", toy, "--workdir", together, *STEPS, "--training.num-steps", 30)
-    assert done.returncode == 0, done.stderr
+    begun = saved_steps(together / "checkpoints")[-1]
+    ended = finish(train(finally_, toy, together, *rows, "--training.num-steps", 30))
+    assert [status for status, _, _ in ended] == [0] * finally_, ended[0][2]
+    if finally_ > 1:
+        made = (30 - begun) * 24 // finally_
+        assert f"the first of {finally_} processes made {made} rows; a batch has 24" in ended[0][2]
     expected, found = steps(alone), steps(together)
     assert [line["step"] for line in found] == list(range(1, 31))
     assert [line["batch"] for line in found] == [line["batch"] for line in expected]

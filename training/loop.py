@@ -143,6 +143,9 @@ class Run:
                 message = f"{saved}; the same command goes on from there"
                 raise Interrupted(interrupted.signal_number, message) from None
         log.info("compiled %s", self._compilations)
+        if jax.process_count() > 1:
+            made, each = self._batches.rows_gathered, self._config.rows_per_batch
+            log.info("the first of %d processes made %d rows; a batch has %d", jax.process_count(), made, each)
         self._show_result()
 
     def _loop(self) -> None:
