@@ -109,7 +109,6 @@ def train(argv: Sequence[str]) -> None:
 
     files = Workdir(workdir)
     files.check_creatable()
-    metrics = files.read_metrics()  # a damaged file is found before anything is written
     start_devices(config.devices.platform, command)
     compilations = set_up_compilation()
     with working_together():
@@ -117,5 +116,5 @@ def train(argv: Sequence[str]) -> None:
         mesh = make_mesh(config.devices.mesh)
         check_divides(mesh, config)  # before a corpus is prepared
         run = Run(prepare(config, workdir), mesh, files, interruption, compilations)
-        run.open(metrics)
+        run.open()
         run.train()

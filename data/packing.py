@@ -19,7 +19,7 @@ from data.subwords import SampledPairs
 from data.tokens import TokenizedPairs
 
 # Draws in a window. Multi30k with rows of 64 fills the longer side to 97.9% with 2,048, 98.1% with 8,192 and with
-# 16,384; a resumed run makes one window again, and segmenting so many pairs anew takes a quarter of a second.
+# 16,384; a resumed run makes one window again, and segmenting so many pairs anew takes about a second.
 WINDOW = 8192
 
 TrainingPairs = TokenizedPairs | SampledPairs
@@ -82,7 +82,7 @@ class Planner:
 
     @property
     def samples(self) -> bool:
-        """Whether segmentations are sampled, which takes some hundred times as long as planning."""
+        """Whether segmentations are sampled, which takes far longer than planning."""
         return isinstance(self.corpora[0], SampledPairs)
 
     def window(self, number: int) -> Window:

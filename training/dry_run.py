@@ -19,8 +19,8 @@ from training.footprint import in_bytes, memory_of_step, parameters_by_module
 from training.preparation import vocab_sizes
 from training.recorder import show_table
 
-# Share of the target positions that hold a token, of a run that has not begun: packing fills 96% to 97% of the longer
-# side's positions, and somewhat fewer of the other's.
+# Share of the target positions that hold a token, of a run that has not begun: packing fills some 98% of the longer
+# side's positions, and fewer of the other's.
 ASSUMED_REAL_TOKENS = 0.95
 
 

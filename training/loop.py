@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -102,16 +101,15 @@ class Run:
 
     # The run as a whole.
 
-    def open(self, metrics: Sequence[dict[str, Any]] = ()) -> None:
+    def open(self) -> None:
         """Makes the workdir, or finds what was reached in it, and puts the state on the devices.
 
-        Args:
-          metrics: the lines of its metrics.jsonl.
-
         Raises:
-          UserError: another process trains there, or its checkpoints are damaged or those of another run.
+          UserError: another process trains there, or its metrics or checkpoints are damaged or those of another run.
         """
-        by_the_first(self._create_workdir)
+        by_the_first(self._workdir.create)
+        metrics = self._workdir.read_metrics()  # not before the lock is held: a run that ends just now adds to them
+        by_the_first(self._write_tokenizer)
         self._checkpoints = Checkpoints(self._workdir.checkpoints, self._config.training.keep_checkpoints)
         with explaining_memory(self._network, self._config, self._mesh):
             self._state = self._restored_state() or self._fresh_state()
@@ -294,9 +292,8 @@ class Run:
         self._checkpoints.save(self._clock.step, *items, record, self._clock.best_step)
         self._saved = version
 
-    def _create_workdir(self) -> None:
+    def _write_tokenizer(self) -> None:
         prepared, path = self._prepared, self._workdir.path
-        self._workdir.create()
         names = [file.name for file in model_paths(path, joint=self._config.tokenizer.joint)]
         for name, model in zip(names, prepared.tokenizer_models, strict=True):
             self._workdir.write(name, model)
