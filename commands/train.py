@@ -88,14 +88,14 @@ def train(argv: Sequence[str]) -> None:
     config, command = resolve_config(argv)
     workdir = command.workdir
     if command.dry_run:
+        from reports.dry_run import show_dry_run
         from runtime.compilation import set_up_compilation
-        from training.dry_run import show_dry_run
 
         set_up_compilation()
         show_dry_run(config, workdir, command.tokens_per_second)
         return
     if command.inspect_data:
-        from training.data_report import report_data
+        from reports.data_report import report_data
 
         report_data(config, workdir)
         return

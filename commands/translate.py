@@ -17,8 +17,8 @@ from configs.loading import parse, read_workdir_config, take_workdir
 from configs.schema import ComputeConfig, DecodingOptions, PositiveInt, ProcessOptions
 from data.lines import chunks, decode_lines, encode_lines, read_lines
 from runtime.memory import keep_freed_memory
-from runtime.prompt import typed_lines
 from runtime.workdir import check_files_apart, check_writable
+from translation.prompt import typed_lines
 
 if TYPE_CHECKING:
     from data.tokenizer import Tokenizer

@@ -7,16 +7,17 @@ read that is not asked for, and processes that open the same files share their p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-_VALUES, _ENDS = ".values.npy", ".ends.npy"
+_ENDS_DTYPE = "<i8"
 
 
 class RaggedArray:
-    """Read-only access to flat `values` and the `ends` of sequences in them; pickled as the path it was opened from.
+    """Read-only access to flat `values` and the `ends` of sequences in them; pickled as what it was opened from.
 
     Attributes:
       values: [total length].
@@ -27,21 +28,22 @@ class RaggedArray:
         self.values, self.ends, self._path = values, ends, path
 
     @classmethod
-    def open(cls, path: Path) -> RaggedArray:
-        """Maps what a RaggedWriter has written under `path` into memory.
+    def open(cls, path: Path, dtype: str) -> RaggedArray:
+        """Maps what a RaggedWriter of that path and dtype has written into memory.
 
         Raises:
           OSError, ValueError: a file is missing, or is not what the writer has written.
         """
-        values, ends = (_mapped(path.with_name(path.name + suffix)) for suffix in (_VALUES, _ENDS))
-        if int(ends[-1] if len(ends) else 0) != len(values):
-            raise ValueError(
-                f"{path.name} has {len(values)} values, but its sequences need {ends[-1] if len(ends) else 0}"
-            )
+        values, ends = map(_mapped, files_of(path), (dtype, _ENDS_DTYPE))
+        needed = int(ends[-1]) if len(ends) else 0
+        if needed != len(values):
+            raise ValueError(f"{path.name} has {len(values)} values, but its sequences need {needed}")
         return cls(values, ends, path)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (RaggedArray.open, (self._path,)) if self._path else (RaggedArray, (self.values, self.ends))
+        if self._path:
+            return RaggedArray.open, (self._path, self.values.dtype.str)
+        return RaggedArray, (self.values, self.ends)
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -65,54 +67,29 @@ class RaggedArray:
         return self.ends[indices] - self.starts(indices)
 
 
-class RaggedWriter:
-    """Writes the files of a RaggedArray, some sequences at a time; a context that completes them at its end."""
+class RaggedWriter(ExitStack):
+    """Writes the files of a RaggedArray, some sequences at a time; a context that closes them at its end."""
 
     def __init__(self, path: Path, dtype: str):
         """Args: path: the beginning of both files' names; dtype: of the values, such as "<u2"."""
-        self._values = _ArrayFile(path.with_name(path.name + _VALUES), dtype)
-        self._ends = _ArrayFile(path.with_name(path.name + _ENDS), "<i8")
-
-    def __enter__(self) -> RaggedWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._values.close()
-        finally:
-            self._ends.close()
+        super().__init__()
+        self._dtype = np.dtype(dtype)
+        self._length = 0
+        self._values, self._ends = (self.enter_context(file.open("wb")) for file in files_of(path))
 
     def append(self, values: np.ndarray, lengths: Sequence[int] | np.ndarray) -> None:
         """Adds sequences of these lengths, given as one array of all their values."""
-        self._ends.append(self._values.length + np.cumsum(lengths, dtype=np.int64))
-        self._values.append(values)
+        self._ends.write((self._length + np.cumsum(lengths, dtype=_ENDS_DTYPE)).data)
+        self._values.write(np.ascontiguousarray(values, self._dtype).data)  # tofile would not say that the disk is full
+        self._length += len(values)
 
 
-class _ArrayFile:
-    """A one-dimensional .npy file that grows: its header is written anew at the end, when its length is known."""
-
-    def __init__(self, path: Path, dtype: str):
-        self.length = 0
-        self._dtype = np.dtype(dtype)
-        self._file = open(path, "wb")  # noqa: SIM115  closed by `close`
-        self._write_header()
-
-    def append(self, values: np.ndarray) -> None:
-        self._file.write(np.ascontiguousarray(values, self._dtype).data)  # tofile would not say that the disk is full
-        self.length += len(values)
-
-    def close(self) -> None:
-        with self._file:
-            self._file.seek(0)
-            self._write_header()
-
-    def _write_header(self) -> None:
-        # NumPy pads the header such that any length fits into the same number of bytes.
-        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.length,)}
-        np.lib.format.write_array_header_1_0(self._file, header)
+def files_of(path: Path) -> tuple[Path, Path]:
+    """The files of the RaggedArray that is opened by this path: values and ends."""
+    return path.with_name(f"{path.name}.values"), path.with_name(f"{path.name}.ends")
 
 
-def _mapped(path: Path) -> np.ndarray:
-    """The array of an .npy file, mapped into memory; an empty one cannot be mapped and is read."""
-    array = np.load(path, mmap_mode="r") if path.stat().st_size > 128 else np.load(path)
+def _mapped(path: Path, dtype: str) -> np.ndarray:
+    """A flat file, mapped into memory; an empty one cannot be mapped."""
+    array = np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
     return array.view(np.ndarray)  # np.memmap costs a microsecond at each access

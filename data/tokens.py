@@ -19,8 +19,7 @@ from data.tokenizer import Tokenizer
 CHUNK = 4096  # pairs tokenized at a time
 COUNTED = 1 << 18  # pairs whose tokens are counted at a time
 NONE = np.array([], np.int64)
-FORMAT = "3"  # part of the cache key
-SIDES = ("source", "target")
+FORMAT = "4"  # part of the cache key
 
 
 class TokenizedPairs:
@@ -79,17 +78,20 @@ def tokenize(pairs: PairSource, fingerprint: str, tokenizer: Tokenizer, cache: P
     tag = [] if tokenizer.source_tag is None else [f"tag {tokenizer.source_tag}"]
     key = hashlib.sha256("\n".join([FORMAT, fingerprint, tokenizer.fingerprint, *tag]).encode()).hexdigest()
     directory = storage.prepare(cache, "tokens", key, lambda path: _write(path, pairs, tokenizer))
-    source, target = (RaggedArray.open(directory / side) for side in SIDES)
+    source, target = (RaggedArray.open(directory / side, dtype) for side, dtype in _dtypes(tokenizer).items())
     return TokenizedPairs(source, target)
 
 
+def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
+    """Of the ids of each side: the smallest that holds them."""
+    sizes = {"source": tokenizer.source_vocab_size, "target": tokenizer.target_vocab_size}
+    return {side: "<u2" if size <= 1 << 16 else "<i4" for side, size in sizes.items()}
+
+
 def _write(directory: Path, pairs: PairSource, tokenizer: Tokenizer) -> None:
-    sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-    dtypes = ["<u2" if size <= 1 << 16 else "<i4" for size in sizes]
     with ExitStack() as stack:
         source, target = (
-            stack.enter_context(RaggedWriter(directory / side, dtype))
-            for side, dtype in zip(SIDES, dtypes, strict=True)
+            stack.enter_context(RaggedWriter(directory / side, dtype)) for side, dtype in _dtypes(tokenizer).items()
         )
         for chunk in chunks(pairs, CHUNK):
             _append(source, tokenizer.encode_source([pair[0] for pair in chunk]))

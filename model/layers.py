@@ -13,7 +13,6 @@ from flax import nnx
 
 from configs.schema import ModelConfig
 from model.attention import Cache, MultiHeadAttention
-from model.cpu import LayerNorm
 from model.dropout import Dropout
 from model.parameters import linear
 from model.positions import Rotation
@@ -44,7 +43,7 @@ class AddAndNorm(nnx.Module):
     """
 
     def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs):
-        self.norm = LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs)
+        self.norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs)
         self.pre = config.norm == "pre"
         self.dropout_rate = config.dropout_rate
 

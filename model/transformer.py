@@ -15,7 +15,6 @@ from flax import nnx
 from configs.schema import ModelConfig
 from configs.special_ids import PAD_ID
 from model.attention import Cache, KeysValues, causal_mask, segment_mask
-from model.cpu import LayerNorm
 from model.dropout import Dropout
 from model.layers import DecoderLayer, EncoderLayer
 from model.parameters import along
@@ -68,8 +67,8 @@ class Transformer(nnx.Module):
             [DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_decoder_layers)]
         )
         pre = config.norm == "pre"  # the residual stream of pre-norm layers leaves the stack without a norm of its own
-        self.encoder_norm = LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
-        self.decoder_norm = LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
+        self.encoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
+        self.decoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
 
     def __call__(self, source: jax.Array, target_in: jax.Array, **options: Any) -> tuple[jax.Array, AttentionWeights]:
         """source [B, S], target_in [B, T] -> logits [B, T, V] float32 and the attention weights.

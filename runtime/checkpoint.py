@@ -14,7 +14,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -78,22 +78,31 @@ def _record_digest(record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def restore_item(directory: Path, step: int, item: str, template: Any, record: dict[str, Any]) -> Any:
-    """The arrays of an item as numpy, whole, whatever devices and processes saved them.
+def read_item(directory: Path, step: int, item: str, template: Any = None) -> Any:
+    """The arrays of an item as numpy, whole, whatever devices and processes saved them; unchecked.
 
     Args:
-      template: a tree of anything with shape and dtype.
+      template: a tree of anything with shape and dtype; by default they are read as they lie on disk.
 
     Raises:
-      UnsoundCheckpoint: they cannot be read, or are not those that were saved, or not like the template's.
+      UnsoundCheckpoint: they cannot be read.
     """
+    handler, path = ocp.Checkpointer(ocp.StandardCheckpointHandler()), directory / str(step) / item
     try:
-        tree = ocp.Checkpointer(ocp.StandardCheckpointHandler()).restore(
-            directory / str(step) / item,
-            args=ocp.args.StandardRestore(_empty_like(template)),
-        )
+        wanted = handler.metadata(path).item_metadata.tree if template is None else template
+        empty = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), wanted)
+        return handler.restore(path, args=ocp.args.StandardRestore(empty))
     except Exception as error:
         raise UnsoundCheckpoint(f"its {item} cannot be read ({type(error).__name__})") from error
+
+
+def restore_item(directory: Path, step: int, item: str, template: Any, record: dict[str, Any]) -> Any:
+    """What read_item reads, checked.
+
+    Raises:
+      UnsoundCheckpoint: the arrays cannot be read, or are not those that were saved, or not like the template's.
+    """
+    tree = read_item(directory, step, item, template)
     for found, wanted in zip(jax.tree.leaves(tree), jax.tree.leaves(template), strict=True):
         if found.shape != wanted.shape:
             raise UnsoundCheckpoint(f"its {item} have another shape: {found.shape}, where {wanted.shape} is wanted")
@@ -101,26 +110,6 @@ def restore_item(directory: Path, step: int, item: str, template: Any, record: d
         if record["digests"].get(leaf) != digest:
             raise UnsoundCheckpoint(f"{leaf} is not what was saved (SHA-256 differs)")
     return tree
-
-
-def disk_digests(directory: Path, step: int, item: str) -> dict[str, str]:
-    """Like `digests`, of the arrays as they lie on disk now, whatever was saved.
-
-    Raises:
-      UnsoundCheckpoint: they cannot be read.
-    """
-    handler = ocp.Checkpointer(ocp.StandardCheckpointHandler())
-    path = directory / str(step) / item
-    try:
-        shapes = handler.metadata(path).item_metadata.tree
-        tree = handler.restore(path, args=ocp.args.StandardRestore(_empty_like(shapes)))
-    except Exception as error:
-        raise UnsoundCheckpoint(f"its {item} cannot be read ({type(error).__name__})") from error
-    return digests(item, tree)
-
-
-def _empty_like(template: Any) -> Any:
-    return jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), template)
 
 
 def load_params(directory: Path, which: str, template: Any, check: Check = _any) -> tuple[int, Any, dict[str, Any]]:
@@ -147,7 +136,7 @@ def load_params(directory: Path, which: str, template: Any, check: Check = _any)
         raise UserError(f"{directory}: no checkpoint{f' {which}' if steps else ''}; there: {there}")
     wanted = int(averaged[1]) if averaged else 1
     candidates = [int(which)] if which.isdecimal() else _candidates(directory, steps, which)
-    found = list(itertools.islice(_sound(directory, candidates, template, check), wanted))
+    found = list(itertools.islice(_sound(directory, candidates, {"params": template}, check), wanted))
     if not found:
         raise UserError(f"{directory}: checkpoint {which} is damaged and cannot be used; there: {there}")
     if len(found) < wanted:
@@ -155,26 +144,27 @@ def load_params(directory: Path, which: str, template: Any, check: Check = _any)
             f"{directory}: {wanted} checkpoints to average, but {len(found)} that can be used (there: {there}); "
             "training.keep_checkpoints says how many a run keeps"
         )
-    step, params, record = found[0]
+    step, [params], record = found[0]
     if averaged:
         log.info("parameters averaged over the checkpoints %s", ", ".join(str(step) for step, _, _ in reversed(found)))
-        params = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]) / wanted, *(tree for _, tree, _ in found))
+        params = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]) / wanted, *(tree for _, [tree], _ in found))
     return step, params, record
 
 
 def _sound(
-    directory: Path, steps: Sequence[int], template: Any, check: Check
-) -> Iterator[tuple[int, Any, dict[str, Any]]]:
-    """Those of the steps that are sound, each with its parameters and record; the log tells of the others."""
+    directory: Path, steps: Sequence[int], templates: Mapping[str, Any], check: Check
+) -> Iterator[tuple[int, list[Any], dict[str, Any]]]:
+    """Those of the steps that are sound, each with its items like the templates and its record; the log tells of the
+    others."""
     for step in steps:
         try:
             record = read_record(directory, step)
             check(record)
-            params = restore_item(directory, step, "params", template, record)
+            items = [restore_item(directory, step, item, template, record) for item, template in templates.items()]
         except UnsoundCheckpoint as error:
             log.warning("checkpoint %d is damaged and not used: %s", step, error)
             continue
-        yield step, params, record
+        yield step, items, record
 
 
 def _candidates(directory: Path, steps: Sequence[int], which: str) -> list[int]:
@@ -260,24 +250,12 @@ class Checkpoints:
         Raises:
           UserError: there are steps, but none is sound. Nothing is deleted.
         """
-        steps = saved_steps(self._directory)
-        for step in reversed(steps):
-            try:
-                record = read_record(self._directory, step)
-                check(record)
-                found = tuple(
-                    restore_item(self._directory, step, item, template, record)
-                    for item, template in (("params", params), ("training", training))
-                )
-            except UnsoundCheckpoint as error:
-                log.warning("checkpoint %d is damaged and not used: %s", step, error)
-                continue
-            self._set_aside_after(step)
-            return *found, record
-        if steps:
+        steps, templates = saved_steps(self._directory), {"params": params, "training": training}
+        step, found, record = next(_sound(self._directory, steps[::-1], templates, check), (-1, None, {}))
+        if steps and not found:
             raise UserError(f"{self._directory}: none of its checkpoints is sound; nothing was deleted")
-        self._set_aside_after(-1)
-        return None
+        self._set_aside_after(step)
+        return (found[0], found[1], record) if found else None
 
     def close(self) -> None:
         """Waits until everything is on disk; raises what the last save has failed with."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from configs.schema import DecodingOptions, TokenizerConfig
-from data.corpora.phrasebook_readings import readings_of
+from data.corpora.phrasebook.readings import readings_of
 from data.tokenizer import parse_tokenizers, train_tokenizer, words_of
 from translation import contrast
 from translation.contrast import Flips, contrast_flips, differing_word, translate_hiding

@@ -25,7 +25,8 @@ import pytest
 from configs.cache import cache_directory
 from configs.errors import RunError, UserError
 from configs.schema import DataConfig
-from data.corpora import Corpus, Pair, open_corpus, phrasebook_corpus, splits, storage
+from data.corpora import Corpus, Pair, open_corpus, splits, storage
+from data.corpora.phrasebook import corpus as phrasebook_corpus
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 from tests.toy import write_corpus
 
@@ -509,7 +510,7 @@ def test_damaged_cache_says_what_to_delete(files: Files) -> None:
     options = {"train_source": lines, "train_target": lines}
     files.open(**options)
     (folder,) = prepared(files.cache)
-    text = folder / "train.source.values.npy"
+    text = folder / "train.source.values"
     sound = text.read_bytes()
     message = rf"{folder}: this prepared corpus is damaged .*delete the folder"
 
@@ -524,8 +525,8 @@ def test_damaged_cache_says_what_to_delete(files: Files) -> None:
     with pytest.raises(UserError, match=message):
         files.open(**options).split("train")[0]
     text.write_bytes(sound)
-    shutil.copyfile(folder / "test.target.ends.npy", folder / "train.target.ends.npy")
-    shutil.copyfile(folder / "test.target.values.npy", folder / "train.target.values.npy")
+    shutil.copyfile(folder / "test.target.ends", folder / "train.target.ends")
+    shutil.copyfile(folder / "test.target.values", folder / "train.target.values")
     with pytest.raises(UserError, match=message):
         files.open(**options)
     text.unlink()
@@ -542,7 +543,7 @@ def write_text(text: str, folder: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("count", [1, 100_000])
-@pytest.mark.parametrize("file", ["train.source.values.npy", "train.target.ends.npy"])
+@pytest.mark.parametrize("file", ["train.source.values", "train.target.ends"])
 def test_full_disk(cache: Path, file: str, count: int) -> None:
     """Everything written to /dev/full meets a full disk: at once, or where a buffer is written at the end."""
 

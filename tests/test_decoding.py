@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from runtime.checkpoint import saved_steps
-from runtime.prompt import typed_lines
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
+from translation.prompt import typed_lines
 from translation.splitting import split_line
 from translation.translator import Translator
 

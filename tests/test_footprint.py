@@ -17,11 +17,12 @@ from configs.schema import MeshConfig, ModelConfig
 from data.batch import unpacked
 from model.flops import forward_flops, training_flops
 from model.transformer import initial_params, structure
+from reports.dry_run import parameters_by_module
 from runtime.devices import make_mesh
 from runtime.processes import fetch
 from tests.conftest import ROOT
 from tests.processes import metrics
-from training.footprint import in_bytes, memory_between_steps, parameters_by_module
+from training.footprint import in_bytes, memory_between_steps
 from training.step import initial_state, make_train_step
 
 # By hand: embedding V D; encoder layer 4 D^2 + 2 D F + F + D + 2 * 2 D; decoder layer 8 D^2 + 2 D F + F + D +

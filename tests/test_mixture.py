@@ -203,7 +203,7 @@ def test_what_is_validated_is_what_is_saved(trained, toy):
     """The average, not the parameters that it follows."""
     sides = [(toy.parent / f"validation.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "fr")]
     translator = Translator.load(trained[0], "last")
-    found = validate(translator, ValidationSet.of(list(zip(*sides, strict=True)), translator.tokenizer, 32))
+    found = validate(translator, ValidationSet.of(list(zip(*sides, strict=True)), translator.tokenizer))
     last = metrics(trained[0])[-1]
     assert last["validation_loss"] == pytest.approx(found.loss, rel=1e-5)
     assert last["validation_bleu"] == pytest.approx(found.bleu)

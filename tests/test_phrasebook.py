@@ -26,7 +26,7 @@ from data.corpora.phrasebook.phrases import (
     pronoun_phrase,
 )
 from data.corpora.phrasebook.puzzles import ObjectPuzzle, VerbPuzzle
-from data.corpora.phrasebook_readings import READINGS, readings_of
+from data.corpora.phrasebook.readings import READINGS, readings_of
 
 ROOT = Path(__file__).resolve().parent.parent
 

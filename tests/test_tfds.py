@@ -172,7 +172,7 @@ def test_prepared_once_whatever_it_is_called(cache: Path, ted: Path) -> None:
     assert {path.name for path in (cache / "tfds" / prepared(cache)[0]).iterdir()} == {
         "corpus.json",
         *(
-            f"{split}.{side}.{array}.npy"
+            f"{split}.{side}.{array}"
             for split in corpus.splits
             for side in ("source", "target")
             for array in ("values", "ends")

@@ -10,7 +10,7 @@ import pytest
 from configs.schema import Config, ModelConfig, TokenizerConfig
 from configs.special_ids import BOS_ID
 from data.batch import pad_rows
-from data.tokenizer import parse_tokenizers, train_tokenizer
+from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from model.transformer import initial_params, structure
 from runtime.workdir import Workdir
 from tests.test_data import PAIRS
@@ -34,7 +34,7 @@ def translator():
 
 
 def tokenized(translator, pairs):
-    return ValidationSet.of(pairs, translator.tokenizer, translator.max_length)
+    return ValidationSet.of(pairs, translator.tokenizer)
 
 
 def test_every_sentence_gets_anothers_source_and_always_the_same():
@@ -69,6 +69,23 @@ def test_the_shuffled_loss_is_that_of_the_shuffled_pairs(translator):
     assert found.shuffled_loss == pytest.approx(mean_loss(shuffled_sources(sources)), rel=1e-5)
     assert abs(found.shuffled_loss - found.loss) > 1e-3
     assert validate(translator, tokenized(translator, [pairs[0]] * 2)).shuffled_loss is None
+
+
+class TokenizedOnce(Tokenizer):
+    """A tokenizer that has done its work: only the empty prefixes of translations are still given to it."""
+
+    def encode_source(self, lines):
+        raise AssertionError(lines)
+
+    def encode_target(self, lines):
+        assert not any(lines)
+        return super().encode_target(lines)
+
+
+def test_text_is_tokenized_once_for_all_validations(translator):
+    data = tokenized(translator, PAIRS[:6])
+    spent = TokenizedOnce(translator.tokenizer.source, translator.tokenizer.target)
+    assert validate(dataclasses.replace(translator, tokenizer=spent), data) == validate(translator, data)
 
 
 def test_a_network_that_does_not_look_at_the_source_is_warned_of(translator, tmp_path, caplog):

@@ -104,21 +104,6 @@ def in_bytes(size: float) -> str:
     return f"{size:,.0f} bytes"
 
 
-def parameters_by_module(network: Structure) -> dict[str, int]:
-    """Numbers of parameters by module, the name of its class's attribute: of the encoder and the decoder each kind of
-    sublayer over all layers, such as "encoder feed_forward", and norms."""
-    counts: dict[str, int] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(network.params):
-        name, *inner = jax.tree_util.keystr(path, simple=True, separator=".").split(".")
-        if name in ("encoder", "decoder"):
-            name = f"{name} norms" if inner[1].startswith("around") else f"{name} {inner[1]}"
-        elif name.endswith("_norm"):
-            name = f"{name.removesuffix('_norm')} norms"
-        counts[name] = counts.get(name, 0) + math.prod(leaf.shape)
-    order = ("source_embedding", "target_embedding", "output_embedding", "position_embedding", "encoder", "decoder")
-    return dict(sorted(counts.items(), key=lambda item: order.index(item[0].split()[0])))
-
-
 def _batch(config: Config) -> Any:
     shape = jax.ShapeDtypeStruct((config.rows_per_batch, config.data.row_length), jnp.int32)
     return Batch._make([shape] * len(Batch._fields))

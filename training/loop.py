@@ -92,7 +92,7 @@ class Run:
         self._translator = Translator(self._network.graphdef, None, tokenizer, config.model, mesh=self._mesh)
         self._rows_kept = rows_kept(self._mesh, config.rows_per_batch)
         self._batches = prepared.batches(self._rows_kept)
-        self._validation_set = ValidationSet.of(prepared.validation_pairs(), tokenizer, config.model.max_length)
+        self._validation_set = ValidationSet.of(prepared.validation_pairs(), tokenizer)
         self._clock = Clock()
         self._meter = StepMeter(compilations)
         self._saved: tuple[int, int] | None = None  # step and last validation of the newest checkpoint

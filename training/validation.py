@@ -59,11 +59,10 @@ class ValidationSet:
     shuffled_source_ids: Sequence[list[int]] | None
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, max_length: int) -> ValidationSet:
-        """Tokenizes (source, reference) pairs, and cuts those that are longer than the network takes."""
+    def of(cls, pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> ValidationSet:
+        """Tokenizes (source, reference) pairs."""
         sources, references = [source for source, _ in pairs], [target for _, target in pairs]
-        source_ids = [cut(ids, max_length) for ids in tokenizer.encode_source(sources)]
-        target_ids = [cut(ids, max_length) for ids in tokenizer.encode_target(references)]
+        source_ids, target_ids = tokenizer.encode_source(sources), tokenizer.encode_target(references)
         ids_of = dict(zip(sources, source_ids, strict=True))
         shuffled = shuffled_sources(sources)
         others = [ids_of[source] for source in shuffled] if shuffled else None
@@ -82,9 +81,8 @@ def validate(
     if data.shuffled_source_ids:
         shuffled_loss = _mean_loss(translator, data.shuffled_source_ids, data.target_ids, after_batch)
     sources, references = data.sources, data.references
-    translations = [
-        found.text for found in translator.translate(sources, GREEDY, first_line=None, after_batch=after_batch)
-    ]
+    found = translator.translate(sources, GREEDY, source_ids=data.source_ids, first_line=None, after_batch=after_batch)
+    translations = [translation.text for translation in found]
     samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(data), SAMPLES)]
     lowercase = translator.tokenizer.lowercase
     bleu = corpus_bleu(translations, references, lowercase=lowercase)
@@ -115,6 +113,8 @@ def _mean_loss(
     target_ids: Sequence[list[int]],
     after_batch: Callable[[int], None],
 ) -> float:
+    """Of pairs whose sides are cut where they are longer than the network takes."""
+    source_ids, target_ids = ([cut(ids, translator.max_length) for ids in side] for side in (source_ids, target_ids))
     lengths = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)]
     total = count = 0.0
     for group, length in length_batches(lengths, BATCH_SIZE, translator.max_length):

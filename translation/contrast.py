@@ -16,7 +16,7 @@ import numpy as np
 
 from configs.schema import DecodingOptions
 from data.batch import cut, length_batches, pad_rows
-from data.corpora.phrasebook_readings import Readings, readings_of
+from data.corpora.phrasebook.readings import Readings, readings_of
 from data.tokenizer import Word, words_of
 from translation.translator import Translator
 

@@ -159,6 +159,7 @@ class Translator:
         *,
         num_hypotheses: int = 1,
         prefixes: Sequence[str] | None = None,
+        source_ids: Sequence[list[int]] | None = None,
         first_line: int | None = 1,
         after_batch: Callable[[int], None] = lambda sentences: None,
         **overrides: Any,
@@ -171,6 +172,7 @@ class Translator:
           lines: detokenized text.
           num_hypotheses: how many to return for each line; of a search at most its beam_size.
           prefixes: text that each line's translation has to begin with, "" for any.
+          source_ids: the lines' tokens, where they are known, as tokenizer.encode_source gives them.
           first_line: the number of lines[0], for the log and for what is drawn at random; None says nothing in the log.
           after_batch: called with the number of lines done since the last call; may raise to stop.
           overrides: fields of DecodingOptions, such as beam_size=5, instead of those of `options`.
@@ -181,7 +183,8 @@ class Translator:
         options = _overridden(options, overrides)
         self.check(options, num_hypotheses)
         _check_lines(lines, prefixes)
-        parts = self._parts(lines, prefixes or [""] * len(lines), options, first_line)
+        source_ids = source_ids or self.tokenizer.encode_source(lines)
+        parts = self._parts(lines, source_ids, prefixes or [""] * len(lines), options, first_line)
         options, batches = self._batches(parts, options)
         hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # of each part
 
@@ -202,7 +205,8 @@ class Translator:
 
     def warm_up(self, lines: Sequence[str], options: DecodingOptions) -> None:
         """Compiles the programs that translate(lines, options) runs, by batches whose rows are all finished at once."""
-        options, batches = self._batches(self._parts(lines, [""] * len(lines), options, None), options)
+        parts = self._parts(lines, self.tokenizer.encode_source(lines), [""] * len(lines), options, None)
+        options, batches = self._batches(parts, options)
         finished = [_Part(line=0, part=0, source=[], prefix=[], limit=1)]
         for length in sorted({length for _, length in batches}):
             decoding.search(self.networks, self._request(finished, options, length, 1), options, self.max_length)
@@ -270,12 +274,16 @@ class Translator:
         return options.max_decoding_length or min(limit, self.max_length)
 
     def _parts(
-        self, lines: Sequence[str], prefixes: Sequence[str], options: DecodingOptions, first_line: int | None
+        self,
+        lines: Sequence[str],
+        source_ids: Sequence[list[int]],
+        prefixes: Sequence[str],
+        options: DecodingOptions,
+        first_line: int | None,
     ) -> list[_Part]:
         """What there is to translate of the lines: each as a whole, but for those that are too long."""
         parts: list[_Part] = []
-        encoded = zip(self.tokenizer.encode_source(lines), self._encode_prefixes(prefixes), strict=True)
-        for line, (source, prefix) in enumerate(encoded):
+        for line, (source, prefix) in enumerate(zip(source_ids, self._encode_prefixes(prefixes), strict=True)):
             sources = [source] if len(source) <= self.max_length else self._split(lines[line])
             if first_line is not None and len(sources) > 1:
                 log.warning(

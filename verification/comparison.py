@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.checkpoint import disk_digests, saved_steps
+from runtime.checkpoint import digests, read_item, saved_steps
 from runtime.workdir import Workdir
 
 # Of metrics.jsonl: these depend on the machine's mood, and on what it has in its caches.
@@ -55,7 +55,7 @@ def _arrays(checkpoints: Path) -> dict[str, dict[str, str]]:
     """SHA-256 of each array of the last checkpoint. Where there is an average, it lies among params and the parameters
     that were trained at the end of training: optimizer, step, skipped, skipped in a row, parameters."""
     step = saved_steps(checkpoints)[-1]
-    params, training = (disk_digests(checkpoints, step, item) for item in ("params", "training"))
+    params, training = (digests(item, read_item(checkpoints, step, item)) for item in ("params", "training"))
     own = {name: digest for name, digest in training.items() if name.startswith("training[4]")}
     optimizer = {name: digest for name, digest in training.items() if name not in own}
     found = {"parameters": own or params, "optimizer": optimizer}

@@ -38,7 +38,7 @@ def open_corpus(config: DataConfig, *, train_only: bool = False) -> Corpus:
 
         return open_text(config, train_only=train_only)
     if config.name == "phrasebook":
-        from data.corpora.phrasebook_corpus import open_phrasebook
+        from data.corpora.phrasebook.corpus import open_phrasebook
 
         return open_phrasebook(config)
     from data.corpora.tfds_corpus import open_tfds

@@ -25,10 +25,11 @@ from configs.cache import cache_directory
 from configs.errors import RunError, UserError, is_disk_full
 from configs.schema import DataConfig
 from data.corpora.corpus import Corpus, Pair
-from data.ragged import RaggedArray, RaggedWriter
+from data.corpora.files import sha256
+from data.ragged import RaggedArray, RaggedWriter, files_of
 
 CHUNK = 4096  # pairs read or written at a time
-_FORMAT = 2  # part of every key: raise it when the same input would be prepared differently
+_FORMAT = 3  # part of every key: raise it when the same input would be prepared differently
 _CONTENTS = "corpus.json"
 
 _logger = logging.getLogger(__name__)
@@ -144,28 +145,14 @@ class Texts(NamedTuple):
         return Texts(self.content[np.repeat(chosen, self.lengths)], self.lengths[chosen])
 
 
-class _Digest:
-    """The SHA-256 of pairs in their order, however many of them are added at a time."""
-
-    def __init__(self) -> None:
-        self._hashes = [hashlib.sha256() for _ in range(4)]
-
-    def add(self, source: Texts, target: Texts) -> None:
-        for digest, array in zip(self._hashes, (*source, *target), strict=True):
-            digest.update(array.data)
-
-    def hex(self) -> str:
-        return fingerprint([digest.hexdigest() for digest in self._hashes])
-
-
 class SplitWriter(ExitStack):
     """Writes the pairs of one split, some at a time; a context that completes the files at its end."""
 
     def __init__(self, folder: Path, split: str) -> None:
         super().__init__()
         self.count = 0
+        self._folder, self._split = folder, split
         self._sides = [self.enter_context(RaggedWriter(path, "u1")) for path in _paths(folder, split)]
-        self._digest = _Digest()
 
     def write(self, pairs: Sequence[Pair]) -> None:
         """Append pairs."""
@@ -175,12 +162,11 @@ class SplitWriter(ExitStack):
         """Append the pairs that these are the sides of."""
         for writer, texts in zip(self._sides, (source, target), strict=True):
             writer.append(*texts)
-        self._digest.add(source, target)
         self.count += len(source.lengths)
 
     def written(self) -> dict[str, Any]:
         """Return what StoredPairs is to find: the number of pairs, and the SHA-256 of them in their order."""
-        return {"count": self.count, "sha256": self._digest.hex()}
+        return {"count": self.count, "sha256": _digest(self._folder, self._split)}
 
 
 def write_contents(folder: Path, splits: Mapping[str, SplitWriter], notes: Sequence[str]) -> None:
@@ -195,7 +181,7 @@ class StoredPairs:
     def __init__(self, folder: Path, split: str, count: int, sha256: str) -> None:
         """Raises: OSError, ValueError: a file is missing or has not so many pairs."""
         self._folder, self._split, self._sha256 = folder, split, sha256
-        self._source, self._target = (RaggedArray.open(path) for path in _paths(folder, split))
+        self._source, self._target = (RaggedArray.open(path, "u1") for path in _paths(folder, split))
         if not len(self._source) == len(self._target) == count:
             raise ValueError(f"{split} should have {count} pairs")
 
@@ -213,16 +199,11 @@ class StoredPairs:
             raise _damaged(self._folder, error) from error
 
     def __iter__(self) -> Iterator[Pair]:
-        """Yield all pairs, and at the end compare them with their SHA-256."""
-        digest = _Digest()
-        try:
-            for sides in self.blocks():
-                digest.add(*sides)
-                yield from map(Pair, *([sentence.decode() for sentence in side.split()] for side in sides))
-        except UnicodeDecodeError as error:
-            raise _damaged(self._folder, error) from error
-        if digest.hex() != self._sha256:
+        """Yield all pairs, once they have been compared with their SHA-256."""
+        if _digest(self._folder, self._split) != self._sha256:
             raise _damaged(self._folder, f"{self._split} is not what was written")
+        for sides in self.blocks():
+            yield from map(Pair, *([sentence.decode() for sentence in side.split()] for side in sides))
 
     def blocks(self) -> Iterator[tuple[Texts, Texts]]:
         """Yield sources and targets, CHUNK pairs at a time."""
@@ -233,6 +214,11 @@ class StoredPairs:
 
 def _paths(folder: Path, split: str) -> list[Path]:
     return [folder / f"{split}.{side}" for side in Pair._fields]
+
+
+def _digest(folder: Path, split: str) -> str:
+    """Return the SHA-256 of the pairs of a split in their order."""
+    return fingerprint([sha256(file) for path in _paths(folder, split) for file in files_of(path)])
 
 
 def _damaged(folder: Path, reason: object) -> UserError:

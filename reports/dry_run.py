@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from rich.table import Table
@@ -15,7 +16,7 @@ from model.transformer import Structure, structure
 from runtime.devices import check_divides, check_divides_vocabularies, compute_dtype, make_mesh, start_simulated
 from runtime.terminal import print_table
 from runtime.workdir import Workdir
-from training.footprint import in_bytes, memory_of_step, parameters_by_module
+from training.footprint import in_bytes, memory_of_step
 from training.preparation import vocab_sizes
 from training.recorder import show_table
 
@@ -65,6 +66,21 @@ def _show_parameters(config: Config, network: Structure) -> None:
     for name, count in counts.items():
         table.add_row(shared.get(name, name.replace("_", " ")), f"{count:,}", f"{count / total:.1%}")
     print_table(table)
+
+
+def parameters_by_module(network: Structure) -> dict[str, int]:
+    """Numbers of parameters by module, the name of its class's attribute: of the encoder and the decoder each kind of
+    sublayer over all layers, such as "encoder feed_forward", and norms."""
+    counts: dict[str, int] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(network.params):
+        name, *inner = jax.tree_util.keystr(path, simple=True, separator=".").split(".")
+        if name in ("encoder", "decoder"):
+            name = f"{name} norms" if inner[1].startswith("around") else f"{name} {inner[1]}"
+        elif name.endswith("_norm"):
+            name = f"{name.removesuffix('_norm')} norms"
+        counts[name] = counts.get(name, 0) + math.prod(leaf.shape)
+    order = ("source_embedding", "target_embedding", "output_embedding", "position_embedding", "encoder", "decoder")
+    return dict(sorted(counts.items(), key=lambda item: order.index(item[0].split()[0])))
 
 
 def _show_step(config: Config, vocab_size: int) -> None:

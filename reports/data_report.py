@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from configs.schema import Config
-from data.inspection import LOPSIDED, Lengths, PairFound, SideFound, SplitFound, inspect_corpora, splits_looked_at
+from reports.inspection import InspectedSide, InspectedSplit, inspect_corpora, splits_looked_at
 from runtime.pictures import save_picture
 from runtime.terminal import print_table, progress_bar
 from runtime.workdir import Workdir, check_writable
@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import
     from matplotlib.figure import Figure
 
 PICTURE_NAME = "inspection.png"
+LISTED = 3  # pairs shown as the longest of a split, and as the most lopsided
+LOPSIDED = 3.0  # a pair is lopsided where one side has more than so many times the tokens of the other
 BARS = 80  # at most, in a histogram
 SHOWN_PERCENT = 99.9  # of the sentences are in the histograms, whatever the longest of them is
 TEXT_SHOWN = 36  # characters of a sentence in a table
@@ -71,7 +73,7 @@ def _table(title: str, *columns: str, text_columns: int, caption: str) -> Table:
     return table
 
 
-def _pairs_table(title: str, found: Mapping[str, SplitFound], row_length: int) -> Table:
+def _pairs_table(title: str, found: Mapping[str, InspectedSplit], row_length: int) -> Table:
     table = _table(
         title,
         "split", "pairs", "repeated\npairs", "repeated\nsources", "pairs\nin train", "sources\nin train",
@@ -81,11 +83,12 @@ def _pairs_table(title: str, found: Mapping[str, SplitFound], row_length: int) -
         f"lopsided: one side has more than {LOPSIDED:g} times the tokens of the other",
     )  # fmt: skip
     for name, split in found.items():
+        lopsided, left_out = np.count_nonzero(split.ratio > LOPSIDED), np.count_nonzero(split.longer > row_length)
         counts = (
             split.repeated_pairs, split.repeated_sources, split.in_train, split.sources_in_train,
-            split.identical, split.lopsided, split.longer.above(row_length) if split.in_train is None else None,
+            split.identical, lopsided, left_out if split.in_train is None else None,
         )  # fmt: skip
-        table.add_row(escape(name), f"{split.pairs:,}", *(_part(count, split.pairs) for count in counts))
+        table.add_row(escape(name), f"{len(split.pairs):,}", *(_part(count, len(split.pairs)) for count in counts))
     return table
 
 
@@ -95,7 +98,7 @@ def _part(count: int | None, whole: int) -> str:
     return f"{count:,} ({count / whole:.2%})" if count / whole >= 0.0001 else f"{count:,} (<0.01%)"
 
 
-def _lengths_table(found: Mapping[str, SplitFound]) -> Table:
+def _lengths_table(found: Mapping[str, InspectedSplit]) -> Table:
     statistics = ("mean", "median", "99%", "longest")
     table = _table(
         "lengths of the sentences, in words and in tokens",
@@ -105,13 +108,13 @@ def _lengths_table(found: Mapping[str, SplitFound]) -> Table:
         "tokens: SentencePiece's, the </s> that ends a sentence, and the tag that a source may begin with\n"
         "99%: so many sentences are no longer",
     )  # fmt: skip
-    for name, side, found_side in _sides(found):
-        table.add_row(name, side, *_statistics(found_side.words), *_statistics(found_side.tokens))
+    for name, side in _sides(found):
+        table.add_row(name, escape(side.language), *_statistics(side.words), *_statistics(side.tokens))
     return table
 
 
-def _sides_table(found: Mapping[str, SplitFound], max_length: int) -> Table:
-    spells_bytes = any(side.spells_bytes for _, _, side in _sides(found))
+def _sides_table(found: Mapping[str, InspectedSplit], max_length: int) -> Table:
+    spells_bytes = any(side.spells_bytes for _, side in _sides(found))
     table = _table(
         "what the tokenizer makes of them",
         "split", "side", "tokens a word", "byte tokens" if spells_bytes else "<unk>", "empty",
@@ -120,29 +123,33 @@ def _sides_table(found: Mapping[str, SplitFound], max_length: int) -> Table:
         caption="tokens a word: without </s>; empty: sentences without a word\n"
         + ("byte tokens: those that spell unknown characters" if spells_bytes else "<unk>: tokens that are unknown"),
     )  # fmt: skip
-    for name, language, side in _sides(found):
+    for name, side in _sides(found):
+        words, sentences = side.words.sum(), len(side.words)
         table.add_row(
-            name, language,
-            f"{side.pieces / side.words.total:.2f}" if side.words.total else "",
-            _part(side.fallbacks, side.pieces), _part(side.empty, side.words.sentences),
-            _part(side.tokens.above(max_length), side.tokens.sentences),
+            name, escape(side.language), f"{side.pieces / words:.2f}" if words else "",
+            _part(side.fallbacks, side.pieces), _part(np.count_nonzero(side.words == 0), sentences),
+            _part(np.count_nonzero(side.tokens > max_length), sentences),
         )  # fmt: skip
     return table
 
 
-def _sides(found: Mapping[str, SplitFound]) -> Iterator[tuple[str, str, SideFound]]:
-    """Name of the split, language, and what was found, one after the other."""
-    for name, split in found.items():
-        yield escape(name), escape(split.languages[0]), split.source
-        yield escape(name), escape(split.languages[1]), split.target
+def _sides(found: Mapping[str, InspectedSplit]) -> Iterator[tuple[str, InspectedSide]]:
+    """Both sides of each split, with its name."""
+    return ((escape(name), side) for name, split in found.items() for side in (split.source, split.target))
 
 
-def _statistics(lengths: Lengths) -> list[str]:
-    middle, high = lengths.percentile(50), lengths.percentile(99)
-    return [f"{lengths.total:,}", f"{lengths.mean:.1f}", f"{middle:,}", f"{high:,}", f"{lengths.longest:,}"]
+def _statistics(lengths: np.ndarray) -> list[str]:
+    """Sum, mean, median, the length that 99% do not exceed, and the greatest."""
+    middle, high = _percentiles(lengths, [50, 99])
+    return [f"{lengths.sum():,}", f"{lengths.mean():.1f}", f"{middle:,}", f"{high:,}", f"{lengths.max():,}"]
 
 
-def _lines_table(found: Mapping[str, SplitFound]) -> Table:
+def _percentiles(lengths: np.ndarray, percent: float | list[float]) -> np.ndarray:
+    """The smallest length that at least `percent` of the sentences do not exceed."""
+    return np.percentile(lengths, percent, method="inverted_cdf")
+
+
+def _lines_table(found: Mapping[str, InspectedSplit]) -> Table:
     table = _table(
         "the longest pairs, and the most lopsided",
         "split", "line", "", "words", "tokens", "source", "target",
@@ -151,16 +158,24 @@ def _lines_table(found: Mapping[str, SplitFound]) -> Table:
         "words, tokens: of source and target",
     )  # fmt: skip
     for name, split in found.items():
-        for what, pairs in (("long", split.longest), ("lopsided", split.most_lopsided)):
-            for pair in pairs:
-                table.add_row(escape(name), f"{pair.line:,}", what, *_cells(pair))
+        lopsided = [line for line in _greatest(split.ratio) if split.ratio[line] > LOPSIDED]
+        for what, lines in (("long", _greatest(split.longer)), ("lopsided", lopsided)):
+            for line in lines:
+                words, tokens = (
+                    f"{source[line]:,}, {target[line]:,}"
+                    for source, target in (
+                        (split.source.words, split.target.words), (split.source.tokens, split.target.tokens)
+                    )
+                )  # fmt: skip
+                text = (escape(_beginning(text)) for text in split.pairs[line])
+                table.add_row(escape(name), f"{line + 1:,}", what, words, tokens, *text)
         table.add_section()
     return table
 
 
-def _cells(pair: PairFound) -> Iterable[str]:
-    yield from (f"{source:,}, {target:,}" for source, target in (pair.words, pair.tokens))
-    yield from (escape(_beginning(text)) for text in (pair.source, pair.target))
+def _greatest(values: np.ndarray) -> list[int]:
+    """Where the greatest LISTED values are; of equal ones the first come first."""
+    return np.argsort(-values, kind="stable")[:LISTED].tolist()
 
 
 def _beginning(text: str) -> str:
@@ -169,7 +184,7 @@ def _beginning(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in shown)
 
 
-def _histograms(title: str, found: Mapping[str, SplitFound], row_length: int) -> Figure:
+def _histograms(title: str, found: Mapping[str, InspectedSplit], row_length: int) -> Figure:
     """Words above, tokens below; source on the left, target on the right."""
     from matplotlib.figure import Figure
 
@@ -177,18 +192,15 @@ def _histograms(title: str, found: Mapping[str, SplitFound], row_length: int) ->
     figure.suptitle(f"{title}: sentences of each length", parse_math=False)
     axes = figure.subplots(2, 2, sharex="row", sharey="row")
     for row, unit in zip(axes, ("words", "tokens"), strict=True):
-        lengths = {
-            side: {name: getattr(getattr(split, side), unit) for name, split in found.items()}
-            for side in ("source", "target")
-        }
-        reach = max(each.percentile(SHOWN_PERCENT) for side in lengths.values() for each in side.values())
+        reach = max(int(_percentiles(getattr(side, unit), SHOWN_PERCENT)) for _, side in _sides(found))
         if unit == "tokens":
             reach = max(reach, row_length)
-        for number, (axis, (side, by_split)) in enumerate(zip(row, lengths.items(), strict=True)):
-            _draw(axis, by_split, reach)
-            language = ", ".join(dict.fromkeys(split.languages[number] for split in found.values()))
-            axis.set_title(f"{side} ({language}), {unit}", parse_math=False)
-            longest = max(each.longest for each in by_split.values())
+        for axis, which in zip(row, ("source", "target"), strict=True):
+            sides = {name: getattr(split, which) for name, split in found.items()}
+            _draw(axis, {name: getattr(side, unit) for name, side in sides.items()}, reach)
+            language = ", ".join(dict.fromkeys(side.language for side in sides.values()))
+            axis.set_title(f"{which} ({language}), {unit}", parse_math=False)
+            longest = max(getattr(side, unit).max() for side in sides.values())
             axis.set_xlabel(f"{unit} of a sentence (the longest: {longest:,})")
             if unit == "tokens":
                 axis.axvline(row_length + 0.5, color="black", linestyle="--", label=f"data.row_length {row_length}")
@@ -197,11 +209,11 @@ def _histograms(title: str, found: Mapping[str, SplitFound], row_length: int) ->
     return figure
 
 
-def _draw(axis: Axes, by_split: Mapping[str, Lengths], reach: int) -> None:
+def _draw(axis: Axes, by_split: Mapping[str, np.ndarray], reach: int) -> None:
     width = -(-(reach + 1) // BARS)
     edges = np.arange(0, reach + 1 + width, width) - 0.5
     for name, lengths in by_split.items():
-        counts, _ = np.histogram(lengths.values, edges, weights=lengths.counts)
+        counts, _ = np.histogram(lengths, edges)
         is_train = name == "train"
-        axis.stairs(counts / lengths.sentences, edges, fill=is_train, alpha=0.5 if is_train else 1, label=name)
+        axis.stairs(counts / len(lengths), edges, fill=is_train, alpha=0.5 if is_train else 1, label=name)
     axis.yaxis.set_major_formatter("{x:.0%}")
