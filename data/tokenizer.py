@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import sentencepiece
 
@@ -90,35 +89,6 @@ class Tokenizer:
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
         """The piece of each id as the model has it, SPACE included."""
         return [self.target.id_to_piece(int(i)) for i in ids]
-
-
-class Word(NamedTuple):
-    """A word, or a run of punctuation, and the positions of its tokens."""
-
-    text: str
-    positions: tuple[int, ...]
-
-
-def words_of(pieces: Sequence[str]) -> list[Word]:
-    """Puts the pieces of a sentence together: ▁a cross ▁the ▁river . </s> -> across, the, river, ., </s>.
-
-    A word begins after a space, between a letter or digit and another character, and at a control token.
-    """
-    words: list[Word] = []
-    for position, piece in enumerate(pieces):
-        text = piece.replace(SPACE, " ").strip()
-        word = words[-1] if words else None
-        if (
-            word is None
-            or piece.startswith(SPACE)
-            or piece in CONTROL_PIECES
-            or word.text in CONTROL_PIECES
-            or (word.text and text and word.text[-1].isalnum() != text[0].isalnum())
-        ):
-            words.append(Word(text, (position,)))
-        else:
-            words[-1] = Word(word.text + text, (*word.positions, position))
-    return words
 
 
 def _encode(processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str]) -> list[list[int]]:

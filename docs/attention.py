@@ -30,7 +30,6 @@ from configs.errors import RunError  # noqa: E402
 from configs.loading import read_workdir_config  # noqa: E402
 from configs.schema import DecodingOptions, ModelConfig  # noqa: E402
 from data.corpora import open_corpus  # noqa: E402
-from data.tokenizer import Word, words_of  # noqa: E402
 from model.attention import MultiHeadAttention, causal_mask, scaled_dot_product_attention  # noqa: E402
 from model.layers import AddAndNorm  # noqa: E402
 from model.positions import sinusoidal_positions  # noqa: E402
@@ -40,6 +39,7 @@ from translation.contrast import source_words, translate_hiding  # noqa: E402
 from translation.evaluation import evaluate  # noqa: E402
 from translation.pictures import attention_sheets, labelled_map, positions_picture  # noqa: E402
 from translation.translator import Translator  # noqa: E402
+from translation.words import Word, words_of  # noqa: E402
 
 EXAMPLES = json.loads((ROOT / "tests" / "worked_examples.json").read_text(encoding="utf-8"))
 # Name of its pictures, sentence, a word of it, and the French word whose heads are shown.

@@ -92,7 +92,7 @@ def _pairs_table(title: str, found: Mapping[str, InspectedSplit], row_length: in
     return table
 
 
-def _part(count: int | None, whole: int) -> str:
+def _part(count: int | np.integer | None, whole: int) -> str:
     if not count:
         return "" if count is None else "0"
     return f"{count:,} ({count / whole:.2%})" if count / whole >= 0.0001 else f"{count:,} (<0.01%)"

@@ -13,13 +13,14 @@ from configs.errors import UserError
 from configs.schema import DecodingOptions, ModelConfig, TokenizerConfig
 from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.batch import pad_rows
-from data.tokenizer import parse_tokenizers, train_tokenizer, words_of
+from data.tokenizer import parse_tokenizers, train_tokenizer
 from model.transformer import initial_params, structure
 from tests.test_data import PAIRS
 from tests.toy import write_corpus
 from translation.attention_maps import AttentionMaps, attention_maps, source_tokens
 from translation.pictures import CELL, TALLEST, WIDEST, attention_sheets
 from translation.translator import Translation, Translator
+from translation.words import words_of
 
 GREEDY = DecodingOptions(beam_size=1)
 LINE = "the old village sleeps near the water"

@@ -7,12 +7,13 @@ import pytest
 
 from configs.schema import DecodingOptions, TokenizerConfig
 from data.corpora.phrasebook.readings import readings_of
-from data.tokenizer import parse_tokenizers, train_tokenizer, words_of
+from data.tokenizer import parse_tokenizers, train_tokenizer
 from translation import contrast
 from translation.contrast import Flips, contrast_flips, differing_word, translate_hiding
 from translation.evaluation import Evaluation
 from translation.report import show_evaluation
 from translation.scores import score
+from translation.words import words_of
 
 PAIRS = [
     ("We went across the river to the bank.", "Nous avons traversé la rivière vers la rive."),

@@ -45,6 +45,30 @@ def test_a_signal_during_a_save_waits_for_it(trained, toy, run, tmp_path, number
     assert same(tmp_path / "w", trained[0])
 
 
+LATE = """
+import shutil, sys
+from commands.train import train
+from runtime.workdir import Workdir
+
+create = Workdir.create
+
+def create_after_another_run(workdir):
+    shutil.copytree(sys.argv[1], workdir.path)
+    create(workdir)
+
+Workdir.create = create_after_another_run
+train(sys.argv[2:])
+"""
+
+
+def test_a_run_that_came_and_went_during_the_preparation_of_another_is_gone_on_with(trained, toy, run, tmp_path):
+    """Nothing is known of the folder before it is locked: what was measured in the meantime is kept."""
+    done = run("-c", LATE, trained[0], "--config", toy, "--workdir", tmp_path / "w")
+    assert done.returncode == 0, done.stderr
+    assert "finished: 240 of 240 steps" in done.stdout
+    assert (tmp_path / "w" / "metrics.jsonl").read_bytes() == (trained[0] / "metrics.jsonl").read_bytes()
+
+
 def test_a_second_signal_ends_at_once_and_leaves_the_last_checkpoint(trained, toy, run, tmp_path):
     """Both are there before the first one can be answered."""
     workdir = tmp_path / "w"

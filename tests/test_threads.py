@@ -10,7 +10,7 @@ import pytest
 
 from configs.schema import MeshConfig
 from runtime.devices import make_mesh
-from runtime.threads import programs_at_once, side_by_side
+from translation.threads import programs_at_once, side_by_side
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])

@@ -16,11 +16,11 @@ from flax import nnx
 from configs.errors import UserError
 from configs.special_ids import BOS_ID
 from data.batch import bucket_lengths, pad_rows
-from data.tokenizer import words_of
 from model.transformer import AttentionWeights
 from runtime.devices import on_devices, replicated
 from runtime.processes import fetch
 from translation.translator import Translation, Translator
+from translation.words import words_of
 
 DECIMALS = 6  # of the weights in JSON
 MOST_LOOKED_AT = 4  # source words in a line of the table

@@ -17,8 +17,8 @@ import numpy as np
 from configs.schema import DecodingOptions
 from data.batch import cut, length_batches, pad_rows
 from data.corpora.phrasebook.readings import Readings, readings_of
-from data.tokenizer import Word, words_of
 from translation.translator import Translator
+from translation.words import Word, words_of
 
 
 @dataclasses.dataclass(frozen=True)

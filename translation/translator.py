@@ -30,12 +30,12 @@ from data.tokenizer import Tokenizer, load_tokenizer, model_paths
 from model.transformer import structure
 from runtime.checkpoint import load_params
 from runtime.devices import by_rows, compute_dtype, devices_of, make_mesh, on_devices, replicated, rows_for
-from runtime.threads import programs_at_once, side_by_side
 from runtime.workdir import Workdir
 from translation import decoding
 from translation.results import Hypothesis, Scored, Translation, joined
 from translation.search import IMPOSSIBLE, Hypotheses
 from translation.splitting import split_line
+from translation.threads import programs_at_once, side_by_side
 
 log = logging.getLogger(__name__)
 
