@@ -320,7 +320,9 @@ def test_a_model_in_lower_case_is_validated_and_scored_without_case(toy, run, tm
     assert found["bleu_low"] <= found["bleu"] <= found["bleu_high"]
     assert found["baseline_bleu"] == pytest.approx(100)
     assert "case:lc" in found["compare_signature"]
-    assert done.stdout.count("│ BLEU, lower case  ") == 1
+    assert "case:lc" in found["chrf_signature"]
+    for name in ("BLEU", "chrF"):
+        assert done.stdout.count(f"│ {name}, lower case  ") == 1
     assert "│ BLEU  " not in done.stdout
 
 

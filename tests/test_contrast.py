@@ -10,7 +10,7 @@ from data.corpora.phrasebook.readings import readings_of
 from data.tokenizer import parse_tokenizers, train_tokenizer
 from translation import contrast
 from translation.contrast import Flips, contrast_flips, differing_word, translate_hiding
-from translation.evaluation import Evaluation
+from translation.evaluation import Evaluation, evaluate
 from translation.report import show_evaluation
 from translation.scores import score
 from translation.words import words_of
@@ -57,11 +57,28 @@ def test_flips_are_counted_for_the_right_pairs_and_words(translator, monkeypatch
 
     monkeypatch.setattr(contrast, "translate_hiding", recorded)
     translations = [*REFERENCES[:6], "La date était douce.", REFERENCES[7]]  # the last pair is not right
-    found = contrast_flips(translator, SOURCES, REFERENCES, translations, DecodingOptions())
+    found = contrast_flips(translator, SOURCES, translations, REFERENCES, DecodingOptions())
     assert found == Flips(pairs=3, flipped=2, flipped_control=1)
     assert hidden_words[0] == ["river", "street", "hungry", "unbelievable", "why", "Marie"]
     assert hidden_words[1] == ["across", "across", "The", "The", "They", "They"]
     assert len(pieces(translator, "unbelievable")) > 3  # a word of several tokens is hidden whole
+
+
+def test_pairs_of_a_model_that_writes_lower_case_are_right_without_case(monkeypatch):
+    lower = [reference.lower() for reference in REFERENCES]
+    translator = SimpleNamespace(
+        tokenizer=parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=50, lowercase=True))),
+        max_length=64,
+        step=1,
+        warm_up=lambda lines, options: None,
+        translate=lambda lines, options, after_batch: [SimpleNamespace(text=text) for text in lower],
+    )
+    turned = [lower[i ^ 1] for i in range(len(lower))]
+    answers = iter([turned, lower])  # the deciding word hidden, then another one
+    monkeypatch.setattr(contrast, "translate_hiding", lambda *_: next(answers))
+    found = evaluate(translator, SOURCES, REFERENCES, DecodingOptions(), contrast=True)
+    assert (found.contrast_pairs, found.contrast_right) == (4, 4)
+    assert found.flips == Flips(pairs=4, flipped=4, flipped_control=0)
 
 
 def test_the_word_in_which_two_sentences_differ(translator):

@@ -48,7 +48,9 @@ def test_the_points_by_hand():
 
 
 def test_a_run_without_anything_to_draw():
-    assert len(Curves().draw("a run").axes) == 2
+    figure = Curves("greedy, lower case").draw("a run")
+    assert len(figure.axes) == 2
+    assert figure.axes[1].get_ylabel() == "validation BLEU (greedy, lower case)"
 
 
 def test_a_title_is_no_formula(tmp_path):

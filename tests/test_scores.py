@@ -39,9 +39,12 @@ def test_lowercase_scores_and_comparisons():
     assert "case:lc" in found.bleu_signature
     assert found.bleu_low == found.bleu_high == pytest.approx(100)
     assert corpus_bleu(hypotheses, references) < 90
+    assert found.chrf == pytest.approx(100)
+    assert "case:lc" in found.chrf_signature
     compared = compare(hypotheses, ["a cat sleeps in the old house.", hypotheses[1]] * 5, references, lowercase=True)
     assert compared.bleu == pytest.approx(100)
     assert compared.baseline_bleu < 100
+    assert compared.chrf == pytest.approx(100)
     assert "case:lc" in compared.compare_signature
 
 

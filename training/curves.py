@@ -16,7 +16,8 @@ POINTS = 300  # of the training loss, at most: each the mean of the steps around
 class Curves:
     """What has been reached so far: a few numbers of each line of metrics.jsonl."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind_of_bleu: str = "greedy") -> None:
+        self._kind_of_bleu = kind_of_bleu
         self._steps: list[tuple[int, float]] = []
         self._validations: list[tuple[int, float, float, float]] = []
 
@@ -49,7 +50,7 @@ class Curves:
         losses.set_ylim(bottom=0)
         if self._steps or self._validations:
             losses.legend()
-        scores.set_ylabel("validation BLEU (greedy)")
+        scores.set_ylabel(f"validation BLEU ({self._kind_of_bleu})")
         scores.set_ylim(bottom=0)
         scores.set_xlabel("step")
         for axes in (losses, scores):

@@ -231,7 +231,8 @@ class Run:
         corpus = self._prepared.corpus
         title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
         steps = self._prepared.num_steps, self._clock.step
-        return Recorder(self._workdir, title, self._config, *steps, self._logged)
+        kind = kind_of_bleu(self._prepared.tokenizer)
+        return Recorder(self._workdir, title, self._config, *steps, self._logged, kind)
 
     def _is_reached(self, line: dict[str, Any]) -> bool:
         """Whether a line of metrics.jsonl is of a step, or a validation, that the state has behind it."""
@@ -375,6 +376,6 @@ class Run:
             "steps skipped": f"{int(fetch(self._state.skipped))}",
         }
         if clock.best_step:
-            kind = kind_of_bleu(lowercase=self._prepared.tokenizer.lowercase)
+            kind = kind_of_bleu(self._prepared.tokenizer)
             rows["best validation BLEU"] = f"{clock.best_bleu:.2f} at step {clock.best_step:,} ({kind})"
         show_table(str(self._workdir.path), rows)

@@ -19,7 +19,7 @@ from runtime.workdir import Workdir
 from training.curves import Curves
 from training.event_files import EventFiles
 from training.meter import Pace
-from training.validation import Validation, kind_of_bleu
+from training.validation import Validation
 
 EVENTS_FOLDER = "tensorboard"
 CURVES_NAME = "curves.png"
@@ -40,17 +40,20 @@ class Recorder:
         num_steps: int,
         first_step: int = 0,
         done: Sequence[dict[str, Any]] = (),
+        kind_of_bleu: str = "greedy",
     ):
         """Goes on after first_step.
 
         Args:
           title: for the picture of the curves.
           done: the lines of metrics.jsonl so far.
+          kind_of_bleu: how that of validations is computed.
         """
         self._workdir = workdir
         self._title = title
         self._drawn = False
-        self._curves = Curves()
+        self._kind_of_bleu = kind_of_bleu
+        self._curves = Curves(kind_of_bleu)
         for line in done:
             self._curves.add(line)
         self._events = (
@@ -110,10 +113,10 @@ class Recorder:
         self._draw()
         shuffled = "" if found.shuffled_loss is None else f" ({found.shuffled_loss:.3f} with the sources shuffled)"
         note = ", the best so far" if best else ""
-        kind = kind_of_bleu(lowercase=found.lowercase)
         log.info(
-            "validation at step %d: loss %.3f%s, BLEU %.2f (%s)%s", step, found.loss, shuffled, found.bleu, kind, note
-        )
+            "validation at step %d: loss %.3f%s, BLEU %.2f (%s)%s",
+            step, found.loss, shuffled, found.bleu, self._kind_of_bleu, note,
+        )  # fmt: skip
         has_begun = step >= self._warmup_steps
         if has_begun and found.shuffled_loss is not None and found.shuffled_loss - found.loss < BLIND:
             log.warning(

@@ -37,14 +37,12 @@ class Sample:
 @dataclasses.dataclass(frozen=True)
 class Validation:
     """loss: cross-entropy in nats a token, without label smoothing or dropout; shuffled_loss: the same with another
-    sentence's source for each, None where all sources are the same; bleu: 13a, greedy search, cased, or without case
-    (lowercase) where the model writes lower case."""
+    sentence's source for each, None where all sources are the same; bleu: 13a, as `kind_of_bleu` says."""
 
     loss: float
     shuffled_loss: float | None
     bleu: float
     samples: tuple[Sample, ...]
-    lowercase: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,14 +82,13 @@ def validate(
     found = translator.translate(sources, GREEDY, source_ids=data.source_ids, first_line=None, after_batch=after_batch)
     translations = [translation.text for translation in found]
     samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(data), SAMPLES)]
-    lowercase = translator.tokenizer.lowercase
-    bleu = corpus_bleu(translations, references, lowercase=lowercase)
-    return Validation(loss, shuffled_loss, bleu, tuple(samples), lowercase)
+    bleu = corpus_bleu(translations, references, lowercase=translator.tokenizer.lowercase)
+    return Validation(loss, shuffled_loss, bleu, tuple(samples))
 
 
-def kind_of_bleu(*, lowercase: bool) -> str:
-    """How a validation's BLEU was computed, for people."""
-    return "greedy, lower case" if lowercase else "greedy"
+def kind_of_bleu(tokenizer: Tokenizer) -> str:
+    """How a validation's BLEU is computed, for people: without case where the model writes lower case."""
+    return "greedy, lower case" if tokenizer.lowercase else "greedy"
 
 
 def shuffled_sources(sources: Sequence[str]) -> list[str] | None:

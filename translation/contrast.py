@@ -53,8 +53,8 @@ def contrast_pairs(translations: Sequence[str], references: Sequence[str]) -> tu
 def contrast_flips(
     translator: Translator,
     sources: Sequence[str],
-    references: Sequence[str],
     translations: Sequence[str],
+    references: Sequence[str],
     options: DecodingOptions,
 ) -> Flips:
     """Translates the pairs that are right again, greedily, with a word hidden, and counts the flipped readings."""

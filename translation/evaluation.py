@@ -78,9 +78,13 @@ def evaluate(
     started = time.monotonic()
     translations = [found.text for found in translator.translate(sources, options, after_batch=after_batch)]
     seconds = time.monotonic() - started
-    pairs, right = contrast_pairs(translations, references) if contrast else (None, None)
-    flips = contrast_flips(translator, sources, references, translations, options) if contrast else None
     lowercase = translator.tokenizer.lowercase
+    pairs = right = flips = None
+    if contrast:
+        fold = str.casefold if lowercase else str
+        compared = [fold(line) for line in translations], [fold(line) for line in references]
+        pairs, right = contrast_pairs(*compared)
+        flips = contrast_flips(translator, sources, *compared, options)
     return Evaluation(
         translations=tuple(translations),
         scores=score(translations, references, lowercase=lowercase),

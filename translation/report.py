@@ -19,11 +19,11 @@ def show_evaluation(title: str, found: Evaluation, sources: Sequence[str], refer
     table = Table(title=escape(title), title_justify="left", show_header=False)
     interval = f"{scores.bleu_low:.2f} to {scores.bleu_high:.2f}"
     lowercase = scores.bleu_signature == scores.bleu_lowercase_signature
-    headline = "BLEU, lower case" if lowercase else "BLEU"
-    table.add_row(headline, f"{scores.bleu:.2f}  (95%: {interval})", scores.bleu_signature)
+    case = ", lower case" if lowercase else ""
+    table.add_row(f"BLEU{case}", f"{scores.bleu:.2f}  (95%: {interval})", scores.bleu_signature)
     if not lowercase:
         table.add_row("BLEU, lower case", f"{scores.bleu_lowercase:.2f}", scores.bleu_lowercase_signature)
-    table.add_row("chrF", f"{scores.chrf:.2f}", scores.chrf_signature)
+    table.add_row(f"chrF{case}", f"{scores.chrf:.2f}", scores.chrf_signature)
     if found.comparison:
         compared = found.comparison
         for name, bleu, p_value in (

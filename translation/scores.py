@@ -16,7 +16,7 @@ BOOTSTRAP_SAMPLES = 1000
 class Scores:
     """Corpus scores in percent; the interval holds 95% of bootstrap resamples (Koehn 2004).
 
-    bleu is with case, or for a model that writes lower case without, as its signature says.
+    bleu and chrf are with case, or for a model that writes lower case without, as their signatures say.
     """
 
     bleu: float
@@ -36,9 +36,9 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowerca
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Scores:
-    """Scores detokenized hypotheses against untouched references, line by line; lowercase: bleu is without case."""
+    """Scores detokenized hypotheses against untouched references, line by line; lowercase: without case."""
     streams = [list(references)]
-    headline, caseless, chrf = BLEU(lowercase=lowercase), BLEU(lowercase=True), CHRF()
+    headline, caseless, chrf = BLEU(lowercase=lowercase), BLEU(lowercase=True), CHRF(lowercase=lowercase)
     bleu = headline.corpus_score(hypotheses, streams)
     interval = BLEU(lowercase=lowercase).corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
     bleu_lowercase = caseless.corpus_score(hypotheses, streams).score
@@ -75,10 +75,10 @@ class Comparison:
 def compare(
     hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> Comparison:
-    """sacreBLEU's paired bootstrap test of hypotheses against a baseline's, line by line; lowercase: BLEU's case."""
+    """sacreBLEU's paired bootstrap test of hypotheses against a baseline's, line by line; lowercase: without case."""
     test = PairedTest(
         [("baseline", list(baseline)), ("system", list(hypotheses))],
-        {"BLEU": BLEU(lowercase=lowercase), "chrF": CHRF()},
+        {"BLEU": BLEU(lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)},
         [list(references)],
         test_type="bs",
         n_samples=BOOTSTRAP_SAMPLES,
