@@ -6,12 +6,16 @@ B rows, T positions, D model width, V vocabulary, M positions of a block.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from configs.special_ids import PAD_ID
+
+# x [M, D] and table [V, D] of the same type -> log(sum over v of exp(x . table[v])), [M] float32.
+LogNormalizer = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def cross_entropy(
@@ -20,6 +24,7 @@ def cross_entropy(
     targets: jax.Array | np.ndarray,
     label_smoothing: float = 0.0,
     block_size: int | None = None,
+    log_normalizer: LogNormalizer | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Cross-entropy in nats of softmax(x table^T) against (1 - e) * one-hot + e / V (Szegedy et al. 2016), summed over
     tokens.
@@ -35,14 +40,31 @@ def cross_entropy(
       table: [V, D] float32, the output embedding.
       targets: [B, T]; positions with PAD_ID do not count.
       block_size: about how many positions to take at a time; None for all at once.
+      log_normalizer: computes the logarithm of the softmax's denominator without logits; then there are no blocks.
 
     Returns:
       The sum over the tokens that count, and their number (both float32 scalars).
     """
+    count = jnp.sum(targets != PAD_ID, dtype=jnp.float32)
+    if log_normalizer:
+        return _without_logits(x, table, jnp.asarray(targets), label_smoothing, log_normalizer), count
     rows, length = targets.shape
     blocks = _number_of_blocks(rows, length, block_size)
     total = _loss_sum(x, table, jnp.asarray(targets), label_smoothing, blocks)
-    return total, jnp.sum(targets != PAD_ID, dtype=jnp.float32)
+    return total, count
+
+
+def _without_logits(
+    x: jax.Array, table: jax.Array, targets: jax.Array, label_smoothing: float, log_normalizer: LogNormalizer
+) -> jax.Array:
+    """The same sum, where only the logits of the right pieces, their mean and the normalizer are computed."""
+    x, targets, table = x.reshape(-1, x.shape[-1]), targets.reshape(-1), table.astype(x.dtype)
+    right = jnp.sum(x * table[targets], axis=-1, dtype=jnp.float32)
+    losses = log_normalizer(x, table) - (1.0 - label_smoothing) * right
+    if label_smoothing:
+        mean = jnp.mean(table, axis=0, dtype=jnp.float32)
+        losses -= label_smoothing * jnp.einsum("md,d->m", x, mean, preferred_element_type=jnp.float32)
+    return jnp.sum(jnp.where(targets != PAD_ID, losses, 0.0))
 
 
 def _number_of_blocks(rows: int, length: int, block_size: int | None) -> int:

@@ -19,6 +19,7 @@ from data.batch import Batch
 from model.dropout import Dropout
 from model.transformer import Structure
 from runtime.devices import ROW_AXES, by_axes, by_rows, replicated
+from training.fused_loss import FusedLogNormalizer
 from training.loss import cross_entropy
 from training.optimizer import learning_rate, make_optimizer
 
@@ -161,7 +162,9 @@ def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Me
     optimizer = make_optimizer(config.optimizer)
     rate_at = learning_rate(config.optimizer, num_steps)
     parts = config.training.accumulation_steps
-    block_size = LOSS_BLOCK if mesh.size == 1 and mesh.devices.item().platform == "cpu" else None
+    platform = mesh.devices.flat[0].platform
+    block_size = LOSS_BLOCK if mesh.size == 1 and platform == "cpu" else None
+    log_normalizer = FusedLogNormalizer(mesh) if platform == "tpu" else None
     whole = param_shardings(network, mesh, gathered=True)
 
     def loss_sum(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -179,7 +182,9 @@ def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Me
             target_positions=batch.target_positions,
             dropout=Dropout(key),
         )
-        return cross_entropy(x, model.output_table, batch.target_out, config.training.label_smoothing, block_size)
+        return cross_entropy(
+            x, model.output_table, batch.target_out, config.training.label_smoothing, block_size, log_normalizer
+        )
 
     def gradients(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
         (loss, count), grads = jax.value_and_grad(loss_sum, has_aux=True)(params, batch, key)
