@@ -45,10 +45,11 @@ BareFlag = Annotated[
 ]
 
 CONFIG_NAME = "config.toml"
-# On resume these may differ from what the workdir was made with, and so may every path: there the content counts.
-CHANGEABLE = ("training.num_steps", "training.num_epochs", "training.patience", "training.log_every",
-              "training.eval_every", "training.checkpoint_every", "training.keep_checkpoints", "training.tensorboard",
-              "devices.")  # fmt: skip
+# On resume these may differ from what the workdir was made with, and so may [devices] and every path, whose content
+# counts.
+CHANGEABLE = ("model.attention", "training.num_steps", "training.num_epochs", "training.patience", "training.log_every",
+              "training.eval_every", "training.checkpoint_every", "training.keep_checkpoints",
+              "training.tensorboard")  # fmt: skip
 SECTIONS_WITH_PATHS: dict[str, type[Section]] = {
     "data": DataConfig,
     "data.mixture.#": MixtureConfig,
@@ -144,12 +145,13 @@ def refused_differences(saved: Mapping[str, Any], wanted: Config, where: str, se
     """
     old, new = _flat(saved), _flat(as_json(wanted))
     # A share was turned into steps when the run was made, and those stay.
-    free = CHANGEABLE if wanted.optimizer.warmup_share is None else (*CHANGEABLE, "optimizer.warmup_")
+    stored = () if wanted.optimizer.warmup_share is None else ("optimizer.warmup_steps", "optimizer.warmup_share")
+    free = (*CHANGEABLE, *stored)
     return [
         f"{name}: {old[name]} {where}, now {new[name]}"
         for name in old
         if name in new and old[name] != new[name] and name.startswith(section)
-        if not name.startswith(free) and _unnumbered(name) not in PATHS
+        if name not in free and not name.startswith("devices.") and _unnumbered(name) not in PATHS
     ]
 
 

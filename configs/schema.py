@@ -190,6 +190,9 @@ class ModelConfig(Section):
     """Dropout on embeddings, on each sublayer's output and inside the feed-forward layer."""
     attention_dropout_rate: Probability = 0.0
     """Dropout on attention weights."""
+    attention: Literal["auto", "plain", "fused", "cudnn"] = "auto"
+    """What computes attention in training: plain, equation 1 as written; fused, a kernel for TPUs; cudnn, NVIDIA's for
+    GPUs; auto, fused where it can compute this network, else plain. They differ in the last digits."""
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> ModelConfig:

@@ -7,7 +7,8 @@ query may look at a key and broadcasts to [B, N, T, S].
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,29 @@ def causal_mask(length: int) -> jax.Array:
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
 
+class SegmentMask(NamedTuple):
+    """Lets a query see the keys of its own sentence, if it is causal none at a later position: query and key segments
+    [B, T] and [B, S], where 0 is padding."""
+
+    queries: jax.Array
+    keys: jax.Array
+    causal: bool = False
+
+    def dense(self) -> jax.Array:
+        """The mask as an array, [B, 1, T, S]."""
+        mask = segment_mask(self.queries, self.keys)
+        return mask & causal_mask(self.queries.shape[1]) if self.causal else mask
+
+
+# Attention that computes no weights to look at: query [B, T, D], keys and values [B, S, D], the number of heads, which
+# lie side by side, and the mask -> [B, T, D]. It is part of the network's structure, for which programs are compiled,
+# so it has to be equal to another one that does the same.
+FastAttention = Callable[[jax.Array, jax.Array, jax.Array, int, SegmentMask], jax.Array]
+
+
+Weights = Any  # of attention: an array [B, N, T, S], or None where fast attention computes none
+
+
 class MultiHeadAttention(nnx.Module):
     """N attention heads side by side between projections without bias (Vaswani et al. 2017, section 3.2.2).
 
@@ -77,8 +101,11 @@ class MultiHeadAttention(nnx.Module):
         qk_norm: bool = False,
         dropout_rate: float,
         dtype: jnp.dtype,
+        fast: FastAttention | None = None,
         rngs: nnx.Rngs,
     ):
+        """Args: fast: computes what a SegmentMask masks, instead of equation 1 as it is written."""
+        self.fast = fast
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
 
@@ -95,15 +122,20 @@ class MultiHeadAttention(nnx.Module):
         self,
         x: jax.Array,
         memory: jax.Array,
-        mask: jax.Array | None = None,
+        mask: SegmentMask | jax.Array | None = None,
         rotation: Rotation | None = None,
         memory_rotation: Rotation | None = None,
         dropout: Dropout | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
-        """x [B, T, D] attends to memory [B, S, D]: output [B, T, D] and weights [B, N, T, S].
+    ) -> tuple[jax.Array, Weights]:
+        """x [B, T, D] attends to memory [B, S, D]: output [B, T, D] and weights [B, N, T, S], if they are computed.
 
         rotation, memory_rotation: turn the queries and the keys.
         """
+        if self.fast and isinstance(mask, SegmentMask):
+            query = self._side_by_side(self.query(x), self.query_norm, rotation)
+            keys = self._side_by_side(self.key(memory), self.key_norm, memory_rotation)
+            return self.output(self.fast(query, keys, self.value(memory), self.num_heads, mask)), None
+        mask = mask.dense() if isinstance(mask, SegmentMask) else mask
         return self.attend(x, self.keys_values(memory, memory_rotation), mask, rotation, dropout)
 
     def keys_values(self, memory: jax.Array, rotation: Rotation | None = None) -> KeysValues:
@@ -119,16 +151,25 @@ class MultiHeadAttention(nnx.Module):
         rotation: Rotation | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Like __call__, with keys and values that are projected already."""
+        """Like __call__ without fast attention, with keys and values that are projected already."""
         query = _placed(self._split_heads(self.query(x)), self.query_norm, rotation)
         heads, weights = scaled_dot_product_attention(
             query, *memory, mask, dropout=dropout, dropout_rate=self.dropout_rate
         )
-        return self.output(jnp.swapaxes(heads, 1, 2).reshape(x.shape)), weights
+        return self.output(_merge_heads(heads)), weights
 
     def _split_heads(self, x: jax.Array) -> jax.Array:
         """[B, T, D] -> [B, N, T, H]."""
         return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, -1), 1, 2)
+
+    def _side_by_side(self, x: jax.Array, norm: nnx.RMSNorm | None, rotation: Rotation | None) -> jax.Array:
+        """Queries or keys [B, T, D] of heads that stay side by side, which no layout in memory has to change for."""
+        return _merge_heads(_placed(self._split_heads(x), norm, rotation)) if norm or rotation else x
+
+
+def _merge_heads(heads: jax.Array) -> jax.Array:
+    """[B, N, T, H] -> [B, T, D]."""
+    return jnp.swapaxes(heads, 1, 2).reshape(heads.shape[0], heads.shape[2], -1)
 
 
 def _placed(heads: jax.Array, norm: nnx.RMSNorm | None, rotation: Rotation | None) -> jax.Array:

@@ -12,12 +12,21 @@ import jax.numpy as jnp
 from flax import nnx
 
 from configs.schema import ModelConfig
-from model.attention import Cache, MultiHeadAttention
+from model.attention import Cache, FastAttention, MultiHeadAttention, SegmentMask, Weights
 from model.dropout import Dropout
 from model.parameters import linear
 from model.positions import Rotation
 
-ACTIVATIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu}
+
+@jax.custom_vjp
+def relu(x: jax.Array) -> jax.Array:
+    """max(x, 0), whose backward pass needs its output alone, which the next product keeps anyhow."""
+    return jnp.maximum(x, 0)
+
+
+relu.defvjp(lambda x: (relu(x), relu(x)), lambda y, gradient: (jnp.where(y > 0, gradient, 0),))
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": relu, "gelu": jax.nn.gelu}
 
 
 class FeedForward(nnx.Module):
@@ -32,7 +41,10 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x: jax.Array, dropout: Dropout | None = None) -> jax.Array:
         """[..., D] -> [..., D]."""
-        hidden = self.activation(self.up(x))
+        hidden = self.up(x)
+        if dropout and self.activation is relu:  # dropout before it is dropout after it, and keeps one array, not two
+            return self.down(relu(dropout(hidden, self.dropout_rate)))
+        hidden = self.activation(hidden)
         return self.down(dropout(hidden, self.dropout_rate) if dropout else hidden)
 
 
@@ -59,18 +71,18 @@ class AddAndNorm(nnx.Module):
 class EncoderLayer(nnx.Module):
     """Self-attention, then feed-forward."""
 
-    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs):
-        self.self_attention = _attention(config, dtype=dtype, rngs=rngs)
+    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, fast: FastAttention | None = None, rngs: nnx.Rngs):
+        self.self_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
         self.feed_forward = FeedForward(config, dtype=dtype, rngs=rngs)
         self.around_self, self.around_forward = (AddAndNorm(config, dtype=dtype, rngs=rngs) for _ in range(2))
 
     def __call__(
-        self, x: jax.Array, mask: jax.Array, rotation: Rotation | None = None, dropout: Dropout | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+        self, x: jax.Array, mask: SegmentMask, rotation: Rotation | None = None, dropout: Dropout | None = None
+    ) -> tuple[jax.Array, Weights]:
         """x [B, S, D] -> [B, S, D] and attention weights [B, N, S, S]; rotation: that of the positions, if rotary."""
-        weights: list[jax.Array] = []
+        weights: list[Weights] = []
 
-        def self_attention(y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def self_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
             return self.self_attention(y, y, mask, rotation, rotation, dropout)
 
         x = self.around_self(x, _noting(weights, self_attention), dropout)
@@ -81,9 +93,9 @@ class EncoderLayer(nnx.Module):
 class DecoderLayer(nnx.Module):
     """Masked self-attention, cross-attention to the encoder's output, then feed-forward."""
 
-    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs):
-        self.self_attention = _attention(config, dtype=dtype, rngs=rngs)
-        self.cross_attention = _attention(config, dtype=dtype, rngs=rngs)
+    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, fast: FastAttention | None = None, rngs: nnx.Rngs):
+        self.self_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
+        self.cross_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
         self.feed_forward = FeedForward(config, dtype=dtype, rngs=rngs)
         self.around_self, self.around_cross, self.around_forward = (
             AddAndNorm(config, dtype=dtype, rngs=rngs) for _ in range(3)
@@ -93,22 +105,22 @@ class DecoderLayer(nnx.Module):
         self,
         x: jax.Array,
         memory: jax.Array,
-        self_mask: jax.Array,
-        cross_mask: jax.Array,
+        self_mask: SegmentMask,
+        cross_mask: SegmentMask,
         rotation: Rotation | None = None,
         memory_rotation: Rotation | None = None,
         dropout: Dropout | None = None,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, Weights, Weights]:
         """x [B, T, D], memory [B, S, D] -> [B, T, D], self weights [B, N, T, T], cross weights [B, N, T, S].
 
         rotation, memory_rotation: those of the positions of x and of memory, if positions are rotary.
         """
-        weights: list[jax.Array] = []
+        weights: list[Weights] = []
 
-        def self_attention(y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def self_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
             return self.self_attention(y, y, self_mask, rotation, rotation, dropout)
 
-        def cross_attention(y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def cross_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
             return self.cross_attention(y, memory, cross_mask, rotation, memory_rotation, dropout)
 
         x = self.around_self(x, _noting(weights, self_attention), dropout)
@@ -147,19 +159,22 @@ class DecoderLayer(nnx.Module):
         return self.around_forward(x, self.feed_forward), updated
 
 
-def _attention(config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> MultiHeadAttention:
+def _attention(
+    config: ModelConfig, *, dtype: jnp.dtype, fast: FastAttention | None, rngs: nnx.Rngs
+) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.embed_dim,
         config.num_heads,
         qk_norm=config.qk_norm,
         dropout_rate=config.attention_dropout_rate,
         dtype=dtype,
+        fast=fast,
         rngs=rngs,
     )
 
 
 def _noting(
-    weights: list[jax.Array], attention: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+    weights: list[Weights], attention: Callable[[jax.Array], tuple[jax.Array, Weights]]
 ) -> Callable[[jax.Array], jax.Array]:
     """The attention as a sublayer that appends its weights to a list; compiled programs drop those nobody reads."""
 

@@ -14,7 +14,7 @@ from flax import nnx
 
 from configs.schema import ModelConfig
 from configs.special_ids import PAD_ID
-from model.attention import Cache, KeysValues, causal_mask, segment_mask
+from model.attention import Cache, FastAttention, KeysValues, SegmentMask, Weights
 from model.dropout import Dropout
 from model.layers import DecoderLayer, EncoderLayer
 from model.parameters import along
@@ -22,11 +22,12 @@ from model.positions import Rotation, sinusoidal_positions
 
 
 class AttentionWeights(NamedTuple):
-    """The attention weights of a forward pass, one array a layer, each float32 [B, N, queries, keys]."""
+    """The attention weights of a forward pass, one array a layer, each float32 [B, N, queries, keys]; None where fast
+    attention computes none."""
 
-    encoder: list[jax.Array]
-    decoder: list[jax.Array]
-    cross: list[jax.Array]
+    encoder: list[Weights]
+    decoder: list[Weights]
+    cross: list[Weights]
 
 
 class Memory(NamedTuple):
@@ -50,9 +51,11 @@ class Transformer(nnx.Module):
         target_vocab_size: int,
         *,
         dtype: jnp.dtype = jnp.float32,
+        fast: FastAttention | None = None,
         rngs: nnx.Rngs,
     ):
-        """Builds the network with float32 parameters; `dtype` is the type of its activations."""
+        """Builds the network with float32 parameters; `dtype` is the type of its activations, `fast` what computes
+        attention where no weights are asked for."""
         self.config = config
         self.dtype = dtype
         self.target_embedding = self._embedding(target_vocab_size, rngs)
@@ -61,10 +64,10 @@ class Transformer(nnx.Module):
         learned = config.positions == "learned"
         self.position_embedding = self._table(config.max_length, 0.02, None, rngs) if learned else None
         self.encoder = nnx.List(
-            [EncoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_encoder_layers)]
+            [EncoderLayer(config, dtype=dtype, fast=fast, rngs=rngs) for _ in range(config.num_encoder_layers)]
         )
         self.decoder = nnx.List(
-            [DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_decoder_layers)]
+            [DecoderLayer(config, dtype=dtype, fast=fast, rngs=rngs) for _ in range(config.num_decoder_layers)]
         )
         pre = config.norm == "pre"  # the residual stream of pre-norm layers leaves the stack without a norm of its own
         self.encoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
@@ -98,8 +101,8 @@ class Transformer(nnx.Module):
         source_positions = _positions(source, source_positions)
         target_positions = _positions(target_in, target_positions)
         memory, encoder_weights = self.encode(source, source_segments, source_positions, dropout)
-        self_mask = segment_mask(target_segments, target_segments) & causal_mask(target_in.shape[1])
-        cross_mask = segment_mask(target_segments, source_segments)
+        self_mask = SegmentMask(target_segments, target_segments, causal=True)
+        cross_mask = SegmentMask(target_segments, source_segments)
         x = self._embed(self.target_embedding, target_in, target_positions, dropout)
         rotations = self._rotation(target_positions), self._rotation(source_positions)
         weights = AttentionWeights(encoder_weights, [], [])
@@ -115,10 +118,10 @@ class Transformer(nnx.Module):
         segments: jax.Array | None = None,
         positions: jax.Array | None = None,
         dropout: Dropout | None = None,
-    ) -> tuple[jax.Array, list[jax.Array]]:
+    ) -> tuple[jax.Array, list[Weights]]:
         """source [B, S] -> its encoding [B, S, D] and the self-attention weights of each layer."""
         segments, positions = _segments(source, segments), _positions(source, positions)
-        mask = segment_mask(segments, segments)
+        mask = SegmentMask(segments, segments)
         embedding = self.source_embedding if self.source_embedding is not None else self.target_embedding
         x = self._embed(embedding, source, positions, dropout)
         rotation = self._rotation(positions)
@@ -219,11 +222,15 @@ class Structure(NamedTuple):
 
 
 def structure(
-    config: ModelConfig, source_vocab_size: int, target_vocab_size: int, dtype: jnp.dtype = jnp.float32
+    config: ModelConfig,
+    source_vocab_size: int,
+    target_vocab_size: int,
+    dtype: jnp.dtype = jnp.float32,
+    fast: FastAttention | None = None,
 ) -> Structure:
     """The structure of the network that `Transformer` makes with the same arguments."""
     model = nnx.eval_shape(
-        lambda: Transformer(config, source_vocab_size, target_vocab_size, dtype=dtype, rngs=nnx.Rngs(0))
+        lambda: Transformer(config, source_vocab_size, target_vocab_size, dtype=dtype, fast=fast, rngs=nnx.Rngs(0))
     )
     graphdef, params = nnx.split(model, nnx.Param)  # raises where a random state hides in the model
     return Structure(graphdef, nnx.as_pure(params), nnx.as_pure(nnx.get_partition_spec(params)))

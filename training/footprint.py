@@ -54,7 +54,7 @@ def memory_between_steps(network: Structure, config: Config, mesh: Mesh) -> Devi
         parameters=_on_each(state.params, places.params),
         average=_on_each(state.average, places.average),
         optimizer=_on_each(state.optimizer, places.optimizer),
-        batch=sum(_bytes(leaf, rows) for leaf in _batch(config)),
+        batch=sum(_bytes(leaf, rows) for leaf in batch_shapes(config)),
     )
 
 
@@ -63,7 +63,7 @@ def memory_of_step(network: Structure, config: Config, mesh: Mesh) -> DeviceMemo
     state = jax.eval_shape(lambda params: initial_state(params, config), network.params)
     num_steps = config.training.num_steps or 1  # where it is given in epochs: a constant, which takes no memory
     step = make_train_step(network, config, num_steps, mesh)
-    found = step.lower(state, _batch(config)).compile().memory_analysis()
+    found = step.lower(state, batch_shapes(config)).compile().memory_analysis()
     lasting = memory_between_steps(network, config, mesh)
     if found is None:
         return lasting
@@ -104,7 +104,8 @@ def in_bytes(size: float) -> str:
     return f"{size:,.0f} bytes"
 
 
-def _batch(config: Config) -> Any:
+def batch_shapes(config: Config) -> Any:
+    """A batch of this config as jax.ShapeDtypeStruct."""
     shape = jax.ShapeDtypeStruct((config.rows_per_batch, config.data.row_length), jnp.int32)
     return Batch._make([shape] * len(Batch._fields))
 

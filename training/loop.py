@@ -16,6 +16,7 @@ from configs.errors import Interrupted, RunError, UserError
 from configs.loading import CONFIG_NAME, as_json, config_digest, refused_differences, to_toml
 from data.feed import TrainingBatch
 from data.tokenizer import model_paths
+from model.fast_attention import fast_attention
 from model.transformer import initial_params, structure
 from runtime.checkpoint import Checkpoints
 from runtime.compilation import Compilations
@@ -85,11 +86,15 @@ class Run:
         check_divides_vocabularies(mesh, self._sizes)
         for what, digest in {"config": config_digest(config), **prepared.fingerprints}.items():
             check_alike(what, digest)
-        self._network = structure(config.model, *self._sizes, compute_dtype(config.devices.precision, self._mesh))
+        dtype = compute_dtype(config.devices.precision, mesh)
+        fast = fast_attention(config.model, mesh, dtype, config.data.row_length)
+        log.info("attention: %s", fast or "plain")
+        self._network = structure(config.model, *self._sizes, dtype, fast)
         self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
         whole = param_shardings(self._network, self._mesh, gathered=True)
         self._gathered = jax.jit(lambda params: params, out_shardings=whole)
-        self._translator = Translator(self._network.graphdef, None, tokenizer, config.model, mesh=self._mesh)
+        plain = structure(config.model, *self._sizes, dtype)
+        self._translator = Translator(plain.graphdef, None, tokenizer, config.model, mesh=self._mesh)
         self._rows_kept = rows_kept(self._mesh, config.rows_per_batch)
         self._batches = prepared.batches(self._rows_kept)
         self._validation_set = ValidationSet.of(prepared.validation_pairs(), tokenizer)
