@@ -104,6 +104,7 @@ def train(argv: Sequence[str]) -> None:
     from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
     from runtime.devices import check_divides, make_mesh, start_devices
     from runtime.processes import by_the_first, working_together
+    from training.fast_attention import fast_attention
     from training.loop import Run
     from training.preparation import prepare
 
@@ -115,6 +116,7 @@ def train(argv: Sequence[str]) -> None:
         by_the_first(files.lock)
         mesh = make_mesh(config.devices.mesh)
         check_divides(mesh, config)  # before a corpus is prepared
+        fast_attention(config, mesh)  # which refuses what cannot be, before that too
         run = Run(prepare(config, workdir), mesh, files, interruption, compilations)
         run.open()
         run.train()

@@ -24,8 +24,16 @@ def relu(x: jax.Array) -> jax.Array:
     return jnp.maximum(x, 0)
 
 
-relu.defvjp(lambda x: (relu(x), relu(x)), lambda y, gradient: (jnp.where(y > 0, gradient, 0),))
+def _relu_and_output(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y = relu(x)
+    return y, y
 
+
+def _relu_gradient(y: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+    return (jnp.where(y > 0, gradient, 0),)
+
+
+relu.defvjp(_relu_and_output, _relu_gradient)
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": relu, "gelu": jax.nn.gelu}
 
 

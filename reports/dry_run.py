@@ -16,6 +16,7 @@ from model.transformer import Structure, structure
 from runtime.devices import check_divides, check_divides_vocabularies, compute_dtype, make_mesh, start_simulated
 from runtime.terminal import print_table
 from runtime.workdir import Workdir
+from training.fast_attention import fast_attention
 from training.footprint import in_bytes, memory_of_step
 from training.preparation import vocab_sizes
 from training.recorder import show_table
@@ -41,7 +42,7 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
     mesh = make_mesh(config.devices.mesh, start_simulated(config.devices.platform, count))
     check_divides(mesh, config)
     check_divides_vocabularies(mesh, sizes)
-    network = structure(config.model, *sizes, _compute_dtype(config, mesh))
+    network = structure(config.model, *sizes, _compute_dtype(config, mesh), fast_attention(config, mesh))
     _show_parameters(config, network)
     _show_step(config, sizes[1])
     _show_memory(config, network, mesh)

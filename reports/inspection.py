@@ -9,6 +9,7 @@ may begin with, as data.row_length and model.max_length count them; its pieces d
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 from array import array
@@ -56,12 +57,12 @@ class InspectedSplit:
     sources_in_train: int | None
     identical: int
 
-    @property
+    @functools.cached_property
     def longer(self) -> np.ndarray:
         """Tokens of each pair's longer side, [pairs]."""
         return np.maximum(self.source.tokens, self.target.tokens)
 
-    @property
+    @functools.cached_property
     def ratio(self) -> np.ndarray:
         """Tokens of each pair's longer side for each one of the other, [pairs]."""
         return self.longer / np.minimum(self.source.tokens, self.target.tokens)

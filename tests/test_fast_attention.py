@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from configs.errors import UserError
-from configs.schema import Config, MeshConfig, ModelConfig
+from configs.schema import Config, MeshConfig
 from model.attention import SegmentMask, scaled_dot_product_attention
-from model.fast_attention import CudnnAttention, FusedAttention, fast_attention
 from model.transformer import initial_params, structure
 from runtime.devices import make_mesh
 from tests.test_devices import EIGHT
+from training.fast_attention import CudnnAttention, FusedAttention, fast_attention
 from training.step import initial_state, make_train_step
 
 # Segments of queries and keys, which stand for packed rows: several sentences and padding, padded targets beside a
@@ -174,7 +174,8 @@ def mesh_of(platform: str, tensor: int = 1):
     return SimpleNamespace(shape={"tensor": tensor}, devices=np.array([device]))
 
 
-BASE = ModelConfig(embed_dim=512, num_heads=8)
+def base(options: dict, **sections: dict) -> Config:
+    return Config.model_validate({"model": {"embed_dim": 512, "num_heads": 8} | options, **sections})
 
 
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ BASE = ModelConfig(embed_dim=512, num_heads=8)
     ],
 )
 def test_attention_is_chosen_by_the_platform_of_the_mesh(platform, options, chosen):
-    assert str(fast_attention(BASE.model_copy(update=options), mesh_of(platform), jnp.dtype("bfloat16"), 128)) == chosen
+    assert str(fast_attention(base(options, data={"row_length": 128}), mesh_of(platform))) == chosen
 
 
 @pytest.mark.parametrize(
@@ -207,8 +208,16 @@ def test_attention_is_chosen_by_the_platform_of_the_mesh(platform, options, chos
     ],
 )  # fmt: skip
 def test_attention_that_cannot_be(options, platform, dtype, row_length, reason):
-    config = BASE.model_copy(update=options)
+    sections = {"data": {"row_length": row_length}, "devices": {"precision": dtype}}
     with pytest.raises(UserError, match=reason):
-        fast_attention(config, mesh_of(platform), jnp.dtype(dtype), row_length)
-    auto = config.model_copy(update={"attention": "auto"})
-    assert fast_attention(auto, mesh_of(platform), jnp.dtype(dtype), row_length) is None or platform == "tpu"
+        fast_attention(base(options | {"max_length": 1024}, **sections), mesh_of(platform))
+    auto = base(options | {"max_length": 1024, "attention": "auto"}, **sections)
+    assert fast_attention(auto, mesh_of(platform)) is None or platform == "tpu"
+
+
+def test_attention_that_cannot_be_is_refused_before_a_corpus_is_prepared(run, tmp_path):
+    for further in (["--workdir", tmp_path / "w"], ["--dry-run"]):
+        done = run("train.py", "--config", "configs/tiny.toml", "--model.attention", "fused", *further)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr == 'error: model.attention "fused" is a kernel for TPUs; "auto" takes what there is\n'
+    assert not (tmp_path / "w").exists()

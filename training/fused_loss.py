@@ -21,8 +21,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh, PartitionSpec
 
+from runtime.devices import ROW_AXES, SHARED_BY
+from training.kernels import on_each_device, product
+
 POSITIONS, PIECES = 1024, 1024  # of a program: what it holds takes some 10 MB with a width of 512
-ROWS, SHARES = ("data", "fsdp"), "tensor"  # of the mesh: what shares out positions, and pieces
+PIECES_AXIS = SHARED_BY["vocab"]  # of the mesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +39,8 @@ class FusedLogNormalizer:
         """x [M, D], shared out by rows, and table [V, D] of the same type, by pieces -> [M] float32."""
         return _log_normalizer(x, table, self)
 
-    def sharded(self, function, inputs, outputs):  # type: ignore[no-untyped-def]
-        return jax.shard_map(function, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
-
-_X, _TABLE, _EACH = PartitionSpec(ROWS), PartitionSpec(SHARES), PartitionSpec(ROWS)
+_POSITIONS, _PIECES = PartitionSpec(ROW_AXES), PartitionSpec(PIECES_AXIS)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -53,10 +53,10 @@ def _forward(
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
     def local(x: jax.Array, table: jax.Array) -> jax.Array:
         own = _sums(x, table, on.interpret)
-        greatest = jax.lax.pmax(own, SHARES)
-        return greatest + jnp.log(jax.lax.psum(jnp.exp(own - greatest), SHARES))
+        greatest = jax.lax.pmax(own, PIECES_AXIS)
+        return greatest + jnp.log(jax.lax.psum(jnp.exp(own - greatest), PIECES_AXIS))
 
-    found = on.sharded(local, (_X, _TABLE), _EACH)(x, table)
+    found = on_each_device(local, on.mesh, (_POSITIONS, _PIECES), _POSITIONS)(x, table)
     return found, (x, table, found)
 
 
@@ -64,11 +64,12 @@ def _backward(
     on: FusedLogNormalizer, kept: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     def local(x: jax.Array, table: jax.Array, found: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-        for_x = jax.lax.psum(_gradient_of_x(x, table, found, gradient, on.interpret), SHARES)
-        for_table = jax.lax.psum(_gradient_of_table(x, table, found, gradient, on.interpret), ROWS)
+        for_x = jax.lax.psum(_gradient_of_x(x, table, found, gradient, on.interpret), PIECES_AXIS)
+        for_table = jax.lax.psum(_gradient_of_table(x, table, found, gradient, on.interpret), ROW_AXES)
         return for_x.astype(x.dtype), for_table.astype(table.dtype)
 
-    return on.sharded(local, (_X, _TABLE, _EACH, _EACH), (_X, _TABLE))(*kept, gradient)
+    inputs = (_POSITIONS, _PIECES, _POSITIONS, _POSITIONS)
+    return on_each_device(local, on.mesh, inputs, (_POSITIONS, _PIECES))(*kept, gradient)
 
 
 _log_normalizer.defvjp(_forward, _backward)
@@ -82,7 +83,7 @@ def _sums(x: jax.Array, table: jax.Array, interpret: bool) -> jax.Array:
         def _() -> None:
             greatest[...], total[...] = jnp.full_like(greatest, -jnp.inf), jnp.zeros_like(total)
 
-        logits = jnp.where(at.pieces < at.vocabulary, _product(x[...], table[...], (1, 1)), -jnp.inf)
+        logits = jnp.where(at.pieces < at.vocabulary, product(x[...], table[...], (1, 1)), -jnp.inf)
         before, greatest[...] = greatest[...], jnp.maximum(greatest[...], jnp.max(logits, axis=1, keepdims=True))
         here = jnp.sum(jnp.exp(logits - greatest[...]), axis=1, keepdims=True)
         total[...] = total[...] * jnp.exp(before - greatest[...]) + here
@@ -104,8 +105,8 @@ def _gradient_of_x(x: jax.Array, table: jax.Array, found: jax.Array, gradient: j
             result[...] = jnp.zeros_like(result)
 
         part = jnp.where(at.vocabulary > at.pieces.T, table[...], 0)  # what lies behind the end may be no number
-        weights = jnp.exp(_product(x[...], part, (1, 1)) - found[...]) * gradient[...]
-        result[...] += _product(weights.astype(part.dtype), part, (1, 0))
+        weights = jnp.exp(product(x[...], part, (1, 1)) - found[...]) * gradient[...]
+        result[...] += product(weights.astype(part.dtype), part, (1, 0))
 
     like = jax.ShapeDtypeStruct(x.shape, jnp.float32)
     return _call(kernel, like, x, table, found, gradient, products=2, interpret=interpret)
@@ -123,8 +124,8 @@ def _gradient_of_table(
 
         there = at.positions < at.length
         part = jnp.where(there, x[...], 0)
-        weights = jnp.where(there, jnp.exp(_product(part, table[...], (1, 1)) - found[...]) * gradient[...], 0.0)
-        result[...] += _product(weights.astype(part.dtype), part, (0, 0))
+        weights = jnp.where(there, jnp.exp(product(part, table[...], (1, 1)) - found[...]) * gradient[...], 0.0)
+        result[...] += product(weights.astype(part.dtype), part, (0, 0))
 
     like = jax.ShapeDtypeStruct(table.shape, jnp.float32)
     return _call(kernel, like, x, table, found, gradient, products=2, by_piece=True, interpret=interpret)
@@ -197,9 +198,3 @@ def _call(
         ),
         interpret=interpret,
     )(x, table, *(column[:, None] for column in columns))
-
-
-def _product(one: jax.Array, other: jax.Array, contracted: tuple[int, int]) -> jax.Array:
-    """The matrix product that sums over these axes, float32."""
-    axes = ((contracted[:1], contracted[1:]), ((), ()))
-    return jax.lax.dot_general(one, other, axes, preferred_element_type=jnp.float32)

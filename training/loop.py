@@ -16,7 +16,6 @@ from configs.errors import Interrupted, RunError, UserError
 from configs.loading import CONFIG_NAME, as_json, config_digest, refused_differences, to_toml
 from data.feed import TrainingBatch
 from data.tokenizer import model_paths
-from model.fast_attention import fast_attention
 from model.transformer import initial_params, structure
 from runtime.checkpoint import Checkpoints
 from runtime.compilation import Compilations
@@ -24,6 +23,7 @@ from runtime.devices import check_divides_vocabularies, compute_dtype, on_device
 from runtime.interruption import Interruption
 from runtime.processes import by_the_first, check_alike, fetch, highest, is_first
 from runtime.workdir import Workdir
+from training.fast_attention import fast_attention
 from training.fine_tuning import with_taken
 from training.footprint import explaining_memory
 from training.meter import STEPS_IN_FLIGHT, StepMeter, TakenStep
@@ -87,13 +87,13 @@ class Run:
         for what, digest in {"config": config_digest(config), **prepared.fingerprints}.items():
             check_alike(what, digest)
         dtype = compute_dtype(config.devices.precision, mesh)
-        fast = fast_attention(config.model, mesh, dtype, config.data.row_length)
+        fast = fast_attention(config, mesh)
         log.info("attention: %s", fast or "plain")
         self._network = structure(config.model, *self._sizes, dtype, fast)
         self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
         whole = param_shardings(self._network, self._mesh, gathered=True)
         self._gathered = jax.jit(lambda params: params, out_shardings=whole)
-        plain = structure(config.model, *self._sizes, dtype)
+        plain = structure(config.model, *self._sizes, dtype) if fast else self._network
         self._translator = Translator(plain.graphdef, None, tokenizer, config.model, mesh=self._mesh)
         self._rows_kept = rows_kept(self._mesh, config.rows_per_batch)
         self._batches = prepared.batches(self._rows_kept)

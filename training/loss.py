@@ -59,7 +59,7 @@ def _without_logits(
 ) -> jax.Array:
     """The same sum, where only the logits of the right pieces, their mean and the normalizer are computed."""
     x, targets, table = x.reshape(-1, x.shape[-1]), targets.reshape(-1), table.astype(x.dtype)
-    right = jnp.sum(x * table[targets], axis=-1, dtype=jnp.float32)
+    right = jnp.einsum("md,md->m", x, table[targets], preferred_element_type=jnp.float32)
     losses = log_normalizer(x, table) - (1.0 - label_smoothing) * right
     if label_smoothing:
         mean = jnp.mean(table, axis=0, dtype=jnp.float32)

@@ -19,7 +19,6 @@ from data.batch import Batch
 from model.dropout import Dropout
 from model.transformer import Structure
 from runtime.devices import ROW_AXES, by_axes, by_rows, replicated
-from training.fused_loss import FusedLogNormalizer
 from training.loss import cross_entropy
 from training.optimizer import learning_rate, make_optimizer
 
@@ -164,7 +163,11 @@ def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Me
     parts = config.training.accumulation_steps
     platform = mesh.devices.flat[0].platform
     block_size = LOSS_BLOCK if mesh.size == 1 and platform == "cpu" else None
-    log_normalizer = FusedLogNormalizer(mesh) if platform == "tpu" else None
+    log_normalizer = None
+    if platform == "tpu":
+        from training.fused_loss import FusedLogNormalizer  # Pallas for TPUs takes 0.1 s to import
+
+        log_normalizer = FusedLogNormalizer(mesh)
     whole = param_shardings(network, mesh, gathered=True)
 
     def loss_sum(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -59,7 +59,7 @@ def write_splits(
             raise NoPairsError(name, "every pair has an empty side" if left_out else "no pairs in it")
         writers[name] = writer
     if missing:
-        writers |= _divide(folder, StoredPairs(folder, _UNDIVIDED, **writers["train"].written()), missing)
+        writers |= _divide(folder, StoredPairs(folder, _UNDIVIDED, writers["train"].count, sha256=""), missing)
     order = sorted(writers, key=lambda name: (*SPLITS, *splits).index(name))
     counts = {name: writer.count for name, writer in writers.items()}
     write_contents(folder, {name: writers[name] for name in order}, [*notes, *_notes(counts, left_out, missing)])
