@@ -32,7 +32,7 @@ from runtime.compilation import set_up_compilation  # noqa: E402
 from runtime.devices import make_mesh  # noqa: E402
 from runtime.memory import keep_freed_memory  # noqa: E402
 from runtime.pictures import save_picture  # noqa: E402
-from training.footprint import memory_of_step  # noqa: E402
+from training.footprint import compile_step, memory_of_step  # noqa: E402
 from training.step import LOSS_BLOCK, initial_state, make_train_step  # noqa: E402
 
 WARM_UP = 2  # steps that do not count
@@ -95,7 +95,7 @@ def measure(size: Size, steps: int) -> tuple[float, float]:
     config = size.config()
     mesh = make_mesh(config.devices.mesh, jax.devices()[:1])
     network = structure(config.model, size.vocabulary, size.vocabulary)
-    memory = memory_of_step(network, config, mesh)
+    memory = memory_of_step(network, config, mesh, compile_step(network, config, mesh))
     step = make_train_step(network, config, steps, mesh)
     params = initial_params(config.model, size.vocabulary, size.vocabulary, jax.random.key(1))
     state: Any = initial_state(params, config)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import tyro
 from pydantic import model_validator
 
 from configs.errors import UserError
@@ -23,7 +25,7 @@ from configs.loading import (
 from configs.schema import Config, PositiveFloat, ProcessOptions
 from runtime.interruption import interruption
 from runtime.memory import keep_freed_memory
-from runtime.workdir import Workdir
+from runtime.workdir import Workdir, check_writable
 
 
 class TrainCommand(Config, ProcessOptions):
@@ -40,11 +42,15 @@ class TrainCommand(Config, ProcessOptions):
     run's length; needs no --workdir."""
     tokens_per_second: PositiveFloat | None = None
     """With --dry-run: real target tokens a second, as a run reports them, to reckon the hours with."""
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
+    """With --dry-run: write what the compiler tells of the training step to this file."""
 
     @model_validator(mode="after")
-    def _throughput_needs_a_dry_run(self) -> TrainCommand:
-        if self.tokens_per_second and not self.dry_run:
-            raise ValueError("tokens_per_second has no effect without --dry-run")
+    def _reports_exclude_training(self) -> TrainCommand:
+        own = {"--tokens-per-second": self.tokens_per_second, "--json": self.json_file}
+        for option, value in (own | {"devices.topology": self.devices.topology}).items():
+            if value and not self.dry_run:
+                raise ValueError(f"{option} has no effect without --dry-run")
         if self.inspect_data and self.dry_run:
             raise ValueError("--inspect-data and --dry-run exclude each other: one of them at a time")
         return self
@@ -92,7 +98,9 @@ def train(argv: Sequence[str]) -> None:
         from runtime.compilation import set_up_compilation
 
         set_up_compilation()
-        show_dry_run(config, workdir, command.tokens_per_second)
+        if command.json_file:
+            check_writable(command.json_file)
+        show_dry_run(config, workdir, command.tokens_per_second, command.json_file)
         return
     if command.inspect_data:
         from reports.data_report import report_data

@@ -346,6 +346,9 @@ class DevicesConfig(ComputeConfig):
     """What the run computes on."""
 
     mesh: MeshConfig = MeshConfig()
+    topology: str | None = None
+    """With --dry-run: TPUs to compile the training step for, such as v5e:1x1, v5e:2x4 or v4:2x2x2; none need be here,
+    but the extra tpu has to be installed."""
 
     @property
     def compute(self) -> ComputeConfig:

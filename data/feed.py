@@ -200,13 +200,18 @@ def worker_pool(planner: Planner, processes: int) -> ProcessPoolExecutor:
 def _start_worker(planner: Planner) -> None:
     global _planner
     _planner = planner
-    for number in (signal.SIGINT, signal.SIGTERM):  # which may reach all processes of a group: the parent decides
+    become_worker()
+
+
+def become_worker() -> None:
+    """Makes this process one that its parent alone ends: a signal may reach all processes of a group."""
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """Ends a worker whose parent was killed: it would wait for its next window for ever."""
+    """Ends a worker whose parent was killed: it would wait for its next task for ever."""
     parent = multiprocessing.parent_process()
     assert parent
     parent.join()

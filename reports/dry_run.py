@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import Mesh
 from rich.table import Table
 
-from configs.schema import REST, Config
+from configs.schema import Config
 from model.flops import training_flops
 from model.transformer import Structure, structure
-from runtime.devices import check_divides, check_divides_vocabularies, compute_dtype, make_mesh, start_simulated
+from reports.compiled_step import CompiledStep, compiled_step
 from runtime.terminal import print_table
-from runtime.workdir import Workdir
-from training.fast_attention import fast_attention
-from training.footprint import in_bytes, memory_of_step
+from runtime.topology import Chip, chip_of
+from runtime.workdir import Workdir, write_whole
+from training.footprint import in_bytes
 from training.preparation import vocab_sizes
 from training.recorder import show_table
 
@@ -26,27 +25,30 @@ from training.recorder import show_table
 ASSUMED_REAL_TOKENS = 0.95
 
 
-def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float | None) -> None:
-    """Prints parameters, operations, memory on each device and length of a run; writes nothing.
+def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float | None, json_file: Path | None) -> None:
+    """Prints parameters, operations, memory on each device and length of a run; trains nothing.
 
-    The mesh need not be here: where it has more devices than there are, that many CPUs are simulated.
+    The mesh need not be here: TPUs of a topology are compiled for, and where it has more devices than there are, that
+    many CPUs are simulated.
 
     Args:
       tokens_per_second: real target tokens, as training reports them, to reckon the hours with.
+      json_file: where to write what the compiler tells.
 
     Raises:
       UserError: something in the config cannot work on this mesh.
+      RunError: the compiler failed.
     """
     sizes = vocab_sizes(config, workdir)
-    count = math.prod(size for _, size in config.devices.mesh if size != REST)
-    mesh = make_mesh(config.devices.mesh, start_simulated(config.devices.platform, count))
-    check_divides(mesh, config)
-    check_divides_vocabularies(mesh, sizes)
-    network = structure(config.model, *sizes, _compute_dtype(config, mesh), fast_attention(config, mesh))
-    _show_parameters(config, network)
+    step = compiled_step(config, sizes)
+    _show_parameters(config, structure(config.model, *sizes))
     _show_step(config, sizes[1])
-    _show_memory(config, network, mesh)
-    _show_length(config, sizes[1], mesh, workdir, tokens_per_second)
+    _show_memory(step)
+    if config.devices.topology:
+        _show_least_times(step, chip_of(config.devices.topology))
+    _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
+    if json_file:
+        write_whole(json_file, (json.dumps(step.as_json(), indent=1) + "\n").encode())
 
 
 EMBEDDINGS = {  # what each is of, where it is shared
@@ -98,13 +100,11 @@ def _show_step(config: Config, vocab_size: int) -> None:
     show_table("a step", rows)
 
 
-def _show_memory(config: Config, network: Structure, mesh: Mesh) -> None:
-    memory = memory_of_step(network, config, mesh)
-    dtype = _compute_dtype(config, mesh)
-    count, kind = mesh.size, mesh.devices.flat[0].device_kind
+def _show_memory(step: CompiledStep) -> None:
+    memory = step.memory
     rows = {
-        "mesh": ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items()),
-        "compiled for": f"{count} x {kind}{' (simulated)' if kind == 'cpu' and count > 1 else ''}, {dtype}",
+        "mesh": ", ".join(f"{axis} {size}" for axis, size in step.mesh.items()),
+        "compiled for": f"{step.compiled_for}, {step.dtype}",
         "parameters": in_bytes(memory.parameters),
         "moving average": in_bytes(memory.average),
         "optimizer": in_bytes(memory.optimizer),
@@ -114,19 +114,28 @@ def _show_memory(config: Config, network: Structure, mesh: Mesh) -> None:
     }
     if not memory.average:
         del rows["moving average"]
+    if step.device_memory_bytes:
+        fits = "this fits" if step.fits else step.shortage or "this does not fit"
+        rows["the device has"] = f"{in_bytes(step.device_memory_bytes)}: {fits}"
     show_table("memory on each device", rows)
 
 
-def _compute_dtype(config: Config, mesh: Mesh) -> jnp.dtype:
-    """Type of activations on the platform asked for, which CPUs may only stand for."""
-    precision, on_cpu = config.devices.precision, mesh.devices.flat[0].platform == "cpu"
-    if precision == "auto" and on_cpu and config.devices.platform in ("gpu", "tpu"):
-        precision = "bfloat16"
-    return compute_dtype(precision, mesh)
+def _show_least_times(step: CompiledStep, chip: Chip) -> None:
+    """How long a step takes on each device at least: were operations all that takes time, or moving bytes."""
+    rows = {}
+    if step.flops and step.bytes_accessed:
+        for name, shown, amount, rate, of_chip in (
+            ("operations", f"{step.flops:.3g}", step.flops, chip.flops_per_second, "TFLOP/s"),
+            ("bytes accessed", in_bytes(step.bytes_accessed), step.bytes_accessed, chip.bytes_per_second, "GB/s"),
+        ):
+            unit = 1e12 if of_chip == "TFLOP/s" else 1e9
+            rows[name] = f"{shown}: {1000 * amount / rate:,.3g} ms at {rate / unit:,.0f} {of_chip}"
+    rows["compiled in"] = f"{step.compile_seconds:.0f} s"
+    show_table("a step at peak rates", rows)
 
 
 def _show_length(
-    config: Config, vocab_size: int, mesh: Mesh, workdir: Path | None, tokens_per_second: float | None
+    config: Config, vocab_size: int, devices: int, workdir: Path | None, tokens_per_second: float | None
 ) -> None:
     training, length = config.training, config.data.row_length
     if training.num_steps is None:
@@ -141,7 +150,7 @@ def _show_length(
         positions_per_second = tokens_per_second / share
         rows["real tokens"] = f"{share:.1%} of the target positions ({'metrics.jsonl' if measured else 'assumed'})"
         rows["time"] = f"{positions / positions_per_second / 3600:,.2f} hours at {tokens_per_second:,.0f} tokens/s"
-        rows["model FLOP/s"] = f"{flops * positions_per_second / mesh.size:.3g} on each device"
+        rows["model FLOP/s"] = f"{flops * positions_per_second / devices:.3g} on each device"
     else:
         rows["time"] = "give --tokens-per-second N, as a run reports it, to have it reckoned"
     show_table("the run", rows)

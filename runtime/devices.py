@@ -15,6 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from configs.errors import UserError
 from configs.schema import REST, Config, MeshConfig, ProcessOptions
 from runtime.processes import join_processes
+from runtime.topology import quiet_without_tpu
 
 MESH_AXES = ("data", "fsdp", "tensor")
 ROW_AXES = ("data", "fsdp")  # of the mesh, sharing out the rows of a batch
@@ -28,6 +29,7 @@ def start_devices(platform: str, processes: ProcessOptions = ProcessOptions()) -
     Raises:
       UserError: there is no such device here, or the other processes were not found.
     """
+    quiet_without_tpu()
     if platform != "auto":
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
     join_processes(processes, platform)
@@ -84,7 +86,10 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
             f"{_asked_for(config)} takes {size} devices, but the {jax.process_count()} processes have {len(devices)}; "
             "where there are several, the mesh has to take all"
         )
-    return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * 3, devices=devices[:size])
+    auto = (AxisType.Auto,) * len(MESH_AXES)
+    if size < len(devices):  # of a TPU's chips jax.make_mesh takes rectangles only
+        return Mesh(np.reshape(devices[:size], shape), MESH_AXES, axis_types=auto)
+    return jax.make_mesh(shape, MESH_AXES, axis_types=auto, devices=devices)
 
 
 def _mesh_shape(config: MeshConfig, devices: int) -> tuple[int, ...]:

@@ -190,7 +190,7 @@ def test_dry_run_of_a_shorter_try_than_the_configs_warm_up(run, length, shown):
         (["--dry-run", "--devices.mesh.data", 3],
          "devices.mesh.data 3 does not divide the 32 rows of data.row_length that training.tokens_per_batch makes"),
         (["--dry-run", "--inspect-data"], "--inspect-data and --dry-run exclude each other"),
-        (["--tokens-per-second", 5, "--workdir", "w"], "tokens_per_second has no effect without --dry-run"),
+        (["--tokens-per-second", 5, "--workdir", "w"], "--tokens-per-second has no effect without --dry-run"),
         (["--dry-run", "--tokens-per-second", 0], "tokens_per_second: input should be greater than 0, got 0"),
     ],
 )  # fmt: skip

@@ -12,7 +12,7 @@ from configs.schema import MeshConfig
 from runtime.devices import make_mesh
 from tests.test_devices import EIGHT
 from tests.test_training_step import reference_loss
-from training.fused_loss import FusedLogNormalizer
+from training.fused_loss import FusedLogNormalizer, block_sizes
 from training.loss import cross_entropy
 
 
@@ -39,11 +39,10 @@ def check(mesh: MeshConfig, smoothing: float, rows: int, vocabulary: int) -> Non
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize(("positions", "pieces"), [(1024, 1024), (8, 8), (16, 24), (40, 16)])
-def test_loss_and_gradients_equal_optax_whatever_the_blocks(monkeypatch, smoothing, positions, pieces):
+@pytest.mark.parametrize(("outer", "inner"), [(1024, 1024), (8, 8), (16, 24), (40, 16)])
+def test_loss_and_gradients_equal_optax_whatever_the_blocks(monkeypatch, smoothing, outer, inner):
     """Blocks that divide 24 positions and 40 pieces, and blocks that reach beyond their ends."""
-    monkeypatch.setattr(training.fused_loss, "POSITIONS", positions)
-    monkeypatch.setattr(training.fused_loss, "PIECES", pieces)
+    monkeypatch.setattr(training.fused_loss, "block_sizes", lambda width, itemsize: (outer, inner))
     check(MeshConfig(data=1), smoothing, rows=4, vocabulary=40)
 
 
@@ -52,10 +51,19 @@ def test_as_many_positions_as_pieces():
 
 
 def check_on_a_mesh() -> None:
-    training.fused_loss.POSITIONS = training.fused_loss.PIECES = 8
+    training.fused_loss.block_sizes = lambda width, itemsize: (8, 8)
     check(MeshConfig(data=2, fsdp=2, tensor=2), 0.1, rows=8, vocabulary=40)
 
 
 def test_shared_out_over_a_mesh(run):
     done = run("-c", "from tests.test_fused_loss import check_on_a_mesh; check_on_a_mesh()", env=os.environ | EIGHT)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("width", "itemsize"), [(64, 2), (512, 2), (768, 2), (1024, 2), (1024, 4), (4096, 4)])
+def test_blocks_fit_into_a_chip(width, itemsize):
+    """Both operands twice, since the next block comes in while one is worked on, the float32 result twice, and the
+    logits; a chip has 16 MB, of which what lies between them needs some (see test_topology.py)."""
+    outer, inner = block_sizes(width, itemsize)
+    assert 2 * (outer + inner) * width * itemsize + 2 * outer * width * 4 + outer * inner * 4 < 14e6
+    assert min(outer, inner) >= 128

@@ -69,7 +69,7 @@ def test_every_way_to_use_it_is_shown():
         "--prefix-file",
         "--checkpoint", "--ensemble", "--score", "--compare", "--output", "--json", "--num-hypotheses", "--json-lines",
         "--attention", "--positions", "--split", "--seed", "--data.name", "--dry-run", "--tokens-per-second",
-        "--devices.mesh.data", "--coordinator", "--num-processes", "--process-id", "--kills",
+        "--devices.mesh.data", "--devices.topology", "--coordinator", "--num-processes", "--process-id", "--kills",
     }  # fmt: skip
 
 

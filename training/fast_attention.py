@@ -30,7 +30,7 @@ from training.kernels import on_each_device, product
 
 LANES = 128
 LONGEST = 512  # positions of a row: the scores of one, forward and backward, have to fit into the memory of a core
-ROWS = 8  # that a program takes, one after the other, where as many divide the batch
+ROWS, POSITIONS = 8, 1024  # that a program takes at most: all nine blocks of the backward pass have to fit in twice
 
 
 class Operands(NamedTuple):
@@ -94,7 +94,8 @@ def _call(
     """
     read = (*operands, *further)
     (batch, length, width), keys = operands.query.shape, operands.keys.shape[1]
-    rows = next(rows for rows in range(ROWS, 0, -1) if batch % rows == 0)
+    most = max(1, min(ROWS, POSITIONS // max(length, keys)))
+    rows = next(rows for rows in range(most, 0, -1) if batch % rows == 0)
 
     def each_row(*refs: Any) -> None:
         def one(row: int, _: None) -> None:

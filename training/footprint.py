@@ -1,4 +1,4 @@
-"""What a training step needs: parameters, and memory on each device."""
+"""What a training step needs: memory on each device, operations, and bytes that it moves."""
 
 from __future__ import annotations
 
@@ -58,13 +58,22 @@ def memory_between_steps(network: Structure, config: Config, mesh: Mesh) -> Devi
     )
 
 
-def memory_of_step(network: Structure, config: Config, mesh: Mesh) -> DeviceMemory:
-    """What each device needs during a step; the step is compiled for the mesh and not run."""
+def compile_step(network: Structure, config: Config, mesh: Mesh, unroll: int = 1) -> jax.stages.Compiled:
+    """The training step, compiled for the mesh; nothing is run, nor even allocated.
+
+    Args:
+      unroll: how many parts of an accumulated batch one turn of its loop takes.
+    """
     state = jax.eval_shape(lambda params: initial_state(params, config), network.params)
     num_steps = config.training.num_steps or 1  # where it is given in epochs: a constant, which takes no memory
-    step = make_train_step(network, config, num_steps, mesh)
-    found = step.lower(state, batch_shapes(config)).compile().memory_analysis()
+    step = make_train_step(network, config, num_steps, mesh, unroll)
+    return step.lower(state, batch_shapes(config)).compile()
+
+
+def memory_of_step(network: Structure, config: Config, mesh: Mesh, compiled: jax.stages.Compiled) -> DeviceMemory:
+    """What each device needs during a step that was compiled for the mesh."""
     lasting = memory_between_steps(network, config, mesh)
+    found = compiled.memory_analysis()
     if found is None:
         return lasting
     new = found.output_size_in_bytes - found.alias_size_in_bytes  # what does not take the place of an old array
@@ -81,7 +90,7 @@ def explaining_memory(network: Structure, config: Config, mesh: Mesh) -> Iterato
             raise
         needed = memory_between_steps(network, config, mesh)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            needed = memory_of_step(network, config, mesh)
+            needed = memory_of_step(network, config, mesh, compile_step(network, config, mesh))
         for_state = needed.parameters + needed.average + needed.optimizer
         smaller_batch = "lower training.tokens_per_batch or raise training.accumulation_steps"
         smaller_state = (

@@ -24,7 +24,9 @@ from jax.sharding import Mesh, PartitionSpec
 from runtime.devices import ROW_AXES, SHARED_BY
 from training.kernels import on_each_device, product
 
-POSITIONS, PIECES = 1024, 1024  # of a program: what it holds takes some 10 MB with a width of 512
+# Bytes of vector memory that a program may take for its part of the outer loop, its part of the inner loop, and their
+# logits; a chip has 16 MB, and more than these goes into it.
+OUTER_BYTES, INNER_BYTES, LOGITS_BYTES = 2**23, 2**20, 2**21
 PIECES_AXIS = SHARED_BY["vocab"]  # of the mesh
 
 
@@ -163,9 +165,10 @@ def _call(
       by_piece: whether the result is one of the pieces, not of the positions.
     """
     length, (vocabulary, width) = len(x), table.shape
-    rows, pieces = min(length, POSITIONS), min(vocabulary, PIECES)
-    blocks = pl.cdiv(length, rows), pl.cdiv(vocabulary, pieces)
     outer = 1 if by_piece else 0
+    sizes = block_sizes(width, x.dtype.itemsize)
+    rows, pieces = min(length, sizes[outer]), min(vocabulary, sizes[1 - outer])
+    blocks = pl.cdiv(length, rows), pl.cdiv(vocabulary, pieces)
 
     def block(size: int, shape: int, axis: int) -> pl.BlockSpec:
         place = axis if outer == 0 else 1 - axis
@@ -198,3 +201,14 @@ def _call(
         ),
         interpret=interpret,
     )(x, table, *(column[:, None] for column in columns))
+
+
+def block_sizes(width: int, itemsize: int) -> tuple[int, int]:
+    """How many positions or pieces a program takes: of the outer loop, whose operand and float32 result are held twice,
+    as many as there is memory for, since with each block the whole other operand is read; and of the inner loop."""
+
+    def fitting(most: int) -> int:
+        return max(128, min(2048, 2 ** int(math.log2(most))))
+
+    outer = fitting(OUTER_BYTES // (width * (2 * itemsize + 2 * 4)))
+    return outer, fitting(min(INNER_BYTES // (width * itemsize), LOGITS_BYTES // (4 * outer)))

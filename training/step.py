@@ -152,11 +152,16 @@ def _mixed(words: jax.Array) -> jax.Array:
     return words ^ (words >> 16)
 
 
-def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Mesh) -> jax.stages.Wrapped:
+def make_train_step(
+    network: Structure, config: Config, num_steps: int, mesh: Mesh, unroll: int = 1
+) -> jax.stages.Wrapped:
     """The jitted step, TrainState and Batch -> TrainState and StepMetrics; it consumes the state it is given.
 
     A loss or gradient that is not finite leaves parameters, average and optimizer as they are and is counted;
     optax.apply_if_finite looks at gradients alone, and knows of no average.
+
+    Args:
+      unroll: how many parts of an accumulated batch one turn of its loop takes; XLA counts the operations of one turn.
     """
     optimizer = make_optimizer(config.optimizer)
     rate_at = learning_rate(config.optimizer, num_steps)
@@ -205,7 +210,7 @@ def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Me
             index, batch = part
             return jax.tree.map(jnp.add, total, gradients(params, batch, jax.random.fold_in(key, index))), None
 
-        return jax.lax.scan(add, zeros, (jnp.arange(parts), batches))[0]
+        return jax.lax.scan(add, zeros, (jnp.arange(parts), batches), unroll=unroll)[0]
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = jax.random.fold_in(jax.random.key(config.training.seed), state.step)

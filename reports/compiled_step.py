@@ -1,0 +1,172 @@
+"""The training step as a compiler sees it: operations, bytes moved, memory, and whether it fits.
+
+It is compiled for the devices that are here, for CPUs that stand for them, or for TPUs that are not here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from configs.errors import RunError
+from configs.schema import REST, Config
+from data.feed import become_worker
+from model.flops import training_flops
+from model.transformer import structure
+from runtime.devices import check_divides, check_divides_vocabularies, compute_dtype, make_mesh, start_simulated
+from runtime.topology import check_tpu_compiler, chip_of, topology_devices, tpu_compiler_environment
+from training.fast_attention import fast_attention
+from training.footprint import DeviceMemory, compile_step, memory_between_steps, memory_of_step
+
+Result = TypeVar("Result")
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledStep:
+    """A compiled training step, on each device; None stands for what is not known.
+
+    compiled_for: the topology, or how many devices of which kind; mesh: its axes; dtype: of the activations; memory:
+    by purpose; compile_seconds: how long the compiler took; flops, bytes_accessed: operations, and bytes read from and
+    written to the device's main memory; argument_bytes, temporary_bytes: memory of what the step is given, and of what
+    it needs besides; device_memory_bytes: what the device has; fits: whether that is enough; shortage: the compiler's
+    own words where it is not.
+    """
+
+    compiled_for: str
+    mesh: dict[str, int]
+    dtype: str
+    memory: DeviceMemory
+    compile_seconds: float | None = None
+    flops: float | None = None
+    bytes_accessed: float | None = None
+    argument_bytes: int | None = None
+    temporary_bytes: int | None = None
+    device_memory_bytes: int | None = None
+    fits: bool | None = None
+    shortage: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What --json writes."""
+        names = ("flops", "bytes_accessed", "argument_bytes", "temporary_bytes", "device_memory_bytes", "fits")
+        return {name: getattr(self, name) for name in (*names, "compile_seconds", "compiled_for")}
+
+
+def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
+    """Compiles the training step for the config's topology, or for the devices here, simulated where they are too few.
+
+    Args:
+      sizes: of the source and the target vocabulary.
+
+    Raises:
+      UserError: something in the config cannot work on this mesh, or the topology cannot be compiled for.
+      RunError: the TPU's compiler failed, or its account is wrong.
+    """
+    if config.devices.topology:
+        chip_of(config.devices.topology)
+        return with_tpu_compiler(_compiled_for_topology, config, sizes)
+    count = math.prod(size for _, size in config.devices.mesh if size != REST)
+    mesh = make_mesh(config.devices.mesh, start_simulated(config.devices.platform, count))
+    device = mesh.devices.flat[0]
+    simulated = " (simulated)" if device.platform == "cpu" and mesh.size > 1 else ""
+    memory = (device.memory_stats() or {}).get("bytes_limit")
+    step = _compiled(config, sizes, mesh, f"{mesh.size} x {device.device_kind}{simulated}", memory)
+    if step.flops and step.flops < _least_flops(config, sizes, mesh):  # one turn of a loop is counted, or no kernel
+        step = dataclasses.replace(step, flops=None, bytes_accessed=None)
+    return step
+
+
+def _compiled_for_topology(config: Config, sizes: tuple[int, int]) -> CompiledStep:
+    topology = config.devices.topology
+    assert topology
+    mesh = make_mesh(config.devices.mesh, topology_devices(topology))
+    step = _compiled(config, sizes, mesh, topology, chip_of(topology).memory)
+    least = _least_flops(config, sizes, mesh)
+    if step.flops and step.flops < least:
+        raise RunError(
+            f"the TPU's compiler counts {step.flops:.3g} operations in a step of {least:.3g}: its account misses some"
+        )
+    return step
+
+
+def _compiled(
+    config: Config, sizes: tuple[int, int], mesh: Mesh, compiled_for: str, device_memory: int | None
+) -> CompiledStep:
+    check_divides(mesh, config)
+    check_divides_vocabularies(mesh, sizes)
+    dtype = _compute_dtype(config, mesh)
+    network = structure(config.model, *sizes, dtype, fast_attention(config, mesh))
+    memory = memory_between_steps(network, config, mesh)
+    started = time.monotonic()
+    step = CompiledStep(compiled_for, dict(mesh.shape), str(dtype), memory, device_memory_bytes=device_memory)
+    try:
+        compiled = compile_step(network, config, mesh)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error) or "hbm" not in str(error).lower():  # but vector memory, say
+            raise
+        shortage = str(error).splitlines()[0].partition(": ")[2]
+        return dataclasses.replace(step, compile_seconds=time.monotonic() - started, fits=False, shortage=shortage)
+    seconds = time.monotonic() - started
+    memory, found = memory_of_step(network, config, mesh, compiled), compiled.memory_analysis()
+    flops, accessed = _costs(compiled)
+    if mesh.devices.flat[0].platform == "tpu" and (parts := config.training.accumulation_steps) > 1:
+        of_two = _costs(compile_step(network, config, mesh, unroll=2))
+        flops, accessed = (one + (parts - 1) * (two - one) for one, two in zip((flops, accessed), of_two, strict=True))
+    return dataclasses.replace(
+        step,
+        memory=memory,
+        compile_seconds=seconds,
+        flops=flops,
+        bytes_accessed=accessed,
+        argument_bytes=found.argument_size_in_bytes if found else None,
+        temporary_bytes=found.temp_size_in_bytes if found else None,
+        fits=None if device_memory is None else memory.total <= device_memory,
+    )
+
+
+def _costs(compiled: jax.stages.Compiled) -> tuple[Any, Any]:
+    """Operations and bytes accessed, one turn of each loop."""
+    costs = compiled.cost_analysis() or {}
+    return costs.get("flops"), costs.get("bytes accessed")
+
+
+def _least_flops(config: Config, sizes: tuple[int, int], mesh: Mesh) -> float:
+    """The operations of the model's matrix products on each device, of which a step has more."""
+    length = config.data.row_length
+    return config.rows_per_batch * training_flops(config.model, sizes[1], length, length) / mesh.size
+
+
+def _compute_dtype(config: Config, mesh: Mesh) -> jnp.dtype:
+    """Type of activations on the platform asked for, which CPUs may only stand for."""
+    precision, on_cpu = config.devices.precision, mesh.devices.flat[0].platform == "cpu"
+    if precision == "auto" and on_cpu and config.devices.platform in ("gpu", "tpu"):
+        precision = "bfloat16"
+    return compute_dtype(precision, mesh)
+
+
+def with_tpu_compiler(function: Callable[..., Result], *arguments: Any) -> Result:
+    """function(*arguments) in a process of its own, in which `topology_devices` may be called.
+
+    libtpu wants its own environment, ends the process where something in it fails, and no signal stops it at work.
+
+    Raises:
+      UserError: libtpu is not installed.
+      RunError: it ended the process.
+    """
+    check_tpu_compiler()
+    with tpu_compiler_environment(), ProcessPoolExecutor(1, get_context("spawn"), become_worker) as process:
+        try:
+            return process.submit(function, *arguments).result()
+        except BrokenProcessPool as error:
+            raise RunError(
+                "libtpu, the TPU's compiler, has failed and ended its process; it may say why above"
+            ) from error

@@ -1,0 +1,303 @@
+"""TPUs that are not here: what their compiler tells of a step, and what it does not put up with."""
+
+import importlib.util
+import json
+import os
+import signal
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from configs.errors import RunError, UserError
+from configs.loading import read_config
+from configs.schema import MeshConfig
+from model.attention import SegmentMask, scaled_dot_product_attention
+from model.flops import training_flops
+from reports.compiled_step import with_tpu_compiler
+from runtime.devices import make_mesh
+from runtime.topology import CHIPS, chip_of, topology_devices
+from tests.conftest import PROMPTLY, ROOT
+from tests.processes import start_command, wait_for
+from tests.test_footprint import rows
+from training.fast_attention import FusedAttention
+from training.fused_loss import FusedLogNormalizer
+from training.loss import cross_entropy
+
+needs_libtpu = pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="libtpu is not installed")
+TINY = ("--config", "configs/tiny.toml", "--dry-run", "--devices.topology", "v5e:1x1")
+JSON_KEYS = {
+    "flops", "bytes_accessed", "argument_bytes", "temporary_bytes", "device_memory_bytes", "fits", "compile_seconds",
+    "compiled_for",
+}  # fmt: skip
+
+
+# One attention layer.
+
+ROWS, LENGTH, WIDTH, HEADS = 8, 512, 256, 4
+SCORES = 4 * ROWS * HEADS * LENGTH * LENGTH  # bytes in float32
+
+
+def compiled_attention(fused: bool) -> tuple[float, float]:
+    """Operations and bytes accessed of one layer's attention and its gradients on a v5e, in bfloat16."""
+    mesh = make_mesh(MeshConfig(), topology_devices("v5e:1x1"))
+    place = NamedSharding(mesh, PartitionSpec())
+
+    def plain(query, keys, values, num_heads, mask):
+        heads = [jnp.swapaxes(x.reshape(*x.shape[:2], num_heads, -1), 1, 2) for x in (query, keys, values)]
+        return jnp.swapaxes(scaled_dot_product_attention(*heads, mask.dense())[0], 1, 2).reshape(query.shape)
+
+    def loss(inputs, segments):
+        attend = FusedAttention(mesh) if fused else plain
+        return jnp.sum(attend(*inputs, HEADS, SegmentMask(segments, segments)).astype(jnp.float32))
+
+    inputs = [jax.ShapeDtypeStruct((ROWS, LENGTH, WIDTH), jnp.bfloat16)] * 3
+    program = jax.jit(jax.grad(loss), in_shardings=place, out_shardings=place)
+    compiled = program.lower(inputs, jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)).compile()
+    costs = compiled.cost_analysis()
+    return costs["flops"], costs["bytes accessed"]
+
+
+@needs_libtpu
+def test_a_v5e_never_writes_the_scores_of_fused_attention(monkeypatch):
+    """By hand: forward and backward take 2 and 5 products of all queries with all keys, and XLA, which needs no values
+    for these gradients' scores, at least the 5; the arrays that have to be read and written are 3 inputs and 3
+    gradients, the scores and what becomes of them several times as much."""
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)
+    (flops, accessed), (plain_flops, plain_accessed) = (
+        with_tpu_compiler(compiled_attention, fused) for fused in (True, False)
+    )
+    one_product = 2 * ROWS * LENGTH * LENGTH * WIDTH
+    arrays = 6 * 2 * ROWS * LENGTH * WIDTH
+    assert 5 * one_product <= flops < 9 * one_product
+    assert arrays <= accessed < 4 * arrays
+    assert plain_flops > 4 * one_product
+    assert plain_accessed > arrays + 3 * SCORES
+
+
+def compile_fused_attention(rows, length, width, heads, dtype) -> None:
+    mesh = make_mesh(MeshConfig(), topology_devices("v5e:1x1"))
+    place = NamedSharding(mesh, PartitionSpec())
+
+    def loss(inputs, segments):
+        return jnp.sum(FusedAttention(mesh)(*inputs, heads, SegmentMask(segments, segments, causal=True)))
+
+    inputs, segments = (
+        [jax.ShapeDtypeStruct((rows, length, width), dtype)] * 3,
+        jax.ShapeDtypeStruct((rows, length), int),
+    )
+    jax.jit(jax.grad(loss), in_shardings=place, out_shardings=place).lower(inputs, segments).compile()
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("rows", "length", "width", "heads"),
+    [(8, 512, 256, 4), (4, 500, 128, 16), (7, 100, 128, 2), (1, 33, 128, 8), (5, 256, 1024, 16)],
+)
+def test_fused_attention_fits_into_a_chip(rows, length, width, heads, dtype):
+    """Rows of 512 positions, eight to a program, did not."""
+    with_tpu_compiler(compile_fused_attention, rows, length, width, heads, dtype)
+
+
+def compile_fused_loss(width, vocabulary, dtype) -> None:
+    mesh = make_mesh(MeshConfig(), topology_devices("v5e:1x1"))
+    place = NamedSharding(mesh, PartitionSpec())
+
+    def loss(x, table, targets):
+        return cross_entropy(x, table, targets, 0.1, log_normalizer=FusedLogNormalizer(mesh))[0]
+
+    x, table = jax.ShapeDtypeStruct((16, 128, width), dtype), jax.ShapeDtypeStruct((vocabulary, width), jnp.float32)
+    targets = jax.ShapeDtypeStruct((16, 128), jnp.int32)
+    jax.jit(jax.grad(loss, argnums=(0, 1)), in_shardings=place, out_shardings=place).lower(x, table, targets).compile()
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("width", "vocabulary"), [(96, 99), (768, 32001), (1024, 37000), (4096, 8000)])
+def test_the_fused_loss_fits_into_a_chip(width, vocabulary, dtype):
+    """A width of 1024, the big model's, did not while all blocks were as large as a width of 512 needs."""
+    with_tpu_compiler(compile_fused_loss, width, vocabulary, dtype)
+
+
+# The training step.
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_the_training_step_compiled_for_a_v5e(run, tmp_path):
+    config = read_config(ROOT / "configs" / "tiny.toml")
+    least = config.rows_per_batch * training_flops(config.model, 2500, 64, 64)
+    found = {}
+    for name, options in {"": [], "eight": ["--devices.topology", "v5e:2x4"]}.items():
+        done = run("train.py", *TINY, "--json", tmp_path / "f.json", *options)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""  # nothing of libtpu's
+        found[name] = json.loads((tmp_path / "f.json").read_text())
+    one, eight = found.values()
+    assert set(one) == JSON_KEYS
+    assert (one["compiled_for"], eight["compiled_for"]) == ("v5e:1x1", "v5e:2x4")
+    assert (one["fits"], one["device_memory_bytes"]) == (True, 16 * 2**30)
+    assert least < one["flops"] < 1.5 * least
+    assert one["flops"] / 8 < eight["flops"] < one["flops"] / 2  # each device updates all parameters
+    numbers = 1_243_136
+    assert 3 * 4 * numbers < one["argument_bytes"] < 3 * 4 * numbers + 2e5  # parameters and moments, then the batch
+    assert 0 < one["temporary_bytes"] < 50e6
+    assert 6 * 4 * numbers < one["bytes_accessed"] < 1e9  # those are read and written once
+    shown = rows(done.stdout)
+    assert shown["mesh"] == "data 8, fsdp 1, tensor 1"
+    assert shown["compiled for"] == "v5e:2x4, bfloat16"
+    assert shown["operations"] == f"{eight['flops']:.3g}: {eight['flops'] / 197e9:.3g} ms at 197 TFLOP/s"
+    assert shown["the device has"] == "17.2 GB: this fits"
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_all_parts_of_an_accumulated_batch_count(run, tmp_path):
+    """Four parts take four times the operations of one, but for the optimizer's."""
+    found = {}
+    for parts in (1, 4):
+        options = ["--training.tokens-per-batch", 2048 * parts, "--training.accumulation-steps", parts]
+        assert run("train.py", *TINY, *options, "--json", tmp_path / "f.json").returncode == 0
+        found[parts] = json.loads((tmp_path / "f.json").read_text())["flops"]
+    assert found[4] == pytest.approx(4 * found[1], rel=0.02)
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_what_does_not_fit_into_a_v5e(run, tmp_path):
+    done = run("train.py", *TINY, "--training.tokens-per-batch", 2**24, "--json", tmp_path / "f.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "f.json").read_text())
+    assert set(found) == JSON_KEYS
+    assert found["fits"] is False
+    assert found["flops"] is found["bytes_accessed"] is found["temporary_bytes"] is None
+    assert rows(done.stdout)["activations and gradients"] == "not known"
+    assert "17.2 GB: Ran out of memory on HBM" in done.stdout
+
+
+def test_a_dry_run_of_what_is_here_writes_json_too(run, tmp_path):
+    done = run("train.py", *TINY[:3], "--devices.mesh.data", 4, "--json", tmp_path / "f.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "f.json").read_text())
+    assert set(found) == JSON_KEYS
+    assert found["compiled_for"] == "4 x cpu (simulated)"
+    assert found["fits"] is found["device_memory_bytes"] is None
+    assert found["argument_bytes"] > 3 * 4 * 1_243_136
+
+
+@needs_libtpu
+def test_ctrl_c_ends_the_compiler_too(monkeypatch):
+    """Its process would otherwise go on compiling the base model for minutes."""
+    process = start_command("train.py", "--config", "configs/wmt14_en_de_base.toml", *TINY[2:])
+
+    def children() -> list[int]:
+        return [int(pid) for pid in os.popen(f"pgrep --parent {process.pid}").read().split()]
+
+    wait_for(process, lambda: len(children()) >= 2)  # the compiler, and Python's tracker of shared resources
+    started = children()
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PROMPTLY) == 130
+    until = time.monotonic() + PROMPTLY
+    while any(os.path.exists(f"/proc/{pid}/exe") for pid in started):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (TINY[:2] + TINY[3:] + ("--workdir", "w"), "devices.topology has no effect without --dry-run"),
+        ((*TINY[:2], "--workdir", "w", "--json", "f"), "--json has no effect without --dry-run"),
+        ((*TINY[:3], "--json", "no/such/folder/f"), "no/such/folder"),
+        ((*TINY[:4], "v5:1x1"), 'a kind of TPU (v4, v5e, v5p, v6e) and a shape, such as v5e:2x4, got "v5:1x1"'),
+        ((*TINY[:4], "v5e"), 'such as v5e:2x4, got "v5e"'),
+    ],
+)
+def test_what_a_dry_run_refuses(run, tmp_path, options, message):
+    done = run(ROOT / "train.py", "--config", ROOT / "configs" / "tiny.toml", *options[2:], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["v5e:3x3"], "devices.topology v5e:3x3: the TPU's compiler refuses it"),
+        (["v5e:1x1", "--devices.mesh.data", 2], "needs 2 devices, but there are only 1"),
+        (["v5e:2x4", "--devices.mesh.data", 3], "devices.mesh.data 3 does not divide the 32 rows"),
+        (["v5e:1x1", "--model.attention", "cudnn"], 'model.attention "cudnn" is for NVIDIA GPUs'),
+    ],
+)
+def test_what_the_compiler_is_not_asked(run, options, message):
+    done = run("train.py", *TINY[:4], *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_without_libtpu(run, tmp_path):
+    """A folder in front of the others that hides the package, as if the extra were not installed."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util\nfind = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'libtpu' else find(name, *rest)\n"
+    )
+    done = run("train.py", *TINY, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "error: devices.topology needs libtpu, the TPU's compiler: pip install -e '.[tpu]'; it needs no TPU"
+    ]
+
+
+@needs_libtpu
+def test_libtpu_says_nothing_where_there_is_no_tpu(run):
+    """It would say six lines: where it was installed for --dry-run, it is there for every command."""
+    names = ("TPU_SKIP_MDS_QUERY", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_LOG_DIR", "JAX_PLATFORMS")
+    program = "from runtime.devices import start_devices; print(start_devices('auto'))"
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    done = run("-c", program, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def _die() -> None:
+    os.abort()
+
+
+def _fail() -> None:
+    raise UserError("of its own")
+
+
+@needs_libtpu
+def test_the_compilers_process_may_fail_or_die():
+    with pytest.raises(UserError, match="of its own"):
+        with_tpu_compiler(_fail)
+    with pytest.raises(RunError, match="libtpu, the TPU's compiler, has failed and ended its process"):
+        with_tpu_compiler(_die)
+
+
+def _devices(topology: str) -> tuple[int, str, int]:
+    devices = topology_devices(topology)
+    mesh = make_mesh(MeshConfig(), devices)
+    return mesh.size, devices[0].device_kind, devices[-1].process_index
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+    ("topology", "devices"),
+    [("v5e:16x16", (256, "TPU v5 lite", 63)), ("v4:2x2x2", (8, "TPU v4", 1)), ("v5p:1x1x1", (1, "TPU v5", 0)),
+     ("v6e:2x2", (4, "TPU v6 lite", 0))],
+)  # fmt: skip
+def test_topologies(topology, devices):
+    assert with_tpu_compiler(_devices, topology) == devices
+    assert chip_of(topology) is CHIPS[topology.split(":")[0]]
