@@ -190,10 +190,11 @@ def evaluate_command(argv: Sequence[str]) -> None:
     for path in filter(None, [*output_files(options), options.json_file]):
         check_writable(path)
     start_devices(options.devices.platform, options)
-    set_up_compilation()
+    compilations = set_up_compilation()
     target_language = options.data.target_language if options.data.tag_target else None
     with working_together():
         translator = Translator.load(
             options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
         )
         (score_references if options.score else score_translations)(translator, options)
+    log.info("compiled %s", compilations)

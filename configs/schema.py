@@ -340,6 +340,10 @@ class ComputeConfig(Section):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of activations (parameters, softmax and loss are float32); auto: float32 on cpu and on GPUs
     without bfloat16 (before Ampere), bfloat16 on others and on tpu."""
+    padding: Literal["auto", "lengths", "longest"] = "auto"
+    """What validation, evaluation and translation pad sentences to: "lengths" to one of four lengths, which computes
+    little in vain; "longest" all that are given together to the length of the longest, for which a single program is
+    compiled; auto: lengths on cpu, where compiling takes seconds, longest on gpu and tpu, where it takes minutes."""
 
 
 class DevicesConfig(ComputeConfig):
@@ -356,7 +360,8 @@ class DevicesConfig(ComputeConfig):
 
         A model trained on a gpu or tpu is used on the best device there is, which is such a one where there is one.
         """
-        return ComputeConfig(platform="cpu" if self.platform == "cpu" else "auto", precision=self.precision)
+        platform: Literal["cpu", "auto"] = "cpu" if self.platform == "cpu" else "auto"
+        return ComputeConfig(platform=platform, precision=self.precision, padding=self.padding)
 
 
 class Config(Section):
@@ -443,8 +448,8 @@ class DecodingOptions(Section):
     max_decoding_length: PositiveInt | None = None
     """Longest translation in tokens, its end token included; by default ten more than twice the tokens of the source,
     and a prefix comes on top."""
-    batch_size: PositiveInt = 64
-    """Sentences decoded together."""
+    batch_size: PositiveInt | None = None
+    """Sentences decoded together; by default 64 on a cpu and 512 on a gpu or tpu."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> DecodingOptions:

@@ -118,13 +118,18 @@ def bucket_lengths(max_length: int) -> list[int]:
     return [-(-max_length // 2**k) for k in (3, 2, 1, 0)]
 
 
-def length_batches(lengths: Sequence[int], rows: int, max_length: int) -> Iterator[tuple[list[int], int]]:
+def length_batches(
+    lengths: Sequence[int], rows: int, max_length: int, *, same_length: bool = False
+) -> Iterator[tuple[list[int], int]]:
     """Sentences sorted by length in groups of `rows`: (their indices, the padded length). Nothing is dropped.
 
     The caller puts results back in order by the indices. Ties keep their order.
+
+    Args:
+      same_length: whether all groups are padded to that of the longest sentence.
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     for start in range(0, len(order), rows):
         group = order[start : start + rows]
-        longest = lengths[group[-1]]
+        longest = lengths[(order if same_length else group)[-1]]
         yield group, next(length for length in bucket_lengths(max_length) if length >= longest)

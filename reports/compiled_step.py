@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -38,8 +39,8 @@ class CompiledStep:
     compiled_for: the topology, or how many devices of which kind; mesh: its axes; dtype: of the activations; memory:
     by purpose; compile_seconds: how long the compiler took; flops, bytes_accessed: operations, and bytes read from and
     written to the device's main memory; argument_bytes, temporary_bytes: memory of what the step is given, and of what
-    it needs besides; device_memory_bytes: what the device has; fits: whether that is enough; shortage: the compiler's
-    own words where it is not.
+    it needs besides; sent_bytes: what the device sends to others; device_memory_bytes: what it has; fits: whether that
+    is enough; shortage: the compiler's own words where it is not.
     """
 
     compiled_for: str
@@ -51,6 +52,7 @@ class CompiledStep:
     bytes_accessed: float | None = None
     argument_bytes: int | None = None
     temporary_bytes: int | None = None
+    sent_bytes: float | None = None
     device_memory_bytes: int | None = None
     fits: bool | None = None
     shortage: str | None = None
@@ -129,6 +131,7 @@ def _compiled(
         bytes_accessed=accessed,
         argument_bytes=found.argument_size_in_bytes if found else None,
         temporary_bytes=found.temp_size_in_bytes if found else None,
+        sent_bytes=sent_bytes_of(compiled.as_text() or "", mesh.size) if mesh.size > 1 else 0.0,
         fits=None if device_memory is None else memory.total <= device_memory,
     )
 
@@ -137,6 +140,26 @@ def _costs(compiled: jax.stages.Compiled) -> tuple[Any, Any]:
     """Operations and bytes accessed, one turn of each loop."""
     costs = compiled.cost_analysis() or {}
     return costs.get("flops"), costs.get("bytes accessed")
+
+
+_COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|reduce-scatter)(?:-start)?\(.*?channel_id=(\d+)")
+_ARRAY = re.compile(r"\b[a-z]+(\d+)\[([\d,]*)\]")
+
+
+def sent_bytes_of(program: str, devices: int) -> float:
+    """What each of the devices sends where the collective operations of a program, XLA's text, go around in rings."""
+    others = devices - 1
+    rings = {"all-reduce": 2 * others / devices, "all-gather": others / devices, "reduce-scatter": others}
+    operations = {channel: (result, kind) for result, kind, channel in _COLLECTIVE.findall(program)}  # some stand twice
+    return sum(rings[kind] * _bytes_of(result) for result, kind in operations.values())
+
+
+def _bytes_of(result: str) -> float:
+    """Of all arrays in the type of a result, such as (f32[], bf16[128,512]{1,0})."""
+    return sum(
+        int(bits) / 8 * math.prod(int(size) for size in sizes.split(",") if size)
+        for bits, sizes in _ARRAY.findall(result)
+    )
 
 
 def _least_flops(config: Config, sizes: tuple[int, int], mesh: Mesh) -> float:

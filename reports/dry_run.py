@@ -124,12 +124,16 @@ def _show_least_times(step: CompiledStep, chip: Chip) -> None:
     """How long a step takes on each device at least: were operations all that takes time, or moving bytes."""
     rows = {}
     if step.flops and step.bytes_accessed:
-        for name, shown, amount, rate, of_chip in (
+        for name, shown, amount, rate, unit in (
             ("operations", f"{step.flops:.3g}", step.flops, chip.flops_per_second, "TFLOP/s"),
             ("bytes accessed", in_bytes(step.bytes_accessed), step.bytes_accessed, chip.bytes_per_second, "GB/s"),
         ):
-            unit = 1e12 if of_chip == "TFLOP/s" else 1e9
-            rows[name] = f"{shown}: {1000 * amount / rate:,.3g} ms at {rate / unit:,.0f} {of_chip}"
+            in_units = rate / {"TFLOP/s": 1e12, "GB/s": 1e9}[unit]
+            rows[name] = f"{shown}: {1000 * amount / rate:,.3g} ms at {in_units:,.0f} {unit}"
+    if step.sent_bytes:
+        seconds = 2 * step.sent_bytes / chip.link_bytes_per_second  # as much comes in as goes out
+        both_ways = f"{chip.link_bytes_per_second / 1e9:,.0f} GB/s in and out"
+        rows["bytes sent to others"] = f"{in_bytes(step.sent_bytes)}: {1000 * seconds:,.3g} ms at {both_ways}"
     rows["compiled in"] = f"{step.compile_seconds:.0f} s"
     show_table("a step at peak rates", rows)
 

@@ -1,10 +1,14 @@
-"""The persistent compilation cache, and a count of what was compiled."""
+"""Compiled programs: each once in a process, kept on disk between processes, and counted."""
 
 from __future__ import annotations
 
 import os
+import threading
 import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -47,3 +51,40 @@ def set_up_compilation() -> Compilations:
     # A cache that cannot be read or written only costs time.
     warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")
     return count
+
+
+_programs: dict[Any, Future[jax.stages.Compiled]] = {}
+_adding_program = threading.Lock()
+
+
+def compiled_program(function: jax.stages.Wrapped, *arguments: Any, **static: Any) -> jax.stages.Compiled:
+    """A jitted function's program for such arguments, which is then called with the likes of them alone.
+
+    The first thread that asks for a program compiles it, and the others wait; several programs are compiled at once.
+    A jitted function that is called from two threads would be compiled twice.
+
+    Args:
+      arguments: trees of arrays, or of jax.ShapeDtypeStructs that say where they will lie; static: those that
+        static_argnames lists.
+    """
+    leaves, tree = jax.tree.flatten(arguments)
+    kinds = tuple(tuple(getattr(leaf, name, None) for name in ("shape", "dtype", "sharding")) for leaf in leaves)
+    key = (function, tree, kinds, *static.items())
+    with _adding_program:
+        is_first = key not in _programs
+        program = _programs.setdefault(key, Future())
+    if is_first:
+        try:
+            program.set_result(function.lower(*arguments, **static).compile())
+        except BaseException as error:
+            program.set_exception(error)
+    return program.result()
+
+
+def side_by_side(*compilations: Callable[[], object]) -> None:
+    """Calls them all at once, and returns when they are done; several processes, whose compilers may share out work,
+    keep to one order instead."""
+    at_once = 1 if jax.process_count() > 1 else max(1, len(compilations))
+    with ThreadPoolExecutor(at_once) as threads:
+        for done in [threads.submit(each) for each in compilations]:
+            done.result()

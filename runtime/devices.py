@@ -42,6 +42,7 @@ def devices_of(platform: str) -> list[jax.Device]:
     Raises:
       UserError: there is none here.
     """
+    quiet_without_tpu()
     try:
         return jax.devices(None if platform == "auto" else platform)
     except (RuntimeError, AssertionError) as error:  # the latter where cuda is named and its plugin not installed
@@ -165,6 +166,17 @@ def on_devices(tree: Any, sharding: Any) -> Any:
     return jax.tree.map(put, tree, sharding)
 
 
+def placed_shapes(tree: Any, sharding: Any) -> Any:
+    """What `on_devices` would make of arrays of these shapes, as jax.ShapeDtypeStructs."""
+
+    def placed(leaf: Any, place: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+
+    if isinstance(sharding, NamedSharding):
+        return jax.tree.map(lambda leaf: placed(leaf, sharding), tree)
+    return jax.tree.map(placed, tree, sharding)
+
+
 def rows_kept(mesh: Mesh, rows: int) -> np.ndarray:
     """Which rows of a batch lie on devices of this process, ascending."""
     shards = by_rows(mesh).addressable_devices_indices_map((rows,)).values()
@@ -199,6 +211,11 @@ def compute_dtype(precision: str, mesh: Mesh) -> jnp.dtype:
         device = mesh.devices.flat[0]
         precision = "float32" if device.platform == "cpu" or _lacks_bfloat16(device) else "bfloat16"
     return jnp.dtype(precision)
+
+
+def pads_to_longest(padding: str, mesh: Mesh) -> bool:
+    """Whether sentences are padded to the longest of all, as asked for, or for "auto" where compiling takes long."""
+    return padding == "longest" or (padding == "auto" and mesh.devices.flat[0].platform != "cpu")
 
 
 def _lacks_bfloat16(device: jax.Device) -> bool:

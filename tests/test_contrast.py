@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from configs.schema import DecodingOptions, TokenizerConfig
+from data.batch import length_batches
 from data.corpora.phrasebook.readings import readings_of
 from data.tokenizer import parse_tokenizers, train_tokenizer
 from translation import contrast
@@ -98,7 +99,12 @@ def test_hidden_positions_go_to_their_own_sentence_in_order(translator):
         assert options.beam_size == 1
         return SimpleNamespace(tokens=np.where(hidden, 0, source)[:, None])
 
-    seeing = SimpleNamespace(tokenizer=translator.tokenizer, max_length=translator.max_length, search=search)
+    seeing = SimpleNamespace(
+        tokenizer=translator.tokenizer,
+        max_length=translator.max_length,
+        search=search,
+        length_batches=lambda lengths, rows: length_batches(lengths, rows, translator.max_length),
+    )
     lines = [SOURCES[0], "The bat.", SOURCES[2]]
     first = words_of(pieces(translator, lines[0]))[0]
     hidden = [first.positions, [], range(1, 40)]

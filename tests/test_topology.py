@@ -16,7 +16,7 @@ from configs.loading import read_config
 from configs.schema import MeshConfig
 from model.attention import SegmentMask, scaled_dot_product_attention
 from model.flops import training_flops
-from reports.compiled_step import with_tpu_compiler
+from reports.compiled_step import sent_bytes_of, with_tpu_compiler
 from runtime.devices import make_mesh
 from runtime.topology import CHIPS, chip_of, topology_devices
 from tests.conftest import PROMPTLY, ROOT
@@ -153,6 +153,7 @@ def test_the_training_step_compiled_for_a_v5e(run, tmp_path):
     assert shown["compiled for"] == "v5e:2x4, bfloat16"
     assert shown["operations"] == f"{eight['flops']:.3g}: {eight['flops'] / 197e9:.3g} ms at 197 TFLOP/s"
     assert shown["the device has"] == "17.2 GB: this fits"
+    assert shown["bytes sent to others"].endswith("ms at 400 GB/s in and out")
 
 
 @needs_libtpu
@@ -301,3 +302,19 @@ def _devices(topology: str) -> tuple[int, str, int]:
 def test_topologies(topology, devices):
     assert with_tpu_compiler(_devices, topology) == devices
     assert chip_of(topology) is CHIPS[topology.split(":")[0]]
+
+
+# The bytes that devices send to each other, of a program's text.
+
+
+def test_bytes_sent_in_rings():
+    """By hand, on 8 devices: 7/4 of what is summed, 7/8 of what is gathered, 7 times what is left of what is scattered;
+    an operation that the compiler repeats, and what runs within a device, count once and not at all."""
+    text = """
+  %all-reduce.1 = (f32[]{:T(128)}, bf16[128,512]{1,0:T(8,128)}) all-reduce(%a, %b), channel_id=1, replica_groups={}
+  %all-gather.2 = f32[16]{0} all-gather(%c), channel_id=2, dimensions={0}
+  ROOT %all-gather.3 = f32[16]{0} all-gather(%d), channel_id=2, dimensions={0}
+  %reduce-scatter.4 = u32[4]{0} reduce-scatter(%e), channel_id=3
+  %reduce.5 = f32[7]{0} reduce(%f, %g)
+"""
+    assert sent_bytes_of(text, 8) == 7 / 4 * (4 + 2 * 128 * 512) + 7 / 8 * 4 * 16 + 7 * 4 * 4

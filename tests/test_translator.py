@@ -116,7 +116,7 @@ def test_the_decoding_length_is_kept(translator):
     ("lines", "batch_size", "rows"), [(1, 64, 1), (3, 64, 4), (10, 64, 16), (17, 64, 64), (3, 2, 2), (5, 8, 8)]
 )
 def test_few_lines_make_a_small_batch(translator, monkeypatch, lines, batch_size, rows):
-    def search(networks, request, options, longest, wanted):
+    def search(networks, request, options, longest, wanted, whole_batches):
         assert len(request.source) == rows
         return Hypotheses(np.full((rows, wanted, 2), EOS_ID), np.zeros((rows, wanted)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import threading
 import time
 from collections import deque
 from typing import Any
@@ -19,7 +20,15 @@ from data.tokenizer import model_paths
 from model.transformer import initial_params, structure
 from runtime.checkpoint import Checkpoints
 from runtime.compilation import Compilations
-from runtime.devices import check_divides_vocabularies, compute_dtype, on_devices, place_rows, rows_kept
+from runtime.devices import (
+    check_divides_vocabularies,
+    compute_dtype,
+    on_devices,
+    pads_to_longest,
+    place_rows,
+    placed_shapes,
+    rows_kept,
+)
 from runtime.interruption import Interruption
 from runtime.processes import by_the_first, check_alike, fetch, highest, is_first
 from runtime.workdir import Workdir
@@ -38,7 +47,7 @@ from training.step import (
     state_of_items,
     state_shardings,
 )
-from training.validation import ValidationSet, kind_of_bleu, validate
+from training.validation import ValidationSet, kind_of_bleu, validate, warm_up
 from translation.translator import Translator
 
 FORMAT = 2  # of a checkpoint's record: raise it when a run can no longer go on from an older one
@@ -91,10 +100,14 @@ class Run:
         log.info("attention: %s", fast or "plain")
         self._network = structure(config.model, *self._sizes, dtype, fast)
         self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
+        self._places = state_shardings(self._network, config, mesh)
         whole = param_shardings(self._network, self._mesh, gathered=True)
         self._gathered = jax.jit(lambda params: params, out_shardings=whole)
         plain = structure(config.model, *self._sizes, dtype) if fast else self._network
-        self._translator = Translator(plain.graphdef, None, tokenizer, config.model, mesh=self._mesh)
+        to_longest = pads_to_longest(config.devices.padding, mesh)
+        self._translator = Translator(
+            plain.graphdef, None, tokenizer, config.model, mesh=mesh, pads_to_longest=to_longest
+        )
         self._rows_kept = rows_kept(self._mesh, config.rows_per_batch)
         self._batches = prepared.batches(self._rows_kept)
         self._validation_set = ValidationSet.of(prepared.validation_pairs(), tokenizer)
@@ -154,6 +167,8 @@ class Run:
     def _loop(self) -> None:
         """Everything that happens in a run, in its order."""
         self._batches.start()
+        if self._validation_set and self._translator.pads_to_longest and jax.process_count() == 1:
+            threading.Thread(target=self._compile_validation).start()  # beside the step: both take long there
         self._meter.restart()
         while True:
             if self._validation_is_due():
@@ -265,6 +280,12 @@ class Run:
         self._recorder.validation(clock.step, found, time.monotonic() - started, best=best)
         self._meter.restart()
 
+    def _compile_validation(self) -> None:
+        places = param_shardings(self._network, self._mesh, gathered=True)
+        params = placed_shapes(self._network.params, places)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # validation will meet it too, and say what it is
+            warm_up(dataclasses.replace(self._translator, params=params), self._validation_set)
+
     def _whole_params(self) -> Any:
         """The parameters to translate with, gathered along "fsdp": else every step of decoding would do so."""
         params = self._state.params_to_use
@@ -311,8 +332,7 @@ class Run:
         return initial_state(params, self._config)
 
     def _fresh_state(self) -> TrainState:
-        places = state_shardings(self._network, self._config, self._mesh)
-        return jax.jit(self._initial_state, out_shardings=places)(self._prepared.taken)
+        return jax.jit(self._initial_state, out_shardings=self._places)(self._prepared.taken)
 
     def _restored_state(self) -> TrainState | None:
         """The newest sound checkpoint's state, with data and clock put where they were; None where there is none."""
@@ -329,8 +349,7 @@ class Run:
         if not self._is_finished():
             log.info("going on from step %d", self._clock.step)
             self._warn_of_another_schedule(record["num_steps"])
-        places = state_shardings(self._network, self._config, self._mesh)
-        return on_devices(state_of_items(params, training), places)
+        return on_devices(state_of_items(params, training), self._places)
 
     def _check_unchanged(self, record: dict[str, Any]) -> None:
         """Raises UserError where a checkpoint's record is not of this config, corpus and tokenizer."""

@@ -5,24 +5,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 from flax import nnx
 
 from configs.schema import DecodingOptions
-from data.batch import Batch, cut, length_batches
+from data.batch import Batch, cut
 from data.tokenizer import Tokenizer
+from runtime.compilation import compiled_program, side_by_side
 from runtime.processes import fetch
 from training.loss import cross_entropy
 from translation.evaluation import sample_indices
 from translation.scores import corpus_bleu
 from translation.translator import Translator
 
-BATCH_SIZE = 64
 SAMPLES = 3
-GREEDY = DecodingOptions(beam_size=1, batch_size=BATCH_SIZE)
+GREEDY = DecodingOptions(beam_size=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,26 +104,45 @@ def shuffled_sources(sources: Sequence[str]) -> list[str] | None:
     return [other[source] for source in sources]
 
 
+def warm_up(translator: Translator, data: ValidationSet) -> None:
+    """Compiles the programs that `validate` runs, side by side; of the parameters their shapes and places will do."""
+
+    def loss() -> None:
+        for batch in _loss_batches(translator, data.source_ids, data.target_ids):
+            compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
+
+    side_by_side(loss, lambda: translator.warm_up(data.sources, GREEDY, data.source_ids))
+
+
 def _mean_loss(
     translator: Translator,
     source_ids: Sequence[list[int]],
     target_ids: Sequence[list[int]],
     after_batch: Callable[[int], None],
 ) -> float:
-    """Of pairs whose sides are cut where they are longer than the network takes."""
-    source_ids, target_ids = ([cut(ids, translator.max_length) for ids in side] for side in (source_ids, target_ids))
-    lengths = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)]
     total = count = 0.0
-    for group, length in length_batches(lengths, BATCH_SIZE, translator.max_length):
-        batch = translator.batch([source_ids[i] for i in group], [target_ids[i] for i in group], BATCH_SIZE, length)
-        part = fetch(_loss_sum(translator.params, batch, graphdef=translator.graphdef))
+    for batch in _loss_batches(translator, source_ids, target_ids):
+        program = compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
+        part = fetch(program(translator.params, batch))
         total, count = total + float(part[0]), count + float(part[1])
         after_batch(0)
     return total / count
 
 
+def _loss_batches(
+    translator: Translator, source_ids: Sequence[list[int]], target_ids: Sequence[list[int]]
+) -> Iterator[Batch]:
+    """Batches of pairs whose sides are cut where they are longer than the network takes."""
+    source_ids, target_ids = ([cut(ids, translator.max_length) for ids in side] for side in (source_ids, target_ids))
+    lengths = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)]
+    rows = translator.batch_size
+    for group, length in translator.length_batches(lengths, rows):
+        yield translator.batch([source_ids[i] for i in group], [target_ids[i] for i in group], rows, length)
+
+
 @functools.partial(jax.jit, static_argnames="graphdef")
-def _loss_sum(params: Any, batch: Batch, *, graphdef: nnx.GraphDef) -> tuple[jax.Array, jax.Array]:
+def loss_sum(params: Any, batch: Batch, *, graphdef: nnx.GraphDef) -> tuple[jax.Array, jax.Array]:
+    """The sum of the batch's losses, and of how many tokens."""
     model = nnx.merge(graphdef, params)
     x, _ = model.before_logits(batch.source, batch.target_in)
     return cross_entropy(x, model.output_table, batch.target_out)

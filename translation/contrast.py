@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from configs.schema import DecodingOptions
-from data.batch import cut, length_batches, pad_rows
+from data.batch import cut, pad_rows
 from data.corpora.phrasebook.readings import Readings, readings_of
 from translation.translator import Translator
 from translation.words import Word, words_of
@@ -95,17 +95,18 @@ def translate_hiding(
     translator: Translator, lines: Sequence[str], hidden: Sequence[Sequence[int]], options: DecodingOptions
 ) -> list[str]:
     """Greedy translations of the lines, in order, where no layer may look at the given token positions of a line."""
+    rows = options.batch_size or translator.batch_size
     greedy = DecodingOptions(
         beam_size=1,
         min_decoding_length=options.min_decoding_length,
         max_decoding_length=options.max_decoding_length,
-        batch_size=options.batch_size,
+        batch_size=rows,
     )
     longest = translator.max_length
     ids = [cut(line, longest) for line in translator.tokenizer.encode_source(lines)]
     found = [""] * len(lines)
-    for group, length in length_batches([len(line) for line in ids], options.batch_size, longest):
-        source = pad_rows([ids[i] for i in group], options.batch_size, length)
+    for group, length in translator.length_batches([len(line) for line in ids], rows):
+        source = pad_rows([ids[i] for i in group], rows, length)
         mask = np.zeros(source.shape, bool)
         for row, i in enumerate(group):
             mask[row, [position for position in hidden[i] if position < length]] = True

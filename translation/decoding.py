@@ -5,10 +5,8 @@ B sentences, S padded source length, K beams or samples, V vocabulary.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +18,7 @@ from flax import nnx
 from configs.schema import DecodingOptions
 from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.batch import Batch
+from runtime.compilation import compiled_program
 from runtime.processes import fetch
 from translation.search import Constraints, Hypotheses, Rooms, Task, beam_search, greedy_search, sample
 
@@ -60,37 +59,53 @@ def prefix_room(tokens: int) -> int:
 
 
 def search(
-    networks: Sequence[Network], request: Request, options: DecodingOptions, longest: int, wanted: int = 1
+    networks: Sequence[Network],
+    request: Request,
+    options: DecodingOptions,
+    longest: int,
+    wanted: int = 1,
+    *,
+    whole_batches: bool = False,
 ) -> Hypotheses:
     """So many wanted hypotheses [B, wanted] of a batch, computed on the devices.
 
     Args:
       longest: most tokens that the networks can take.
+      whole_batches: whether the batch stays together to the end: computes more, and is compiled in less time.
     """
-    padded = default_limit(request.source.shape[1]) + request.prefixes.shape[1]
-    room = options.max_decoding_length or min(max(padded, options.min_decoding_length), longest)
-    static: dict[str, Any] = {
-        "graphdefs": tuple(network.graphdef for network in networks),
-        "width": wanted if options.temperature else options.beam_size,
-        "length": room,
-        "alpha": options.length_penalty,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-    }
-    params = [network.params for network in networks]
-    drawing = (options.seed, options.temperature) if options.temperature else None
-    program = (*static.values(), drawing is None, *(array.shape for array in request))
-    with contextlib.nullcontext() if program in _compiled else _compiling:
-        found = fetch(_search(params, request, drawing, wanted, **static))
-    _compiled.add(program)
+    program, arguments = search_program(networks, request, options, longest, wanted, whole_batches=whole_batches)
+    found = fetch(program(*arguments))
     return Hypotheses(found.tokens[:, :wanted], found.scores[:, :wanted])
 
 
-_compiled: set[Any] = set()  # of _search's programs, of which two threads would otherwise compile the same at once
-_compiling = threading.Lock()
+def search_program(
+    networks: Sequence[Network],
+    request: Request,
+    options: DecodingOptions,
+    longest: int,
+    wanted: int = 1,
+    *,
+    whole_batches: bool = False,
+) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
+    """The program that `search` runs and what it is given; to compile it, jax.ShapeDtypeStructs do for all arrays."""
+    padded = default_limit(request.source.shape[1]) + request.prefixes.shape[1]
+    static = {
+        "graphdefs": tuple(network.graphdef for network in networks),
+        "width": wanted if options.temperature else options.beam_size,
+        "length": options.max_decoding_length or min(max(padded, options.min_decoding_length), longest),
+        "alpha": options.length_penalty,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "whole_batches": whole_batches,
+    }
+    drawing = (np.uint32(options.seed), np.float32(options.temperature)) if options.temperature else None
+    arguments = [network.params for network in networks], request, drawing, np.int32(wanted)
+    return compiled_program(_search, *arguments, **static), arguments
 
 
-@functools.partial(jax.jit, static_argnames=("graphdefs", "width", "length", "alpha", "top_k", "top_p"))
+@functools.partial(
+    jax.jit, static_argnames=("graphdefs", "width", "length", "alpha", "top_k", "top_p", "whole_batches")
+)
 def _search(
     params: Sequence[Any],
     request: Request,
@@ -103,10 +118,12 @@ def _search(
     alpha: float,
     top_k: int | None,
     top_p: float | None,
+    whole_batches: bool,
 ) -> Hypotheses:
     """drawing: seed and temperature, or None for a search."""
     models = [nnx.merge(graphdef, own) for graphdef, own in zip(graphdefs, params, strict=True)]
     first = min(length, request.source.shape[1] + request.prefixes.shape[1] + MORE_THAN_THE_SOURCE)
+    first = length if whole_batches else first
     started = [model.start_decoding(request.source, width, first, request.visible) for model in models]
 
     def step(tokens: jax.Array, index: jax.Array, lineage: jax.Array, states: Any) -> tuple[jax.Array, Any]:
@@ -121,7 +138,7 @@ def _search(
         return [(memory, [cache.longer(length * width) for cache in caches]) for memory, caches in states]
 
     constraints = Constraints(*map(jnp.asarray, (request.limits, request.minimums, request.prefixes)))
-    task = Task(constraints, length, BOS_ID, EOS_ID, alpha, Rooms(first, longer))
+    task = Task(constraints, length, BOS_ID, EOS_ID, alpha, Rooms(first, longer), not whole_batches)
     if drawing:
         seed, temperature = drawing
         keys = _keys(seed, request.numbers, width)

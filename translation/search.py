@@ -45,7 +45,8 @@ class Rooms(NamedTuple):
 
 class Task(NamedTuple):
     """What every search is given: L, the tokens that all hypotheses start from and end with, alpha of the length
-    penalty, and the rooms of its states, None where they have room for all L from the beginning."""
+    penalty, the rooms of its states, None where they have room for all L from the beginning, and whether the last few
+    sentences go on in smaller batches, which computes less and takes longer to compile."""
 
     constraints: Constraints
     length: int
@@ -53,6 +54,7 @@ class Task(NamedTuple):
     end: int
     alpha: float = 0.0
     rooms: Rooms | None = None
+    in_smaller_batches: bool = True
 
 
 class Hypotheses(NamedTuple):
@@ -223,7 +225,7 @@ def _until_done(
 
         return jax.lax.while_loop(lambda found: ~jnp.all(found[0]), take_few, (done(carry), result(carry)))[1]
 
-    if sizes := _smaller_batches(len(done(carry))):
+    if sizes := _smaller_batches(len(done(carry))) if task.in_smaller_batches else []:
         return run(carry, sizes, first)
     return run(carry._replace(state=longer(carry.state, length)), sizes, length)
 

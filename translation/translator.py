@@ -12,6 +12,7 @@ B sentences, S padded source length, K beams or samples.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,8 +29,18 @@ from configs.special_ids import PAD_ID, UNK_ID
 from data.batch import Batch, cut, length_batches, pad_rows, unpacked
 from data.tokenizer import Tokenizer, load_tokenizer, model_paths
 from model.transformer import structure
+from runtime import compilation
 from runtime.checkpoint import load_params
-from runtime.devices import by_rows, compute_dtype, devices_of, make_mesh, on_devices, replicated, rows_for
+from runtime.devices import (
+    by_rows,
+    compute_dtype,
+    devices_of,
+    make_mesh,
+    on_devices,
+    pads_to_longest,
+    replicated,
+    rows_for,
+)
 from runtime.workdir import Workdir
 from translation import decoding
 from translation.results import Hypothesis, Scored, Translation, joined
@@ -43,6 +54,7 @@ LINES_NAMED = 5  # in a warning
 # What few sentences are padded to, instead of a whole batch: one alone takes 8 ms and not 52, and the program for three
 # is compiled in 1 second and not in 3.
 SMALL_BATCHES = (1, 4, 16)
+BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
 
 
 class _Part(NamedTuple):
@@ -68,6 +80,7 @@ class Translator:
       step: of the checkpoint; of averaged ones, that of the newest.
       mesh: the devices that share out the sentences of a batch, by default all there are.
       others: the other networks of an ensemble, whose probabilities are averaged with this one's.
+      pads_to_longest: whether one program serves all lines of a call (see devices.padding).
     """
 
     graphdef: nnx.GraphDef
@@ -77,6 +90,7 @@ class Translator:
     step: int = 0
     mesh: Mesh = dataclasses.field(default_factory=lambda: make_mesh(MeshConfig()))
     others: tuple[Translator, ...] = ()
+    pads_to_longest: bool = False
 
     @classmethod
     def load(
@@ -107,8 +121,7 @@ class Translator:
         if trained_on.platform not in ("auto", platform):
             log.info("%s: trained on %s, computing on %s", workdir, trained_on.platform, platform)
         first, *others = (
-            cls._load_one(Path(path), checkpoint, devices.precision, mesh, target_language)
-            for path in (workdir, *ensemble)
+            cls._load_one(Path(path), checkpoint, devices, mesh, target_language) for path in (workdir, *ensemble)
         )
         for path, other in zip(ensemble, others, strict=True):
             if other.tokenizer.fingerprint != first.tokenizer.fingerprint:
@@ -122,14 +135,14 @@ class Translator:
 
     @classmethod
     def _load_one(
-        cls, workdir: Path, checkpoint: str, precision: str, mesh: Mesh, target_language: str | None
+        cls, workdir: Path, checkpoint: str, devices: ComputeConfig, mesh: Mesh, target_language: str | None
     ) -> Translator:
         files = Workdir(workdir)
         config = read_workdir_config(files.path)
         tokenizer = load_tokenizer(model_paths(files.path, joint=config.tokenizer.joint))
         tokenizer = _with_tag(tokenizer, config, target_language)
         sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-        network = structure(config.model, *sizes, compute_dtype(precision, mesh))
+        network = structure(config.model, *sizes, compute_dtype(devices.precision, mesh))
 
         def check(record: dict[str, Any]) -> None:
             step = record["step"]
@@ -140,7 +153,8 @@ class Translator:
 
         step, params, _ = load_params(files.checkpoints, checkpoint, network.params, check)
         placed = on_devices(params, replicated(mesh))
-        return cls(network.graphdef, placed, tokenizer, config.model, step, mesh)
+        to_longest = pads_to_longest(devices.padding, mesh)
+        return cls(network.graphdef, placed, tokenizer, config.model, step, mesh, pads_to_longest=to_longest)
 
     @property
     def max_length(self) -> int:
@@ -151,6 +165,15 @@ class Translator:
     def networks(self) -> list[decoding.Network]:
         """This network and the others."""
         return [decoding.Network(each.graphdef, each.params) for each in (self, *self.others)]
+
+    @property
+    def batch_size(self) -> int:
+        """How many sentences are worked on together by default: what keeps a device of this kind busy."""
+        return BATCH_SIZE_ON_CPU if self.mesh.devices.flat[0].platform == "cpu" else BATCH_SIZE
+
+    def length_batches(self, lengths: Sequence[int], rows: int) -> list[tuple[list[int], int]]:
+        """Sentences of these lengths in groups of `rows`: their indices, and the length that they are padded to."""
+        return list(length_batches(lengths, rows, self.max_length, same_length=self.pads_to_longest))
 
     def translate(
         self,
@@ -190,7 +213,9 @@ class Translator:
 
         def search(batch: tuple[list[int], int]) -> Hypotheses:
             request = self._request([parts[i] for i in batch[0]], options, batch[1], first_line or 1)
-            return decoding.search(self.networks, request, options, self.max_length, num_hypotheses)
+            return decoding.search(
+                self.networks, request, options, self.max_length, num_hypotheses, whole_batches=self.pads_to_longest
+            )
 
         for (group, _), searched in side_by_side(search, batches, programs_at_once(self.mesh)):
             hypotheses.update(zip(group, self._texts(searched, len(group), num_hypotheses), strict=True))
@@ -203,20 +228,29 @@ class Translator:
             found[part.line].append(hypotheses[i])
         return [Translation(line, joined(own)) for line, own in zip(lines, found, strict=True)]
 
-    def warm_up(self, lines: Sequence[str], options: DecodingOptions) -> None:
-        """Compiles the programs that translate(lines, options) runs, by batches whose rows are all finished at once."""
-        parts = self._parts(lines, self.tokenizer.encode_source(lines), [""] * len(lines), options, None)
+    def warm_up(
+        self, lines: Sequence[str], options: DecodingOptions, source_ids: Sequence[list[int]] | None = None
+    ) -> None:
+        """Compiles the programs that translate(lines, options) runs, side by side, and runs none of them."""
+        parts = self._parts(lines, source_ids or self.tokenizer.encode_source(lines), [""] * len(lines), options, None)
         options, batches = self._batches(parts, options)
-        finished = [_Part(line=0, part=0, source=[], prefix=[], limit=1)]
-        for length in sorted({length for _, length in batches}):
-            decoding.search(self.networks, self._request(finished, options, length, 1), options, self.max_length)
+        part = _Part(line=0, part=0, source=[], prefix=[], limit=1)
+
+        def compile_search(length: int) -> None:
+            request = self._request([part], options, length, 1)
+            decoding.search_program(
+                self.networks, request, options, self.max_length, whole_batches=self.pads_to_longest
+            )
+
+        lengths = sorted({length for _, length in batches})
+        compilation.side_by_side(*(functools.partial(compile_search, length) for length in lengths))
 
     def score(
         self,
         sources: Sequence[str],
         targets: Sequence[str],
         *,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         after_batch: Callable[[int], None] = lambda sentences: None,
     ) -> list[Scored]:
         """The probability that the model gives to each target as the translation of its source.
@@ -232,10 +266,11 @@ class Translator:
             if length > self.max_length:
                 raise UserError(f"line {number} has {length} tokens; the model can score at most {self.max_length}")
         found: dict[int, Scored] = {}
-        for group, length in length_batches(lengths, batch_size, self.max_length):
+        rows = batch_size or self.batch_size
+        for group, length in self.length_batches(lengths, rows):
             scores = decoding.log_probabilities(
                 self.networks,
-                self.batch([source_ids[i] for i in group], [target_ids[i] for i in group], batch_size, length),
+                self.batch([source_ids[i] for i in group], [target_ids[i] for i in group], rows, length),
             )
             for i, score in zip(group, scores, strict=False):  # the batch's last rows may be empty
                 found[i] = Scored(float(score), len(target_ids[i]))
@@ -251,7 +286,7 @@ class Translator:
         parts = [_Part(i, 0, ids, [], self._limit(len(ids), 0, options) if ids else 1) for i, ids in enumerate(rows)]
         options = options.model_copy(update={"batch_size": len(source)})
         request = self._request(parts, options, source.shape[1], 1, hidden)
-        found = decoding.search(self.networks, request, options, self.max_length)
+        found = decoding.search(self.networks, request, options, self.max_length, whole_batches=self.pads_to_longest)
         return Hypotheses(*(array[: len(source)] for array in found))
 
     def batch(self, sources: Sequence[list[int]], targets: Sequence[list[int]], rows: int, length: int) -> Batch:
@@ -306,10 +341,11 @@ class Translator:
         self, parts: Sequence[_Part], options: DecodingOptions
     ) -> tuple[DecodingOptions, list[tuple[list[int], int]]]:
         """The options with the batch size that few parts need; and of each batch its parts' indices and length."""
-        fitting = [size for size in SMALL_BATCHES if len(parts) <= size < options.batch_size]
-        options = options.model_copy(update={"batch_size": min([*fitting, options.batch_size])})
-        lengths = [len(part.source) for part in parts]
-        return options, list(length_batches(lengths, options.batch_size, self.max_length))
+        most = options.batch_size or self.batch_size
+        rows = min([size for size in SMALL_BATCHES if len(parts) <= size < most], default=most)
+        return options.model_copy(update={"batch_size": rows}), self.length_batches(
+            [len(p.source) for p in parts], rows
+        )
 
     def _split(self, line: str) -> list[list[int]]:
         """The ids of the parts of a line that is too long."""
@@ -339,6 +375,7 @@ class Translator:
 
         A row that only fills the batch is finished at once. Where `hidden` is True no layer looks.
         """
+        assert options.batch_size
         rows = rows_for(self.mesh, options.batch_size)
         source = pad_rows([part.source for part in parts], rows, length)
         visible = (source != PAD_ID).astype(np.int32)
