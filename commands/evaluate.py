@@ -118,11 +118,13 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
     """Log-probabilities on stdout, or in --output; their sum in the log and in --json."""
     from runtime.processes import is_first
     from runtime.terminal import progress_bar
+    from translation.translator import SCORED_TOGETHER
 
     sources, references = read_lines_to_score(options)
     try:
         with progress_bar(len(sources), "sentences") as advance:
-            found = translator.score(sources, references, batch_size=options.batch_size, after_batch=advance)
+            rows = options.batch_size or SCORED_TOGETHER
+            found = translator.score(sources, references, batch_size=rows, after_batch=advance)
     except UserError as error:
         raise UserError(f"{options.source or options.split}, {error}") from error
     total, tokens = sum(each.log_probability for each in found), sum(each.tokens for each in found)

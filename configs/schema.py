@@ -449,7 +449,8 @@ class DecodingOptions(Section):
     """Longest translation in tokens, its end token included; by default ten more than twice the tokens of the source,
     and a prefix comes on top."""
     batch_size: PositiveInt | None = None
-    """Sentences decoded together; by default 64 on a cpu and 512 on a gpu or tpu."""
+    """Sentences decoded together; by default 64 on a cpu, up to 512 on a gpu or tpu as its memory suggests, and 64 to
+    score given translations."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> DecodingOptions:

@@ -1,11 +1,14 @@
 """How many programs are compiled, and what padding all sentences alike changes: nothing but time."""
 
+import dataclasses
 import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs.schema import ComputeConfig, DecodingOptions
@@ -141,3 +144,21 @@ def test_a_program_that_cannot_be_compiled_fails_for_all_who_ask():
     for _ in range(2):
         with pytest.raises(ValueError, match="of its own"):
             compiled_program(wrong, jnp.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("platform", "layers", "width", "longest", "beams", "rows"),
+    [
+        ("cpu", 6, 512, 64, 5, 64),
+        ("gpu", 3, 128, 64, 5, 512),  # 512 sentences, 5 beams, 138 positions, 2 * 3 * 128 numbers: 271 million
+        ("tpu", 6, 512, 64, 5, 256),  # 256, 5, 138 and 2 * 6 * 512: 1.1 billion of at most 2.1
+        ("tpu", 6, 512, 64, 1, 512),
+        ("tpu", 6, 1024, 128, 10, 64),  # never fewer, for none would fit: 2.0 billion, with a max_length of 256
+    ],
+)
+def test_as_many_sentences_together_as_their_caches_have_room(trained, platform, layers, width, longest, beams, rows):
+    translator = Translator.load(trained[0], devices=ComputeConfig(platform="cpu"))
+    config = translator.config.model_copy(update={"num_decoder_layers": layers, "embed_dim": width, "max_length": 256})
+    mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
+    translator = dataclasses.replace(translator, config=config, mesh=mesh)
+    assert translator.search_batch_size(longest, beams) == rows

@@ -22,6 +22,7 @@ from translation.scores import corpus_bleu
 from translation.translator import Translator
 
 SAMPLES = 3
+LOSS_BLOCK = 8192  # positions whose logits are computed at a time: 1.2 GB with 37,000 pieces
 GREEDY = DecodingOptions(beam_size=1)
 
 
@@ -145,4 +146,4 @@ def loss_sum(params: Any, batch: Batch, *, graphdef: nnx.GraphDef) -> tuple[jax.
     """The sum of the batch's losses, and of how many tokens."""
     model = nnx.merge(graphdef, params)
     x, _ = model.before_logits(batch.source, batch.target_in)
-    return cross_entropy(x, model.output_table, batch.target_out)
+    return cross_entropy(x, model.output_table, batch.target_out, block_size=LOSS_BLOCK)

@@ -95,17 +95,18 @@ def translate_hiding(
     translator: Translator, lines: Sequence[str], hidden: Sequence[Sequence[int]], options: DecodingOptions
 ) -> list[str]:
     """Greedy translations of the lines, in order, where no layer may look at the given token positions of a line."""
-    rows = options.batch_size or translator.batch_size
+    longest = translator.max_length
+    ids = [cut(line, longest) for line in translator.tokenizer.encode_source(lines)]
+    lengths = [len(line) for line in ids]
+    rows = options.batch_size or translator.search_batch_size(max(lengths, default=1), beams=1)
     greedy = DecodingOptions(
         beam_size=1,
         min_decoding_length=options.min_decoding_length,
         max_decoding_length=options.max_decoding_length,
         batch_size=rows,
     )
-    longest = translator.max_length
-    ids = [cut(line, longest) for line in translator.tokenizer.encode_source(lines)]
     found = [""] * len(lines)
-    for group, length in translator.length_batches([len(line) for line in ids], rows):
+    for group, length in translator.length_batches(lengths, rows):
         source = pad_rows([ids[i] for i in group], rows, length)
         mask = np.zeros(source.shape, bool)
         for row, i in enumerate(group):

@@ -55,6 +55,10 @@ LINES_NAMED = 5  # in a warning
 # is compiled in 1 second and not in 3.
 SMALL_BATCHES = (1, 4, 16)
 BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
+# That a batch's keys and values may have before a search takes fewer sentences: 4 GB in bfloat16. By the account of a
+# v5e's compiler the base model needs 9.7 GB for 512 sentences of 64 tokens with 5 beams, which have twice as many.
+MOST_CACHED_NUMBERS = 2**31
+SCORED_TOGETHER = 64  # whose logits all have to fit into memory
 
 
 class _Part(NamedTuple):
@@ -168,8 +172,17 @@ class Translator:
 
     @property
     def batch_size(self) -> int:
-        """How many sentences are worked on together by default: what keeps a device of this kind busy."""
+        """How many sentences are validated together: what keeps a device of this kind busy."""
         return BATCH_SIZE_ON_CPU if self.mesh.devices.flat[0].platform == "cpu" else BATCH_SIZE
+
+    def search_batch_size(self, longest: int, beams: int) -> int:
+        """How many sentences, of at most so many tokens, are translated together by default."""
+        rows = self.batch_size
+        room = min(decoding.default_limit(longest), self.max_length)
+        cached = 2 * sum(each.config.num_decoder_layers * each.config.embed_dim for each in (self, *self.others))
+        while rows > BATCH_SIZE_ON_CPU and rows * beams * room * cached > MOST_CACHED_NUMBERS:
+            rows //= 2
+        return rows
 
     def length_batches(self, lengths: Sequence[int], rows: int) -> list[tuple[list[int], int]]:
         """Sentences of these lengths in groups of `rows`: their indices, and the length that they are padded to."""
@@ -250,7 +263,7 @@ class Translator:
         sources: Sequence[str],
         targets: Sequence[str],
         *,
-        batch_size: int | None = None,
+        batch_size: int = SCORED_TOGETHER,
         after_batch: Callable[[int], None] = lambda sentences: None,
     ) -> list[Scored]:
         """The probability that the model gives to each target as the translation of its source.
@@ -266,11 +279,10 @@ class Translator:
             if length > self.max_length:
                 raise UserError(f"line {number} has {length} tokens; the model can score at most {self.max_length}")
         found: dict[int, Scored] = {}
-        rows = batch_size or self.batch_size
-        for group, length in self.length_batches(lengths, rows):
+        for group, length in self.length_batches(lengths, batch_size):
             scores = decoding.log_probabilities(
                 self.networks,
-                self.batch([source_ids[i] for i in group], [target_ids[i] for i in group], rows, length),
+                self.batch([source_ids[i] for i in group], [target_ids[i] for i in group], batch_size, length),
             )
             for i, score in zip(group, scores, strict=False):  # the batch's last rows may be empty
                 found[i] = Scored(float(score), len(target_ids[i]))
@@ -341,11 +353,10 @@ class Translator:
         self, parts: Sequence[_Part], options: DecodingOptions
     ) -> tuple[DecodingOptions, list[tuple[list[int], int]]]:
         """The options with the batch size that few parts need; and of each batch its parts' indices and length."""
-        most = options.batch_size or self.batch_size
+        lengths = [len(part.source) for part in parts]
+        most = options.batch_size or self.search_batch_size(max(lengths, default=1), options.beam_size)
         rows = min([size for size in SMALL_BATCHES if len(parts) <= size < most], default=most)
-        return options.model_copy(update={"batch_size": rows}), self.length_batches(
-            [len(p.source) for p in parts], rows
-        )
+        return options.model_copy(update={"batch_size": rows}), self.length_batches(lengths, rows)
 
     def _split(self, line: str) -> list[list[int]]:
         """The ids of the parts of a line that is too long."""
