@@ -23,7 +23,7 @@ from configs.errors import RunError
 from configs.schema import REST, Config
 from data.feed import become_worker
 from model.flops import training_flops
-from model.transformer import structure
+from model.transformer import Structure, structure
 from runtime.devices import check_divides, check_divides_vocabularies, compute_dtype, make_mesh, start_simulated
 from runtime.topology import check_tpu_compiler, chip_of, topology_devices, tpu_compiler_environment
 from training.fast_attention import fast_attention
@@ -120,9 +120,8 @@ def _compiled(
     seconds = time.monotonic() - started
     memory, found = memory_of_step(network, config, mesh, compiled), compiled.memory_analysis()
     flops, accessed = _costs(compiled)
-    if mesh.devices.flat[0].platform == "tpu" and (parts := config.training.accumulation_steps) > 1:
-        of_two = _costs(compile_step(network, config, mesh, unroll=2))
-        flops, accessed = (one + (parts - 1) * (two - one) for one, two in zip((flops, accessed), of_two, strict=True))
+    if mesh.devices.flat[0].platform == "tpu" and config.training.accumulation_steps > 1:
+        flops, accessed = _costs_of_all_parts(compiled, network, config, mesh)
     return dataclasses.replace(
         step,
         memory=memory,
@@ -140,6 +139,19 @@ def _costs(compiled: jax.stages.Compiled) -> tuple[Any, Any]:
     """Operations and bytes accessed, one turn of each loop."""
     costs = compiled.cost_analysis() or {}
     return costs.get("flops"), costs.get("bytes accessed")
+
+
+def _costs_of_all_parts(
+    compiled: jax.stages.Compiled, network: Structure, config: Config, mesh: Mesh
+) -> tuple[float | None, float | None]:
+    """Those of an accumulated batch: a turn of its loop, which alone is counted, takes one part here and there two."""
+    try:
+        two_a_turn = compile_step(network, config, mesh, unroll=2)
+    except jax.errors.JaxRuntimeError:  # it needs more memory
+        return None, None
+    more = config.training.accumulation_steps - 1
+    flops, accessed = (one + more * (two - one) for one, two in zip(_costs(compiled), _costs(two_a_turn), strict=True))
+    return flops, accessed
 
 
 _COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|reduce-scatter)(?:-start)?\(.*?channel_id=(\d+)")

@@ -81,7 +81,7 @@ def compiled_program(function: jax.stages.Wrapped, *arguments: Any, **static: An
     return program.result()
 
 
-def side_by_side(*compilations: Callable[[], object]) -> None:
+def compile_side_by_side(*compilations: Callable[[], object]) -> None:
     """Calls them all at once, and returns when they are done; several processes, whose compilers may share out work,
     keep to one order instead."""
     at_once = 1 if jax.process_count() > 1 else max(1, len(compilations))

@@ -14,7 +14,7 @@ from flax import nnx
 from configs.schema import DecodingOptions
 from data.batch import Batch, cut
 from data.tokenizer import Tokenizer
-from runtime.compilation import compiled_program, side_by_side
+from runtime.compilation import compile_side_by_side, compiled_program
 from runtime.processes import fetch
 from training.loss import cross_entropy
 from translation.evaluation import sample_indices
@@ -112,7 +112,7 @@ def warm_up(translator: Translator, data: ValidationSet) -> None:
         for batch in _loss_batches(translator, data.source_ids, data.target_ids):
             compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
 
-    side_by_side(loss, lambda: translator.warm_up(data.sources, GREEDY, data.source_ids))
+    compile_side_by_side(loss, lambda: translator.warm_up(data.sources, GREEDY, data.source_ids))
 
 
 def _mean_loss(

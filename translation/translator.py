@@ -29,8 +29,8 @@ from configs.special_ids import PAD_ID, UNK_ID
 from data.batch import Batch, cut, length_batches, pad_rows, unpacked
 from data.tokenizer import Tokenizer, load_tokenizer, model_paths
 from model.transformer import structure
-from runtime import compilation
 from runtime.checkpoint import load_params
+from runtime.compilation import compile_side_by_side
 from runtime.devices import (
     by_rows,
     compute_dtype,
@@ -256,7 +256,7 @@ class Translator:
             )
 
         lengths = sorted({length for _, length in batches})
-        compilation.side_by_side(*(functools.partial(compile_search, length) for length in lengths))
+        compile_side_by_side(*(functools.partial(compile_search, length) for length in lengths))
 
     def score(
         self,
