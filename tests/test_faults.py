@@ -241,7 +241,7 @@ def test_5000_steps_leave_memory_files_and_threads_as_they_are(toy, tmp_path):
     memory, files, threads = ([[use[what] for use in uses] for uses in (early, late)] for what in range(3))
     assert max(memory[1]) <= 1.05 * max(memory[0]), (memory, len(seen))
     assert min(files[1]) <= min(files[0])  # between two saves, that is
-    assert min(threads[1]) <= min(threads[0])
+    assert min(threads[1]) <= min(threads[0]) + 2  # pools keep one more or less; what leaks would do so at each save
 
 
 def usage(pid: int) -> tuple[int, int, int] | None:
