@@ -2,11 +2,11 @@
 
 import sys
 
-from runtime.interruption import interruption
+from host.interruption import interruption
 
 if __name__ == "__main__":
     interruption.install()  # first of all: what is imported below can take seconds
+    from commands.main import main
     from commands.translate import translate
-    from configs.command import main
 
     sys.exit(main(translate))

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from configs.loading import read_workdir_config  # noqa: E402
-from training.preparation import prepare  # noqa: E402
+from options.config_files import read_workdir_config
+from training.preparation import prepare
 
 
 def main() -> None:

@@ -24,13 +24,14 @@ from typing import TypeVar
 
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from data.mixture import open_training_corpora
+from options.command_line import parse
+from options.config_files import read_config
+from options.schema import Config
+from runs.workdir import Workdir
+from training.preparation import open_with_tokenizer, prepare
 
-from configs.loading import parse, read_config  # noqa: E402
-from configs.schema import Config  # noqa: E402
-from data.mixture import open_training_corpora  # noqa: E402
-from training.preparation import open_with_tokenizer, prepare  # noqa: E402
+ROOT = Path(__file__).parent.parent
 
 T = TypeVar("T")
 WORDS = 50_000
@@ -121,7 +122,7 @@ def train(options: argparse.Namespace, folder: Path) -> dict[str, float]:
         under_way = next(line for line in process.stderr if "is under way" in line)
         seconds = time.perf_counter() - started - float(under_way.split()[-2])
         process.stderr.read()
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()][STEPS // 4 :]
+    lines = Workdir(workdir).read_metrics()[STEPS // 4 :]
     medians = {name: statistics.median(line[name] for line in lines) for name in ("tokens_per_second", "waiting")}
     return {"first_step": seconds} | medians
 
@@ -155,7 +156,7 @@ def main() -> None:
     """Prints a table for each size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, nargs="+", default=[500_000, 5_000_000])
-    parser.add_argument("--config", type=Path, default=Path("configs/benchmark_128.toml"))
+    parser.add_argument("--config", type=Path, default=Path("benchmarks/configs/width_128.toml"))
     parser.add_argument("--folder", type=Path, help="where there is room: 2 GB for 5,000,000 lines")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

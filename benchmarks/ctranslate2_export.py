@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from ctranslate2.specs import TransformerSpec, common_spec
 
-from configs.special_ids import BOS_ID, EOS_ID, UNK_ID
+from options.special_ids import BOS_ID, EOS_ID, UNK_ID
 from translation.attention_maps import position_table
 from translation.translator import Translator
 
@@ -50,16 +50,16 @@ def export(translator: Translator, directory: Path) -> None:
 
 def _layer(spec: Any, params: Any) -> None:
     own = params["self_attention"]
-    _norm(spec.self_attention.layer_norm, params["around_self"]["norm"])
+    _norm(spec.self_attention.layer_norm, params["self_attention_residual"]["norm"])
     _linear(spec.self_attention.linear[0], own["query"], own["key"], own["value"])
     _linear(spec.self_attention.linear[1], own["output"])
     if "cross_attention" in params:
         cross = params["cross_attention"]
-        _norm(spec.attention.layer_norm, params["around_cross"]["norm"])
+        _norm(spec.attention.layer_norm, params["cross_attention_residual"]["norm"])
         _linear(spec.attention.linear[0], cross["query"])
         _linear(spec.attention.linear[1], cross["key"], cross["value"])
         _linear(spec.attention.linear[2], cross["output"])
-    _norm(spec.ffn.layer_norm, params["around_forward"]["norm"])
+    _norm(spec.ffn.layer_norm, params["feed_forward_residual"]["norm"])
     _linear(spec.ffn.linear_0, params["feed_forward"]["up"])
     _linear(spec.ffn.linear_1, params["feed_forward"]["down"])
 

@@ -1,7 +1,7 @@
 """Decoding speed beside CTranslate2 with the same weights: the same sentences in turn, several rounds in one run.
 
 Run from the repository's root, with the extra `bench` installed (pip install -e '.[bench]'), on the workdir of a
-plain pre-norm model with one embedding, as configs/benchmark_128.toml has:
+plain pre-norm model with one embedding, as benchmarks/configs/width_128.toml has:
   python benchmarks/decoding.py --workdir W --input MULTI30K/test_2016_flickr.en.gz [--rounds 3] [--cores 2]
 
 Each side is a process of its own, which loads the model once; only one works at a time.
@@ -22,14 +22,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from data.text_files import read_lines
+from data.tokenizer import Tokenizer, load_tokenizer, model_paths
+from options.schema import DecodingOptions
+
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-import numpy as np  # noqa: E402
-
-from configs.schema import DecodingOptions  # noqa: E402
-from data.lines import read_lines  # noqa: E402
-from data.tokenizer import Tokenizer, load_tokenizer, model_paths  # noqa: E402
 
 SIDES = ("Lingua Flax float32", "CTranslate2 float32", "CTranslate2 int8")
 ALONE = 200  # sentences that are translated one by one
@@ -39,10 +38,10 @@ Translate = Callable[[Sequence[str], int, int], list[str]]  # lines, beam size, 
 
 def lingua_flax(options: argparse.Namespace) -> Translate:
     """This project's translator."""
-    from runtime.memory import keep_freed_memory
+    from host.malloc import keep_freed_memory
 
     keep_freed_memory()
-    from runtime.compilation import set_up_compilation
+    from devices.compilation import set_up_compilation
     from translation.translator import Translator
 
     set_up_compilation()

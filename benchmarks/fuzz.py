@@ -16,15 +16,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from configs.schema import TokenizerConfig
 from data.batch import length_batches
 from data.corpora import phrasebook
 from data.corpora.corpus import Pair
-from data.lines import chunks, read_lines
+from data.text_files import chunks, read_lines
 from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
-from translation.splitting import split_line
+from options.schema import TokenizerConfig
+from translation.line_splitting import split_line
 
 MAX_LENGTH = 64  # tokens
 CHUNK = 4096  # lines

@@ -6,14 +6,16 @@ Run from the repository's root: python benchmarks/memory.py [--rounds 3] [--conf
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from runs.workdir import Workdir
+
 ROOT = Path(__file__).parent.parent
+
 TRAIN = """
 import runpy, sys
 sys.path.insert(0, ".")
@@ -21,7 +23,7 @@ sys.argv = sys.argv[1:]
 {}
 runpy.run_path("train.py", run_name="__main__")
 """
-WITHOUT = "import runtime.memory; runtime.memory.keep_freed_memory = lambda: None"
+WITHOUT = "import host.malloc; host.malloc.keep_freed_memory = lambda: None"
 
 
 def tokens_per_second(program: str, config: str, steps: int) -> float:
@@ -31,7 +33,7 @@ def tokens_per_second(program: str, config: str, steps: int) -> float:
         length += ["--optimizer.schedule", "constant"]
         command = [sys.executable, "-c", program, "train.py", "--config", config, "--workdir", f"{folder}/w", *length]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-        lines = [json.loads(line) for line in Path(folder, "w", "metrics.jsonl").read_text().splitlines()]
+        lines = Workdir(Path(folder, "w")).read_metrics()
     return statistics.median(line["tokens_per_second"] for line in lines[25:])
 
 

@@ -1,22 +1,17 @@
 """Scores runs on Multi30k: every test set that is present, by sacreBLEU and as papers on Multi30k do.
 
-Run from the repository's root, with the extra `bench` installed (pip install -e '.[bench]'):
+Run from the repository's root:
   python benchmarks/multi30k.py checkpoints/en_de checkpoints/en_de_seed2 ... [--baseline WORKDIR] [--split test ...] \
       [--ensemble]
 
 Further options are those of evaluate.py, such as --checkpoint, --beam-size, --data.directory. Workdirs whose configs
 differ in nothing but the seed make one row of means. --baseline: a paired bootstrap test tells whether the differences
 to this workdir's translations may be chance. --ensemble: one row more, of all workdirs' networks together.
-
-The published protocol, in which results such as 41.02 (Wu et al. 2021, test_2016_flickr into German) are stated: BLEU
-of lower-case text with normalised punctuation, split into tokens as Moses does, without its aggressive splitting of
-dashes. The length of the references in those tokens is known; where it comes out otherwise, nothing is comparable.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import statistics
 import subprocess
@@ -26,22 +21,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from commands.evaluate import read_options
+from commands.main import main
+from data.corpora import open_corpus
+from evaluation.published_protocol import comparability
+from host.errors import UserError
+from options.command_line import is_given
+from options.config_files import read_workdir_config
+from options.schema import Config
+
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
 
-from commands.evaluate import read_options  # noqa: E402
-from configs.command import main  # noqa: E402
-from configs.errors import UserError  # noqa: E402
-from configs.loading import is_given, read_workdir_config  # noqa: E402
-from configs.schema import Config  # noqa: E402
-from data.corpora import open_corpus  # noqa: E402
-from data.lines import read_lines  # noqa: E402
-
-REFERENCE_LENGTHS = {
-    ("de", "test"): 12103,
-    ("de", "test_2017_flickr"): 10758,
-    ("de", "test_2017_mscoco"): 5158,
-}
 COLUMNS = (
     "workdir",
     "seed",
@@ -56,40 +46,18 @@ COLUMNS = (
 
 
 class Row(NamedTuple):
-    """Scores on one split of a run, or of several as one ensemble; config: that of the first.
-
-    p_value: how likely chance alone makes the difference to the baseline's BLEU.
-    """
+    """Scores on one split of a run, or of an ensemble of several; config: that of the first."""
 
     workdirs: Sequence[Path]
     config: Config
     split: str
     scores: dict[str, Any]
-    published: float
-    published_signature: str
-    reference_length: int
-    p_value: float | None
 
     @property
     def group(self) -> tuple[str, str]:
         """What it shares with runs that differ in the seed alone."""
         training = self.config.training.model_copy(update={"seed": 0})
         return self.config.model_copy(update={"training": training}).model_dump_json(), self.split
-
-
-def published_score(hypotheses: Sequence[str], references: Sequence[str], language: str) -> tuple[float, str, int]:
-    """BLEU in percent by the published protocol, its signature, and the tokens of the references."""
-    from sacrebleu.metrics import BLEU
-    from sacremoses import MosesPunctNormalizer, MosesTokenizer
-
-    normalizer, tokenizer = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
-
-    def tokens(line: str) -> str:
-        return tokenizer.tokenize(normalizer.normalize(line.lower()), aggressive_dash_splits=False, return_str=True)
-
-    metric = BLEU(tokenize="none", force=True)  # force: no warning that these lines look tokenized, they are
-    found = metric.corpus_score([tokens(line) for line in hypotheses], [[tokens(line) for line in references]])
-    return found.score, str(metric.get_signature()), found.ref_len
 
 
 def evaluate(workdirs: Sequence[Path], split: str, folder: Path, more: Sequence[str], baseline: Path | None) -> Row:
@@ -105,10 +73,7 @@ def evaluate(workdirs: Sequence[Path], split: str, folder: Path, more: Sequence[
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         raise UserError(f"{workdir}, {split}: evaluate.py says: {done.stderr.strip().removeprefix('error: ')}")
-    lines, references = (list(read_lines(path)) for path in (hypotheses, folder / f"{split}.reference.txt"))
-    found = json.loads(scores.read_text(encoding="utf-8"))
-    published = published_score(lines, references, config.data.target_language)
-    return Row(workdirs, config, split, found, *published, found.get("bleu_p_value"))
+    return Row(workdirs, config, split, json.loads(scores.read_text(encoding="utf-8")))
 
 
 def splits_of(workdir: Path, wanted: Sequence[str] | None, more: Sequence[str]) -> list[str]:
@@ -129,11 +94,11 @@ def shown(row: Row) -> str:
     """A run or an ensemble on one split, as a row of the table."""
     bleu = "{bleu:.2f} ({bleu_low:.2f} to {bleu_high:.2f})".format(**row.scores)
     others = [f"{row.scores[name]:.2f}" for name in ("bleu_lowercase", "chrf")]
-    p = "" if row.p_value is None else f"{row.p_value:.3f}"
+    p = f"{row.scores['bleu_p_value']:.3f}" if "bleu_p_value" in row.scores else ""
     networks = len(row.workdirs)
     seed = row.config.training.seed if networks == 1 else f"{networks} networks"
-    cells = [" + ".join(map(str, row.workdirs)), seed, row.split, bleu, *others, f"{row.published:.2f}"]
-    return "| " + " | ".join(map(str, [*cells, f"{row.reference_length:,}", p])) + " |"
+    cells = [" + ".join(map(str, row.workdirs)), seed, row.split, bleu, *others, f"{row.scores['published_bleu']:.2f}"]
+    return "| " + " | ".join(map(str, [*cells, f"{row.scores['published_reference_length']:,}", p])) + " |"
 
 
 def shown_means(rows: Sequence[Row]) -> Iterator[str]:
@@ -143,8 +108,8 @@ def shown_means(rows: Sequence[Row]) -> Iterator[str]:
         runs = list({row.config.training.seed: row for row in single if row.group == group}.values())
         if len(runs) < 2:
             continue
-        names = ("bleu", "bleu_lowercase", "chrf")
-        columns = [[row.scores[name] for row in runs] for name in names] + [[row.published for row in runs]]
+        names = ("bleu", "bleu_lowercase", "chrf", "published_bleu")
+        columns = [[row.scores[name] for row in runs] for name in names]
         means = [f"{statistics.mean(column):.2f} ± {statistics.stdev(column):.2f}" for column in columns]
         cells = [*runs[0].workdirs, f"n = {len(runs)}", runs[0].split, *means, "", ""]
         yield "| " + " | ".join(map(str, cells)) + " |"
@@ -155,18 +120,11 @@ def shown_notes(rows: Sequence[Row]) -> Iterator[str]:
     yield f"BLEU: {rows[0].scores['bleu_signature']}"
     yield f"lower case: {rows[0].scores['bleu_lowercase_signature']}"
     yield f"chrF: {rows[0].scores['chrf_signature']}"
-    yield f"published protocol: {rows[0].published_signature}, lower case, tokens by sacremoses"
-    if any(row.p_value is not None for row in rows):
+    yield f"published protocol: {rows[0].scores['published_signature']}, lower case, tokens by sacremoses"
+    if any("bleu_p_value" in row.scores for row in rows):
         yield f"p, against the first row of the same split: {rows[0].scores['bleu_signature']}, paired bootstrap"
     for (language, split), row in {(row.config.data.target_language, row.split): row for row in rows}.items():
-        known = REFERENCE_LENGTHS.get((language, split))
-        if known is None:
-            yield f"{language}, {split}: nobody has published the tokens of the references to compare with"
-        elif known != row.reference_length:
-            yield (
-                f"{language}, {split}: NOT comparable with published scores: the references have "
-                f"{row.reference_length:,} tokens instead of {known:,}"
-            )
+        yield f"{language}, {split}: {comparability(row.scores['published_reference_length'], language, split)}"
 
 
 def command(argv: Sequence[str]) -> None:
@@ -177,8 +135,6 @@ def command(argv: Sequence[str]) -> None:
     parser.add_argument("--split", nargs="+", help="by default all test sets that are present")
     parser.add_argument("--ensemble", action="store_true", help="all workdirs' networks together as well")
     options, more = parser.parse_known_args(argv)
-    if not importlib.util.find_spec("sacremoses"):
-        parser.error("sacremoses is not installed: pip install -e '.[bench]'")
     named = list(dict.fromkeys(options.workdirs))
     if options.ensemble and len(named) < 2:
         parser.error("--ensemble needs two or more different workdirs")

@@ -1,8 +1,10 @@
 """The loop that training is measured against: a plain torch.nn.Transformer with the sizes of a config of this project.
 
 benchmarks/training.py runs it and says what its variants gain; by itself:
-  python benchmarks/pytorch_training.py --config configs/benchmark_128.toml --tokens tokens.npz --steps 60
+  python benchmarks/pytorch_training.py --config benchmarks/configs/width_128.toml --tokens tokens.npz --steps 60
 """
+
+# ruff: noqa: E402 - the clock starts before the imports that count
 
 from __future__ import annotations
 
@@ -10,23 +12,20 @@ import argparse
 import json
 import math
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 STARTED = time.time()
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
 
-from configs.loading import read_config  # noqa: E402
-from configs.schema import Config, ModelConfig  # noqa: E402
-from configs.special_ids import BOS_ID, PAD_ID  # noqa: E402
+from options.config_files import read_config
+from options.schema import Config, ModelConfig
+from options.special_ids import BOS_ID, PAD_ID
 
 POOL = 100  # batches' worth of pairs that are sorted by length together
 

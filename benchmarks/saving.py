@@ -9,7 +9,6 @@ Run from the repository's root:
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -22,12 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from configs.loading import read_config
-from configs.schema import Config
 from model.transformer import structure
-from runtime.checkpoint import Checkpoints
+from options.config_files import read_config
+from options.schema import Config
+from runs.checkpoint import Checkpoints
+from runs.workdir import Workdir
 from training.step import checkpoint_items, initial_state
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +38,7 @@ def seconds(config: str, steps: int, first: int, checkpoint_every: int, options:
         length += ["--training.checkpoint-every", str(checkpoint_every), "--optimizer.schedule", "constant"]
         command = [sys.executable, "train.py", "--config", config, "--workdir", f"{folder}/w", *length, *options]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-        lines = [json.loads(line) for line in Path(folder, "w", "metrics.jsonl").read_text().splitlines()]
+        lines = Workdir(Path(folder, "w")).read_metrics()
     return lines[-1]["seconds"] - lines[first - 1]["seconds"]
 
 

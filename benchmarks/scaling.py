@@ -21,19 +21,16 @@ import jax
 import numpy as np
 from machine import matrix_product_rate
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from configs.schema import Config, DataConfig, ModelConfig, TrainingConfig  # noqa: E402
-from data.batch import Batch  # noqa: E402
-from model.flops import training_flops  # noqa: E402
-from model.transformer import initial_params, structure  # noqa: E402
-from runtime.compilation import set_up_compilation  # noqa: E402
-from runtime.devices import make_mesh  # noqa: E402
-from runtime.memory import keep_freed_memory  # noqa: E402
-from runtime.pictures import save_picture  # noqa: E402
-from training.footprint import compile_step, memory_of_step  # noqa: E402
-from training.step import LOSS_BLOCK, initial_state, make_train_step  # noqa: E402
+from data.batch import Batch
+from devices.compilation import set_up_compilation
+from devices.mesh import make_mesh
+from host.figures import save_figure
+from host.malloc import keep_freed_memory
+from model.flops import training_flops
+from model.transformer import initial_params, structure
+from options.schema import Config, DataConfig, ModelConfig, TrainingConfig
+from training.device_memory import compile_step, memory_of_step
+from training.step import LOSS_BLOCK, initial_state, make_train_step
 
 WARM_UP = 2  # steps that do not count
 HEADS = 4
@@ -162,7 +159,7 @@ def main() -> None:
             seconds, memory = found[size]
             cells = (1e3 * seconds, 1e3 * size.operations() / rate, 1e-6 * memory, 1e-6 * size.bytes())
             print(f"| {name} | {value:,} | " + " | ".join(f"{cell:,.1f}" for cell in cells) + " |", flush=True)
-    save_picture(draw(found, base, rate), options.picture)
+    save_figure(draw(found, base, rate), options.picture)
     print(f"\npicture: {options.picture}", file=sys.stderr)
 
 

@@ -13,7 +13,6 @@ Run from the repository's root:
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -23,11 +22,10 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 import training.loop
+from commands.main import main
 from commands.train import train
-from configs.command import main
+from runs.workdir import Workdir
 from training.step import StepMetrics
 
 
@@ -87,7 +85,7 @@ def measure() -> None:
         sys.argv = ["train.py", *others, *length]
         if status := main(train):
             sys.exit(status)
-        lines = [json.loads(line) for line in Path(folder, "w", "metrics.jsonl").read_text().splitlines()]
+        lines = Workdir(Path(folder, "w")).read_metrics()
     waiting = [line["waiting"] for line in lines[len(lines) // 10 :]]
     seconds = sorted({line["seconds"]: line["step"] for line in lines}.items())  # an interval's last step, and its time
     (begin, first), (end, last) = seconds[len(seconds) // 10], seconds[-1]

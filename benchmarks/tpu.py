@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,18 +18,18 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from data.batch import Batch
+from devices.mesh import make_mesh
+from devices.sharding import replicated, row_sharding, sharded_shapes
+from devices.tpu_topology import chip_in_topology, topology_devices
+from model.transformer import structure
+from options.config_files import read_config
+from options.schema import Config, DecodingOptions, DevicesConfig, MeshConfig
+from reports.compiled_step import compiled_step, with_tpu_compiler
+from training.validation import loss_sum
+from translation.decoding import Network, Request, compile_search
 
-from configs.loading import read_config  # noqa: E402
-from configs.schema import Config, DecodingOptions, DevicesConfig, MeshConfig  # noqa: E402
-from data.batch import Batch  # noqa: E402
-from model.transformer import structure  # noqa: E402
-from reports.compiled_step import compiled_step, with_tpu_compiler  # noqa: E402
-from runtime.devices import by_rows, make_mesh, placed_shapes, replicated  # noqa: E402
-from runtime.topology import chip_of, topology_devices  # noqa: E402
-from training.validation import loss_sum  # noqa: E402
-from translation.decoding import Network, Request, search_program  # noqa: E402
+ROOT = Path(__file__).parent.parent
 
 CHIPS_PER_HOST = 4
 ROWS, SOURCE, TARGET = 512, 64, 138  # a batch of sentences to translate, and the room that their translations have
@@ -83,7 +82,7 @@ def show_step(name: str, step: Step) -> None:
     if not found.flops or not found.bytes_accessed:
         print(f"| {name} | {step.topology} | does not fit: {found.shortage} |", flush=True)
         return
-    chip = chip_of(step.topology)
+    chip = chip_in_topology(step.topology)
     compute, memory = found.flops / chip.flops_per_second, found.bytes_accessed / chip.bytes_per_second
     exchange = 2 * (found.sent_bytes or 0) / chip.link_bytes_per_second  # as much comes in as goes out
     longest = max(compute, memory)
@@ -105,7 +104,7 @@ def show_decoding(name: str, path: str, program: str) -> None:
     """Compiles a program that validates or translates and prints its row."""
     config = read_config(ROOT / "configs" / f"{path}.toml")
     found, smallest = with_tpu_compiler(_compiled_decoding, config, program)
-    chip = chip_of("v5e:1x1")
+    chip = chip_in_topology("v5e:1x1")
     show_row(
         name,
         *map(_gigabytes, (found.argument_bytes, found.temporary_bytes)),
@@ -138,12 +137,12 @@ def _compiled_decoding(config: Config, program: str) -> tuple[Compiled, int | No
     """And, of a decode step, the bytes of all that it has to read: parameters and caches."""
     mesh = make_mesh(MeshConfig(), topology_devices("v5e:1x1"))
     network = structure(config.model, *(config.tokenizer.vocab_size,) * 2, jnp.dtype("bfloat16"))
-    params = placed_shapes(network.params, replicated(mesh))
+    params = sharded_shapes(network.params, replicated(mesh))
     smallest = None
     started = time.monotonic()
     if program == "validation loss":
         shape = jax.ShapeDtypeStruct((ROWS, SOURCE), jnp.int32)
-        batch = placed_shapes(Batch._make([shape] * len(Batch._fields)), by_rows(mesh))
+        batch = sharded_shapes(Batch._make([shape] * len(Batch._fields)), row_sharding(mesh))
         compiled = loss_sum.lower(params, batch, graphdef=network.graphdef).compile()
     elif program == "decode step":
         step, arguments = _decode_step(network.graphdef, config, params, mesh)
@@ -154,10 +153,10 @@ def _compiled_decoding(config: Config, program: str) -> tuple[Compiled, int | No
         shapes = {"source": (ROWS, SOURCE), "visible": (ROWS, SOURCE), "limits": (ROWS,), "minimums": (ROWS,)}
         shapes |= {"prefixes": (ROWS, 0), "numbers": (ROWS, 2)}
         arrays: dict[str, Any] = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in shapes.items()}
-        request = placed_shapes(Request(**arrays), by_rows(mesh))
+        request = sharded_shapes(Request(**arrays), row_sharding(mesh))
         options = DecodingOptions(beam_size=1 if program == "greedy search" else BEAMS)
         networks = [Network(network.graphdef, params)]
-        compiled, _ = search_program(networks, request, options, config.model.max_length, whole_batches=True)
+        compiled, _ = compile_search(networks, request, options, config.model.max_length, whole_batches=True)
     seconds = time.monotonic() - started
     costs, memory = compiled.cost_analysis(), compiled.memory_analysis()
     assert costs
@@ -187,7 +186,7 @@ def _decode_step(graphdef: nnx.GraphDef, config: Config, params: Any, mesh: Any)
     tokens, index, lineage = (
         jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((ROWS, BEAMS), (), (ROWS, BEAMS, TARGET))
     )
-    placed = placed_shapes((tokens, lineage, memory, caches), by_rows(mesh))
+    placed = sharded_shapes((tokens, lineage, memory, caches), row_sharding(mesh))
     return step, (params, placed[0], index, placed[1], placed[2], placed[3])
 
 

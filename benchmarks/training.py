@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 from machine import matrix_product_rate
 
+from data.tokenized_pairs import TokenizedPairs
+from model.flops import training_flops
+from options.config_files import read_workdir_config
+from runs.workdir import Workdir
+from training.preparation import prepare
+
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
 
-from configs.loading import read_workdir_config  # noqa: E402
-from data.tokens import TokenizedPairs  # noqa: E402
-from model.flops import training_flops  # noqa: E402
-from training.preparation import prepare  # noqa: E402
-
-CONFIGS = (Path("configs/benchmark_256.toml"), Path("configs/benchmark_128.toml"))
+CONFIGS = (Path("benchmarks/configs/width_256.toml"), Path("benchmarks/configs/width_128.toml"))
 WARM_UP = 10  # steps that do not count: compilation, memory that is touched for the first time
 VARIANTS = {"Adam one operation after the other": ["--unfused"], "torch.compile": ["--compile"]}
 
@@ -74,7 +74,7 @@ def ours(config: Path, folder: Path, options: argparse.Namespace, tokenizer: Pat
     command += ["--data.directory", str(options.directory)]
     command += ["--tokenizer.model-file", str(tokenizer)] if tokenizer else []
     _, memory, first = run(command, "step 1 is under way", JAX_COMPILATION_CACHE_DIR=str(folder / "compiled"))
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    lines = Workdir(workdir).read_metrics()
     counted = lines[WARM_UP:]
     seconds = lines[-1]["seconds"] - lines[WARM_UP - 1]["seconds"]
     return {

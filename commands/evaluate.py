@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from configs.errors import UserError
-from configs.loading import BareFlag, is_given, parse, read_workdir_config, take_workdir
-from configs.schema import ComputeConfig, DataConfig, DecodingOptions, ProcessOptions
-from data.lines import is_gzip, read_lines, write_lines
-from runtime.memory import keep_freed_memory
-from runtime.workdir import check_files_apart, check_writable
+from data.text_files import is_gzip, read_lines, write_lines
+from host.errors import UserError
+from host.files import check_distinct_files, check_writable
+from host.malloc import keep_freed_memory
+from options.command_line import BareFlag, is_given, parse, take_workdir
+from options.config_files import read_workdir_config
+from options.schema import ComputeConfig, DataConfig, DecodingOptions, ProcessOptions
 
 if TYPE_CHECKING:
+    from evaluation.evaluate import EvaluationSet
     from translation.translator import Translator
 
 log = logging.getLogger(__name__)
@@ -69,7 +71,7 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
         meaningless = ["compare", *(name for name in DecodingOptions.model_fields if name != "batch_size")]
         if given := next((name for name in meaningless if is_given(argv, name)), None):
             raise UserError(f"--{given.replace('_', '-')} has no effect with --score, which translates nothing")
-    check_files_apart(
+    check_distinct_files(
         read=(options.source, options.reference, options.compare),
         written=(*output_files(options), options.json_file),
     )
@@ -86,8 +88,10 @@ def output_files(options: EvaluateCommand) -> list[Path]:
     return [output, *map(output.with_name, names)]
 
 
-def read_lines_to_score(options: EvaluateCommand) -> tuple[list[str], list[str]]:
+def read_lines_to_score(options: EvaluateCommand) -> EvaluationSet:
     """Sources and references, of the two files or of the split."""
+    from evaluation.evaluate import EvaluationSet
+
     if options.source and options.reference:
         sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
         if len(sources) != len(references):
@@ -97,11 +101,10 @@ def read_lines_to_score(options: EvaluateCommand) -> tuple[list[str], list[str]]
             )
         if not sources:
             raise UserError(f"{options.source}: has no lines to score")
-        return sources, references
+        return EvaluationSet(str(options.source), sources, references)
     from data.corpora import open_corpus
 
-    pairs = list(open_corpus(options.data).split(options.split))
-    return [pair.source for pair in pairs], [pair.target for pair in pairs]
+    return EvaluationSet.of_split(open_corpus(options.data), options.split)
 
 
 def read_baseline(options: EvaluateCommand, lines: int) -> list[str] | None:
@@ -116,20 +119,20 @@ def read_baseline(options: EvaluateCommand, lines: int) -> list[str] | None:
 
 def score_references(translator: Translator, options: EvaluateCommand) -> None:
     """Log-probabilities on stdout, or in --output; their sum in the log and in --json."""
-    from runtime.processes import is_first
-    from runtime.terminal import progress_bar
+    from devices.processes import is_first_process
+    from host.terminal import progress_bar
     from translation.translator import SCORED_TOGETHER
 
-    sources, references = read_lines_to_score(options)
+    data = read_lines_to_score(options)
     try:
-        with progress_bar(len(sources), "sentences") as advance:
+        with progress_bar(len(data.sources), "sentences") as advance:
             rows = options.batch_size or SCORED_TOGETHER
-            found = translator.score(sources, references, batch_size=rows, after_batch=advance)
+            found = translator.score(data.sources, data.references, batch_size=rows, after_batch=advance)
     except UserError as error:
         raise UserError(f"{options.source or options.split}, {error}") from error
     total, tokens = sum(each.log_probability for each in found), sum(each.tokens for each in found)
     lines = [f"{each.log_probability:.4f}" for each in found]
-    if not is_first():
+    if not is_first_process():
         return
     if options.output:
         write_lines(options.output, lines)
@@ -153,23 +156,19 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
 
 def score_translations(translator: Translator, options: EvaluateCommand) -> None:
     """BLEU and chrF as a table on stdout, in --json, and the translations in --output."""
-    from runtime.processes import is_first
-    from runtime.terminal import progress_bar
-    from translation.evaluation import evaluate
-    from translation.report import show_evaluation
+    from devices.processes import is_first_process
+    from evaluation.evaluate import evaluate
+    from evaluation.table import show_evaluation
+    from host.terminal import progress_bar
 
     translator.check(options)
-    sources, references = read_lines_to_score(options)
-    baseline = read_baseline(options, len(sources))
-    title = str(options.source or f"{options.data.name}, {options.split}")
-    with progress_bar(len(sources), "sentences") as advance:
-        contrast = options.split == "contrast" and options.source is None
-        found = evaluate(
-            translator, sources, references, options, contrast=contrast, baseline=baseline, after_batch=advance
-        )
-    if not is_first():
+    data = read_lines_to_score(options)
+    baseline = read_baseline(options, len(data.sources))
+    with progress_bar(len(data.sources), "sentences") as advance:
+        found = evaluate(translator, data, options, baseline=baseline, after_batch=advance)
+    if not is_first_process():
         return
-    for path, lines in zip(output_files(options), (found.translations, sources, references), strict=False):
+    for path, lines in zip(output_files(options), (found.translations, data.sources, data.references), strict=False):
         write_lines(path, lines)
     if options.json_file:
         scores = found.as_json() | {"checkpoint": options.checkpoint}
@@ -177,24 +176,24 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
             scores["networks"] = 1 + len(options.ensemble)
         options.json_file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     workdirs = " + ".join(map(str, (options.workdir, *options.ensemble)))
-    show_evaluation(f"{workdirs}: {title}", found, sources, references)
+    show_evaluation(workdirs, data, found)
 
 
 def evaluate_command(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     keep_freed_memory()
-    from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
-    from runtime.devices import start_devices
-    from runtime.processes import working_together
+    from devices.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
+    from devices.platform import initialize_devices
+    from devices.processes import distributed_session
     from translation.translator import Translator
 
     for path in filter(None, [*output_files(options), options.json_file]):
         check_writable(path)
-    start_devices(options.devices.platform, options)
+    initialize_devices(options.devices.platform, options)
     compilations = set_up_compilation()
     target_language = options.data.target_language if options.data.tag_target else None
-    with working_together():
+    with distributed_session():
         translator = Translator.load(
             options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
         )

@@ -9,23 +9,14 @@ from typing import Annotated
 import tyro
 from pydantic import model_validator
 
-from configs.errors import UserError
-from configs.loading import (
-    CONFIG_NAME,
-    BareFlag,
-    as_json,
-    is_given,
-    parse_over,
-    read_config,
-    refused_differences,
-    required_workdir,
-    show_help,
-    take_options,
-)
-from configs.schema import Config, PositiveFloat, ProcessOptions
-from runtime.interruption import interruption
-from runtime.memory import keep_freed_memory
-from runtime.workdir import Workdir, check_writable
+from host.errors import UserError
+from host.files import check_writable
+from host.interruption import interruption
+from host.malloc import keep_freed_memory
+from options.command_line import BareFlag, is_given, parse_with_config, required_workdir, show_help, take_options
+from options.config_files import CONFIG_NAME, as_json, read_config, refused_changes
+from options.schema import Config, PositiveFloat, ProcessOptions
+from runs.workdir import Workdir
 
 
 class TrainCommand(Config, ProcessOptions):
@@ -76,8 +67,8 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
     base = read_config(config_file) if config_file else saved
     assert base is not None
     own = {"workdir": workdir, "config": config_file}
-    config, command = parse_over(TrainCommand, rest, base, description=TRAIN_HELP, **own)
-    if saved and (differences := refused_differences(as_json(saved), config, "in the workdir")):
+    config, command = parse_with_config(TrainCommand, rest, base, description=TRAIN_HELP, **own)
+    if saved and (differences := refused_changes(as_json(saved), config, "in the workdir")):
         raise UserError(
             f"{workdir} was made with another config: {'; '.join(differences)}. "
             "Choose another --workdir, or leave these as they were"
@@ -94,8 +85,8 @@ def train(argv: Sequence[str]) -> None:
     config, command = resolve_config(argv)
     workdir = command.workdir
     if command.dry_run:
+        from devices.compilation import set_up_compilation
         from reports.dry_run import show_dry_run
-        from runtime.compilation import set_up_compilation
 
         set_up_compilation()
         if command.json_file:
@@ -109,19 +100,20 @@ def train(argv: Sequence[str]) -> None:
         return
     assert workdir  # resolve_config would not have it otherwise
     keep_freed_memory()
-    from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
-    from runtime.devices import check_divides, make_mesh, start_devices
-    from runtime.processes import by_the_first, working_together
+    from devices.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
+    from devices.mesh import check_divides, make_mesh
+    from devices.platform import initialize_devices
+    from devices.processes import distributed_session, on_first_process
     from training.fast_attention import fast_attention
     from training.loop import Run
     from training.preparation import prepare
 
     files = Workdir(workdir)
     files.check_creatable()
-    start_devices(config.devices.platform, command)
+    initialize_devices(config.devices.platform, command)
     compilations = set_up_compilation()
-    with working_together():
-        by_the_first(files.lock)
+    with distributed_session():
+        on_first_process(files.lock)
         mesh = make_mesh(config.devices.mesh)
         check_divides(mesh, config)  # before a corpus is prepared
         fast_attention(config, mesh)  # which refuses what cannot be, before that too

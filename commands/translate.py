@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.cache import cache_directory
-from configs.errors import UserError
-from configs.loading import parse, read_workdir_config, take_workdir
-from configs.schema import ComputeConfig, DecodingOptions, PositiveInt, ProcessOptions
-from data.lines import chunks, decode_lines, encode_lines, read_lines
-from runtime.memory import keep_freed_memory
-from runtime.workdir import check_files_apart, check_writable
-from translation.prompt import typed_lines
+from commands.prompt import prompt_lines
+from data.text_files import chunks, decode_lines, encode_lines, read_lines
+from host.cache import cache_directory
+from host.errors import UserError
+from host.files import check_distinct_files, check_writable
+from host.malloc import keep_freed_memory
+from options.command_line import parse, take_workdir
+from options.config_files import read_workdir_config
+from options.schema import ComputeConfig, DecodingOptions, PositiveInt, ProcessOptions
 
 if TYPE_CHECKING:
     from data.tokenizer import Tokenizer
@@ -70,8 +71,7 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
     workdir, argv = take_workdir(argv, TranslateCommand, description=DESCRIPTION, flags=True)
     default = TranslateCommand(workdir=workdir, devices=read_workdir_config(workdir).devices.compute)
     options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION, flags=True)
-    if options.num_hypotheses > options.beam_size and not options.temperature:
-        raise UserError(f"--num-hypotheses {options.num_hypotheses} exceeds --beam-size {options.beam_size}")
+    options.check_num_hypotheses(options.num_hypotheses)
     if options.prefix is not None and options.prefix_file:
         raise UserError("--prefix and --prefix-file exclude each other: one text for all lines, or one for each")
     if options.ensemble and (options.attention or options.positions):
@@ -84,7 +84,7 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
             raise UserError(f"--{name} {path}: the name must end in {' or '.join(endings)}")
     if options.positions and (options.input or options.output or options.attention):
         raise UserError("--positions translates nothing: leave out --input, --output and --attention")
-    check_files_apart(read=(options.input, options.prefix_file), written=(options.output, options.attention))
+    check_distinct_files(read=(options.input, options.prefix_file), written=(options.output, options.attention))
     return options
 
 
@@ -94,13 +94,13 @@ def write_attention(maps: AttentionMaps, path: Path) -> None:
         path.write_text(json.dumps(maps.as_json(), ensure_ascii=False) + "\n", encoding="utf-8")
         paths = [path]
     else:
-        from runtime.pictures import save_picture
-        from translation.pictures import attention_sheets
+        from host.figures import save_figure
+        from translation.attention_figures import attention_figures
 
-        pages = attention_sheets(maps)
+        pages = attention_figures(maps)
         paths = [path, *(path.with_stem(f"{path.stem}-{page}") for page in range(2, len(pages) + 1))]
         for page, place in zip(pages, paths, strict=True):
-            save_picture(page, place)
+            save_figure(page, place)
     log.info("attention: %s", ", ".join(map(str, paths)))
     log.info("what each word looked at, by the mean cross-attention of all layers and heads:")
     for line in maps.table():
@@ -109,11 +109,11 @@ def write_attention(maps: AttentionMaps, path: Path) -> None:
 
 def draw_positions(translator: Translator, path: Path) -> None:
     """Draws the position encodings and logs where."""
-    from runtime.pictures import save_picture
+    from host.figures import save_figure
+    from translation.attention_figures import positions_figure
     from translation.attention_maps import position_table
-    from translation.pictures import positions_picture
 
-    save_picture(positions_picture(position_table(translator), translator.config.positions), path)
+    save_figure(positions_figure(position_table(translator), translator.config.positions), path)
     log.info("position encodings: %s", path)
 
 
@@ -135,7 +135,7 @@ def open_lines(options: TranslateCommand) -> Iterator[str]:
     elif sys.stdin is None:
         raise UserError("standard input is closed; give the text with --input")
     elif at_a_terminal(options) and sys.stdout.isatty():
-        lines = typed_lines("> ", cache_directory() / "translate_history")
+        lines = prompt_lines("> ", cache_directory() / "translate_history")
     else:
         lines = decode_lines(sys.stdin.buffer, "standard input")
     return _only_line(lines, options) if options.attention else lines
@@ -158,23 +158,25 @@ def translate(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     keep_freed_memory()
-    from runtime.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
-    from runtime.devices import start_devices
-    from runtime.processes import check_alone, working_together
+    from devices.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
+    from devices.platform import initialize_devices
+    from devices.processes import check_single_process, distributed_session
 
     pairs = iter(()) if options.positions else open_input(options)
     for path in filter(None, [options.output, options.attention, options.positions]):
         check_writable(path)
-    start_devices(options.devices.platform, options)
+    initialize_devices(options.devices.platform, options)
     if not (options.input or options.positions):
-        check_alone("standard input reaches one of them only: give the text with --input, a file that all can read")
+        check_single_process(
+            "standard input reaches only one of them: give the text with --input, a file that all of them can read"
+        )
     set_up_compilation()
-    with working_together():
+    with distributed_session():
         _translate(options, pairs)
 
 
 def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> None:
-    from runtime.processes import is_first
+    from devices.processes import is_first_process
     from translation.attention_maps import attention_maps, source_tokens
     from translation.translator import Translator
 
@@ -183,7 +185,7 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
     )
     translator.check(options, options.num_hypotheses)
     if options.positions:
-        if is_first():
+        if is_first_process():
             draw_positions(translator, options.positions)
         return
     todo = chunks(pairs, 1 if at_a_terminal(options) else CHUNK)
@@ -191,7 +193,7 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
     if options.attention:
         source_tokens(translator, first[0][0])  # so does a line that no map can show
     done = 0
-    output = options.output if is_first() else os.devnull
+    output = options.output if is_first_process() else os.devnull
     with open(output or os.dup(sys.stdout.fileno()), "wb") as out:
         for chunk in itertools.chain([first], todo):
             found = translator.translate(
@@ -208,7 +210,7 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
             out.flush()
             if options.attention:
                 maps = attention_maps(translator, found[0])
-                if is_first():
+                if is_first_process():
                     write_attention(maps, options.attention)
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from configs.errors import RunError, UserError
-from configs.loading import CONFIG_NAME, parse_over, read_config, show_help, take_options, to_toml
-from configs.schema import Config, Count
-from runtime.interruption import interruption
-from runtime.terminal import print_table
-from runtime.workdir import Workdir
+from host.errors import RunError, UserError
+from host.interruption import interruption
+from host.terminal import print_table
+from options.command_line import parse_with_config, show_help, take_options
+from options.config_files import CONFIG_NAME, read_config, to_toml
+from options.schema import Config, Count
+from runs.workdir import Workdir
 
 if TYPE_CHECKING:
     from verification.comparison import Compared
@@ -56,7 +57,7 @@ def read_options(argv: Sequence[str]) -> tuple[Config, VerifyCommand]:
     (config_file,), rest = take_options(argv, "config")
     if not config_file:
         raise UserError("--config is required, for example --config configs/tiny.toml")
-    return parse_over(VerifyCommand, rest, read_config(config_file), description=HELP, config=config_file)
+    return parse_with_config(VerifyCommand, rest, read_config(config_file), description=HELP, config=config_file)
 
 
 def verify_resume(argv: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from configs.special_ids import BOS_ID, EOS_ID, PAD_ID
+from options.special_ids import BOS_ID, EOS_ID, PAD_ID
 
 if TYPE_CHECKING:  # what translates has nothing to pack
     from data.packing import Side, Window
@@ -97,7 +97,7 @@ def pad_rows(sentences: Sequence[Sequence[int]], rows: int, length: int) -> np.n
     return array
 
 
-def unpacked(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], rows: int, length: int) -> Batch:
+def unpacked_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], rows: int, length: int) -> Batch:
     """One pair a row, [rows, length] on both sides; a missing row is padding throughout."""
     source, target_out = pad_rows(sources, rows, length), pad_rows(targets, rows, length)
     target_in = pad_rows([[BOS_ID, *ids[:-1]] for ids in targets], rows, length)

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from configs.errors import UserError
-from configs.schema import DataConfig, MixtureConfig
 from data.corpora import open_corpus
 from data.corpora.corpus import Corpus, Pair, PairSource
+from host.errors import UserError
+from options.schema import DataConfig, MixtureConfig
 
 
 @dataclass(frozen=True)

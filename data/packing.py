@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.draws import Drawn, Draws, random_words
-from data.subwords import SampledPairs
-from data.tokens import TokenizedPairs
+from data.draw_order import Drawn, Draws, random_words
+from data.subword_sampling import SampledPairs
+from data.tokenized_pairs import TokenizedPairs
 
 # Draws in a window. Multi30k with rows of 64 fills the longer side to 97.9% with 2,048, 98.1% with 8,192 and with
 # 16,384; a resumed run makes one window again, and segmenting so many pairs anew takes about a second.
@@ -89,7 +89,7 @@ class Planner:
         """The window of this number, counted from 0."""
         drawn = self.draws[np.arange(number * WINDOW, (number + 1) * WINDOW)]
         starts, lengths, ids = self._sampled(drawn) if self.samples else self._stored(drawn)
-        rows = packed_rows(lengths[0], lengths[1], self.row_length)
+        rows = assign_rows(lengths[0], lengths[1], self.row_length)
         count = int(rows.max()) + 1
         # Rows come in the order of their longest sentence: shuffled, so that batches are not of like lengths.
         places = np.empty(count, np.int64)
@@ -137,7 +137,7 @@ def _before(lengths: np.ndarray, first: np.ndarray) -> np.ndarray:
     return begins - begins[first]
 
 
-def packed_rows(source_lengths: np.ndarray, target_lengths: np.ndarray, row_length: int) -> np.ndarray:
+def assign_rows(source_lengths: np.ndarray, target_lengths: np.ndarray, row_length: int) -> np.ndarray:
     """The number of the row that each pair is put into, [pairs] int64, such that neither side exceeds row_length.
 
     Best fit decreasing (Johnson 1973) with two sides: pairs in the order of their longer side, the longest first, each

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import sentencepiece
 
-from configs.errors import UserError
-from configs.schema import TokenizerConfig
-from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.corpora.corpus import Pair, PairSource
+from host.errors import UserError
+from options.schema import TokenizerConfig
+from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 TRAINING_PAIRS = 500_000  # more lines barely change the pieces and cost minutes and gigabytes
 TRAINING_THREADS = 4  # fixed: the unigram vocabulary depends on it
@@ -63,20 +63,20 @@ class Tokenizer:
         Raises:
           UserError: it has no such tag.
         """
-        source_tag = self.source.piece_to_id(tag_of(language))
+        source_tag = self.source.piece_to_id(language_tag(language))
         if not self.source.is_control(source_tag):
             pieces = [self.source.id_to_piece(i) for i in range(self.source_vocab_size) if self.source.is_control(i)]
             known = ", ".join(piece for piece in pieces if piece.startswith(TAG_START)) or "no tags"
-            raise UserError(f"the tokenizer has no tag {tag_of(language)} for a target language; it has {known}")
+            raise UserError(f"the tokenizer has no tag {language_tag(language)} for a target language; it has {known}")
         return replace(self, source_tag=source_tag)
 
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line: the source tag, where there is one and the line is not empty, tokens, EOS_ID."""
-        return [with_ends(ids, self.source_tag) for ids in _encode(self.source, lines)]
+        return [add_special_ids(ids, self.source_tag) for ids in _encode(self.source, lines)]
 
     def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, ended by EOS_ID."""
-        return [with_ends(ids) for ids in _encode(self.target, lines)]
+        return [add_special_ids(ids) for ids in _encode(self.target, lines)]
 
     def decode_target(self, sentences: Sequence[Sequence[int]]) -> list[str]:
         """Plain text of each list of ids, always a single line."""
@@ -95,12 +95,12 @@ def _encode(processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str
     return processor.encode(list(lines)) if lines else []
 
 
-def with_ends(ids: Sequence[int], tag: int | None = None) -> list[int]:
+def add_special_ids(ids: Sequence[int], tag: int | None = None) -> list[int]:
     """A line's ids with EOS_ID behind them and, where there are any, the tag before them."""
     return [*ids, EOS_ID] if tag is None or not ids else [tag, *ids, EOS_ID]
 
 
-def tag_of(language: str) -> str:
+def language_tag(language: str) -> str:
     """The piece that asks for a target language, such as <2fr> (Johnson et al. 2017)."""
     return f"{TAG_START}{language}>"
 
@@ -170,7 +170,7 @@ def train_tokenizer(pairs: PairSource, config: TokenizerConfig, target_languages
     Raises:
       UserError: the corpus cannot fill, or does not fit, the vocabulary.
     """
-    tags = [tag_of(language) for language in target_languages]
+    tags = [language_tag(language) for language in target_languages]
     if config.joint:
         return [_train((line for pair in _spread(pairs) for line in pair), config, "", tags)]
     return [

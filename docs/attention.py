@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,23 +22,23 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from data.corpora import open_corpus
+from evaluation.contrast import source_words, translate_hiding
+from evaluation.evaluate import EvaluationSet, evaluate
+from host.errors import RunError
+from host.figures import save_figure
+from model.attention import MultiHeadAttention, scaled_dot_product_attention
+from model.layers import ResidualConnection
+from model.masks import causal_mask
+from model.positions import sinusoidal_positions
+from options.config_files import read_workdir_config
+from options.schema import DecodingOptions, ModelConfig
+from translation.attention_figures import attention_figures, labelled_heat_map, positions_figure
+from translation.attention_maps import AttentionMaps, attention_maps, position_table
+from translation.translator import Translator
+from translation.words import Word, words_of
 
-from configs.errors import RunError  # noqa: E402
-from configs.loading import read_workdir_config  # noqa: E402
-from configs.schema import DecodingOptions, ModelConfig  # noqa: E402
-from data.corpora import open_corpus  # noqa: E402
-from model.attention import MultiHeadAttention, causal_mask, scaled_dot_product_attention  # noqa: E402
-from model.layers import AddAndNorm  # noqa: E402
-from model.positions import sinusoidal_positions  # noqa: E402
-from runtime.pictures import save_picture  # noqa: E402
-from translation.attention_maps import AttentionMaps, attention_maps, position_table  # noqa: E402
-from translation.contrast import source_words, translate_hiding  # noqa: E402
-from translation.evaluation import evaluate  # noqa: E402
-from translation.pictures import attention_sheets, labelled_map, positions_picture  # noqa: E402
-from translation.translator import Translator  # noqa: E402
-from translation.words import Word, words_of  # noqa: E402
+ROOT = Path(__file__).parent.parent
 
 EXAMPLES = json.loads((ROOT / "tests" / "worked_examples.json").read_text(encoding="utf-8"))
 # Name of its pictures, sentence, a word of it, and the French word whose heads are shown.
@@ -116,7 +115,7 @@ def worked_numbers() -> dict[str, str]:
     example = EXAMPLES["positional_encoding_i_am_a_robot"]
     numbers["positions"] = table(["I", "am", "a", "robot"], sinusoidal_positions(4, 4, example["base"]))
     config = ModelConfig(embed_dim=3, num_heads=1, positions="learned", norm="post")
-    around = AddAndNorm(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    around = ResidualConnection(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
     rows = jnp.array(EXAMPLES["layer_norm"]["input"])
     numbers["layer_norm"] = table([row(values, 0) for values in rows], around(rows, jnp.zeros_like))
     return numbers
@@ -169,9 +168,7 @@ def table(names: Sequence[str], values: Any) -> str:
 def network_numbers(translator: Translator, maps: dict[str, AttentionMaps], workdir: Path) -> dict[str, Any]:
     """All the page says of the network, as JSON can hold it."""
     corpus = open_corpus(read_workdir_config(workdir).data)
-    pairs = list(corpus.split("contrast"))
-    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    found = evaluate(translator, sources, references, DecodingOptions(), contrast=True)
+    found = evaluate(translator, EvaluationSet.of_split(corpus, "contrast"), DecodingOptions())
     everything = {pair.source for split in corpus.splits for pair in corpus.split(split)}
     return {
         "checkpoint_step": translator.step,
@@ -260,8 +257,8 @@ def check(found: dict[str, Any]) -> None:
 def draw(translator: Translator, maps: dict[str, AttentionMaps], folder: Path) -> None:
     """Writes the page's pictures."""
     config = translator.config
-    save_small(positions_picture(position_table(translator), config.positions), folder / "positions.png")
-    (sheet,) = attention_sheets(maps["rive"])
+    save_small(positions_figure(position_table(translator), config.positions), folder / "positions.png")
+    (sheet,) = attention_figures(maps["rive"])
     save_small(sheet, folder / "sheet.png")
     for name, _, word, french in SENTENCES[:4]:
         attended = maps[name]
@@ -276,16 +273,16 @@ def draw(translator: Translator, maps: dict[str, AttentionMaps], folder: Path) -
         cross = word_rows(attended.cross, attended.target_written, keys, french).reshape(-1, len(keys))
         if name in ("rive", "banque"):
             title = f'where "{word}" looks in the encoder: {attended.text}'
-            save_small(labelled_map(encoder, heads, columns, title), folder / f"{name}-encoder.png")
+            save_small(labelled_heat_map(encoder, heads, columns, title), folder / f"{name}-encoder.png")
         title = f'where the decoder looks before it writes "{french}": {attended.text}'
-        save_small(labelled_map(cross, heads, columns, title), folder / f"{name}-cross.png")
+        save_small(labelled_heat_map(cross, heads, columns, title), folder / f"{name}-cross.png")
 
 
 def save_small(figure: Any, path: Path) -> None:
     """Saves a picture with few colours."""
     from PIL import Image
 
-    save_picture(figure, path)
+    save_figure(figure, path)
     with Image.open(path) as picture:
         few = picture.convert("RGB").quantize(COLOURS)
     few.save(path, optimize=True)

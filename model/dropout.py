@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from model.murmur3 import murmur3
+
 
 class Dropout:
     """The dropout masks of one forward pass.
@@ -26,7 +28,7 @@ class Dropout:
             return x
         words = jax.random.bits(jax.random.fold_in(self._key, self._sites), (2,), jnp.uint32)
         self._sites += 1
-        keep = _hash(_positions(x.shape), words) >= jnp.uint32(round(rate * 2**32))
+        keep = murmur3(_positions(x.shape), (words[0], words[1])) >= jnp.uint32(round(rate * 2**32))
         return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
 
 
@@ -36,12 +38,3 @@ def _positions(shape: tuple[int, ...]) -> jax.Array:
     for axis, size in enumerate(shape):
         positions = positions * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     return positions
-
-
-def _hash(x: jax.Array, words: jax.Array) -> jax.Array:
-    """Murmur3's 32-bit finalizer; a key word enters before each multiplication: no two sites share a pattern."""
-    x = x + words[0]
-    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
-    x = x ^ words[1]
-    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
-    return x ^ (x >> 16)

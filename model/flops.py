@@ -3,7 +3,7 @@ matrix products. Softmax, normalisation, dropout and the like add a few percent,
 
 from __future__ import annotations
 
-from configs.schema import ModelConfig
+from options.schema import ModelConfig
 
 
 def forward_flops(config: ModelConfig, target_vocab_size: int, source_length: int, target_length: int) -> int:

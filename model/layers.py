@@ -11,11 +11,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from configs.schema import ModelConfig
-from model.attention import Cache, FastAttention, MultiHeadAttention, SegmentMask, Weights
+from model.attention import FastAttention, MultiHeadAttention, Weights
 from model.dropout import Dropout
+from model.key_value_cache import Cache
+from model.masks import SegmentMask
 from model.parameters import linear
 from model.positions import Rotation
+from options.schema import ModelConfig
 
 
 @jax.custom_vjp
@@ -56,7 +58,7 @@ class FeedForward(nnx.Module):
         return self.down(dropout(hidden, self.dropout_rate) if dropout else hidden)
 
 
-class AddAndNorm(nnx.Module):
+class ResidualConnection(nnx.Module):
     """The residual connection around a sublayer f, with layer norm and dropout.
 
     pre: x + dropout(f(norm(x))) (Xiong et al. 2020); post: norm(x + dropout(f(x))) (Vaswani et al. 2017).
@@ -82,7 +84,9 @@ class EncoderLayer(nnx.Module):
     def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, fast: FastAttention | None = None, rngs: nnx.Rngs):
         self.self_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
         self.feed_forward = FeedForward(config, dtype=dtype, rngs=rngs)
-        self.around_self, self.around_forward = (AddAndNorm(config, dtype=dtype, rngs=rngs) for _ in range(2))
+        self.self_attention_residual, self.feed_forward_residual = (
+            ResidualConnection(config, dtype=dtype, rngs=rngs) for _ in range(2)
+        )
 
     def __call__(
         self, x: jax.Array, mask: SegmentMask, rotation: Rotation | None = None, dropout: Dropout | None = None
@@ -93,8 +97,8 @@ class EncoderLayer(nnx.Module):
         def self_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
             return self.self_attention(y, y, mask, rotation, rotation, dropout)
 
-        x = self.around_self(x, _noting(weights, self_attention), dropout)
-        x = self.around_forward(x, lambda y: self.feed_forward(y, dropout), dropout)
+        x = self.self_attention_residual(x, _noting(weights, self_attention), dropout)
+        x = self.feed_forward_residual(x, lambda y: self.feed_forward(y, dropout), dropout)
         return x, weights[0]
 
 
@@ -105,8 +109,8 @@ class DecoderLayer(nnx.Module):
         self.self_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
         self.cross_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
         self.feed_forward = FeedForward(config, dtype=dtype, rngs=rngs)
-        self.around_self, self.around_cross, self.around_forward = (
-            AddAndNorm(config, dtype=dtype, rngs=rngs) for _ in range(3)
+        self.self_attention_residual, self.cross_attention_residual, self.feed_forward_residual = (
+            ResidualConnection(config, dtype=dtype, rngs=rngs) for _ in range(3)
         )
 
     def __call__(
@@ -131,9 +135,9 @@ class DecoderLayer(nnx.Module):
         def cross_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
             return self.cross_attention(y, memory, cross_mask, rotation, memory_rotation, dropout)
 
-        x = self.around_self(x, _noting(weights, self_attention), dropout)
-        x = self.around_cross(x, _noting(weights, cross_attention), dropout)
-        x = self.around_forward(x, lambda y: self.feed_forward(y, dropout), dropout)
+        x = self.self_attention_residual(x, _noting(weights, self_attention), dropout)
+        x = self.cross_attention_residual(x, _noting(weights, cross_attention), dropout)
+        x = self.feed_forward_residual(x, lambda y: self.feed_forward(y, dropout), dropout)
         return x, weights[0], weights[1]
 
     def step(
@@ -162,9 +166,9 @@ class DecoderLayer(nnx.Module):
         def cross_attention(y: jax.Array) -> jax.Array:
             return self.cross_attention.attend(y, memory.keys_values(), cross_mask, rotation)[0]
 
-        x = self.around_self(x, masked_self_attention)
-        x = self.around_cross(x, cross_attention)
-        return self.around_forward(x, self.feed_forward), updated
+        x = self.self_attention_residual(x, masked_self_attention)
+        x = self.cross_attention_residual(x, cross_attention)
+        return self.feed_forward_residual(x, self.feed_forward), updated
 
 
 def _attention(

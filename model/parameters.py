@@ -1,7 +1,7 @@
 """How parameters are made: linear layers, and the logical names of every parameter's axes.
 
 vocab: pieces of a vocabulary; embed: the model's width D; heads: all heads side by side, N * H; mlp: the feed-forward
-width F. runtime/devices.py says which axis of the mesh shares each of them out.
+width F. devices/mesh.py says which axis of the mesh shares each of them out.
 """
 
 from __future__ import annotations

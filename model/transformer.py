@@ -12,13 +12,15 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from configs.schema import ModelConfig
-from configs.special_ids import PAD_ID
-from model.attention import Cache, FastAttention, KeysValues, SegmentMask, Weights
+from model.attention import FastAttention, Weights
 from model.dropout import Dropout
+from model.key_value_cache import Cache, KeysValues
 from model.layers import DecoderLayer, EncoderLayer
+from model.masks import SegmentMask
 from model.parameters import along
 from model.positions import Rotation, sinusoidal_positions
+from options.schema import ModelConfig
+from options.special_ids import PAD_ID
 
 
 class AttentionWeights(NamedTuple):
@@ -76,12 +78,12 @@ class Transformer(nnx.Module):
     def __call__(self, source: jax.Array, target_in: jax.Array, **options: Any) -> tuple[jax.Array, AttentionWeights]:
         """source [B, S], target_in [B, T] -> logits [B, T, V] float32 and the attention weights.
 
-        Logits at position t are for the token that follows target_in[t]. options: those of `before_logits`.
+        Logits at position t are for the token that follows target_in[t]. options: those of `hidden_states`.
         """
-        x, weights = self.before_logits(source, target_in, **options)
+        x, weights = self.hidden_states(source, target_in, **options)
         return self._logits(x), weights
 
-    def before_logits(
+    def hidden_states(
         self,
         source: jax.Array,
         target_in: jax.Array,

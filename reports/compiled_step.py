@@ -19,15 +19,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from configs.errors import RunError
-from configs.schema import REST, Config
-from data.feed import become_worker
+from data.training_batches import become_worker
+from devices.mesh import check_divides, check_divides_vocabularies, make_mesh
+from devices.platform import compute_dtype, simulated_devices
+from devices.tpu_topology import check_tpu_compiler, chip_in_topology, topology_devices, tpu_compiler_environment
+from host.errors import RunError
 from model.flops import training_flops
 from model.transformer import Structure, structure
-from runtime.devices import check_divides, check_divides_vocabularies, compute_dtype, make_mesh, start_simulated
-from runtime.topology import check_tpu_compiler, chip_of, topology_devices, tpu_compiler_environment
+from options.schema import REMAINING_DEVICES, Config
+from training.device_memory import DeviceMemory, compile_step, memory_between_steps, memory_of_step
 from training.fast_attention import fast_attention
-from training.footprint import DeviceMemory, compile_step, memory_between_steps, memory_of_step
 
 Result = TypeVar("Result")
 
@@ -74,10 +75,10 @@ def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
       RunError: the TPU's compiler failed, or its account is wrong.
     """
     if config.devices.topology:
-        chip_of(config.devices.topology)
+        chip_in_topology(config.devices.topology)
         return with_tpu_compiler(_compiled_for_topology, config, sizes)
-    count = math.prod(size for _, size in config.devices.mesh if size != REST)
-    mesh = make_mesh(config.devices.mesh, start_simulated(config.devices.platform, count))
+    count = math.prod(size for _, size in config.devices.mesh if size != REMAINING_DEVICES)
+    mesh = make_mesh(config.devices.mesh, simulated_devices(config.devices.platform, count))
     device = mesh.devices.flat[0]
     simulated = " (simulated)" if device.platform == "cpu" and mesh.size > 1 else ""
     memory = (device.memory_stats() or {}).get("bytes_limit")
@@ -91,7 +92,7 @@ def _compiled_for_topology(config: Config, sizes: tuple[int, int]) -> CompiledSt
     topology = config.devices.topology
     assert topology
     mesh = make_mesh(config.devices.mesh, topology_devices(topology))
-    step = _compiled(config, sizes, mesh, topology, chip_of(topology).memory)
+    step = _compiled(config, sizes, mesh, topology, chip_in_topology(topology).memory)
     least = _least_flops(config, sizes, mesh)
     if step.flops and step.flops < least:
         raise RunError(

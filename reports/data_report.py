@@ -10,11 +10,12 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from configs.schema import Config
-from reports.inspection import InspectedSide, InspectedSplit, inspect_corpora, splits_looked_at
-from runtime.pictures import save_picture
-from runtime.terminal import print_table, progress_bar
-from runtime.workdir import Workdir, check_writable
+from host.figures import save_figure
+from host.files import check_writable
+from host.terminal import print_table, progress_bar
+from options.schema import Config
+from reports.inspection import InspectedSide, InspectedSplit, inspect_corpora, inspected_splits
+from runs.workdir import Workdir
 from training.preparation import open_with_tokenizer
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import
@@ -46,14 +47,14 @@ def report_data(config: Config, workdir: Path | None) -> None:
         tokenizer = tokenizer.with_source_tag(config.data.target_language)
     corpora = {each.option: each.corpus for each in training}
     with progress_bar(
-        sum(len(corpus.splits[split]) for _, corpus, split in splits_looked_at(corpora)), "pairs"
+        sum(len(corpus.splits[split]) for _, corpus, split in inspected_splits(corpora)), "pairs"
     ) as advance:
         found = inspect_corpora(corpora, tokenizer, advance)
     title = "; ".join(
         f"{corpus.name}, {corpus.source_language} to {corpus.target_language}" for corpus in corpora.values()
     )
     picture.parent.mkdir(parents=True, exist_ok=True)
-    save_picture(_histograms(title, found, config.data.row_length), picture)
+    save_figure(_histograms(title, found, config.data.row_length), picture)
     for table in (
         _pairs_table(title, found, config.data.row_length),
         _lengths_table(found),

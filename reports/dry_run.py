@@ -9,14 +9,15 @@ from pathlib import Path
 import jax
 from rich.table import Table
 
-from configs.schema import Config
+from devices.tpu_topology import Chip, chip_in_topology
+from host.files import write_atomically
+from host.terminal import print_table
 from model.flops import training_flops
 from model.transformer import Structure, structure
+from options.schema import Config
 from reports.compiled_step import CompiledStep, compiled_step
-from runtime.terminal import print_table
-from runtime.topology import Chip, chip_of
-from runtime.workdir import Workdir, write_whole
-from training.footprint import in_bytes
+from runs.workdir import Workdir
+from training.device_memory import format_bytes
 from training.preparation import vocab_sizes
 from training.recorder import show_table
 
@@ -45,10 +46,10 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
     _show_step(config, sizes[1])
     _show_memory(step)
     if config.devices.topology:
-        _show_least_times(step, chip_of(config.devices.topology))
+        _show_least_times(step, chip_in_topology(config.devices.topology))
     _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
     if json_file:
-        write_whole(json_file, (json.dumps(step.as_json(), indent=1) + "\n").encode())
+        write_atomically(json_file, (json.dumps(step.as_json(), indent=1) + "\n").encode())
 
 
 EMBEDDINGS = {  # what each is of, where it is shared
@@ -78,7 +79,7 @@ def parameters_by_module(network: Structure) -> dict[str, int]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(network.params):
         name, *inner = jax.tree_util.keystr(path, simple=True, separator=".").split(".")
         if name in ("encoder", "decoder"):
-            name = f"{name} norms" if inner[1].startswith("around") else f"{name} {inner[1]}"
+            name = f"{name} norms" if inner[1].endswith("_residual") else f"{name} {inner[1]}"
         elif name.endswith("_norm"):
             name = f"{name.removesuffix('_norm')} norms"
         counts[name] = counts.get(name, 0) + math.prod(leaf.shape)
@@ -105,18 +106,18 @@ def _show_memory(step: CompiledStep) -> None:
     rows = {
         "mesh": ", ".join(f"{axis} {size}" for axis, size in step.mesh.items()),
         "compiled for": f"{step.compiled_for}, {step.dtype}",
-        "parameters": in_bytes(memory.parameters),
-        "moving average": in_bytes(memory.average),
-        "optimizer": in_bytes(memory.optimizer),
-        "batch": in_bytes(memory.batch),
-        "activations and gradients": "not known" if memory.activations is None else in_bytes(memory.activations),
-        "in all": in_bytes(memory.total),
+        "parameters": format_bytes(memory.parameters),
+        "moving average": format_bytes(memory.average),
+        "optimizer": format_bytes(memory.optimizer),
+        "batch": format_bytes(memory.batch),
+        "activations and gradients": "not known" if memory.activations is None else format_bytes(memory.activations),
+        "in all": format_bytes(memory.total),
     }
     if not memory.average:
         del rows["moving average"]
     if step.device_memory_bytes:
         fits = "this fits" if step.fits else step.shortage or "this does not fit"
-        rows["the device has"] = f"{in_bytes(step.device_memory_bytes)}: {fits}"
+        rows["the device has"] = f"{format_bytes(step.device_memory_bytes)}: {fits}"
     show_table("memory on each device", rows)
 
 
@@ -126,14 +127,14 @@ def _show_least_times(step: CompiledStep, chip: Chip) -> None:
     if step.flops and step.bytes_accessed:
         for name, shown, amount, rate, unit in (
             ("operations", f"{step.flops:.3g}", step.flops, chip.flops_per_second, "TFLOP/s"),
-            ("bytes accessed", in_bytes(step.bytes_accessed), step.bytes_accessed, chip.bytes_per_second, "GB/s"),
+            ("bytes accessed", format_bytes(step.bytes_accessed), step.bytes_accessed, chip.bytes_per_second, "GB/s"),
         ):
             in_units = rate / {"TFLOP/s": 1e12, "GB/s": 1e9}[unit]
             rows[name] = f"{shown}: {1000 * amount / rate:,.3g} ms at {in_units:,.0f} {unit}"
     if step.sent_bytes:
         seconds = 2 * step.sent_bytes / chip.link_bytes_per_second  # as much comes in as goes out
         both_ways = f"{chip.link_bytes_per_second / 1e9:,.0f} GB/s in and out"
-        rows["bytes sent to others"] = f"{in_bytes(step.sent_bytes)}: {1000 * seconds:,.3g} ms at {both_ways}"
+        rows["bytes sent to others"] = f"{format_bytes(step.sent_bytes)}: {1000 * seconds:,.3g} ms at {both_ways}"
     rows["compiled in"] = f"{step.compile_seconds:.0f} s"
     show_table("a step at peak rates", rows)
 

@@ -20,7 +20,7 @@ import numpy as np
 import sentencepiece
 
 from data.corpora.corpus import Corpus, PairSource
-from data.lines import chunks
+from data.text_files import chunks
 from data.tokenizer import Tokenizer
 
 CHUNK = 4096  # pairs looked at together
@@ -82,7 +82,7 @@ def inspect_corpora(
     """
     found: dict[str, InspectedSplit] = {}
     train_sources, train_pairs = array("Q"), array("Q")
-    for name, corpus, split in splits_looked_at(corpora):
+    for name, corpus, split in inspected_splits(corpora):
         source = _Side(tokenizer.source, control_tokens=1 if tokenizer.source_tag is None else 2)
         target = _Side(tokenizer.target, control_tokens=1)
         sources, pairs = array("Q"), array("Q")  # digests
@@ -111,7 +111,7 @@ def inspect_corpora(
     return found
 
 
-def splits_looked_at(corpora: Mapping[str, Corpus]) -> list[tuple[str, Corpus, str]]:
+def inspected_splits(corpora: Mapping[str, Corpus]) -> list[tuple[str, Corpus, str]]:
     """The splits of inspect_corpora in its order, each as the name it goes by, its corpus and its name in that."""
     main, *others = corpora
     more = [(name, corpora[name], "train") for name in others]

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from runtime.compilation import set_up_compilation
+from devices.compilation import set_up_compilation
 from tests.toy import write_corpus
 
 ROOT = Path(__file__).parent.parent

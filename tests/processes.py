@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from runtime.checkpoint import read_record, saved_steps
+from runs.checkpoint import read_record, saved_steps
 from tests.conftest import HUNG_AFTER, ROOT
 
 TIMES = {"seconds", "tokens_per_second", "waiting", "programs_compiled", "compile_seconds"}

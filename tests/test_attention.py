@@ -9,16 +9,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from configs.schema import ModelConfig
-from model.attention import (
-    KeysValues,
-    MultiHeadAttention,
-    causal_mask,
-    scaled_dot_product_attention,
-    segment_mask,
-)
-from model.layers import AddAndNorm
+from model.attention import MultiHeadAttention, scaled_dot_product_attention
+from model.key_value_cache import KeysValues
+from model.layers import ResidualConnection
+from model.masks import causal_mask, segment_mask
 from model.positions import Rotation, sinusoidal_positions
+from options.schema import ModelConfig
 
 EXAMPLES = json.loads((Path(__file__).parent / "worked_examples.json").read_text())
 HAND = {"atol": 1.1e-4}  # the examples are rounded to four places
@@ -118,7 +114,7 @@ def test_position_encodings_by_hand():
 def test_layer_norm_by_hand():
     example = EXAMPLES["layer_norm"]
     config = ModelConfig(embed_dim=3, num_heads=1, positions="learned", norm="post")
-    around = AddAndNorm(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    around = ResidualConnection(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
     normalized = around(jnp.array(example["input"]), lambda x: jnp.zeros_like(x))
     np.testing.assert_allclose(normalized, example["normalized"], **HAND)
 

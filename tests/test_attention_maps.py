@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from configs.errors import UserError
-from configs.schema import DecodingOptions, ModelConfig, TokenizerConfig
-from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.batch import pad_rows
 from data.tokenizer import parse_tokenizers, train_tokenizer
+from host.errors import UserError
 from model.transformer import initial_params, structure
+from options.schema import DecodingOptions, ModelConfig, TokenizerConfig
+from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from tests.test_data import PAIRS
 from tests.toy import write_corpus
+from translation.attention_figures import CELL, TALLEST, WIDEST, attention_figures
 from translation.attention_maps import AttentionMaps, attention_maps, source_tokens
-from translation.pictures import CELL, TALLEST, WIDEST, attention_sheets
 from translation.translator import Translation, Translator
 from translation.words import words_of
 
@@ -176,7 +176,7 @@ def test_a_large_network_gets_pages_with_a_legible_map_for_each_head(maps):
         encoder=np.full((6, 8, 14, 14), 0.07), decoder=np.full((6, 8, 12, 12), 0.08),
         cross=np.full((6, 8, 12, 14), 0.07),
     )  # fmt: skip
-    pages = attention_sheets(large)
+    pages = attention_figures(large)
     assert len(pages) > 1
     names = []
     for page in pages:
@@ -262,8 +262,8 @@ def test_refused_before_anything_is_computed(workdir, tmp_path, monkeypatch, cap
     import io
     import sys
 
+    from commands.main import main
     from commands.translate import translate
-    from configs.command import main
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["translate.py", "--workdir", str(workdir), *options])

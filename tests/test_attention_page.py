@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.errors import RunError
 from docs.attention import EXAMPLES, check, page, row
+from host.errors import RunError
 
 DOCS = Path(__file__).parent.parent / "docs"
 FOUND = json.loads((DOCS / "attention.json").read_text(encoding="utf-8"))

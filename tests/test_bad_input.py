@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import UserError
-from runtime.workdir import Workdir
+from host.errors import UserError
+from runs.workdir import Workdir
 from tests.toy import write_corpus
 
 

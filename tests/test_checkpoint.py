@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from runtime.checkpoint import COMMIT_MARK, Checkpoints, digests, load_params, read_record, restore_item, saved_steps
+from host.errors import UserError
+from runs.checkpoint import COMMIT_MARK, Checkpoints, digests, load_params, read_record, restore_item, saved_steps
 from tests.conftest import ROOT
 
 
@@ -238,7 +238,7 @@ def test_another_shape_is_refused(tmp_path):
 SAVER = """
 import sys, jax.numpy as jnp
 from pathlib import Path
-from runtime.checkpoint import Checkpoints
+from runs.checkpoint import Checkpoints
 checkpoints = Checkpoints(Path(sys.argv[1]), 2)
 for step in range(1, 1000):
     params = {"w": jnp.full((300, 1000), float(step))}

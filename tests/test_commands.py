@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from configs.loading import read_config
-from configs.schema import TokenizerConfig
 from data.tokenizer import train_tokenizer
-from runtime.checkpoint import read_record, saved_steps
+from options.config_files import read_config
+from options.schema import TokenizerConfig
+from runs.checkpoint import read_record, saved_steps
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 from tests.processes import TIMES, digests, events, finish, metrics, start, start_command, wait_for
 from tests.toy import write_corpus

@@ -6,10 +6,10 @@ from typing import get_args
 import pytest
 
 from commands.train import TrainCommand, resolve_config
-from configs.errors import UserError
-from configs.loading import as_json, read_config, refused_differences, to_toml, with_absolute_paths
-from configs.schema import Config, MixtureConfig, Section
-from runtime.devices import MESH_AXES as MESH
+from devices.mesh import MESH_AXES as MESH
+from host.errors import UserError
+from options.config_files import as_json, read_config, refused_changes, to_toml, with_absolute_paths
+from options.schema import Config, MixtureConfig, Section
 from tests.conftest import ROOT
 
 
@@ -230,19 +230,19 @@ def test_a_mixture_is_read_made_absolute_and_written(tmp_path):
 def test_a_resumed_run_may_move_the_files_of_a_mixture_but_not_change_it(tmp_path):
     saved = read_config(write(tmp_path, MIXED))
     moved = MIXED.replace("a.en", "/b/c.en").replace("~/a", "/b/c")
-    assert refused_differences(as_json(saved), read_config(write(tmp_path, moved)), "in the workdir") == []
+    assert refused_changes(as_json(saved), read_config(write(tmp_path, moved)), "in the workdir") == []
     other = MIXED.replace("weight = 4", "weight = 3").replace('"de"', '"es"').replace("2.5", "2")
-    assert refused_differences(as_json(saved), read_config(write(tmp_path, other)), "in the workdir") == [
+    assert refused_changes(as_json(saved), read_config(write(tmp_path, other)), "in the workdir") == [
         "data.weight: 2.5 in the workdir, now 2.0",
         "data.mixture.0.target_language: de in the workdir, now es",
         "data.mixture.1.weight: 4.0 in the workdir, now 3.0",
     ]
     fewer = read_config(write(tmp_path, MIXED.split("[[data.mixture]]\nname")[0]))
-    assert refused_differences(as_json(saved), fewer, "in the workdir") == [
+    assert refused_changes(as_json(saved), fewer, "in the workdir") == [
         "data.mixture: 2 entries in the workdir, now 1 entries"
     ]
     sampled = Config.model_validate({"tokenizer": {"sampling_alpha": 0.1}})
-    assert refused_differences(as_json(Config()), sampled, "in the workdir") == [
+    assert refused_changes(as_json(Config()), sampled, "in the workdir") == [
         "tokenizer.sampling_alpha: 0.0 in the workdir, now 0.1"
     ]
 
@@ -262,9 +262,9 @@ def test_a_resumed_run_may_change_length_logging_devices_and_paths_but_nothing_e
         },
         "devices": {"precision": "bfloat16", "mesh": {"data": 2}},
     }
-    assert refused_differences(as_json(saved), Config.model_validate(allowed), "in the workdir") == []
+    assert refused_changes(as_json(saved), Config.model_validate(allowed), "in the workdir") == []
     changed = Config.model_validate({"model": {"num_heads": 8}, "training": {"seed": 2}, "data": {"name": "text"}})
-    assert refused_differences(as_json(saved), changed, "in the workdir") == [
+    assert refused_changes(as_json(saved), changed, "in the workdir") == [
         "data.name: phrasebook in the workdir, now text",
         "model.num_heads: 4 in the workdir, now 8",
         "training.seed: 1 in the workdir, now 2",

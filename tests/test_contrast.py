@@ -5,15 +5,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from configs.schema import DecodingOptions, TokenizerConfig
 from data.batch import length_batches
-from data.corpora.phrasebook.readings import readings_of
+from data.corpora.phrasebook.readings import find_readings
 from data.tokenizer import parse_tokenizers, train_tokenizer
-from translation import contrast
-from translation.contrast import Flips, contrast_flips, differing_word, translate_hiding
-from translation.evaluation import Evaluation, evaluate
-from translation.report import show_evaluation
-from translation.scores import score
+from evaluation import contrast
+from evaluation.bleu import score
+from evaluation.contrast import Flips, contrast_flips, differing_word, translate_hiding
+from evaluation.evaluate import Evaluation, EvaluationSet, evaluate
+from evaluation.table import show_evaluation
+from options.schema import DecodingOptions, TokenizerConfig
 from translation.words import words_of
 
 PAIRS = [
@@ -58,7 +58,7 @@ def test_flips_are_counted_for_the_right_pairs_and_words(translator, monkeypatch
 
     monkeypatch.setattr(contrast, "translate_hiding", recorded)
     translations = [*REFERENCES[:6], "La date était douce.", REFERENCES[7]]  # the last pair is not right
-    found = contrast_flips(translator, SOURCES, translations, REFERENCES, DecodingOptions())
+    found = contrast_flips(translator, SOURCES, translations, REFERENCES, find_readings, DecodingOptions())
     assert found == Flips(pairs=3, flipped=2, flipped_control=1)
     assert hidden_words[0] == ["river", "street", "hungry", "unbelievable", "why", "Marie"]
     assert hidden_words[1] == ["across", "across", "The", "The", "They", "They"]
@@ -77,7 +77,7 @@ def test_pairs_of_a_model_that_writes_lower_case_are_right_without_case(monkeypa
     turned = [lower[i ^ 1] for i in range(len(lower))]
     answers = iter([turned, lower])  # the deciding word hidden, then another one
     monkeypatch.setattr(contrast, "translate_hiding", lambda *_: next(answers))
-    found = evaluate(translator, SOURCES, REFERENCES, DecodingOptions(), contrast=True)
+    found = evaluate(translator, EvaluationSet("lower", SOURCES, REFERENCES, find_readings), DecodingOptions())
     assert (found.contrast_pairs, found.contrast_right) == (4, 4)
     assert found.flips == Flips(pairs=4, flipped=4, flipped_control=0)
 
@@ -113,13 +113,13 @@ def test_hidden_positions_go_to_their_own_sentence_in_order(translator):
 
 
 def test_readings():
-    readings, senses = readings_of((SOURCES[0], SOURCES[1]), (REFERENCES[0], REFERENCES[1]))
+    readings, senses = find_readings((SOURCES[0], SOURCES[1]), (REFERENCES[0], REFERENCES[1]))
     assert senses == (0, 1)
     assert [readings.of(text) for text in ("la rive", "les rives", "la banque", "une banque et une rive", "")] == [
         0, None, 1, None, None,
     ]  # fmt: skip
-    assert readings_of((SOURCES[1], SOURCES[0]), (REFERENCES[1], REFERENCES[0]))[1] == (1, 0)
-    assert readings_of(("A cat.", "A dog."), ("Un chat.", "Un chien.")) is None
+    assert find_readings((SOURCES[1], SOURCES[0]), (REFERENCES[1], REFERENCES[0]))[1] == (1, 0)
+    assert find_readings(("A cat.", "A dog."), ("Un chat.", "Un chien.")) is None
 
 
 def test_an_evaluation_reports_flips(capsys):
@@ -129,7 +129,7 @@ def test_an_evaluation_reports_flips(capsys):
     )  # fmt: skip
     written = found.as_json()
     assert [written[f"contrast_{name}"] for name in ("hidden_pairs", "flipped", "flipped_control")] == [40, 30, 1]
-    show_evaluation("title", found, ["a", "b"], ["a", "b"])
+    show_evaluation("title", EvaluationSet("split", ["a", "b"], ["a", "b"]), found)
     shown = capsys.readouterr().out
     assert "flipped by hiding the deciding word │ 30 of 40  (75.0%)" in shown
     assert "flipped by hiding another word      │ 1 of 40  (2.5%)" in shown

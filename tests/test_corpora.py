@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.cache import cache_directory
-from configs.errors import RunError, UserError
-from configs.schema import DataConfig
-from data.corpora import Corpus, Pair, open_corpus, splits, storage
+from data.corpora import Corpus, Pair, held_out_splits, open_corpus, prepared_corpus
 from data.corpora.phrasebook import corpus as phrasebook_corpus
+from host.cache import cache_directory
+from host.errors import RunError, UserError
+from options.schema import DataConfig
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 from tests.toy import write_corpus
 
@@ -126,7 +126,7 @@ def test_any_number_at_a_time_is_the_same_corpus(files: Files, monkeypatch: pyte
     lines = numbered(100, "Zeile „")
     expected = files.open(train_source=lines, train_target=lines[::-1])
     for size in (1, 7, 100, 101):
-        for module, name in ((storage, "CHUNK"), (splits, "CHUNK"), (splits, "_COUNTED")):
+        for module, name in ((prepared_corpus, "CHUNK"), (held_out_splits, "CHUNK"), (held_out_splits, "_COUNTED")):
             monkeypatch.setattr(module, name, size)
         files.cache = files.folder / f"cache {size}"
         corpus = files.open(train_source=lines, train_target=lines[::-1])
@@ -251,7 +251,7 @@ def test_held_out_is_the_same_everywhere(files: Files) -> None:
 
 def test_the_smallest_hashes_are_held_out(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the hashes are not looked at all at once."""
-    monkeypatch.setattr(splits, "_COUNTED", 999)
+    monkeypatch.setattr(held_out_splits, "_COUNTED", 999)
     lines = numbered(30_000)
     corpus = files.open(train_source=lines, train_target=lines)
     ranked = sorted(lines, key=lambda line: hashlib.blake2b(line.encode(), digest_size=8).hexdigest())
@@ -496,7 +496,7 @@ def test_a_run_goes_on_where_only_the_test_set_has_changed(run, tmp_path: Path) 
 
 def test_the_former_format_is_not_served(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"train_source": ["a"], "train_target": ["b"]}
-    monkeypatch.setattr(storage, "_FORMAT", 1)
+    monkeypatch.setattr(prepared_corpus, "_FORMAT", 1)
     files.open(**options)
     (old,) = prepared(files.cache)
     for path in old.iterdir():
@@ -549,11 +549,11 @@ def test_full_disk(cache: Path, file: str, count: int) -> None:
 
     def write(folder: Path) -> None:
         (folder / file).symlink_to("/dev/full")
-        with storage.SplitWriter(folder, "train") as writer:
+        with prepared_corpus.SplitWriter(folder, "train") as writer:
             writer.write([Pair("x", "y")] * count)
 
     with pytest.raises(RunError, match=r"the disk is full.*--data\.cache-directory"):
-        storage.prepare(cache, "any", "0" * 64, write)
+        prepared_corpus.prepare(cache, "any", "0" * 64, write)
     assert prepared(cache) == []
 
 
@@ -562,17 +562,17 @@ def test_a_disk_that_fills_up_while_text_is_written(cache: Path) -> None:
     code = """
 import resource, sys
 from pathlib import Path
-from configs.errors import RunError
-from data.corpora import Pair, storage
+from host.errors import RunError
+from data.corpora import Pair, prepared_corpus
 
 def write(folder):
-    with storage.SplitWriter(folder, "train") as writer:
+    with prepared_corpus.SplitWriter(folder, "train") as writer:
         for _ in range(100):
             writer.write([Pair("x" * 100, "y")] * 100)
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
 try:
-    storage.prepare(Path(sys.argv[1]), "any", "0" * 64, write)
+    prepared_corpus.prepare(Path(sys.argv[1]), "any", "0" * 64, write)
 except RunError as error:
     print(error)
 """
@@ -592,7 +592,7 @@ def test_waiting_processes_take_what_the_first_prepared(cache: Path) -> None:
         write_text(name, folder)
 
     def prepare(name: str) -> None:
-        folder = storage.prepare(cache, "any", "0" * 64, functools.partial(write, name))
+        folder = prepared_corpus.prepare(cache, "any", "0" * 64, functools.partial(write, name))
         results.append((folder / "file").read_text())
 
     results: list[str] = []
@@ -620,7 +620,7 @@ def test_the_next_takes_over_where_the_first_fails(cache: Path) -> None:
 
     def prepare() -> None:
         try:
-            storage.prepare(cache, "any", "0" * 64, fail)
+            prepared_corpus.prepare(cache, "any", "0" * 64, fail)
         except ValueError as error:
             failures.append(error)
 
@@ -628,7 +628,7 @@ def test_the_next_takes_over_where_the_first_fails(cache: Path) -> None:
     first.start()
     assert started.wait(HUNG_AFTER)
     threading.Timer(0.1, release.set).start()
-    folder = storage.prepare(cache, "any", "0" * 64, lambda folder: (folder / "other").touch())
+    folder = prepared_corpus.prepare(cache, "any", "0" * 64, lambda folder: (folder / "other").touch())
     first.join(HUNG_AFTER)
     assert len(failures) == 1
     assert sorted(path.name for path in folder.iterdir()) == ["other"]
@@ -644,27 +644,27 @@ def test_what_a_killed_process_left_is_cleared(cache: Path) -> None:
     code = """
 import os, signal, sys
 from pathlib import Path
-from data.corpora import storage
+from data.corpora import prepared_corpus
 
 def write(folder):
     (folder / "leftover" / "deep").mkdir(parents=True)
     (folder / "leftover" / "deep" / "file").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 
-storage.prepare(Path(sys.argv[1]), "any", "0" * 64, write)
+prepared_corpus.prepare(Path(sys.argv[1]), "any", "0" * 64, write)
 """
     process = run_python(code, cache)
     process.communicate(timeout=HUNG_AFTER)
     assert process.returncode == -signal.SIGKILL
     assert [path.name for path in prepared(cache)] == ["0" * 16 + ".incomplete", "0" * 16 + ".lock"]
-    folder = storage.prepare(cache, "any", "0" * 64, functools.partial(write_text, "whole"))
+    folder = prepared_corpus.prepare(cache, "any", "0" * 64, functools.partial(write_text, "whole"))
     assert sorted(path.name for path in folder.iterdir()) == ["file"]
     assert prepared(cache) == [folder]
 
 
 OPEN_AND_REPORT = """
 import json, sys
-from configs.schema import DataConfig
+from options.schema import DataConfig
 from data.corpora import open_corpus
 
 corpus = open_corpus(DataConfig(**json.loads(sys.argv[1])))
@@ -693,7 +693,7 @@ def test_memory_does_not_grow_with_the_corpus(files: Files) -> None:
 import sys, tracemalloc
 from collections import deque
 from pathlib import Path
-from configs.schema import DataConfig
+from options.schema import DataConfig
 from data.corpora import open_corpus, text
 
 tracemalloc.start()
@@ -724,7 +724,7 @@ def count(event, arguments):
 
 sys.addaudithook(count)
 from pathlib import Path
-from configs.schema import Config
+from options.schema import Config
 from training.preparation import prepare
 
 data = {"name": "text", "train_source": Path(sys.argv[1]), "cache_directory": Path(sys.argv[2])}

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from configs.errors import UserError
-from configs.schema import TokenizerConfig
-from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from data.batch import bucket_lengths, cut, length_batches, unpacked
+from data.batch import bucket_lengths, cut, length_batches, unpacked_batch
 from data.corpora.corpus import Pair
+from data.tokenized_pairs import TokenizedPairs, tokenize
 from data.tokenizer import Tokenizer, load_tokenizer, parse_tokenizers, train_tokenizer
-from data.tokens import TokenizedPairs, tokenize
+from host.errors import UserError
+from options.schema import TokenizerConfig
+from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from tests.conftest import ROOT
 
 PAIRS = [
@@ -81,7 +81,7 @@ def test_typed_control_tokens_are_text_and_decoded_text_is_one_line():
 def test_training_is_reproducible_in_another_process():
     code = (
         "import hashlib; from tests.test_data import PAIRS, SMALL; from data.tokenizer import train_tokenizer;"
-        "from configs.schema import TokenizerConfig;"
+        "from options.schema import TokenizerConfig;"
         "print(hashlib.sha256(train_tokenizer(PAIRS, TokenizerConfig(**SMALL))[0]).hexdigest())"
     )
     runs = {
@@ -157,7 +157,7 @@ def test_another_tokenizer_or_corpus_is_never_served_from_the_old_copy(tmp_path)
 
 
 def test_unpacked_batches_by_hand():
-    batch = unpacked([[5, 6, 1]], [[7, 1]], rows=2, length=4)
+    batch = unpacked_batch([[5, 6, 1]], [[7, 1]], rows=2, length=4)
     assert batch.source.tolist() == [[5, 6, 1, 0], [0, 0, 0, 0]]
     assert batch.target_in.tolist() == [[2, 7, 0, 0], [0, 0, 0, 0]]
     assert batch.target_out.tolist() == [[7, 1, 0, 0], [0, 0, 0, 0]]

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint import saved_steps
+from commands.prompt import prompt_lines
+from runs.checkpoint import saved_steps
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
-from translation.prompt import typed_lines
-from translation.splitting import split_line
+from translation.line_splitting import split_line
 from translation.translator import Translator
 
 ROUNDED = 2e-4  # four digits are shown, and what tests compile themselves is less optimized
@@ -305,7 +305,7 @@ def test_the_prompt_translates_line_by_line_and_remembers(terminal, tmp_path):
 def test_between_lines_a_signal_is_the_commands_own(monkeypatch, tmp_path):
     monkeypatch.setattr("builtins.input", lambda prompt: "one.")
     before = signal.getsignal(signal.SIGINT)
-    assert next(typed_lines("> ", tmp_path / "history")) == "one."
+    assert next(prompt_lines("> ", tmp_path / "history")) == "one."
     assert signal.getsignal(signal.SIGINT) is before
 
 

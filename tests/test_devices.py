@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from configs.loading import CONFIG_NAME, read_workdir_config
-from configs.schema import Config, MeshConfig
+from devices.mesh import make_mesh
+from devices.platform import compute_dtype
 from model.transformer import structure
-from runtime.devices import compute_dtype, make_mesh
+from options.config_files import CONFIG_NAME, read_workdir_config
+from options.schema import Config, MeshConfig
 from tests.conftest import ROOT
 from tests.processes import metrics
 from training.step import state_shardings
@@ -110,9 +111,9 @@ REFUSED = [
 def test_a_mesh_that_does_not_divide_what_it_shares_out_is_refused_by_name():
     script = """
 import sys
-from configs.errors import UserError
-from configs.schema import Config
-from runtime.devices import check_divides, check_divides_vocabularies, make_mesh
+from host.errors import UserError
+from options.schema import Config
+from devices.mesh import check_divides, check_divides_vocabularies, make_mesh
 for config in map(Config.model_validate, eval(sys.argv[1])):
     try:
         mesh = make_mesh(config.devices.mesh)
@@ -168,8 +169,8 @@ def test_a_translator_lies_on_the_platform_asked_for(trained):
     script = """
 import sys
 import jax
-from configs.errors import UserError
-from configs.schema import ComputeConfig
+from host.errors import UserError
+from options.schema import ComputeConfig
 from translation.translator import Translator
 there = jax.devices
 default, cpu = there()

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs.errors import UserError
-from configs.schema import Config, MeshConfig
-from model.attention import SegmentMask, scaled_dot_product_attention
+from devices.mesh import make_mesh
+from host.errors import UserError
+from model.attention import scaled_dot_product_attention
+from model.masks import SegmentMask
 from model.transformer import initial_params, structure
-from runtime.devices import make_mesh
+from options.schema import Config, MeshConfig
 from tests.test_devices import EIGHT
 from training.fast_attention import CudnnAttention, FusedAttention, fast_attention
 from training.step import initial_state, make_train_step

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint import saved_steps
-from runtime.workdir import LOCK_NAME
+from runs.checkpoint import saved_steps
+from runs.workdir import LOCK_NAME
 from tests.conftest import PROMPTLY
 from tests.processes import digests, metrics, start, wait_for
 from tests.toy import write_corpus
@@ -48,7 +48,7 @@ def test_a_signal_during_a_save_waits_for_it(trained, toy, run, tmp_path, number
 LATE = """
 import shutil, sys
 from commands.train import train
-from runtime.workdir import Workdir
+from runs.workdir import Workdir
 
 create = Workdir.create
 

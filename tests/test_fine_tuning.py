@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from commands.train import resolve_config
-from configs.errors import UserError
-from configs.loading import read_config
-from runtime.checkpoint import saved_steps
+from host.errors import UserError
+from options.config_files import read_config
+from runs.checkpoint import saved_steps
 from tests.processes import digests, metrics, start, wait_for
-from training.fine_tuning import take_params
+from training.fine_tuning import matching_params
 from training.preparation import prepare
 from translation.translator import Translator
 
@@ -102,7 +102,7 @@ def test_what_fits_is_taken_and_the_rest_accounted_for(trained, toy, tmp_path, c
     assert len(same.taken) == len(jax.tree.leaves(there))
     config, _ = resolve_config(["--config", str(toy), "--workdir", str(tmp_path / "w"), "--tokenizer.kind", "bpe"])
     caplog.clear()
-    taken = take_params(trained[0], config, prepare(config, tmp_path / "bpe").tokenizer)
+    taken = matching_params(trained[0], config, prepare(config, tmp_path / "bpe").tokenizer)
     assert "target_embedding" not in taken
     assert len(taken) == len(jax.tree.leaves(there)) - 1
     assert "begin anew, since of another vocabulary: target_embedding" in caplog.text

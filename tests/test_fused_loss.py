@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import training.fused_loss
-from configs.schema import MeshConfig
-from runtime.devices import make_mesh
+from devices.mesh import make_mesh
+from options.schema import MeshConfig
 from tests.test_devices import EIGHT
 from tests.test_training_step import reference_loss
 from training.fused_loss import FusedLogNormalizer, block_sizes

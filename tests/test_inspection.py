@@ -12,10 +12,10 @@ import pytest
 import sentencepiece
 
 import reports.inspection
-from configs.loading import read_config, to_toml
-from configs.schema import TokenizerConfig
 from data.corpora.corpus import Corpus, Pair
 from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
+from options.config_files import read_config, to_toml
+from options.schema import TokenizerConfig
 from reports.data_report import _part
 from reports.inspection import inspect_corpora
 from tests.conftest import HUNG_AFTER, ROOT

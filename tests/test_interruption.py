@@ -128,7 +128,7 @@ def test_a_signal_ends_both_verify_resume_and_the_training_that_it_waits_for(toy
 def interrupted(work: str) -> tuple[int, str]:
     """Exit status and stderr of a command that does nothing but what sends it SIGTERM."""
     program = (
-        "import os, signal, sys\nfrom configs.command import main\nfrom runtime.interruption import interruption\n"
+        "import os, signal, sys\nfrom commands.main import main\nfrom host.interruption import interruption\n"
         f"def work(_):\n    {work}\ninterruption.install()\nsys.exit(main(work))"
     )
     command = [sys.executable, "-c", program]

@@ -13,21 +13,21 @@ import numpy as np
 import pytest
 
 from commands.train import resolve_config
-from configs.errors import UserError
-from configs.schema import DataConfig, TokenizerConfig
-from configs.special_ids import EOS_ID
 from data.corpora.corpus import Pair
-from data.feed import TrainingBatches
 from data.mixture import JoinedPairs, open_training_corpora
 from data.packing import Planner
-from data.subwords import SampledPairs
+from data.subword_sampling import SampledPairs
+from data.tokenized_pairs import tokenize
 from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
-from data.tokens import tokenize
-from runtime.checkpoint import saved_steps
+from data.training_batches import TrainingBatches
+from host.errors import UserError
+from options.schema import DataConfig, TokenizerConfig
+from options.special_ids import EOS_ID
+from runs.checkpoint import saved_steps
 from tests.conftest import ROOT
 from tests.processes import digests, metrics, start, wait_for
 from tests.test_data import PAIRS
-from tests.test_feed import pairs_in
+from tests.test_training_batches import pairs_in
 from tests.toy import ENGLISH, write_corpus
 from training.preparation import prepare
 from training.validation import ValidationSet, validate

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint import saved_steps
+from runs.checkpoint import saved_steps
 from tests.processes import digests, metrics, start, wait_for
 
 CONFIG = "configs/multi30k_en_de.toml"

@@ -23,7 +23,7 @@ import pytest
 from nbformat import NotebookNode
 
 from notebooks.execute import execute, read_notebook
-from runtime.checkpoint import saved_steps
+from runs.checkpoint import saved_steps
 from tests.conftest import PROMPTLY, ROOT
 from tests.processes import metrics, start_command, wait_for
 from tests.ted import SITE, TED, TED_SPLITS, pack_ted

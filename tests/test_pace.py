@@ -10,9 +10,9 @@ from tests.processes import read_lines
 LATE = """
 import runpy, sys, time
 sys.path.insert(0, ".")
-import data.feed
-soon = data.feed.TrainingBatches.__next__
-data.feed.TrainingBatches.__next__ = lambda self: (time.sleep(0.2), soon(self))[1]
+import data.training_batches
+soon = data.training_batches.TrainingBatches.__next__
+data.training_batches.TrainingBatches.__next__ = lambda self: (time.sleep(0.2), soon(self))[1]
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.schema import TokenizerConfig
-from configs.special_ids import EOS_ID
 from data.corpora.corpus import Pair
-from data.draws import Draws
-from data.lines import read_lines
-from data.packing import WINDOW, Planner, packed_rows
+from data.draw_order import Draws
+from data.packing import WINDOW, Planner, assign_rows
+from data.text_files import read_lines
+from data.tokenized_pairs import tokenize
 from data.tokenizer import parse_tokenizers, train_tokenizer
-from data.tokens import tokenize
+from options.schema import TokenizerConfig
+from options.special_ids import EOS_ID
 from tests.toy import tokenized
 
 
@@ -34,7 +34,7 @@ def best_fit_decreasing(pairs, row_length):
 @settings(max_examples=100, deadline=None)
 def test_packing_is_best_fit_decreasing(pairs):
     lengths = np.array(pairs)
-    rows = packed_rows(lengths[:, 0], lengths[:, 1], 16)
+    rows = assign_rows(lengths[:, 0], lengths[:, 1], 16)
     assert {frozenset(np.flatnonzero(rows == row).tolist()) for row in range(rows.max() + 1)} == best_fit_decreasing(
         pairs, 16
     )

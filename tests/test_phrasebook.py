@@ -26,7 +26,7 @@ from data.corpora.phrasebook.phrases import (
     pronoun_phrase,
 )
 from data.corpora.phrasebook.puzzles import ObjectPuzzle, VerbPuzzle
-from data.corpora.phrasebook.readings import READINGS, readings_of
+from data.corpora.phrasebook.readings import READINGS, find_readings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -536,7 +536,7 @@ def test_every_contrast_reference_shows_its_own_reading(book):
     words = set()
     for contrast in book.contrasts:
         (first, one), (second, other) = contrast.first, contrast.second
-        found = readings_of((first, second), (one, other))
+        found = find_readings((first, second), (one, other))
         assert found is not None, contrast
         readings, senses = found
         assert sorted(senses) == [0, 1]

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs.schema import ComputeConfig, DecodingOptions
 from data.batch import length_batches
-from runtime.compilation import compiled_program
+from devices.compilation import compiled_program
+from options.schema import ComputeConfig, DecodingOptions
 from tests.processes import read_lines, start, wait_for
 from tests.toy import ENGLISH, FRENCH
 from translation.translator import Translator

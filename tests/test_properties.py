@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from configs.schema import DecodingOptions, ModelConfig, TokenizerConfig
-from configs.special_ids import BOS_ID, EOS_ID, PAD_ID
 from data.batch import bucket_lengths, length_batches
-from data.lines import read_lines
+from data.text_files import read_lines
 from data.tokenizer import parse_tokenizers, train_tokenizer
 from model.transformer import initial_params, structure
+from options.schema import DecodingOptions, ModelConfig, TokenizerConfig
+from options.special_ids import BOS_ID, EOS_ID, PAD_ID
 from tests.test_data import PAIRS
-from translation.splitting import split_line
+from translation.line_splitting import split_line
 from translation.translator import Translator
 
 # The same examples in every run: what fails once fails for everybody.

@@ -6,32 +6,34 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.multi30k import Row, published_score, shown_means, shown_notes
-from configs.schema import Config
+from benchmarks.multi30k import Row, shown_means, shown_notes
+from evaluation.published_protocol import comparability, score_published
+from options.schema import Config
 
 REFERENCE = ["Ein „T-Shirt“, rot."]  # seven tokens: ein " t-shirt " , rot .
 
 
 @pytest.mark.parametrize("same", ['ein "t-shirt", rot.', "Ein „T-Shirt“, ROT."])
 def test_case_and_kinds_of_quotes_do_not_count(same):
-    score, signature, length = published_score([same], REFERENCE, "de")
-    assert score == pytest.approx(100.0)
-    assert length == 7  # a dash splits nothing
-    assert "tok:none" in signature
+    found = score_published([same], REFERENCE, "de")
+    assert found.published_bleu == pytest.approx(100.0)
+    assert found.published_reference_length == 7  # a dash splits nothing
+    assert "tok:none" in found.published_signature
 
 
 def test_a_wrong_word_counts_as_by_hand():
     right_of_each_order = (6 / 7) * (4 / 6) * (3 / 5) * (2 / 4)  # n-grams without the word: 1, 2, 3, 4 tokens long
-    score, _, _ = published_score(["Ein „T-Shirt“, blau."], REFERENCE, "de")
-    assert score == pytest.approx(100.0 * right_of_each_order**0.25)
+    found = score_published(["Ein „T-Shirt“, blau."], REFERENCE, "de")
+    assert found.published_bleu == pytest.approx(100.0 * right_of_each_order**0.25)
 
 
-def test_references_are_as_long_as_published(multi30k):
-    with gzip.open(multi30k / "test_2016_flickr.de.gz", "rt", encoding="utf-8") as file:
+@pytest.mark.parametrize("language", ["de", "fr"])
+def test_references_are_as_long_as_published(multi30k, language):
+    with gzip.open(multi30k / f"test_2016_flickr.{language}.gz", "rt", encoding="utf-8") as file:
         lines = file.read().splitlines()
-    score, _, length = published_score(lines, lines, "de")
-    assert length == 12103
-    assert score == pytest.approx(100.0)
+    found = score_published(lines, lines, language)
+    assert found.published_bleu == pytest.approx(100.0)
+    assert comparability(found.published_reference_length, language, "test").endswith("as published")
 
 
 @pytest.mark.slow
@@ -74,7 +76,8 @@ def row(seed, bleu, published, length=12103):
     config = Config.model_validate({"data": {"name": "multi30k", "target_language": "de"}, "training": {"seed": seed}})
     signatures = {f"{name}_signature": name for name in ("bleu", "bleu_lowercase", "chrf")}
     scores = {"bleu": bleu, "bleu_low": 1.0, "bleu_high": 2.0, "bleu_lowercase": bleu + 1, "chrf": 60.0} | signatures
-    return Row([Path(f"run{seed}")], config, "test", scores, published, "tok:none", length, None)
+    scores |= {"published_bleu": published, "published_signature": "tok:none", "published_reference_length": length}
+    return Row([Path(f"run{seed}")], config, "test", scores)
 
 
 def test_seeds_make_one_row_of_means():
@@ -90,7 +93,7 @@ def test_seeds_make_one_row_of_means():
 
 def test_other_references_are_not_comparable():
     assert not any("NOT comparable" in note for note in shown_notes([row(1, 40.0, 41.0)]))
-    assert any("12,102 tokens instead of 12,103" in note for note in shown_notes([row(1, 40.0, 41.0, 12102)]))
+    assert any("12,102 reference tokens instead of 12,103" in note for note in shown_notes([row(1, 40.0, 41.0, 12102)]))
 
 
 @pytest.mark.parametrize(

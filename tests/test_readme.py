@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from commands import evaluate, train, translate, verify_resume
-from configs.loading import read_config, to_toml
+from options.config_files import read_config, to_toml
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

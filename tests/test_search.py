@@ -12,8 +12,8 @@ import pytest
 from translation.search import (
     IMPOSSIBLE,
     Constraints,
-    Rooms,
-    Task,
+    GrowableState,
+    SearchTask,
     beam_search,
     best_sums,
     greedy_search,
@@ -38,7 +38,7 @@ FREE = constraints()
 
 
 def task(own=FREE, **options):
-    return Task(own, LENGTH, START, END, **options)
+    return SearchTask(own, LENGTH, START, END, **options)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_sentences_that_take_long_go_on_in_smaller_batches_with_more_room_and_no
         own = Constraints(limits, jnp.ones_like(limits), jnp.zeros((len(limits), 0), jnp.int32))
         state = tables, jnp.zeros((len(tables), first), jnp.int32)
         more = {"keys": keys} if search is sample else {}
-        return search(step, state, task(own, alpha=0.6, rooms=Rooms(first, longer)), **options, **more)
+        return search(step, state, task(own, alpha=0.6, rooms=GrowableState(first, longer)), **options, **more)
 
     keys = jax.random.split(jax.random.key(3), (22, 2))
     drawing = {"temperature": 1.0, "top_k": None, "top_p": None}
@@ -176,7 +176,7 @@ def test_an_early_end_leaves_the_wanted_hypotheses_as_they_were(alpha):
 
     found = {}
     for wanted in (5, 2, 1):
-        found[wanted] = beam_search(step, tables, Task(own, 9, START, END, alpha), beams=5, wanted=wanted)
+        found[wanted] = beam_search(step, tables, SearchTask(own, 9, START, END, alpha), beams=5, wanted=wanted)
         jax.effects_barrier()
         np.testing.assert_array_equal(found[wanted].tokens[:, :wanted], found[5].tokens[:, :wanted])
         np.testing.assert_allclose(found[wanted].scores[:, :wanted], found[5].scores[:, :wanted], rtol=1e-6)

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from runtime import processes
-from runtime.checkpoint import saved_steps
+from devices import processes
+from runs.checkpoint import saved_steps
 from tests.processes import finish, free_port, metrics, start_command, start_together, wait_for
 
 STEPS = ["--training.checkpoint-every", 6, "--training.eval-every", 12, "--training.log-every", 1]

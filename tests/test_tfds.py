@@ -37,9 +37,9 @@ from tensorflow_datasets.core.download import downloader, extractor
 from tensorflow_datasets.core.download.checksums import compute_url_info
 from tensorflow_datasets.core.download.resource import get_dl_fname
 
-from configs.errors import UserError
-from configs.schema import DataConfig
 from data.corpora import Corpus, Pair, downloads, open_corpus, tfds_corpus, without_tensorflow
+from host.errors import UserError
+from options.schema import DataConfig
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 from tests.ted import CONFIG, SITE, TED, TED_SPLITS, pack, pack_ted, spoken
 
@@ -430,7 +430,7 @@ import sys
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.checksums import compute_url_info
 from pathlib import Path
-from configs.schema import DataConfig
+from options.schema import DataConfig
 from data.corpora import open_corpus
 
 url, folder, cache = sys.argv[1:]

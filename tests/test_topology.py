@@ -11,17 +11,18 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from configs.errors import RunError, UserError
-from configs.loading import read_config
-from configs.schema import MeshConfig
-from model.attention import SegmentMask, scaled_dot_product_attention
+from devices.mesh import make_mesh
+from devices.tpu_topology import CHIPS, chip_in_topology, topology_devices
+from host.errors import RunError, UserError
+from model.attention import scaled_dot_product_attention
 from model.flops import training_flops
+from model.masks import SegmentMask
+from options.config_files import read_config
+from options.schema import MeshConfig
 from reports.compiled_step import sent_bytes_of, with_tpu_compiler
-from runtime.devices import make_mesh
-from runtime.topology import CHIPS, chip_of, topology_devices
 from tests.conftest import PROMPTLY, ROOT
 from tests.processes import start_command, wait_for
-from tests.test_footprint import rows
+from tests.test_device_memory import rows
 from training.fast_attention import FusedAttention
 from training.fused_loss import FusedLogNormalizer
 from training.loss import cross_entropy
@@ -265,7 +266,7 @@ def test_without_libtpu(run, tmp_path):
 def test_libtpu_says_nothing_where_there_is_no_tpu(run):
     """It would say six lines: where it was installed for --dry-run, it is there for every command."""
     names = ("TPU_SKIP_MDS_QUERY", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_LOG_DIR", "JAX_PLATFORMS")
-    program = "from runtime.devices import start_devices; print(start_devices('auto'))"
+    program = "from devices.mesh import initialize_devices; print(initialize_devices('auto'))"
     environment = {name: value for name, value in os.environ.items() if name not in names}
     done = run("-c", program, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
@@ -301,7 +302,7 @@ def _devices(topology: str) -> tuple[int, str, int]:
 )  # fmt: skip
 def test_topologies(topology, devices):
     assert with_tpu_compiler(_devices, topology) == devices
-    assert chip_of(topology) is CHIPS[topology.split(":")[0]]
+    assert chip_in_topology(topology) is CHIPS[topology.split(":")[0]]
 
 
 # The bytes that devices send to each other, of a program's text.

@@ -7,10 +7,10 @@ import optax
 import pytest
 from flax import nnx
 
-from configs.schema import Config, MeshConfig, OptimizerConfig
-from data.batch import unpacked
+from data.batch import unpacked_batch
+from devices.mesh import make_mesh
 from model.transformer import initial_params, structure
-from runtime.devices import make_mesh
+from options.schema import Config, MeshConfig, OptimizerConfig
 from training.loss import _number_of_blocks, cross_entropy
 from training.optimizer import learning_rate
 from training.step import batch_digest, initial_state, make_train_step, update_average
@@ -101,7 +101,7 @@ def batch():
         [[*rng.integers(4, 19, size=n).tolist(), 1] for n in lengths]
         for lengths in ((5, 2, 7, 1, 4, 3), (7, 1, 2, 6, 3, 1))
     ]
-    return unpacked(*sides, rows=6, length=8)
+    return unpacked_batch(*sides, rows=6, length=8)
 
 
 def fresh_params(config):
@@ -238,7 +238,7 @@ def test_adafactor_equals_optax_and_keeps_rows_and_columns_only(batch):
 
     def mean_loss(params):
         model = nnx.merge(network.graphdef, params)
-        x, _ = model.before_logits(jnp.asarray(batch.source), jnp.asarray(batch.target_in))
+        x, _ = model.hidden_states(jnp.asarray(batch.source), jnp.asarray(batch.target_in))
         total, count = cross_entropy(x, model.output_table, batch.target_out, 0.1)
         return total / count
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from configs.schema import ModelConfig
 from model.dropout import Dropout
 from model.transformer import Transformer, initial_params, structure
+from options.schema import ModelConfig
 
 SMALL = {"num_encoder_layers": 2, "num_decoder_layers": 3, "embed_dim": 12, "num_heads": 2, "mlp_dim": 17,
          "max_length": 32}  # fmt: skip

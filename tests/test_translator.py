@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from configs.errors import UserError
-from configs.schema import DecodingOptions, ModelConfig, TokenizerConfig
-from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.batch import pad_rows
 from data.tokenizer import parse_tokenizers, train_tokenizer
+from devices.compilation import set_up_compilation
+from host.errors import UserError
 from model.transformer import initial_params, structure
-from runtime.compilation import set_up_compilation
+from options.schema import DecodingOptions, ModelConfig, TokenizerConfig
+from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from tests.test_data import PAIRS
 from translation import decoding
 from translation.search import Hypotheses

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs.schema import Config, ModelConfig, TokenizerConfig
-from configs.special_ids import BOS_ID
 from data.batch import pad_rows
 from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from model.transformer import initial_params, structure
-from runtime.workdir import Workdir
+from options.schema import Config, ModelConfig, TokenizerConfig
+from options.special_ids import BOS_ID
+from runs.workdir import Workdir
 from tests.test_data import PAIRS
 from tests.test_translator import whole_pass
 from training.recorder import Recorder

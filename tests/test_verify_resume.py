@@ -94,7 +94,7 @@ def change(folder, pick):
     """Adds one to the first number of an array of a checkpoint, in place of what was saved."""
     handler = ocp.Checkpointer(ocp.StandardCheckpointHandler())
     tree = handler.restore(folder)
-    norm = pick(tree)["decoder"]["0"]["around_self"]["norm"]
+    norm = pick(tree)["decoder"]["0"]["self_attention_residual"]["norm"]
     norm["bias"] = np.array(norm["bias"]) + np.eye(1, len(norm["bias"]), dtype=np.float32)[0]
     shutil.rmtree(folder)
     handler.save(folder, args=ocp.args.StandardSave(tree))
@@ -111,7 +111,7 @@ def test_an_array_that_differs_on_disk_is_named_though_the_record_is_the_same(co
     change(copies[1] / "checkpoints" / "240" / item, pick)
     found = differences(copies)
     assert set(found) == {what}
-    assert "['around_self']['norm']['bias']" in found[what]
+    assert "['self_attention_residual']['norm']['bias']" in found[what]
 
 
 def test_a_moving_average_is_compared_by_itself(toy, run, tmp_path):

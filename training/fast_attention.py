@@ -22,10 +22,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.sharding import Mesh, PartitionSpec
 
-from configs.errors import UserError
-from configs.schema import Config
-from model.attention import FastAttention, SegmentMask
-from runtime.devices import ROW_AXES, SHARED_BY, compute_dtype
+from devices.mesh import ROW_AXES
+from devices.platform import compute_dtype
+from devices.sharding import SHARED_BY
+from host.errors import UserError
+from model.attention import FastAttention
+from model.masks import SegmentMask
+from options.schema import Config
 from training.kernels import on_each_device, product
 
 LANES = 128

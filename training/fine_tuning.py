@@ -10,18 +10,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from configs.errors import UserError
-from configs.schema import Config
 from data.tokenizer import Tokenizer
+from devices.processes import gather_to_host
+from host.errors import UserError
 from model.transformer import structure
-from runtime.processes import fetch
+from options.schema import Config
 from translation.translator import Translator
 
 VOCABULARY_BOUND = ("source_embedding", "target_embedding", "output_embedding")  # a row for each piece
 log = logging.getLogger(__name__)
 
 
-def take_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     """The parameters of a run's best checkpoint that fit into the network of the config, by their path in it.
 
     An array fits where the network has one of the same name and shape; embeddings only with the same tokenizer, since a
@@ -31,7 +31,7 @@ def take_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[str,
       UserError: the run or its checkpoint is not there or damaged, or nothing fits.
     """
     other = Translator.load(origin, devices=config.devices)
-    there = _by_path(fetch(other.params))
+    there = _by_path(gather_to_host(other.params))
     here = _by_path(structure(config.model, tokenizer.source_vocab_size, tokenizer.target_vocab_size).params)
     same_vocabulary = other.tokenizer.fingerprint == tokenizer.fingerprint
     taken, left = {}, {}
@@ -58,7 +58,7 @@ def take_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[str,
     return taken
 
 
-def with_taken(params: Any, taken: Mapping[str, Any]) -> Any:
+def replace_params(params: Any, taken: Mapping[str, Any]) -> Any:
     """The parameters with those that were taken in their places."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: taken.get(_name(path), leaf), params)
 

@@ -21,7 +21,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh, PartitionSpec
 
-from runtime.devices import ROW_AXES, SHARED_BY
+from devices.mesh import ROW_AXES
+from devices.sharding import SHARED_BY
 from training.kernels import on_each_device, product
 
 # Bytes of vector memory that a program may take for its part of the outer loop, its part of the inner loop, and their
@@ -81,7 +82,7 @@ def _sums(x: jax.Array, table: jax.Array, interpret: bool) -> jax.Array:
     """log(sum over v of exp(x . table[v])), [M], piece by piece with the greatest logit so far taken out."""
 
     def kernel(x: Any, table: Any, result: Any, greatest: Any, total: Any, *, at: _Place) -> None:
-        @pl.when(at.is_first)
+        @pl.when(at.is_first_process)
         def _() -> None:
             greatest[...], total[...] = jnp.full_like(greatest, -jnp.inf), jnp.zeros_like(total)
 
@@ -102,7 +103,7 @@ def _gradient_of_x(x: jax.Array, table: jax.Array, found: jax.Array, gradient: j
     """[M, D] float32: every row of the table weighed by its probability."""
 
     def kernel(x: Any, table: Any, found: Any, gradient: Any, result: Any, *, at: _Place) -> None:
-        @pl.when(at.is_first)
+        @pl.when(at.is_first_process)
         def _() -> None:
             result[...] = jnp.zeros_like(result)
 
@@ -120,7 +121,7 @@ def _gradient_of_table(
     """[V, D] float32: every position weighed by the probability that it gives to the piece."""
 
     def kernel(x: Any, table: Any, found: Any, gradient: Any, result: Any, *, at: _Place) -> None:
-        @pl.when(at.is_first)
+        @pl.when(at.is_first_process)
         def _() -> None:
             result[...] = jnp.zeros_like(result)
 
@@ -141,7 +142,7 @@ class _Place(NamedTuple):
     pieces: jax.Array
     length: int
     vocabulary: int
-    is_first: jax.Array
+    is_first_process: jax.Array
     is_last: jax.Array
 
 

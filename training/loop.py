@@ -13,29 +13,28 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from configs.errors import Interrupted, RunError, UserError
-from configs.loading import CONFIG_NAME, as_json, config_digest, refused_differences, to_toml
-from data.feed import TrainingBatch
 from data.tokenizer import model_paths
-from model.transformer import initial_params, structure
-from runtime.checkpoint import Checkpoints
-from runtime.compilation import Compilations
-from runtime.devices import (
-    check_divides_vocabularies,
-    compute_dtype,
-    on_devices,
-    pads_to_longest,
-    place_rows,
-    placed_shapes,
-    rows_kept,
+from data.training_batches import TrainingBatch
+from devices.compilation import Compilations
+from devices.mesh import check_divides_vocabularies
+from devices.platform import compute_dtype, pads_to_longest
+from devices.processes import (
+    check_equal_on_all_processes,
+    gather_to_host,
+    is_first_process,
+    on_first_process,
+    process_max,
 )
-from runtime.interruption import Interruption
-from runtime.processes import by_the_first, check_alike, fetch, highest, is_first
-from runtime.workdir import Workdir
+from devices.sharding import local_rows, put_on_devices, put_rows_on_devices, sharded_shapes
+from host.errors import Interrupted, RunError, UserError
+from host.interruption import Interruption
+from model.transformer import initial_params, structure
+from options.config_files import CONFIG_NAME, as_json, config_digest, refused_changes, to_toml
+from runs.checkpoint import Checkpoints
+from runs.workdir import Workdir
+from training.device_memory import explain_out_of_memory
 from training.fast_attention import fast_attention
-from training.fine_tuning import with_taken
-from training.footprint import explaining_memory
-from training.meter import STEPS_IN_FLIGHT, StepMeter, TakenStep
+from training.fine_tuning import replace_params
 from training.preparation import Preparation
 from training.recorder import NoRecorder, Recorder, show_table
 from training.step import (
@@ -47,11 +46,12 @@ from training.step import (
     state_of_items,
     state_shardings,
 )
-from training.validation import ValidationSet, kind_of_bleu, validate, warm_up
+from training.step_meter import STEPS_IN_FLIGHT, DispatchedStep, StepMeter
+from training.validation import ValidationSet, bleu_description, validate, warm_up
 from translation.translator import Translator
 
 FORMAT = 2  # of a checkpoint's record: raise it when a run can no longer go on from an older one
-MOST_SKIPPED = 3  # steps in a row that may fail to be finite
+MAX_SKIPPED = 3  # steps in a row that may fail to be finite
 log = logging.getLogger(__name__)
 
 
@@ -94,7 +94,7 @@ class Run:
         self._sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
         check_divides_vocabularies(mesh, self._sizes)
         for what, digest in {"config": config_digest(config), **prepared.fingerprints}.items():
-            check_alike(what, digest)
+            check_equal_on_all_processes(what, digest)
         dtype = compute_dtype(config.devices.precision, mesh)
         fast = fast_attention(config, mesh)
         log.info("attention: %s", fast or "plain")
@@ -108,8 +108,8 @@ class Run:
         self._translator = Translator(
             plain.graphdef, None, tokenizer, config.model, mesh=mesh, pads_to_longest=to_longest
         )
-        self._rows_kept = rows_kept(self._mesh, config.rows_per_batch)
-        self._batches = prepared.batches(self._rows_kept)
+        self._local_rows = local_rows(self._mesh, config.rows_per_batch)
+        self._batches = prepared.batches(self._local_rows)
         self._validation_set = ValidationSet.of(prepared.validation_pairs(), tokenizer)
         self._clock = Clock()
         self._meter = StepMeter(compilations)
@@ -125,15 +125,15 @@ class Run:
         Raises:
           UserError: another process trains there, or its metrics or checkpoints are damaged or those of another run.
         """
-        by_the_first(self._workdir.create)
+        on_first_process(self._workdir.create)
         metrics = self._workdir.read_metrics()  # not before the lock is held: a run that ends just now adds to them
-        by_the_first(self._write_tokenizer)
+        on_first_process(self._write_tokenizer)
         self._checkpoints = Checkpoints(self._workdir.checkpoints, self._config.training.keep_checkpoints)
-        with explaining_memory(self._network, self._config, self._mesh):
+        with explain_out_of_memory(self._network, self._config, self._mesh):
             self._state = self._restored_state() or self._fresh_state()
         self._logged = list(filter(self._is_reached, metrics))
-        by_the_first(lambda: self._workdir.replace_metrics(self._logged))  # what came after them will come again
-        by_the_first(lambda: self._workdir.write(CONFIG_NAME, to_toml(self._config).encode()))
+        on_first_process(lambda: self._workdir.replace_metrics(self._logged))  # what came after them will come again
+        on_first_process(lambda: self._workdir.write(CONFIG_NAME, to_toml(self._config).encode()))
 
     def train(self) -> None:
         """Trains to the end, and shows what was reached.
@@ -150,7 +150,7 @@ class Run:
         closing = contextlib.closing
         with self._interruption.deferred(), closing(self._batches), closing(self._checkpoints), self._recorder:
             try:
-                with explaining_memory(self._network, self._config, self._mesh):
+                with explain_out_of_memory(self._network, self._config, self._mesh):
                     self._loop()
             except Interrupted as interrupted:
                 self._log_steps()
@@ -191,15 +191,15 @@ class Run:
         clock = self._clock
         clock.step += 1
         clock.pairs += batch.pairs
-        placed = place_rows(batch.rows, self._mesh, self._rows_kept, self._config.rows_per_batch)
+        placed = put_rows_on_devices(batch.rows, self._mesh, self._local_rows, self._config.rows_per_batch)
         self._meter.about_to_dispatch()
         self._state, metrics = self._train_step(self._state, placed)
         if not self._is_under_way:
             self._is_under_way = True
             log.info("step %d is under way: %s", clock.step, self._compilations)
-        self._signals.append(highest(self._interruption.signal_number))
+        self._signals.append(process_max(self._interruption.signal_number))
         epoch = clock.pairs / self._prepared.pairs_per_epoch
-        self._meter.dispatched(TakenStep(clock.step, metrics, epoch, batch.real_tokens))
+        self._meter.dispatched(DispatchedStep(clock.step, metrics, epoch, batch.real_tokens))
 
     def _stop_if_asked(self) -> None:
         """Raises Interrupted once a signal has come.
@@ -230,7 +230,7 @@ class Run:
         """Writes the metrics of the steps that are done; stops the run where they are not finite."""
         self._clock.seconds = time.monotonic() - self._started
         lines, pace = self._meter.read(self._clock.seconds)
-        failed = next((line for line in lines if line["skipped_in_a_row"] >= MOST_SKIPPED), None)
+        failed = next((line for line in lines if line["skipped_in_a_row"] >= MAX_SKIPPED), None)
         if failed:
             lines = lines[: lines.index(failed) + 1]
         self._recorder.steps(lines, pace)
@@ -239,19 +239,19 @@ class Run:
                 log.warning("step %d skipped: its loss or gradient is not finite", line["step"])
         if failed:
             raise RunError(
-                f"step {failed['step']}: the loss or its gradient was not finite for {MOST_SKIPPED} steps in a row, at "
+                f"step {failed['step']}: the loss or its gradient was not finite for {MAX_SKIPPED} steps in a row, at "
                 f"learning rate {failed['learning_rate']:.2e}. Lower optimizer.peak_lr, raise optimizer.warmup_steps, "
                 "or set optimizer.clip_norm, in a new --workdir; the last good checkpoint stays in "
                 f"{self._workdir.checkpoints}"
             )
 
     def _new_recorder(self) -> Recorder | NoRecorder:
-        if not is_first():
+        if not is_first_process():
             return NoRecorder()
         corpus = self._prepared.corpus
         title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
         steps = self._prepared.num_steps, self._clock.step
-        kind = kind_of_bleu(self._prepared.tokenizer)
+        kind = bleu_description(self._prepared.tokenizer)
         return Recorder(self._workdir, title, self._config, *steps, self._logged, kind)
 
     def _is_reached(self, line: dict[str, Any]) -> bool:
@@ -282,7 +282,7 @@ class Run:
 
     def _compile_validation(self) -> None:
         places = param_shardings(self._network, self._mesh, gathered=True)
-        params = placed_shapes(self._network.params, places)
+        params = sharded_shapes(self._network.params, places)
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # validation will meet it too, and say what it is
             warm_up(dataclasses.replace(self._translator, params=params), self._validation_set)
 
@@ -292,7 +292,7 @@ class Run:
         return params if self._mesh.shape["fsdp"] == 1 else self._gathered(params)
 
     def _stop_validation_if_asked(self, _: int) -> None:
-        if number := int(highest(self._interruption.signal_number)):
+        if number := int(process_max(self._interruption.signal_number)):
             raise Interrupted(number)
 
     # Saving, and going on.
@@ -306,7 +306,7 @@ class Run:
         version = (self._clock.step, self._clock.validated)
         if self._saved == version or not self._clock.step:
             return
-        by_the_first(self._workdir.sync_metrics)
+        on_first_process(self._workdir.sync_metrics)
         record = {
             "format": FORMAT,
             "data": self._batches.state(),
@@ -328,7 +328,7 @@ class Run:
     def _initial_state(self, taken: dict[str, Any]) -> TrainState:
         """The state before the first step, with parameters that were taken from another run; to be compiled."""
         key = jax.random.key(self._config.training.seed)
-        params = with_taken(initial_params(self._config.model, *self._sizes, key), taken)
+        params = replace_params(initial_params(self._config.model, *self._sizes, key), taken)
         return initial_state(params, self._config)
 
     def _fresh_state(self) -> TrainState:
@@ -349,7 +349,7 @@ class Run:
         if not self._is_finished():
             log.info("going on from step %d", self._clock.step)
             self._warn_of_another_schedule(record["num_steps"])
-        return on_devices(state_of_items(params, training), self._places)
+        return put_on_devices(state_of_items(params, training), self._places)
 
     def _check_unchanged(self, record: dict[str, Any]) -> None:
         """Raises UserError where a checkpoint's record is not of this config, corpus and tokenizer."""
@@ -359,7 +359,7 @@ class Run:
                 f"{path}: its checkpoints were written by another version of this program, which alone can go on with "
                 "this run; it can still be translated with. Choose another --workdir to train anew"
             )
-        if differences := refused_differences(record["config"], self._config, f"in checkpoint {record['step']}"):
+        if differences := refused_changes(record["config"], self._config, f"in checkpoint {record['step']}"):
             raise UserError(
                 f"{path}: its checkpoints were made with another config: {'; '.join(differences)}. "
                 f"Give {CONFIG_NAME} the old values back, or choose another --workdir"
@@ -397,9 +397,9 @@ class Run:
             "epochs": f"{clock.pairs / self._prepared.pairs_per_epoch:.1f}",
             "training time": f"{clock.seconds / 60:.1f} minutes",
             "parameters": f"{sum(leaf.size for leaf in jax.tree.leaves(self._state.params)):,}",
-            "steps skipped": f"{int(fetch(self._state.skipped))}",
+            "steps skipped": f"{int(gather_to_host(self._state.skipped))}",
         }
         if clock.best_step:
-            kind = kind_of_bleu(self._prepared.tokenizer)
+            kind = bleu_description(self._prepared.tokenizer)
             rows["best validation BLEU"] = f"{clock.best_bleu:.2f} at step {clock.best_step:,} ({kind})"
         show_table(str(self._workdir.path), rows)

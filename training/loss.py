@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs.special_ids import PAD_ID
+from options.special_ids import PAD_ID
 
 # x [M, D] and table [V, D] of the same type -> log(sum over v of exp(x . table[v])), [M] float32.
 LogNormalizer = Callable[[jax.Array, jax.Array], jax.Array]

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from configs.schema import OptimizerConfig
+from options.schema import OptimizerConfig
 
 
 def learning_rate(config: OptimizerConfig, num_steps: int) -> optax.Schedule:

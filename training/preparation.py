@@ -12,29 +12,30 @@ from typing import Any
 
 import numpy as np
 
-from configs.cache import cache_directory
-from configs.errors import UserError
-from configs.loading import CONFIG_NAME, read_workdir_config
-from configs.schema import MOST, Config
-from data.corpora import storage
+from data.corpora import prepared_corpus
 from data.corpora.corpus import Corpus
-from data.feed import TrainingBatches, rows_per_epoch
 from data.mixture import JoinedPairs, TrainingCorpus, open_training_corpora
 from data.packing import Planner, TrainingPairs
-from data.subwords import SampledPairs
+from data.subword_sampling import SampledPairs
+from data.tokenized_pairs import tokenize
 from data.tokenizer import (
     Tokenizer,
+    language_tag,
     load_tokenizer,
     model_paths,
     parse_tokenizers,
     read_models,
-    tag_of,
     train_tokenizer,
 )
-from data.tokens import tokenize
-from runtime.checkpoint import saved_steps
-from runtime.workdir import Workdir
-from training.fine_tuning import take_params
+from data.training_batches import TrainingBatches, rows_per_epoch
+from host.cache import cache_directory
+from host.digests import json_digest
+from host.errors import UserError
+from options.config_files import CONFIG_NAME, read_workdir_config
+from options.schema import MAX_COUNT, Config
+from runs.checkpoint import saved_steps
+from runs.workdir import Workdir
+from training.fine_tuning import matching_params
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     begun = bool(saved_steps(Workdir(workdir).checkpoints))
     if origin and begun:
         log.info("training.init_from is not read again: the run goes on from its own checkpoint")
-    taken = take_params(origin, config, tokenizer) if origin and not begun else {}
+    taken = matching_params(origin, config, tokenizer) if origin and not begun else {}
     num_steps = _num_steps(config, planner, _fingerprints(corpora, tokenizer))
     config = _with_warmup_steps(config, num_steps, workdir)
     return Preparation(config, corpora, tokenizer, models, planner, num_steps, taken)
@@ -105,7 +106,7 @@ def prepare(config: Config, workdir: Path) -> Preparation:
 
 def _fingerprints(corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer) -> dict[str, str]:
     each = [training.corpus.fingerprint for training in corpora]
-    corpus = each[0] if len(each) == 1 else storage.fingerprint("mixture", each)
+    corpus = each[0] if len(each) == 1 else json_digest(["mixture", each])
     return {"corpus": corpus, "tokenizer": tokenizer.fingerprint}
 
 
@@ -158,7 +159,7 @@ def _check_tags(tokenizer: Tokenizer, languages: Sequence[str], paths: Sequence[
         for language in languages:
             tokenizer.with_source_tag(language)
     except UserError as error:
-        tags = ",".join(map(tag_of, languages))
+        tags = ",".join(map(language_tag, languages))
         raise UserError(f"{paths[0]}: {error}; train it with --control_symbols={tags}") from error
 
 
@@ -239,9 +240,9 @@ def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]
     assert training.num_epochs is not None  # one of the two has a value
     rows = _rows_per_epoch(config, planner, fingerprints)
     steps = math.ceil(training.num_epochs * rows / config.rows_per_batch)
-    if steps > MOST:
+    if steps > MAX_COUNT:
         raise UserError(
-            f"training.num_epochs {training.num_epochs:g} are {steps:.2g} steps, and {MOST:,} at most can be"
+            f"training.num_epochs {training.num_epochs:g} are {steps:.2g} steps, and {MAX_COUNT:,} at most can be"
         )
     log.info("%g epochs are %d steps", training.num_epochs, steps)
     return steps
@@ -250,14 +251,14 @@ def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]
 def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> float:
     """Counted once for what decides it, and kept beside the prepared corpora."""
     data, alpha = config.data, config.tokenizer.sampling_alpha
-    key = storage.fingerprint(
-        "rows", fingerprints, planner.weights, data.tag_target, data.row_length, config.training.seed, alpha
+    key = json_digest(
+        ["rows", fingerprints, planner.weights, data.tag_target, data.row_length, config.training.seed, alpha]
     )
 
     def count(folder: Path) -> None:
         (folder / "rows.json").write_text(json.dumps(rows_per_epoch(planner)))
 
-    folder = storage.prepare(cache_directory(data.cache_directory), "epochs", key, count)
+    folder = prepared_corpus.prepare(cache_directory(data.cache_directory), "epochs", key, count)
     return float(json.loads((folder / "rows.json").read_text()))
 
 

@@ -12,13 +12,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from configs.schema import Config
-from runtime.pictures import save_picture
-from runtime.terminal import print_table
-from runtime.workdir import Workdir
-from training.curves import Curves
-from training.event_files import EventFiles
-from training.meter import Pace
+from host.figures import save_figure
+from host.terminal import print_table
+from options.schema import Config
+from runs.workdir import Workdir
+from training.learning_curves import Curves
+from training.step_meter import Pace
+from training.tensorboard_events import EventFiles
 from training.validation import Validation
 
 EVENTS_FOLDER = "tensorboard"
@@ -40,20 +40,20 @@ class Recorder:
         num_steps: int,
         first_step: int = 0,
         done: Sequence[dict[str, Any]] = (),
-        kind_of_bleu: str = "greedy",
+        bleu_description: str = "greedy",
     ):
         """Goes on after first_step.
 
         Args:
           title: for the picture of the curves.
           done: the lines of metrics.jsonl so far.
-          kind_of_bleu: how that of validations is computed.
+          bleu_description: how that of validations is computed.
         """
         self._workdir = workdir
         self._title = title
         self._drawn = False
-        self._kind_of_bleu = kind_of_bleu
-        self._curves = Curves(kind_of_bleu)
+        self._kind_of_bleu = bleu_description
+        self._curves = Curves(bleu_description)
         for line in done:
             self._curves.add(line)
         self._events = (
@@ -139,7 +139,7 @@ class Recorder:
 
     def _draw(self) -> None:
         self._drawn = True
-        save_picture(self._curves.draw(self._title), self._workdir.path / CURVES_NAME)
+        save_figure(self._curves.draw(self._title), self._workdir.path / CURVES_NAME)
 
 
 class NoRecorder:

@@ -14,11 +14,13 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from configs.schema import Config
 from data.batch import Batch
+from devices.mesh import ROW_AXES
+from devices.sharding import parameter_sharding, replicated, row_sharding
 from model.dropout import Dropout
+from model.murmur3 import murmur3
 from model.transformer import Structure
-from runtime.devices import ROW_AXES, by_axes, by_rows, replicated
+from options.schema import Config
 from training.loss import cross_entropy
 from training.optimizer import learning_rate, make_optimizer
 
@@ -84,7 +86,7 @@ def initial_state(params: Any, config: Config) -> TrainState:
 
 def param_shardings(network: Structure, mesh: Mesh, *, gathered: bool = False) -> Any:
     """Where each parameter lies; gathered: where it does while it is used, whole along the mesh's axis "fsdp"."""
-    return jax.tree.map(lambda axes: by_axes(mesh, axes, gathered=gathered), network.axes)
+    return jax.tree.map(lambda axes: parameter_sharding(mesh, axes, gathered=gathered), network.axes)
 
 
 def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
@@ -140,16 +142,9 @@ def batch_digest(batch: Batch) -> jax.Array:
         for lane in range(2):
             words = jnp.full(ids.shape, 2 * side + lane, jnp.uint32)
             for coordinate in (rows, columns, ids, segments):
-                words = _mixed(words + jnp.uint32(0x9E3779B9) + coordinate.astype(jnp.uint32))
+                words = murmur3(words + jnp.uint32(0x9E3779B9) + coordinate.astype(jnp.uint32))
             total = total.at[lane].add(jnp.sum(words, dtype=jnp.uint32))
     return total
-
-
-def _mixed(words: jax.Array) -> jax.Array:
-    """The finalizer of MurmurHash3, 32 bits."""
-    words = (words ^ (words >> 16)) * jnp.uint32(0x85EBCA6B)
-    words = (words ^ (words >> 13)) * jnp.uint32(0xC2B2AE35)
-    return words ^ (words >> 16)
 
 
 def make_train_step(
@@ -181,7 +176,7 @@ def make_train_step(
         if mesh.shape["fsdp"] > 1:
             params = jax.lax.with_sharding_constraint(params, whole)
         model = nnx.merge(network.graphdef, params)
-        x, _ = model.before_logits(
+        x, _ = model.hidden_states(
             batch.source,
             batch.target_in,
             source_segments=batch.source_segments,
@@ -240,5 +235,5 @@ def make_train_step(
         )
         return new_state, StepMetrics(loss, count, norm, rate, in_a_row, batch_digest(batch))
 
-    state, rows = state_shardings(network, config, mesh), by_rows(mesh)
+    state, rows = state_shardings(network, config, mesh), row_sharding(mesh)
     return jax.jit(train_step, donate_argnums=0, in_shardings=(state, rows), out_shardings=(state, replicated(mesh)))

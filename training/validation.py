@@ -11,14 +11,14 @@ from typing import Any
 import jax
 from flax import nnx
 
-from configs.schema import DecodingOptions
 from data.batch import Batch, cut
 from data.tokenizer import Tokenizer
-from runtime.compilation import compile_side_by_side, compiled_program
-from runtime.processes import fetch
+from devices.compilation import compile_concurrently, compiled_program
+from devices.processes import gather_to_host
+from evaluation.bleu import corpus_bleu
+from evaluation.evaluate import sample_indices
+from options.schema import DecodingOptions
 from training.loss import cross_entropy
-from translation.evaluation import sample_indices
-from translation.scores import corpus_bleu
 from translation.translator import Translator
 
 SAMPLES = 3
@@ -38,7 +38,7 @@ class Sample:
 @dataclasses.dataclass(frozen=True)
 class Validation:
     """loss: cross-entropy in nats a token, without label smoothing or dropout; shuffled_loss: the same with another
-    sentence's source for each, None where all sources are the same; bleu: 13a, as `kind_of_bleu` says."""
+    sentence's source for each, None where all sources are the same; bleu: 13a, as `bleu_description` says."""
 
     loss: float
     shuffled_loss: float | None
@@ -87,7 +87,7 @@ def validate(
     return Validation(loss, shuffled_loss, bleu, tuple(samples))
 
 
-def kind_of_bleu(tokenizer: Tokenizer) -> str:
+def bleu_description(tokenizer: Tokenizer) -> str:
     """How a validation's BLEU is computed, for people: without case where the model writes lower case."""
     return "greedy, lower case" if tokenizer.lowercase else "greedy"
 
@@ -112,7 +112,7 @@ def warm_up(translator: Translator, data: ValidationSet) -> None:
         for batch in _loss_batches(translator, data.source_ids, data.target_ids):
             compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
 
-    compile_side_by_side(loss, lambda: translator.warm_up(data.sources, GREEDY, data.source_ids))
+    compile_concurrently(loss, lambda: translator.warm_up(data.sources, GREEDY, data.source_ids))
 
 
 def _mean_loss(
@@ -124,7 +124,7 @@ def _mean_loss(
     total = count = 0.0
     for batch in _loss_batches(translator, source_ids, target_ids):
         program = compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
-        part = fetch(program(translator.params, batch))
+        part = gather_to_host(program(translator.params, batch))
         total, count = total + float(part[0]), count + float(part[1])
         after_batch(0)
     return total / count
@@ -145,5 +145,5 @@ def _loss_batches(
 def loss_sum(params: Any, batch: Batch, *, graphdef: nnx.GraphDef) -> tuple[jax.Array, jax.Array]:
     """The sum of the batch's losses, and of how many tokens."""
     model = nnx.merge(graphdef, params)
-    x, _ = model.before_logits(batch.source, batch.target_in)
+    x, _ = model.hidden_states(batch.source, batch.target_in)
     return cross_entropy(x, model.output_table, batch.target_out, block_size=LOSS_BLOCK)

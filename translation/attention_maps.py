@@ -13,12 +13,12 @@ import jax
 import numpy as np
 from flax import nnx
 
-from configs.errors import UserError
-from configs.special_ids import BOS_ID
 from data.batch import bucket_lengths, pad_rows
+from devices.processes import gather_to_host
+from devices.sharding import put_on_devices, replicated
+from host.errors import UserError
 from model.transformer import AttentionWeights
-from runtime.devices import on_devices, replicated
-from runtime.processes import fetch
+from options.special_ids import BOS_ID
 from translation.translator import Translation, Translator
 from translation.words import words_of
 
@@ -114,8 +114,8 @@ def attention_maps(translator: Translator, found: Translation) -> AttentionMaps:
     read = [BOS_ID, *written[:-1]]
     longest = translator.max_length
     room = next(length for length in bucket_lengths(longest) if length >= max(len(source), len(read)))
-    rows = on_devices((pad_rows([source], 1, room), pad_rows([read], 1, room)), replicated(translator.mesh))
-    weights = fetch(_weights(translator.params, *rows, graphdef=translator.graphdef))
+    rows = put_on_devices((pad_rows([source], 1, room), pad_rows([read], 1, room)), replicated(translator.mesh))
+    weights = gather_to_host(_weights(translator.params, *rows, graphdef=translator.graphdef))
     s, t = len(source), len(read)
     pieces = translator.tokenizer
     return AttentionMaps(

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from configs.schema import DecodingOptions
-from configs.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from data.batch import Batch
-from runtime.compilation import compiled_program
-from runtime.processes import fetch
-from translation.search import Constraints, Hypotheses, Rooms, Task, beam_search, greedy_search, sample
+from devices.compilation import compiled_program
+from devices.processes import gather_to_host
+from options.schema import DecodingOptions
+from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from translation.search import Constraints, GrowableState, Hypotheses, SearchTask, beam_search, greedy_search, sample
 
 MORE_THAN_THE_SOURCE = 4  # tokens that a translation has room for at first; few are longer
 PREFIX_ROOM = 8  # prefixes are padded to a multiple of it: so many fewer programs are compiled
@@ -73,12 +73,12 @@ def search(
       longest: most tokens that the networks can take.
       whole_batches: whether the batch stays together to the end: computes more, and is compiled in less time.
     """
-    program, arguments = search_program(networks, request, options, longest, wanted, whole_batches=whole_batches)
-    found = fetch(program(*arguments))
+    program, arguments = compile_search(networks, request, options, longest, wanted, whole_batches=whole_batches)
+    found = gather_to_host(program(*arguments))
     return Hypotheses(found.tokens[:, :wanted], found.scores[:, :wanted])
 
 
-def search_program(
+def compile_search(
     networks: Sequence[Network],
     request: Request,
     options: DecodingOptions,
@@ -138,7 +138,7 @@ def _search(
         return [(memory, [cache.longer(length * width) for cache in caches]) for memory, caches in states]
 
     constraints = Constraints(*map(jnp.asarray, (request.limits, request.minimums, request.prefixes)))
-    task = Task(constraints, length, BOS_ID, EOS_ID, alpha, Rooms(first, longer), not whole_batches)
+    task = SearchTask(constraints, length, BOS_ID, EOS_ID, alpha, GrowableState(first, longer), not whole_batches)
     if drawing:
         seed, temperature = drawing
         keys = _keys(seed, request.numbers, width)
@@ -176,7 +176,7 @@ def _keys(seed: jax.Array | int, numbers: jax.Array | np.ndarray, samples: int) 
 def log_probabilities(networks: Sequence[Network], batch: Batch) -> np.ndarray:
     """Natural logarithm of the probability of each target given its source, [B]; the end token counts."""
     graphdefs = tuple(network.graphdef for network in networks)
-    return fetch(_log_probabilities([network.params for network in networks], batch, graphdefs=graphdefs))
+    return gather_to_host(_log_probabilities([network.params for network in networks], batch, graphdefs=graphdefs))
 
 
 @functools.partial(jax.jit, static_argnames="graphdefs")

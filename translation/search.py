@@ -33,7 +33,7 @@ class Constraints(NamedTuple):
     prefixes: jax.Array
 
 
-class Rooms(NamedTuple):
+class GrowableState(NamedTuple):
     """States that begin with less room, since a step reads all of it.
 
     first: the positions that they have room for at first, at most L; longer(state, L): the state with room for all.
@@ -43,7 +43,7 @@ class Rooms(NamedTuple):
     longer: Callable[[Any, int], Any]
 
 
-class Task(NamedTuple):
+class SearchTask(NamedTuple):
     """What every search is given: L, the tokens that all hypotheses start from and end with, alpha of the length
     penalty, the rooms of its states, None where they have room for all L from the beginning, and whether the last few
     sentences go on in smaller batches, which computes less and takes longer to compile."""
@@ -53,7 +53,7 @@ class Task(NamedTuple):
     start: int
     end: int
     alpha: float = 0.0
-    rooms: Rooms | None = None
+    rooms: GrowableState | None = None
     in_smaller_batches: bool = True
 
 
@@ -73,7 +73,7 @@ def length_penalty(length: jax.Array, alpha: float) -> jax.Array:
     return ((5.0 + length) / 6.0) ** alpha
 
 
-def greedy_search(step: Step, state: Any, task: Task) -> Hypotheses:
+def greedy_search(step: Step, state: Any, task: SearchTask) -> Hypotheses:
     """The likeliest token at each position, until every sentence has ended; tokens [B, 1, L], scores [B, 1]."""
 
     def likeliest(logits: jax.Array, _: jax.Array, __: None) -> jax.Array:
@@ -85,7 +85,7 @@ def greedy_search(step: Step, state: Any, task: Task) -> Hypotheses:
 def sample(
     step: Step,
     state: Any,
-    task: Task,
+    task: SearchTask,
     *,
     keys: jax.Array,
     temperature: jax.Array | float,
@@ -133,7 +133,7 @@ def _only_top(logits: jax.Array, top_k: int | None, top_p: float | None) -> jax.
 def _one_token_after_the_other(
     step: Step,
     state: Any,
-    task: Task,
+    task: SearchTask,
     choose: Callable[[jax.Array, jax.Array, Any], jax.Array],
     given: Any,
     *,
@@ -190,7 +190,7 @@ class _Rows(NamedTuple):
 
 
 def _until_done(
-    task: Task,
+    task: SearchTask,
     body: Callable[[Carry, int], Carry],
     done: Callable[[Carry], jax.Array],
     result: Callable[[Carry], Hypotheses],
@@ -235,7 +235,9 @@ def _smaller_batches(batch: int) -> list[int]:
     return [size for size in (batch * 3 // 8, batch * 3 // 32) if size > 1]
 
 
-def beam_search(step: Step, state: Any, task: Task, *, beams: int, wanted: jax.Array | int | None = None) -> Hypotheses:
+def beam_search(
+    step: Step, state: Any, task: SearchTask, *, beams: int, wanted: jax.Array | int | None = None
+) -> Hypotheses:
     """Beam search with length penalty; a sentence is done when K of its hypotheses have ended, or earlier where none
     can still get among the `wanted` best, by default all K.
 

@@ -22,31 +22,25 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from configs.errors import UserError
-from configs.loading import CONFIG_NAME, read_workdir_config, refused_differences, validated
-from configs.schema import ComputeConfig, Config, DecodingOptions, MeshConfig, ModelConfig
-from configs.special_ids import PAD_ID, UNK_ID
-from data.batch import Batch, cut, length_batches, pad_rows, unpacked
+from data.batch import Batch, cut, length_batches, pad_rows, unpacked_batch
 from data.tokenizer import Tokenizer, load_tokenizer, model_paths
+from devices.compilation import compile_concurrently
+from devices.mesh import make_mesh, round_up_to_row_shards
+from devices.platform import available_devices, compute_dtype, pads_to_longest
+from devices.sharding import put_on_devices, replicated, row_sharding
+from host.errors import UserError
 from model.transformer import structure
-from runtime.checkpoint import load_params
-from runtime.compilation import compile_side_by_side
-from runtime.devices import (
-    by_rows,
-    compute_dtype,
-    devices_of,
-    make_mesh,
-    on_devices,
-    pads_to_longest,
-    replicated,
-    rows_for,
-)
-from runtime.workdir import Workdir
+from options.config_files import CONFIG_NAME, read_workdir_config, refused_changes
+from options.messages import validated
+from options.schema import ComputeConfig, Config, DecodingOptions, MeshConfig, ModelConfig
+from options.special_ids import PAD_ID, UNK_ID
+from runs.checkpoint import load_params
+from runs.workdir import Workdir
 from translation import decoding
-from translation.results import Hypothesis, Scored, Translation, joined
+from translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts
+from translation.line_splitting import split_line
+from translation.parallel import map_concurrently, num_concurrent_programs
 from translation.search import IMPOSSIBLE, Hypotheses
-from translation.splitting import split_line
-from translation.threads import programs_at_once, side_by_side
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +114,7 @@ class Translator:
         """
         trained_on = read_workdir_config(Path(workdir)).devices
         devices = devices or trained_on.compute
-        mesh = make_mesh(MeshConfig(), devices_of(devices.platform))
+        mesh = make_mesh(MeshConfig(), available_devices(devices.platform))
         platform = mesh.devices.flat[0].platform
         if trained_on.platform not in ("auto", platform):
             log.info("%s: trained on %s, computing on %s", workdir, trained_on.platform, platform)
@@ -152,11 +146,11 @@ class Translator:
             step = record["step"]
             if record["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
                 raise UserError(f"{files.path}: its tokenizer is not the one that checkpoint {step} was trained with")
-            if changed := refused_differences(record["config"], config, f"in checkpoint {step}", "model."):
+            if changed := refused_changes(record["config"], config, f"in checkpoint {step}", "model."):
                 raise UserError(f"{files.path}: its {CONFIG_NAME} is not that of its checkpoints: {'; '.join(changed)}")
 
         step, params, _ = load_params(files.checkpoints, checkpoint, network.params, check)
-        placed = on_devices(params, replicated(mesh))
+        placed = put_on_devices(params, replicated(mesh))
         to_longest = pads_to_longest(devices.padding, mesh)
         return cls(network.graphdef, placed, tokenizer, config.model, step, mesh, pads_to_longest=to_longest)
 
@@ -230,7 +224,7 @@ class Translator:
                 self.networks, request, options, self.max_length, num_hypotheses, whole_batches=self.pads_to_longest
             )
 
-        for (group, _), searched in side_by_side(search, batches, programs_at_once(self.mesh)):
+        for (group, _), searched in map_concurrently(search, batches, num_concurrent_programs(self.mesh)):
             hypotheses.update(zip(group, self._texts(searched, len(group), num_hypotheses), strict=True))
             after_batch(sum(parts[i].part == 0 for i in group))
         if first_line is not None:
@@ -239,7 +233,7 @@ class Translator:
         found: list[list[tuple[Hypothesis, ...]]] = [[] for _ in lines]
         for i, part in enumerate(parts):
             found[part.line].append(hypotheses[i])
-        return [Translation(line, joined(own)) for line, own in zip(lines, found, strict=True)]
+        return [Translation(line, join_parts(own)) for line, own in zip(lines, found, strict=True)]
 
     def warm_up(
         self, lines: Sequence[str], options: DecodingOptions, source_ids: Sequence[list[int]] | None = None
@@ -251,12 +245,12 @@ class Translator:
 
         def compile_search(length: int) -> None:
             request = self._request([part], options, length, 1)
-            decoding.search_program(
+            decoding.compile_search(
                 self.networks, request, options, self.max_length, whole_batches=self.pads_to_longest
             )
 
         lengths = sorted({length for _, length in batches})
-        compile_side_by_side(*(functools.partial(compile_search, length) for length in lengths))
+        compile_concurrently(*(functools.partial(compile_search, length) for length in lengths))
 
     def score(
         self,
@@ -265,7 +259,7 @@ class Translator:
         *,
         batch_size: int = SCORED_TOGETHER,
         after_batch: Callable[[int], None] = lambda sentences: None,
-    ) -> list[Scored]:
+    ) -> list[ScoredTranslation]:
         """The probability that the model gives to each target as the translation of its source.
 
         Raises:
@@ -278,14 +272,14 @@ class Translator:
         for number, length in enumerate(lengths, 1):
             if length > self.max_length:
                 raise UserError(f"line {number} has {length} tokens; the model can score at most {self.max_length}")
-        found: dict[int, Scored] = {}
+        found: dict[int, ScoredTranslation] = {}
         for group, length in self.length_batches(lengths, batch_size):
             scores = decoding.log_probabilities(
                 self.networks,
                 self.batch([source_ids[i] for i in group], [target_ids[i] for i in group], batch_size, length),
             )
             for i, score in zip(group, scores, strict=False):  # the batch's last rows may be empty
-                found[i] = Scored(float(score), len(target_ids[i]))
+                found[i] = ScoredTranslation(float(score), len(target_ids[i]))
             after_batch(len(group))
         return [found[i] for i in range(len(sources))]
 
@@ -303,14 +297,14 @@ class Translator:
 
     def batch(self, sources: Sequence[list[int]], targets: Sequence[list[int]], rows: int, length: int) -> Batch:
         """One pair a row, at least `rows` of them, shared out over the devices."""
-        return on_devices(unpacked(sources, targets, rows_for(self.mesh, rows), length), by_rows(self.mesh))
+        return put_on_devices(
+            unpacked_batch(sources, targets, round_up_to_row_shards(self.mesh, rows), length),
+            row_sharding(self.mesh),
+        )
 
     def check(self, options: DecodingOptions, num_hypotheses: int = 1) -> None:
         """Raises UserError where this model cannot decode so."""
-        if num_hypotheses < 1:
-            raise UserError(f"num_hypotheses must be at least 1, got {num_hypotheses}")
-        if num_hypotheses > options.beam_size and not options.temperature:
-            raise UserError(f"num_hypotheses {num_hypotheses} exceeds beam_size {options.beam_size}")
+        options.check_num_hypotheses(num_hypotheses)
         for name in ("min_decoding_length", "max_decoding_length"):
             length = getattr(options, name)
             if length and length > self.max_length:
@@ -387,7 +381,7 @@ class Translator:
         A row that only fills the batch is finished at once. Where `hidden` is True no layer looks.
         """
         assert options.batch_size
-        rows = rows_for(self.mesh, options.batch_size)
+        rows = round_up_to_row_shards(self.mesh, options.batch_size)
         source = pad_rows([part.source for part in parts], rows, length)
         visible = (source != PAD_ID).astype(np.int32)
         if hidden is not None:
@@ -405,7 +399,7 @@ class Translator:
             prefixes=pad_rows([part.prefix for part in parts], rows, room),
             numbers=numbers,
         )
-        return on_devices(request, by_rows(self.mesh))
+        return put_on_devices(request, row_sharding(self.mesh))
 
     def _texts(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
         tokens, scores = (array[:rows, :count] for array in hypotheses)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.checkpoint import digests, read_item, saved_steps
-from runtime.workdir import Workdir
+from runs.checkpoint import digests, read_item, saved_steps
+from runs.workdir import Workdir
 
 # Of metrics.jsonl: these depend on the machine's mood, and on what it has in its caches.
 TIMES = {"seconds", "tokens_per_second", "waiting", "programs_compiled", "compile_seconds"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -14,16 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from configs.errors import RunError, UserError
-from configs.loading import CONFIG_NAME
-from configs.schema import Config
-from runtime.checkpoint import saved_steps
-from runtime.workdir import Workdir
+from host.errors import RunError, UserError
+from options.config_files import CONFIG_NAME
+from options.schema import Config
+from runs.checkpoint import saved_steps
+from runs.workdir import Workdir
 
 TRAIN = Path(__file__).parent.parent / "train.py"
 # The same sums in every run, and no choice of algorithms by stopwatch; read by XLA on GPUs only.
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
-TAIL = 4096  # bytes at the end of metrics.jsonl that hold its last line whole
 POLL = 0.002  # seconds between two looks at a run's files
 GOES_ON = re.compile(r"going on from step (\d+)")
 UNDER_WAY = re.compile(r"step \d+ is under way")
@@ -175,7 +173,7 @@ def run_killed(start: Callable[[], Training], moments: Sequence[Moment], config:
         finally:
             training.kill()
         if came:
-            after = _last_step(training.workdir)
+            after = Workdir(training.workdir).last_step()
             kills.append(Kill(_what_was_hit(moment, training), after, training.went_on_from, training.under_way))
             tell(len(kills), kills[-1])
     last = start()
@@ -193,9 +191,12 @@ def _wait_for(moment: Moment, training: Training, config: Config, pace: Pace) ->
         "the compilation": (lambda: training.prepared, pace.compilation),
         "the first step": (lambda: training.under_way, pace.step),
         "a save": (lambda: _half_saved(workdir, step) or step in saved_steps(workdir / "checkpoints"), 0.0),
-        "a validation": (lambda: _last_step(workdir) >= step, pace.validation),  # which comes right behind that line
+        "a validation": (
+            lambda: Workdir(workdir).last_step() >= step,
+            pace.validation,
+        ),  # which comes right behind that line
         "training": (
-            lambda: training.under_way and _last_step(workdir) >= step - step % config.training.log_every,
+            lambda: training.under_way and Workdir(workdir).last_step() >= step - step % config.training.log_every,
             pace.step * (step % config.training.log_every),
         ),
     }[moment.during]
@@ -223,15 +224,3 @@ def _half_saved(workdir: Path, step: int) -> bool:
     """Whether there is the beginning of a checkpoint of this step, which has another name until it is complete."""
     folder = workdir / "checkpoints"
     return folder.is_dir() and any(path.name.startswith(f"{step}.") for path in folder.iterdir())
-
-
-def _last_step(workdir: Path) -> int:
-    """The last one in metrics.jsonl, without reading all of that."""
-    path = workdir / "metrics.jsonl"
-    if not path.exists():
-        return 0
-    with open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL))
-        complete = file.read().rpartition(b"\n")[0]
-    last = complete.rpartition(b"\n")[2]
-    return json.loads(last)["step"] if last else 0

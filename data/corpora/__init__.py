@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 
-from configs.errors import UserError
-from configs.schema import DataConfig
 from data.corpora.corpus import Corpus, Pair, PairSource
+from host.errors import UserError
+from options.schema import DataConfig
 
 __all__ = ["Corpus", "Pair", "PairSource", "open_corpus"]
 
@@ -34,7 +34,7 @@ def open_corpus(config: DataConfig, *, train_only: bool = False) -> Corpus:
 
         return open_multi30k(config)
     if config.name == "text":
-        from data.corpora.text import open_text
+        from data.corpora.text_corpus import open_text
 
         return open_text(config, train_only=train_only)
     if config.name == "phrasebook":

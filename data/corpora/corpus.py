@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from configs.errors import UserError
-from configs.schema import DataConfig
+from host.errors import UserError
+from options.schema import DataConfig
 
 
 class Pair(NamedTuple):
@@ -27,6 +28,23 @@ class PairSource(Protocol):
     def __iter__(self) -> Iterator[Pair]: ...
 
 
+class Readings(NamedTuple):
+    """An ambiguous source word in all its forms, and what each of its two senses looks like in a translation."""
+
+    word: re.Pattern[str]
+    senses: tuple[re.Pattern[str], re.Pattern[str]]
+
+    def of(self, translation: str) -> int | None:
+        """The sense that a translation has chosen, 0 or 1; None if it shows neither or both."""
+        shown = [pattern.search(translation) is not None for pattern in self.senses]
+        return shown.index(True) if sum(shown) == 1 else None
+
+
+# The two sources and the two references of a contrast pair -> its ambiguous word and the sense of each reference, or
+# None if these are not known.
+FindReadings = Callable[[tuple[str, str], tuple[str, str]], tuple[Readings, tuple[int, int]] | None]
+
+
 @dataclass(frozen=True)
 class Corpus:
     """A parallel corpus."""
@@ -40,6 +58,8 @@ class Corpus:
     """In this order: train, validation, test, others; a corpus of a few sentences may lack validation and test."""
     notes: tuple[str, ...] = ()
     """What the user should be told, such as what was held out: one sentence each."""
+    find_readings: FindReadings | None = None
+    """Given if lines 2i and 2i + 1 of the split "contrast" are a contrast pair."""
 
     def split(self, name: str) -> PairSource:
         """Return the split of that name.

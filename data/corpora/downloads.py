@@ -7,8 +7,8 @@ from typing import Any
 
 import requests
 
-from configs.errors import UserError
-from data.corpora.files import sha256
+from data.corpora.pair_files import sha256
+from host.errors import UserError
 
 _WAIT_SECONDS = (3, 60)  # for a connection, and for the next bytes
 _PART = 1 << 20  # bytes

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from configs.cache import cache_directory
-from configs.errors import UserError
-from configs.schema import DataConfig
 from data.corpora.corpus import Corpus, different_languages
 from data.corpora.downloads import DownloadFailedError, check_published, download
-from data.corpora.files import read_aligned
-from data.corpora.splits import write_splits
-from data.corpora.storage import open_prepared, sole_user
+from data.corpora.held_out_splits import write_splits
+from data.corpora.pair_files import read_aligned
+from data.corpora.prepared_corpus import exclusive_lock, open_prepared
+from host.cache import cache_directory
+from host.errors import UserError
+from options.schema import DataConfig
 
 _LANGUAGES = ("en", "de", "fr", "cs")
 _REPOSITORY = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
@@ -96,7 +96,7 @@ def _download(files: Mapping[str, list[str]], folder: Path) -> None:
         UserError: there is no network, it delivers something else, or a file in the folder is damaged.
     """
     try:
-        with sole_user(folder / ".lock"):
+        with exclusive_lock(folder / ".lock"):
             for name in (name for names in files.values() for name in names):
                 download(f"{_REPOSITORY}/{name}", folder / name, _DIGESTS[name])
     except DownloadFailedError as error:

@@ -23,10 +23,10 @@ from tensorflow_datasets.core.download import downloader, extractor
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 from tensorflow_datasets.core.download.resource import get_dl_fname
 
-from configs.errors import RunError, UserError, is_disk_full
 from data.corpora import without_tensorflow
 from data.corpora.downloads import DownloadFailedError, Session, check_published, wrong_file
-from data.corpora.storage import sole_user
+from data.corpora.prepared_corpus import exclusive_lock
+from host.errors import RunError, UserError, is_disk_full
 
 _RETRIES = 2  # TFDS's own 10 take minutes
 
@@ -108,7 +108,7 @@ def _no_partial_downloads(folder: Path) -> Iterator[None]:
         for unfinished in folder.glob("*.tmp.*"):
             shutil.rmtree(unfinished, ignore_errors=True)
 
-    with sole_user(folder / ".lock"):
+    with exclusive_lock(folder / ".lock"):
         clear()
         try:
             yield

@@ -22,13 +22,13 @@ import tensorflow_datasets.translate  # registers wmt*_translate, which TFDS its
 from rich.console import Console
 from rich.progress import Progress
 
-from configs.cache import cache_directory
-from configs.errors import UserError
-from configs.schema import DataConfig
 from data.corpora import tfds_build
 from data.corpora.corpus import Corpus, Pair, different_languages
-from data.corpora.splits import SPLITS, NoPairsError, write_splits
-from data.corpora.storage import open_prepared
+from data.corpora.held_out_splits import SPLITS, NoPairsError, write_splits
+from data.corpora.prepared_corpus import open_prepared
+from host.cache import cache_directory
+from host.errors import UserError
+from options.schema import DataConfig
 
 # What is there to train on, for whoever misspells a name: TFDS cannot be asked which of its datasets are translations.
 TRANSLATION_CORPORA = (

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
-from configs.errors import UserError
-from configs.schema import DataConfig
 from data.corpora.corpus import Corpus, Pair
+from data.corpora.held_out_splits import write_splits
 from data.corpora.phrasebook import generate, source_digest
-from data.corpora.splits import write_splits
-from data.corpora.storage import open_prepared
+from data.corpora.phrasebook.readings import find_readings
+from data.corpora.prepared_corpus import open_prepared
+from host.errors import UserError
+from options.schema import DataConfig
 
 _SEED = 0
 
@@ -24,7 +26,8 @@ def open_phrasebook(config: DataConfig) -> Corpus:
     if (config.source_language, config.target_language) != ("en", "fr"):
         asked = f"{config.source_language} to {config.target_language}"
         raise UserError(f"the corpus phrasebook goes from en to fr, not from {asked}")
-    return open_prepared(config, "phrasebook", [source_digest(), _SEED], _write)
+    corpus = open_prepared(config, "phrasebook", [source_digest(), _SEED], _write)
+    return dataclasses.replace(corpus, find_readings=find_readings)
 
 
 def _write(folder: Path) -> None:

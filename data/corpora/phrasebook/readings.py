@@ -7,19 +7,8 @@ pattern of its own sense and not the other's (tested).
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
-
-class Readings(NamedTuple):
-    """An ambiguous English word in all its forms, and the French of its two senses."""
-
-    word: re.Pattern[str]
-    french: tuple[re.Pattern[str], re.Pattern[str]]
-
-    def of(self, translation: str) -> int | None:
-        """The sense that a translation has chosen, 0 or 1; None where it shows neither or both."""
-        shown = [pattern.search(translation) is not None for pattern in self.french]
-        return shown.index(True) if sum(shown) == 1 else None
+from data.corpora.corpus import Readings
 
 
 def _readings(word: str, first: str, second: str) -> Readings:
@@ -56,7 +45,7 @@ READINGS = (
 )
 
 
-def readings_of(sources: tuple[str, str], references: tuple[str, str]) -> tuple[Readings, tuple[int, int]] | None:
+def find_readings(sources: tuple[str, str], references: tuple[str, str]) -> tuple[Readings, tuple[int, int]] | None:
     """What a contrast pair is about, and the sense of each of its references; None for any other pair of sentences."""
     for readings in READINGS:
         if all(readings.word.search(source) for source in sources):

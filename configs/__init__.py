@@ -1,1 +1,0 @@
-"""The typed configuration, its command line, and what every other package may assume: ids and errors."""

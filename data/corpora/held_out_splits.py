@@ -1,0 +1,144 @@
+"""From pairs to a prepared corpus: what is left out of train, and what is held out where a split is missing.
+
+The pairs are read once and never held in memory. A pair with an empty side teaches nothing and is left out of train;
+the other splits keep every pair, because every one is scored. Where validation or test is not given, a part of train is
+held out for it: all the pairs of some source sentences, so that no sentence is on both sides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from data.corpora.corpus import Pair
+from data.corpora.prepared_corpus import CHUNK, SplitWriter, StoredPairs, write_contents
+from data.text_files import chunks
+
+SPLITS = ("train", "validation", "test")
+_HELD_OUT_PAIRS = 1000
+_HELD_OUT_PART = 20  # or one pair in twenty, whichever is less
+_COUNTED = 1 << 14  # hashes sorted at a time
+_UNDIVIDED = "undivided"
+
+
+class NoPairsError(Exception):
+    """A split has no pair, or train none without an empty side."""
+
+    def __init__(self, split: str, reason: str) -> None:
+        super().__init__(f"{split}: {reason}")
+        self.split = split
+        self.reason = reason
+
+
+def write_splits(
+    folder: Path, splits: Mapping[str, Iterable[Pair]], notes: Sequence[str] = (), *, hold_out: bool = True
+) -> None:
+    """Write a corpus of these splits, train first.
+
+    Args:
+        hold_out: whether a missing split is to be held out of train.
+
+    Raises:
+        NoPairsError: there is nothing to write for a split that is given.
+    """
+    missing = [split for split in SPLITS if split not in splits] if hold_out else []
+    writers: dict[str, SplitWriter] = {}
+    left_out = 0
+    for name, pairs in reversed(list(splits.items())):  # train last: mistakes elsewhere show before that long work
+        with SplitWriter(folder, _UNDIVIDED if missing and name == "train" else name) as writer:
+            for chunk in chunks(pairs, CHUNK):
+                kept = [pair for pair in chunk if pair[0].strip() and pair[1].strip()] if name == "train" else chunk
+                left_out += len(chunk) - len(kept)
+                writer.write(kept)
+        if not writer.count:
+            raise NoPairsError(name, "every pair has an empty side" if left_out else "no pairs in it")
+        writers[name] = writer
+    if missing:
+        writers |= _divide(folder, StoredPairs(folder, _UNDIVIDED, writers["train"].count, sha256=""), missing)
+    order = sorted(writers, key=lambda name: (*SPLITS, *splits).index(name))
+    counts = {name: writer.count for name, writer in writers.items()}
+    write_contents(folder, {name: writers[name] for name in order}, [*notes, *_notes(counts, left_out, missing)])
+
+
+def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str]) -> list[str]:
+    notes = []
+    if left_out:
+        notes.append(f"left out {left_out:,} training pair{'s' * (left_out != 1)} with an empty side")
+    held_out = [split for split in missing if split in counts]
+    if held_out:
+        total = counts["train"] + sum(counts[split] for split in held_out)
+        first = f"held out {counts[held_out[0]]:,} of {total:,} pairs for {held_out[0]}"
+        others = [f" and {counts[split]:,} for {split}" for split in held_out[1:]]
+        notes.append(f"{first}{''.join(others)}, since {'none were' if others else 'it was not'} given")
+    elif missing:
+        notes.append(f"there is no {' or '.join(missing)} split: too few different source sentences to hold some out")
+    return notes
+
+
+# Holding out.
+
+
+def _divide(folder: Path, undivided: StoredPairs, missing: Sequence[str]) -> dict[str, SplitWriter]:
+    """Write train and what is held out of it, in the order of the undivided pairs, whose files are removed."""
+    path = folder / f"{_UNDIVIDED}.hashes"
+    with path.open("wb") as stream:
+        for sources, _ in undivided.blocks():
+            digests = [hashlib.blake2b(source, digest_size=8).digest() for source in sources.split()]
+            stream.write(np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).data)
+    hashes = np.memmap(path, np.uint64, "r")
+    held_out = _choose_held_out(hashes, missing)
+    with ExitStack() as stack:
+        writers = {name: stack.enter_context(SplitWriter(folder, name)) for name in ("train", *held_out)}
+        for begin, (sources, targets) in zip(itertools.count(0, CHUNK), undivided.blocks(), strict=False):
+            split_of = np.zeros(len(sources.lengths), np.uint8)  # 0 is train
+            for number, chosen in enumerate(held_out.values(), start=1):
+                split_of[np.isin(hashes[begin : begin + CHUNK], chosen)] = number
+            for number, writer in enumerate(writers.values()):
+                writer.write_texts(sources.where(split_of == number), targets.where(split_of == number))
+    for done in folder.glob(f"{_UNDIVIDED}.*"):
+        done.unlink()
+    return writers
+
+
+def _choose_held_out(hashes: np.ndarray, splits: Sequence[str]) -> dict[str, np.ndarray]:
+    """Choose source sentences, by their hashes, for the splits; the same ones in whatever order they come.
+
+    A split gets about _HELD_OUT_PAIRS pairs or one part in _HELD_OUT_PART, whichever is less, and at least one. Train
+    keeps at least one source sentence; where there are too few for that, nothing is held out.
+    """
+    pairs_of = _count_smallest(hashes, limit=len(splits) * _HELD_OUT_PAIRS + 1)
+    if len(pairs_of) <= len(splits):
+        return {}
+    wanted = min(_HELD_OUT_PAIRS, len(hashes) // _HELD_OUT_PART)
+    left = list(pairs_of)
+    chosen = {}
+    for i, split in enumerate(splits):
+        most = len(left) - (len(splits) - i)  # one for each split to come, and one for train
+        picked: list[int] = []
+        size = 0
+        for candidate in left:
+            if len(picked) < most and size + pairs_of[candidate] <= wanted:
+                picked.append(candidate)
+                size += pairs_of[candidate]
+        if not picked:  # few pairs, or every source is there many times: take the rarest
+            picked = [min(left, key=lambda candidate: pairs_of[candidate])]
+        chosen[split] = np.array(picked, np.uint64)
+        left = sorted(set(left) - set(picked))
+    return chosen
+
+
+def _count_smallest(hashes: np.ndarray, limit: int) -> dict[int, int]:
+    """Count how often each of the limit smallest hashes occurs, in ascending order and bounded memory."""
+    smallest, counts = hashes[:0], np.zeros(0, np.int64)
+    for begin in range(0, len(hashes), _COUNTED):
+        # A hash that is cut off here is never counted again: as many smaller ones are there for good.
+        found, times = np.unique(hashes[begin : begin + _COUNTED], return_counts=True)
+        smallest, places = np.unique(np.concatenate([smallest, found]), return_inverse=True)
+        counts = np.bincount(places, np.concatenate([counts, times])).astype(np.int64)[:limit]
+        smallest = smallest[:limit]
+    return dict(zip(smallest.tolist(), counts.tolist(), strict=True))

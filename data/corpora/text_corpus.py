@@ -1,0 +1,76 @@
+"""The user's own corpus: two aligned text files a split, or one TSV or JSON-lines file, each plain or as .gz.
+
+Each file is read twice, once for the SHA-256 by which a prepared copy is found and once to store its pairs, and never
+held in memory. What is left out of train and held out for the other splits: splits.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from data.corpora.corpus import Corpus, Pair
+from data.corpora.held_out_splits import SPLITS, NoPairsError, write_splits
+from data.corpora.pair_files import format_of, read_aligned, read_json, read_tsv, sha256
+from data.corpora.prepared_corpus import open_prepared
+from host.errors import UserError
+from options.schema import DataConfig
+
+
+def open_text(config: DataConfig, *, train_only: bool = False) -> Corpus:
+    """Open the corpus in the files that the config names; with train_only nothing is held out.
+
+    Raises:
+        UserError: a file is missing or wrong, or the cache folder cannot be written.
+        RunError: the disk is full.
+    """
+    languages = (config.source_language, config.target_language)
+    files = _files(config)
+
+    def write(folder: Path) -> None:
+        try:
+            write_splits(
+                folder, {split: _read(paths, languages) for split, paths in files.items()}, hold_out=not train_only
+            )
+        except NoPairsError as error:
+            remedy = f"data.{error.split}_source has to name at least one pair"
+            raise UserError(f"{files[error.split][0]}: {error.reason}; {remedy}") from error
+
+    contents = [(split, [(format_of(path), sha256(path)) for path in paths]) for split, paths in files.items()]
+    return open_prepared(config, "text", [contents, train_only], write)
+
+
+def _files(config: DataConfig) -> Mapping[str, tuple[Path, ...]]:
+    """Return the files of train and of each further split that is given: source and target, or one with both sides.
+
+    Raises:
+        UserError: a file is not given that has to be, or one is given that cannot go with the others.
+    """
+    files: dict[str, tuple[Path, ...]] = {}
+    for split in SPLITS:
+        source: Path | None = getattr(config, f"{split}_source")
+        target: Path | None = getattr(config, f"{split}_target")
+        if source is None and target is not None:
+            raise UserError(f"data.{split}_target is given without its source; set data.{split}_source too")
+        if source is None:
+            continue
+        both_sides = format_of(source) != "lines"
+        if both_sides and target is not None:
+            reason = f"data.{split}_source {source} holds both sides, as its name says"
+            raise UserError(f"{reason}; leave out data.{split}_target")
+        if not both_sides and target is None:
+            remedy = f"set data.{split}_target too, or name a .tsv or .jsonl file that holds both sides"
+            raise UserError(f"data.{split}_source {source} is given without its target; {remedy}")
+        files[split] = tuple(path.expanduser() for path in (source, target) if path)
+    if "train" not in files:
+        raise UserError('data.name = "text" needs files to train on; set data.train_source and data.train_target')
+    for path in (path for paths in files.values() for path in paths):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise UserError(f"{path}: not a regular file; it has to be, because it is read more than once")
+    return files
+
+
+def _read(paths: tuple[Path, ...], languages: tuple[str, str]) -> Iterator[Pair]:
+    if len(paths) == 2:
+        return read_aligned(*paths)
+    return read_tsv(*paths) if format_of(paths[0]) == ".tsv" else read_json(paths[0], languages)

@@ -1,0 +1,62 @@
+"""Scores: BLEU worked by hand, the interval around it, contrast pairs."""
+
+import math
+
+import pytest
+
+from evaluation.bleu import compare, corpus_bleu, score
+from evaluation.contrast import contrast_pairs
+from evaluation.evaluate import sample_indices
+
+
+def test_bleu_by_hand():
+    """Hypothesis "the cat sat on the mat .": 7 tokens against 8, precisions 7/7, 5/6, 3/5, 1/4, brevity e^(1 - 8/7)."""
+    expected = math.exp(1 - 8 / 7) * (7 / 7 * 5 / 6 * 3 / 5 * 1 / 4) ** 0.25 * 100
+    assert corpus_bleu(["the cat sat on the mat."], ["the cat sat there on the mat."]) == pytest.approx(expected)
+
+
+def test_case_and_intervals():
+    hypotheses = ["A dog sleeps in the old house.", "nobody knows the way home.", "Two men play cards today."] * 7
+    references = ["a dog sleeps in the old house.", "nobody knows the way back home.", "Two men play cards today."] * 7
+    found = score(hypotheses, references)
+    assert found.bleu < found.bleu_lowercase
+    assert found.bleu_low < found.bleu < found.bleu_high
+    assert found.sentences == 21
+    assert "case:mixed" in found.bleu_signature
+    assert "tok:13a" in found.bleu_signature
+    assert "case:lc" in found.bleu_lowercase_signature
+    assert found == score(hypotheses, references)
+
+
+def test_lowercase_scores_and_comparisons():
+    """Of translations in lower case the first sentence of the pair above counts as right, as sacreBLEU has it."""
+    hypotheses = ["a dog sleeps in the old house.", "nobody knows the way back home."] * 5
+    references = ["A dog sleeps in the old House.", "Nobody knows the way back home."] * 5
+    found = score(hypotheses, references, lowercase=True)
+    assert found.bleu == found.bleu_lowercase == corpus_bleu(hypotheses, references, lowercase=True)
+    assert found.bleu == pytest.approx(100)
+    assert found.bleu_signature == found.bleu_lowercase_signature
+    assert "case:lc" in found.bleu_signature
+    assert found.bleu_low == found.bleu_high == pytest.approx(100)
+    assert corpus_bleu(hypotheses, references) < 90
+    assert found.chrf == pytest.approx(100)
+    assert "case:lc" in found.chrf_signature
+    compared = compare(hypotheses, ["a cat sleeps in the old house.", hypotheses[1]] * 5, references, lowercase=True)
+    assert compared.bleu == pytest.approx(100)
+    assert compared.baseline_bleu < 100
+    assert compared.chrf == pytest.approx(100)
+    assert "case:lc" in compared.compare_signature
+
+
+def test_a_contrast_pair_is_right_when_both_its_translations_are():
+    references = list("abcdefgh")
+    assert contrast_pairs(references, references) == (4, 4)
+    assert contrast_pairs(list("abcxxfxx"), references) == (4, 1)
+    assert contrast_pairs([], []) == (0, 0)
+
+
+def test_samples_are_spread_over_the_lines():
+    assert list(sample_indices(1000, 5)) == [0, 200, 400, 600, 800]
+    assert list(sample_indices(7, 3)) == [0, 2, 4]
+    assert list(sample_indices(2, 5)) == [0, 1]
+    assert list(sample_indices(0, 5)) == []

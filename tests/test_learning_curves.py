@@ -1,0 +1,144 @@
+"""Curves: the points of the picture, and event files as TensorBoard reads them."""
+
+import json
+import math
+import struct
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from host.errors import is_disk_full
+from host.figures import save_figure
+from options.schema import Config
+from runs.workdir import Workdir
+from tests.processes import events, metrics
+from training.learning_curves import POINTS, Curves
+from training.recorder import Recorder
+from training.tensorboard_events import EventFiles
+from training.validation import Validation
+
+
+def lines_of(axes):
+    return {line.get_label(): tuple(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
+
+
+def test_the_points_by_hand():
+    curves = Curves()
+    for step in range(1, 2 * POINTS + 1):
+        curves.add({"step": step, "loss": None if step == 3 else float(step)})
+    curves.add({"step": 7, "validation_loss": 2.0, "validation_loss_shuffled": 3.0, "validation_bleu": 1.5})
+    curves.add({"step": 9, "validation_loss": 1.0, "validation_loss_shuffled": None, "validation_bleu": 8.0})
+    figure = curves.draw("a run")
+    assert figure.get_suptitle() == "a run"
+    losses, scores = figure.axes
+    drawn = lines_of(losses)
+    training = drawn["training, with dropout and label smoothing"]
+    assert len(training) == POINTS
+    assert training[0] == (1.5, 1.5)
+    assert training[1] == (4.5, 4.5)  # 3 is not a number
+    assert training[-1] == (2 * POINTS, 2 * POINTS)
+    assert drawn["validation"] == ((7, 2.0), (9, 1.0))
+    shuffled = drawn["validation, sources shuffled"]
+    assert shuffled[0] == (7, 3.0)
+    assert math.isnan(shuffled[1][1])
+    assert list(lines_of(scores).values()) == [((7, 1.5), (9, 8.0))]
+    assert [line.get_linestyle() for line in losses.get_lines()] == ["-", "-", "--"]
+
+
+def test_a_run_without_anything_to_draw():
+    figure = Curves("greedy, lower case").draw("a run")
+    assert len(figure.axes) == 2
+    assert figure.axes[1].get_ylabel() == "validation BLEU (greedy, lower case)"
+
+
+def test_a_title_is_no_formula(tmp_path):
+    save_figure(Curves().draw(r"runs $\foo$: text, en to fr"), tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").exists()
+
+
+def test_the_picture_is_drawn_at_each_validation(tmp_path):
+    """Not only at the end, which a run of days or a killed one has not reached."""
+    picture = tmp_path / "curves.png"
+    config = Config.model_validate({"training": {"tensorboard": False}})
+    with Recorder(Workdir(tmp_path), "a run", config, 10) as one:
+        one.validation(4, Validation(2.0, None, 1.0, ()), 1.0, best=True)
+        first = picture.read_bytes()
+        one.validation(8, Validation(1.0, None, 9.0, ()), 1.0, best=True)
+        assert picture.read_bytes() != first
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_noticed_and_the_picture_before_is_kept(tmp_path):
+    picture = tmp_path / "curves.png"
+    save_figure(Curves().draw("a run"), picture)
+    before = picture.read_bytes()
+    (tmp_path / ".curves.png.partial").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as raised:
+        save_figure(Curves().draw("another"), picture)
+    assert is_disk_full(raised.value)
+    assert picture.read_bytes() == before
+
+
+def test_events_beyond_the_checkpoint_are_dropped(tmp_path):
+    """A process that died at step 5 with a checkpoint of step 3, whose validation was not in it."""
+    workdir = Workdir(tmp_path)
+    first = EventFiles(tmp_path / "tensorboard", [], 0)
+    first.write([{"step": step, "loss": float(step), "seconds": 1.0} for step in range(1, 6)])
+    first.write([{"step": 3, "validation_loss": 30.0, "validation_bleu": None}])  # flushed, and no close
+    done = [{"step": step, "loss": float(step)} for step in range(1, 4)]
+    second = EventFiles(workdir.path / "tensorboard", done, 3)
+    second.write([{"step": 3, "validation_loss": 30.5}, {"step": 4, "loss": 40.0}, {"step": 5, "loss": 50.0}])
+    second.close()
+    assert events(tmp_path) == {
+        "train/loss": [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0), (5, 50.0)],
+        "validation/loss": [(3, 30.5)],
+    }
+
+
+def test_a_run_begun_again_from_nothing_shows_once(tmp_path):
+    folder = tmp_path / "tensorboard"
+    EventFiles(folder, [], 0).write([{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.5}])
+    (file,) = folder.iterdir()
+    file.rename(folder / "events.out.tfevents.1000000000.earlier")  # in the same second they would share a name
+    EventFiles(folder, [], 0).write([{"step": 1, "loss": 2.0}])
+    assert len(list(folder.iterdir())) == 2
+    assert events(tmp_path) == {"train/loss": [(1, 2.0)]}
+
+
+def test_a_run_writes_both(trained):
+    """TensorBoard shows every number of metrics.jsonl that is a curve; the picture is one."""
+    workdir, _ = trained
+    found = events(workdir)
+    for line in metrics(workdir):
+        group = "validation" if "validation_loss" in line else "train"
+        for name, value in line.items():
+            if name not in ("step", "batch"):
+                assert dict(found[f"{group}/{name.removeprefix('validation_')}"])[line["step"]] == pytest.approx(
+                    value, rel=1e-6
+                )
+    assert len(found["train/loss"]) == 240
+    assert [step for step, _ in found["validation/bleu"]] == [80, 160, 240]
+    header = (workdir / "curves.png").read_bytes()[:24]
+    assert header[1:4] == b"PNG"
+    assert np.prod(struct.unpack(">II", header[16:24])) > 500_000
+
+
+def test_a_resumed_run_draws_everything_again_and_events_can_be_turned_off(toy, run, tmp_path):
+    options = ["--training.eval-every", 0, "--training.tensorboard", "False"]
+    pictures = []
+    for steps in (20, 40):
+        done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options, "--training.num-steps", steps)
+        assert done.returncode == 0, done.stderr
+        pictures.append((tmp_path / "w" / "curves.png").read_bytes())
+    assert pictures[0] != pictures[1]
+    whole = Curves()
+    for line in Workdir(tmp_path / "w").read_metrics():
+        whole.add(line)
+    with matplotlib.rc_context():  # other tests of this process may have chosen fonts
+        matplotlib.rc_file_defaults()
+        save_figure(whole.draw("w: text, en to fr"), tmp_path / "whole.png")
+    assert pictures[1] == (tmp_path / "whole.png").read_bytes()
+    assert not (tmp_path / "w" / "tensorboard").exists()
+    assert json.loads((tmp_path / "w" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 40

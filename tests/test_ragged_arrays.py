@@ -1,0 +1,60 @@
+"""Ragged arrays on disk against lists."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from data.ragged_arrays import RaggedArray, RaggedWriter
+
+
+def write(path, chunks, dtype="<u2"):
+    with RaggedWriter(path, dtype) as writer:
+        for chunk in chunks:
+            values = np.array([value for sequence in chunk for value in sequence], np.int64)
+            writer.append(values, [len(sequence) for sequence in chunk])
+
+
+CHUNKS = [[[7, 8], [], [65535]], [], [[1, 2, 3]], [[]]]
+SEQUENCES = [sequence for chunk in CHUNKS for sequence in chunk]
+
+
+def test_sequences_come_back_whatever_the_chunks(tmp_path):
+    for name, chunks in (("some", CHUNKS), ("each", [[sequence] for sequence in SEQUENCES])):
+        write(tmp_path / name, chunks)
+        read = RaggedArray.open(tmp_path / name, "<u2")
+        assert [read[i].tolist() for i in range(len(read))] == SEQUENCES
+        assert read.values.dtype == np.uint16
+    files = [sorted(tmp_path.glob(f"{name}.*")) for name in ("some", "each")]
+    assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
+
+
+def test_starts_and_lengths_of_many(tmp_path):
+    write(tmp_path / "a", CHUNKS)
+    read = RaggedArray.open(tmp_path / "a", "<u2")
+    chosen = np.array([3, 0, 4, 0, 2])
+    assert read.lengths(chosen).tolist() == [len(SEQUENCES[i]) for i in chosen]
+    for start, length, i in zip(read.starts(chosen), read.lengths(chosen), chosen, strict=True):
+        assert read.values[start : start + length].tolist() == SEQUENCES[i]
+
+
+def test_nothing_at_all(tmp_path):
+    write(tmp_path / "a", [])
+    assert len(RaggedArray.open(tmp_path / "a", "<u2")) == 0
+
+
+def test_pickled_as_a_path(tmp_path):
+    write(tmp_path / "a", [[range(5000)]])
+    pickled = pickle.dumps(RaggedArray.open(tmp_path / "a", "<u2"))
+    assert len(pickled) < 500
+    assert pickle.loads(pickled)[0].tolist() == list(range(5000))
+
+
+def test_a_file_that_was_cut_off_is_found(tmp_path):
+    write(tmp_path / "a", CHUNKS)
+    path = tmp_path / "a.values"
+    whole = path.read_bytes()
+    for cut, message in ((2, "a has 5 values, but its sequences need 6"), (1, "not a multiple")):
+        path.write_bytes(whole[:-cut])
+        with pytest.raises(ValueError, match=message):
+            RaggedArray.open(tmp_path / "a", "<u2")

@@ -1,0 +1,248 @@
+"""Subword regularization against enumerations of all segmentations, and against SentencePiece's own encoding."""
+
+import io
+import itertools
+import math
+import random
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from data.corpora.corpus import Pair
+from data.subword_sampling import SampledPairs, SubwordSampler, bpe_dropout
+from data.tokenized_pairs import TokenizedPairs, tokenize
+from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
+from host.errors import UserError
+from options.schema import TokenizerConfig
+from options.special_ids import EOS_ID, UNK_ID
+from tests.conftest import ROOT
+from tests.test_data import PAIRS
+
+DRAWS = 20_000
+
+
+def trained(**options) -> Tokenizer:
+    config = TokenizerConfig(**{"vocab_size": 90, **options})
+    return parse_tokenizers(train_tokenizer(PAIRS, config, ["fr"]))
+
+
+def lines() -> list[str]:
+    """Every sentence of the corpus, and 300 lines of its words cut anywhere, in any order, with odd characters."""
+    draw = random.Random(0)
+    words = sorted({word for pair in PAIRS for side in pair for word in side.split()})
+    odd = ["日本", "x日", "<2fr>", "</s>", "THE", "Ça", "▁", "👍👍", "  ", "\u2028", "…"]
+    made = [
+        " ".join(
+            draw.choice(odd) if draw.random() < 0.1 else draw.choice(words)[draw.randint(0, 2) :] + draw.choice(words)
+            for _ in range(draw.randint(0, 12))
+        )
+        for _ in range(300)
+    ]
+    return [side for pair in PAIRS[:8] for side in pair] + made
+
+
+def generators(seed=0):
+    return (np.random.Generator(np.random.Philox([seed, number])) for number in itertools.count())
+
+
+def shares(sampler: SubwordSampler, text: str) -> dict[tuple[int, ...], float]:
+    rng = np.random.default_rng(0)
+    counts = Counter(tuple(sampler.sample(text, rng)) for _ in range(DRAWS))
+    return {ids: count / DRAWS for ids, count in counts.items()}
+
+
+def assert_close(found: dict, wanted: dict) -> None:
+    """All within four standard deviations."""
+    assert math.isclose(sum(wanted.values()), 1.0)
+    assert found.keys() <= wanted.keys()
+    for outcome, share in wanted.items():
+        assert abs(found.get(outcome, 0.0) - share) < 4 * math.sqrt(share * (1 - share) / DRAWS) + 1e-4, outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "alpha"), [("the cat", 0.2), ("the black", 0.5), ("walked", 1.0), ("the日日t日", 0.3)]
+)
+def test_unigram_segmentations_have_the_probability_of_their_scores(text, alpha):
+    """Against all ways to cut the text, a cut being allowed where SentencePiece has every piece."""
+    processor = trained().source
+    minimum = min(processor.get_score(i) for i in range(processor.get_piece_size()))
+
+    def score(piece: str) -> float | None:
+        if processor.piece_to_id(piece) != UNK_ID:
+            return processor.get_score(processor.piece_to_id(piece))
+        return minimum - 10 if len(piece) == 1 else None
+
+    normal = "▁" + text.replace(" ", "▁")
+    weights = Counter()
+    for cuts in itertools.product([False, True], repeat=len(normal) - 1):
+        places = [0, *(i for i, cut in enumerate(cuts, 1) if cut), len(normal)]
+        pieces = [normal[a:b] for a, b in itertools.pairwise(places)]
+        scores = [score(piece) for piece in pieces]
+        if None not in scores:
+            ids = [processor.piece_to_id(piece) for piece in pieces]
+            merged = tuple(i for n, i in enumerate(ids) if i != UNK_ID or n == 0 or ids[n - 1] != UNK_ID)
+            weights[merged] += math.exp(alpha * sum(scores))
+    assert len(weights) > 2
+    total = sum(weights.values())
+    assert_close(shares(SubwordSampler(processor, alpha), text), {ids: w / total for ids, w in weights.items()})
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.6])
+def test_bpe_dropout_has_the_probabilities_of_the_algorithm(dropout):
+    """Against the algorithm as published, over every subset of merges that may be dropped at each step."""
+    processor = trained(kind="bpe").source
+    pieces = {processor.id_to_piece(i): processor.get_score(i) for i in range(4, processor.get_piece_size())}
+
+    def outcomes(word: tuple[str, ...]) -> Counter:
+        possible = [i for i in range(len(word) - 1) if word[i] + word[i + 1] in pieces]
+        found = Counter()
+        for kept in itertools.product([False, True], repeat=len(possible)):
+            probability = math.prod(1 - dropout if keep else dropout for keep in kept)
+            left = [i for i, keep in zip(possible, kept, strict=True) if keep]
+            if not left:
+                found[word] += probability
+                continue
+            best = max(left, key=lambda i: (pieces[word[i] + word[i + 1]], -i))
+            merged = (*word[:best], word[best] + word[best + 1], *word[best + 2 :])
+            for outcome, share in outcomes(merged).items():
+                found[outcome] += probability * share
+        return found
+
+    wanted = outcomes(tuple("▁where"))
+    assert len(wanted) > 5
+    by_ids = {tuple(processor.piece_to_id(piece) for piece in outcome): share for outcome, share in wanted.items()}
+    assert_close(shares(SubwordSampler(processor, dropout), "where"), by_ids)
+
+
+@pytest.mark.parametrize("options", [{}, {"byte_fallback": True, "vocab_size": 350}, {"lowercase": True}])
+@pytest.mark.parametrize(("kind", "alpha"), [("unigram", 100.0), ("bpe", 0.0), ("bpe", 1e-12)])
+def test_without_chance_segmentations_are_those_of_sentencepiece(options, kind, alpha):
+    processor = trained(kind=kind, **options).source
+    sampler = SubwordSampler(processor, alpha)
+    for text, rng in zip(lines(), generators(), strict=False):
+        assert sampler.sample(text, rng) == processor.encode(text), text
+
+
+@pytest.mark.parametrize("options", [{}, {"byte_fallback": True, "vocab_size": 350}, {"lowercase": True}])
+@pytest.mark.parametrize(("kind", "alpha"), [("unigram", 0.1), ("bpe", 0.3)])
+def test_any_segmentation_spells_the_same_text(options, kind, alpha):
+    processor = trained(kind=kind, **options).source
+    sampler = SubwordSampler(processor, alpha)
+    differing = 0
+    for text, rng in zip(lines(), generators(), strict=False):
+        ids, best = sampler.sample(text, rng), processor.encode(text)
+        assert processor.decode(ids) == processor.decode(best)
+        assert (UNK_ID in ids) == (UNK_ID in best)
+        differing += ids != best
+    assert differing > 200
+
+
+def test_dropping_every_merge_leaves_characters():
+    sampler = SubwordSampler(trained(kind="bpe").source, 1 - 1e-9)
+    ids = sampler.sample("the cat", np.random.default_rng(0))
+    assert [sampler._ids["▁"], *(sampler._ids[c] for c in "the")] == ids[:4]
+    assert len(ids) == len("▁the▁cat")
+
+
+def test_long_words_and_words_that_are_remembered_are_drawn_alike(monkeypatch):
+    """Chinese and Japanese have sentences without a space, of which hardly one comes twice."""
+    for kind, alpha in (("unigram", 0.2), ("bpe", 0.2)):
+        processor = trained(kind=kind).source
+        found = []
+        for length in (0, 1000):
+            monkeypatch.setattr("data.subword_sampling._CACHED_LENGTH", length)
+            sampler = SubwordSampler(processor, alpha)
+            found.append([sampler.sample("thecat" * 9, rng) for rng, _ in zip(generators(), range(20), strict=False)])
+        assert found[0] == found[1]
+
+
+def test_equal_scores_merge_the_leftmost_first():
+    assert bpe_dropout({"a": 0.0, "aa": -1.0}, 0.0)("aaaaa", lambda: 0.5) == ("aa", "aa", "a")
+
+
+def model(**options) -> sentencepiece.SentencePieceProcessor:
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([side for pair in PAIRS for side in pair]),
+        model_writer=written,
+        minloglevel=2,
+        **{"vocab_size": 80, **options},
+    )
+    return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("options", "alpha", "words"),
+    [
+        ({"model_type": "char", "vocab_size": 45}, 0.1, "of kind unigram or bpe"),
+        ({"user_defined_symbols": ["<x>"]}, 0.1, "user-defined"),
+        ({"treat_whitespace_as_suffix": True}, 0.1, "at their beginning only"),
+        ({"model_type": "bpe"}, 1.5, "must be below 1 for a tokenizer of kind bpe, got 1.5"),
+    ],
+)
+def test_a_model_that_cannot_be_sampled_from_is_refused(options, alpha, words):
+    """The user's own model may be of another kind than tokenizer.kind says."""
+    with pytest.raises(UserError, match=words):
+        SubwordSampler(model(**options), alpha)
+
+
+def test_another_process_draws_the_same():
+    code = (
+        "import hashlib; from tests.test_subword_sampling import *\n"
+        "h = hashlib.sha256()\n"
+        "for kind, alpha in (('unigram', 0.2), ('bpe', 0.2)):\n"
+        "    sampler = SubwordSampler(trained(kind=kind).source, alpha)\n"
+        "    for text, rng in zip(lines(), generators(), strict=False):\n"
+        "        h.update(repr(sampler.sample(text, rng)).encode())\n"
+        "print(h.hexdigest())"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    first, second = (process.communicate()[0] for process in processes)
+    assert len(first) == 65
+    assert first == second
+
+
+@pytest.fixture
+def sampled(tmp_path):
+    """The pairs of at most 30 tokens a side, tagged, with the original pair of each."""
+    tokenizer = trained().with_source_tag("fr")
+    pairs = tokenize(PAIRS, "f", tokenizer, tmp_path).no_longer_than(30)
+    assert 0 < len(pairs) < len(PAIRS)
+    return SampledPairs(pairs, PAIRS, tokenizer, 0.1, 30), pairs, tokenizer
+
+
+def test_a_drawn_pair_spells_its_pair_and_is_no_longer_than_a_row(sampled):
+    drawn, pairs, tokenizer = sampled
+    assert len(drawn) == len(pairs)
+    longest = {0: 0, 1: 0}
+    for index, rng in zip([*range(len(pairs))] * 5, generators(), strict=False):
+        source, target = drawn.draw(index, rng)
+        text = PAIRS[pairs.position(index)]
+        assert source[0] == tokenizer.source.piece_to_id("<2fr>")
+        assert source[-1] == target[-1] == EOS_ID
+        assert tokenizer.source.decode(source) == text.source
+        assert tokenizer.decode_target([target]) == [text.target]
+        for side, ids in enumerate((source, target)):
+            longest[side] = max(longest[side], len(ids))
+            assert len(ids) <= 30
+    assert longest[0] > 25  # so that the limit counted
+
+
+def test_a_side_that_becomes_too_long_has_its_best_segmentation(tmp_path):
+    tokenizer = trained()
+    text = [Pair("the black cats were sleeping near the water", "un chien dort")]
+    pairs: TokenizedPairs = tokenize(text, "g", tokenizer, tmp_path)
+    limit = len(pairs[0][0])
+    drawn = SampledPairs(pairs, text, tokenizer, 0.05, limit)
+    targets = set()
+    for rng, _ in zip(generators(), range(20), strict=False):
+        source, target = drawn.draw(0, rng)
+        assert source == pairs[0][0].tolist()
+        targets.add(tuple(target))
+    assert len(targets) > 3
