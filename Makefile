@@ -1,11 +1,11 @@
-# Everything sets itself up first: `make train` and `make test` are all that a fresh clone needs.
+# Targets first install what they need: in a fresh clone, `make train` and `make test` work right away.
 
 PYTHON ?= python3
 BIN := .venv/bin
 WORKDIR ?= checkpoints/tiny
 CONFIG ?= configs/tiny.toml
 KILLS ?= 5
-# Most of a test's time goes by in processes that do not keep two cores busy; files stay together for what they share.
+# Most tests wait for subprocesses that do not keep two cores busy. loadfile: the tests of a file share fixtures.
 TESTS_AT_ONCE ?= --numprocesses 2 --dist loadfile
 
 .PHONY: train verify-resume docs notebook test test-all install clean

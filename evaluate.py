@@ -1,11 +1,11 @@
-"""Scores a trained translator: workdir -> translations -> BLEU and chrF. See --help for every option."""
+"""Scores a trained translator: workdir -> translations -> BLEU and chrF. See --help for all options."""
 
 import sys
 
 from host.interruption import interruption
 
 if __name__ == "__main__":
-    interruption.install()  # first of all: what is imported below can take seconds
+    interruption.install()  # before the imports below, which can take seconds
     from commands.evaluate import evaluate_command
     from commands.main import main
 

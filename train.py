@@ -1,11 +1,11 @@
-"""Trains a translator: config -> training loop. See --help for every option."""
+"""Trains a translator: config -> training loop. See --help for all options."""
 
 import sys
 
 from host.interruption import interruption
 
 if __name__ == "__main__":
-    interruption.install()  # first of all: what is imported below can take seconds
+    interruption.install()  # before the imports below, which can take seconds
     from commands.main import main
     from commands.train import train
 

@@ -1,11 +1,11 @@
-"""Proves that a run which is killed is the run that is not: config -> both of them, compared. See --help."""
+"""Verifies that a run that is killed and resumed is identical to an uninterrupted one. See --help for all options."""
 
 import sys
 
 from host.interruption import interruption
 
 if __name__ == "__main__":
-    interruption.install()  # first of all: what is imported below can take seconds
+    interruption.install()  # before the imports below, which can take seconds
     from commands.main import main
     from commands.verify_resume import verify_resume
 

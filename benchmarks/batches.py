@@ -1,6 +1,6 @@
-"""How fast a host makes training batches, planning included: the rate that its devices cannot exceed.
+"""Measures how fast the host produces training batches, planning included: an upper bound on training throughput.
 
-Run from the repository's root, on a run's workdir: python benchmarks/batches.py --workdir checkpoints/tiny
+Run from the repository root with the workdir of a run: python benchmarks/batches.py --workdir checkpoints/tiny
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from training.preparation import prepare
 
 
 def main() -> None:
-    """Prints real target tokens a second of each round, and their median."""
+    """Prints the target tokens per second, without padding, of each round and their median."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5)
@@ -32,8 +32,8 @@ def main() -> None:
             started = time.perf_counter()
             tokens = sum(np.count_nonzero(next(batches).rows.target_out) for _ in range(options.batches))
             rates.append(tokens / (time.perf_counter() - started))
-            print(f"{rates[-1]:,.0f} target tokens a second")
-    print(f"median {statistics.median(rates):,.0f}")
+            print(f"{rates[-1]:,.0f} target tokens/s")
+    print(f"median {statistics.median(rates):,.0f} target tokens/s")
 
 
 if __name__ == "__main__":

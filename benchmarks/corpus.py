@@ -1,9 +1,12 @@
-"""A large corpus prepared and fed to training: seconds, pairs a second and memory, which must not grow with the corpus.
+"""Measures the time, throughput and memory needed to prepare a large corpus and to feed it to training.
 
-Run from the repository's root: python benchmarks/corpus.py [--lines 500000 5000000] [--folder F]
+Memory must not grow with the size of the corpus.
 
-The corpus is made up: sentences of 5 to 25 words, drawn as often as words are in texts (Zipf's law), each translated by
-another word. A process of its own prepares each size; then train.py trains on it, which says what a step consumes.
+Run from the repository root: python benchmarks/corpus.py [--lines 500000 5000000] [--folder F]
+
+The corpus is synthetic: sentences of 5 to 25 words whose frequencies follow Zipf's law, translated word by word. Each
+corpus size is prepared in a separate process. A run of train.py on the corpus then shows how many tokens per second
+training consumes.
 """
 
 from __future__ import annotations
@@ -34,35 +37,39 @@ from training.preparation import open_with_tokenizer, prepare
 ROOT = Path(__file__).parent.parent
 
 T = TypeVar("T")
-WORDS = 50_000
-SENTENCES = 10_000  # made at a time
-BATCHES = 300  # that are fed and counted
-STEPS = 40  # of training, of which the last three quarters count
+WORDS = 50_000  # vocabulary of each language
+SENTENCES = 10_000  # generated at a time
+BATCHES = 300  # fed and counted
+STEPS = 40  # training steps; the first quarter is not measured
 
 
 def write_corpus(lines: int, source: Path, target: Path) -> None:
-    """Writes so many pairs, the same ones for the same number."""
+    """Writes a synthetic corpus of `lines` sentence pairs; the same number always yields the same corpus."""
     rng = np.random.default_rng(1)
     syllables = [first + vowel for first in "bdfgklmnprstvz" for vowel in "aeiou"]
     words = ["".join(rng.choice(syllables, size=rng.integers(1, 5))) for _ in range(2 * WORDS)]
-    likely = np.cumsum(1.0 / np.arange(3, WORDS + 3))
+    cumulative_weights = np.cumsum(1.0 / np.arange(3, WORDS + 3))
     with source.open("w") as sources, target.open("w") as targets:
-        for begun in range(0, lines, SENTENCES):
-            lengths = rng.integers(5, 26, size=min(SENTENCES, lines - begun))
-            drawn = np.searchsorted(likely, rng.random(lengths.sum()) * likely[-1])
-            for sentence in np.split(drawn, np.cumsum(lengths)[:-1]):
+        for first_line in range(0, lines, SENTENCES):
+            lengths = rng.integers(5, 26, size=min(SENTENCES, lines - first_line))
+            word_ids = np.searchsorted(cumulative_weights, rng.random(lengths.sum()) * cumulative_weights[-1])
+            for sentence in np.split(word_ids, np.cumsum(lengths)[:-1]):
                 sources.write(" ".join(words[i] for i in sentence) + "\n")
                 targets.write(" ".join(words[WORDS + i] for i in sentence) + "\n")
 
 
-def measured(phase: Callable[[], T]) -> tuple[T, dict[str, float]]:
-    """What the phase returns, its seconds, and the most memory that was the process's own meanwhile, in bytes; pages
-    of files, which the system takes back when it needs them, are in the resident memory only."""
+def measure_phase(phase: Callable[[], T]) -> tuple[T, dict[str, float]]:
+    """Runs a phase and measures its time and memory.
+
+    Returns:
+      The result of the phase, and its measurements: `seconds`, and the peak memory of the process in bytes, `own`
+      (anonymous memory) and `resident` (also pages of mapped files, which the kernel reclaims when needed).
+    """
     peaks = {"own": 0.0, "resident": 0.0}
-    ended = threading.Event()
+    finished = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(0.05):
+        while not finished.wait(0.05):
             status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
             for name, field in (("own", "RssAnon"), ("resident", "VmRSS")):
                 peaks[name] = max(peaks[name], 1024.0 * int(status[field].split()[0]))
@@ -74,43 +81,48 @@ def measured(phase: Callable[[], T]) -> tuple[T, dict[str, float]]:
         result = phase()
     finally:
         seconds = time.perf_counter() - started
-        ended.set()
+        finished.set()
         watcher.join()
     return result, {"seconds": seconds, **peaks}
 
 
 def corpus_options(folder: Path) -> list[str]:
-    """The options of train.py that name the corpus."""
+    """Returns the options of train.py that select the corpus in a folder."""
     files = ["--data.name", "text", "--data.train-source", str(folder / "text.en")]
     files += ["--data.train-target", str(folder / "text.xx"), "--data.target-language", "xx"]
     return [*files, "--data.cache-directory", str(folder / "cache")]
 
 
-def work(base: Config, folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
-    """The phases of preparing the corpus in the folder, and of feeding from it."""
+def run_phases(base: Config, folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
+    """Prepares the corpus in the folder and feeds batches from it; yields each phase's name and measurements."""
     model_file = folder / "tokenizer.model"
     config = parse(Config, corpus_options(folder), default=base, description="")
-    _, found = measured(lambda: open_training_corpora(config.data))
-    yield "read, checked and stored", found
-    (_, _, (model,)), found = measured(lambda: open_with_tokenizer(config, None))
-    yield "tokenizer trained", found
+    _, measurements = measure_phase(lambda: open_training_corpora(config.data))
+    yield "read, checked and stored", measurements
+    (_, _, (model,)), measurements = measure_phase(lambda: open_with_tokenizer(config, None))
+    yield "tokenizer trained", measurements
     model_file.write_bytes(model)
     tokenizer = config.tokenizer.model_copy(update={"model_file": model_file})
     config = config.model_copy(update={"tokenizer": tokenizer})
-    prepared, found = measured(lambda: prepare(config, folder / "none"))
-    yield "tokenized", found
+    prepared, measurements = measure_phase(lambda: prepare(config, folder / "none"))
+    yield "tokenized", measurements
 
     def feed() -> int:
         with closing(prepared.batches()) as batches:
             return sum(int(np.count_nonzero(next(batches).rows.target_out)) for _ in range(BATCHES))
 
-    tokens, found = measured(feed)
-    yield "fed", found | {"tokens": tokens}
+    tokens, measurements = measure_phase(feed)
+    yield "fed", measurements | {"tokens": tokens}
 
 
 def train(options: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """A run of train.py on the prepared corpus: seconds from its start to the first step, without those of compilation,
-    real target tokens a second, and the share of time that the device waits for them."""
+    """Runs train.py on the prepared corpus.
+
+    Returns:
+      `first_step`: seconds from the start of train.py to its first step, without compilation; and the medians of
+      `tokens_per_second`, target tokens without padding, and `waiting`, the share of time in which the device waits
+      for batches.
+    """
     workdir = folder / "run"
     command = [sys.executable, "train.py", "--config", str(options.config), *corpus_options(folder)]
     command += ["--workdir", str(workdir), "--training.num-steps", str(STEPS)]
@@ -119,56 +131,58 @@ def train(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     started = time.perf_counter()
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
-        under_way = next(line for line in process.stderr if "is under way" in line)
-        seconds = time.perf_counter() - started - float(under_way.split()[-2])
+        first_step_line = next(line for line in process.stderr if "is under way" in line)
+        # The line ends in the compilation time: "..., 8.2 s".
+        seconds = time.perf_counter() - started - float(first_step_line.split()[-2])
         process.stderr.read()
     lines = Workdir(workdir).read_metrics()[STEPS // 4 :]
     medians = {name: statistics.median(line[name] for line in lines) for name in ("tokens_per_second", "waiting")}
     return {"first_step": seconds} | medians
 
 
-def measure(lines: int, options: argparse.Namespace) -> None:
-    """Prints the rows of one size."""
+def measure_size(lines: int, options: argparse.Namespace) -> None:
+    """Measures a corpus of `lines` sentence pairs and prints a table."""
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         write_corpus(lines, folder / "text.en", folder / "text.xx")
         size = sum(os.path.getsize(folder / f"text.{side}") for side in ("en", "xx")) / 1e6
-        print(f"\n{lines:,} pairs of lines, {size:,.0f} MB:\n")
-        print("| | seconds | pairs/s | own memory at most, MB | with pages of files, MB |\n|---|---|---|---|---|")
+        print(f"\n{lines:,} sentence pairs, {size:,.0f} MB:\n")
+        print("| | seconds | pairs/s | peak anonymous memory, MB | peak resident memory, MB |\n|---|---|---|---|---|")
         command = [sys.executable, __file__, "--config", str(options.config), "--work", str(folder)]
-        printed = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
-        found: dict[str, dict[str, float]] = {}
-        for phase, numbers in map(json.loads, printed.splitlines()):
-            found[phase] = numbers
+        output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+        measurements: dict[str, dict[str, float]] = {}
+        for phase, numbers in map(json.loads, output.splitlines()):
+            measurements[phase] = numbers
             pairs = "" if phase == "fed" else f"{lines / numbers['seconds']:,.0f}"
             memory = f"{numbers['own'] / 1e6:,.0f} | {numbers['resident'] / 1e6:,.0f}"
             print(f"| {phase} | {numbers['seconds']:,.1f} | {pairs} | {memory} |")
-        rate = found["fed"]["tokens"] / found["fed"]["seconds"]
-        consumed = train(options, folder)
+        rate = measurements["fed"]["tokens"] / measurements["fed"]["seconds"]
+        training = train(options, folder)
         print(
-            f"\nFed: {rate:,.0f} target tokens a second. {options.config.stem} consumes "
-            f"{consumed['tokens_per_second']:,.0f}; its device waits for them {consumed['waiting']:.2%} of the time. "
-            f"From the start of train.py to its first step: {consumed['first_step']:.1f} s beside compilation."
+            f"\nFeeding supplies {rate:,.0f} target tokens/s. Training {options.config.stem} consumes "
+            f"{training['tokens_per_second']:,.0f} target tokens/s; its device waits for batches "
+            f"{training['waiting']:.2%} of the time. From the start of train.py to its first step, without "
+            f"compilation: {training['first_step']:.1f} s."
         )
 
 
 def main() -> None:
-    """Prints a table for each size."""
+    """Prints a table for each corpus size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, nargs="+", default=[500_000, 5_000_000])
     parser.add_argument("--config", type=Path, default=Path("benchmarks/configs/width_128.toml"))
-    parser.add_argument("--folder", type=Path, help="where there is room: 2 GB for 5,000,000 lines")
+    parser.add_argument("--folder", type=Path, help="folder for temporary files: 2 GB for 5,000,000 lines")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     for path in filter(None, (options.config, options.folder)):
         if not path.exists():
-            parser.error(f"{path}: there is no such file or folder")
+            parser.error(f"{path}: no such file or folder")
     if options.work:
-        for phase in work(read_config(options.config), options.work):
+        for phase in run_phases(read_config(options.config), options.work):
             print(json.dumps(phase), flush=True)
         return
     for lines in options.lines:
-        measure(lines, options)
+        measure_size(lines, options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A plain pre-norm model of this project as a CTranslate2 model, so that both can decode with the same weights."""
+"""Exports a plain pre-norm model of this project to CTranslate2, so that both can decode with the same weights."""
 
 from __future__ import annotations
 
@@ -12,30 +12,34 @@ from options.special_ids import BOS_ID, EOS_ID, UNK_ID
 from translation.attention_maps import position_table
 from translation.translator import Translator
 
-EPSILON = 1e-6  # of Flax's layer norm
+EPSILON = 1e-6  # default of Flax's layer norm
 
 
 def export(translator: Translator, directory: Path) -> None:
-    """Writes the model's folder; its tokens are the pieces of the translator's tokenizer."""
+    """Writes the model to a directory; its vocabulary consists of the pieces of the translator's tokenizer.
+
+    Raises:
+      SystemExit: the architecture is not supported.
+    """
     config, params = translator.config, translator.params
-    plain = (config.norm, config.tied_embeddings, config.activation) == ("pre", "all", "relu")
-    if not plain or config.positions == "rotary" or config.qk_norm:
+    is_plain = (config.norm, config.tied_embeddings, config.activation) == ("pre", "all", "relu")
+    if not is_plain or config.positions == "rotary" or config.qk_norm:
         raise SystemExit(
-            "error: only pre-norm models with relu, one embedding, added position encodings and without qk_norm can be "
-            "exported to CTranslate2"
+            'error: only models with norm "pre", tied_embeddings "all", activation "relu", positions that are not '
+            '"rotary", and no qk_norm can be exported to CTranslate2'
         )
     spec = TransformerSpec.from_config((config.num_encoder_layers, config.num_decoder_layers), config.num_heads)
-    table, positions = (np.asarray(array) for array in (params["target_embedding"], position_table(translator)))
-    for side, layers, norm in (
+    embedding, positions = (np.asarray(array) for array in (params["target_embedding"], position_table(translator)))
+    for stack, layers, norm in (
         (spec.encoder, params["encoder"], params["encoder_norm"]),
         (spec.decoder, params["decoder"], params["decoder_norm"]),
     ):
-        embeddings = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
-        embeddings.weight, side.position_encodings.encodings = table, positions
-        _norm(side.layer_norm, norm)
-        for number, layer in enumerate(side.layer):
-            _layer(layer, layers[number])
-    spec.decoder.projection.weight = table
+        embeddings = stack.embeddings[0] if isinstance(stack.embeddings, list) else stack.embeddings
+        embeddings.weight, stack.position_encodings.encodings = embedding, positions
+        _copy_norm(stack.layer_norm, norm)
+        for number, layer in enumerate(stack.layer):
+            _copy_layer(layer, layers[number])
+    spec.decoder.projection.weight = embedding
     tokenizer = translator.tokenizer
     pieces = tokenizer.target_pieces(range(tokenizer.target_vocab_size))
     spec.register_source_vocabulary(pieces)
@@ -48,28 +52,28 @@ def export(translator: Translator, directory: Path) -> None:
     spec.save(str(directory))
 
 
-def _layer(spec: Any, params: Any) -> None:
-    own = params["self_attention"]
-    _norm(spec.self_attention.layer_norm, params["self_attention_residual"]["norm"])
-    _linear(spec.self_attention.linear[0], own["query"], own["key"], own["value"])
-    _linear(spec.self_attention.linear[1], own["output"])
+def _copy_layer(spec: Any, params: Any) -> None:
+    self_attention = params["self_attention"]
+    _copy_norm(spec.self_attention.layer_norm, params["self_attention_residual"]["norm"])
+    _copy_linear(spec.self_attention.linear[0], self_attention["query"], self_attention["key"], self_attention["value"])
+    _copy_linear(spec.self_attention.linear[1], self_attention["output"])
     if "cross_attention" in params:
-        cross = params["cross_attention"]
-        _norm(spec.attention.layer_norm, params["cross_attention_residual"]["norm"])
-        _linear(spec.attention.linear[0], cross["query"])
-        _linear(spec.attention.linear[1], cross["key"], cross["value"])
-        _linear(spec.attention.linear[2], cross["output"])
-    _norm(spec.ffn.layer_norm, params["feed_forward_residual"]["norm"])
-    _linear(spec.ffn.linear_0, params["feed_forward"]["up"])
-    _linear(spec.ffn.linear_1, params["feed_forward"]["down"])
+        cross_attention = params["cross_attention"]
+        _copy_norm(spec.attention.layer_norm, params["cross_attention_residual"]["norm"])
+        _copy_linear(spec.attention.linear[0], cross_attention["query"])
+        _copy_linear(spec.attention.linear[1], cross_attention["key"], cross_attention["value"])
+        _copy_linear(spec.attention.linear[2], cross_attention["output"])
+    _copy_norm(spec.ffn.layer_norm, params["feed_forward_residual"]["norm"])
+    _copy_linear(spec.ffn.linear_0, params["feed_forward"]["up"])
+    _copy_linear(spec.ffn.linear_1, params["feed_forward"]["down"])
 
 
-def _norm(spec: common_spec.LayerNormSpec, params: Any) -> None:
+def _copy_norm(spec: common_spec.LayerNormSpec, params: Any) -> None:
     spec.gamma, spec.beta = np.asarray(params["scale"]), np.asarray(params["bias"])
 
 
-def _linear(spec: common_spec.LinearSpec, *params: Any) -> None:
-    """Several layers with the same input become one with their outputs side by side."""
-    spec.weight = np.concatenate([np.asarray(each["kernel"]).T for each in params])
+def _copy_linear(spec: common_spec.LinearSpec, *params: Any) -> None:
+    """Copies a linear layer, or fuses several that have the same input by concatenating their outputs."""
+    spec.weight = np.concatenate([np.asarray(layer["kernel"]).T for layer in params])
     if "bias" in params[0]:
-        spec.bias = np.concatenate([np.asarray(each["bias"]) for each in params])
+        spec.bias = np.concatenate([np.asarray(layer["bias"]) for layer in params])

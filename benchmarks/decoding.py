@@ -1,10 +1,10 @@
-"""Decoding speed beside CTranslate2 with the same weights: the same sentences in turn, several rounds in one run.
+"""Compares decoding speed with CTranslate2: the same weights and sentences, in alternation, for several rounds.
 
-Run from the repository's root, with the extra `bench` installed (pip install -e '.[bench]'), on the workdir of a
-plain pre-norm model with one embedding, as benchmarks/configs/width_128.toml has:
+Run from the repository root with the extra `bench` installed (pip install -e '.[bench]'). The workdir must hold a plain
+pre-norm model with one embedding, such as that of benchmarks/configs/width_128.toml:
   python benchmarks/decoding.py --workdir W --input MULTI30K/test_2016_flickr.en.gz [--rounds 3] [--cores 2]
 
-Each side is a process of its own, which loads the model once; only one works at a time.
+Each system runs in a separate process that loads the model once; only one of them is active at a time.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from options.schema import DecodingOptions
 
 ROOT = Path(__file__).parent.parent
 
-SIDES = ("Lingua Flax float32", "CTranslate2 float32", "CTranslate2 int8")
-ALONE = 200  # sentences that are translated one by one
-LENGTH_PENALTY = 0.0  # the two define others differently
+SYSTEMS = ("Lingua Flax float32", "CTranslate2 float32", "CTranslate2 int8")
+SINGLE_SENTENCES = 200  # translated one at a time, with batch size 1
+LENGTH_PENALTY = 0.0  # the two systems define any other penalty differently
 Translate = Callable[[Sequence[str], int, int], list[str]]  # lines, beam size, batch size
 
 
-def lingua_flax(options: argparse.Namespace) -> Translate:
-    """This project's translator."""
+def load_lingua_flax(options: argparse.Namespace) -> Translate:
+    """Loads the model and returns this project's translation function."""
     from host.malloc import keep_freed_memory
 
     keep_freed_memory()
@@ -49,150 +49,170 @@ def lingua_flax(options: argparse.Namespace) -> Translate:
 
     def translate(lines: Sequence[str], beam_size: int, batch_size: int) -> list[str]:
         decoding = DecodingOptions(beam_size=beam_size, batch_size=batch_size, length_penalty=LENGTH_PENALTY)
-        found = translator.translate(lines, decoding, first_line=None)
-        return [translation.text for translation in found]
+        translations = translator.translate(lines, decoding, first_line=None)
+        return [translation.text for translation in translations]
 
     return translate
 
 
-def ctranslate2_of(options: argparse.Namespace, compute_type: str) -> Translate:
-    """CTranslate2 on the exported model, with the tokenizer of this project."""
+def load_ctranslate2(options: argparse.Namespace, compute_type: str) -> Translate:
+    """Loads the exported model and returns CTranslate2's translation function, with the tokenizer of this project."""
     import ctranslate2
 
-    from translation.decoding import default_limit
+    from translation.decoding import default_max_length
 
     tokenizer = load_tokenizer(model_paths(options.workdir, joint=True))
-    numbers = {piece: i for i, piece in enumerate(tokenizer.target_pieces(range(tokenizer.target_vocab_size)))}
-    cores = {"inter_threads": 1, "intra_threads": options.cores}
-    translator = ctranslate2.Translator(str(options.exported), "cpu", compute_type=compute_type, **cores)
+    piece_ids = {piece: i for i, piece in enumerate(tokenizer.target_pieces(range(tokenizer.target_vocab_size)))}
+    threads = {"inter_threads": 1, "intra_threads": options.cores}
+    translator = ctranslate2.Translator(str(options.exported), "cpu", compute_type=compute_type, **threads)
 
     def translate(lines: Sequence[str], beam_size: int, batch_size: int) -> list[str]:
         pieces = [tokenizer.source_pieces(ids) for ids in tokenizer.encode_source(lines)]
-        longest = int(default_limit(max(map(len, pieces))))
-        found = translator.translate_batch(
+        limit = int(default_max_length(max(map(len, pieces))))
+        results = translator.translate_batch(
             pieces,
             beam_size=beam_size,
             max_batch_size=batch_size,
-            max_decoding_length=longest,
+            max_decoding_length=limit,
             length_penalty=LENGTH_PENALTY,
             disable_unk=True,
         )
-        return tokenizer.decode_target([[numbers[piece] for piece in each.hypotheses[0]] for each in found])
+        return tokenizer.decode_target([[piece_ids[piece] for piece in result.hypotheses[0]] for result in results])
 
     return translate
 
 
-def work(options: argparse.Namespace) -> None:
-    """One side: answers each line of standard input, a beam size and a batch size, with what it measured as JSON."""
+def serve(options: argparse.Namespace) -> None:
+    """Runs one system: for each line of standard input (beam size, batch size), prints its measurements as JSON."""
     started = time.perf_counter()
-    translate = lingua_flax(options) if options.side == SIDES[0] else ctranslate2_of(options, options.side.split()[1])
+    if options.side == SYSTEMS[0]:
+        translate = load_lingua_flax(options)
+    else:
+        translate = load_ctranslate2(options, options.side.split()[1])
     lines = list(read_lines(options.input))
     translate(lines[:1], 5, 1)
     print(json.dumps({"start": time.perf_counter() - started}), flush=True)
     for command in sys.stdin:
         beam_size, batch_size = map(int, command.split())
-        chosen = lines if batch_size > 1 else lines[:ALONE]
+        sentences = lines if batch_size > 1 else lines[:SINGLE_SENTENCES]
         times, texts = [], []
-        for part in [chosen] if batch_size > 1 else [[line] for line in chosen]:
-            began = time.perf_counter()
+        for part in [sentences] if batch_size > 1 else [[line] for line in sentences]:
+            part_started = time.perf_counter()
             texts += translate(part, beam_size, batch_size)
-            times.append(time.perf_counter() - began)
+            times.append(time.perf_counter() - part_started)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps({"times": times, "texts": texts, "memory": memory}), flush=True)
 
 
 def export(options: argparse.Namespace, folder: Path) -> Path:
-    """Writes the workdir's model for CTranslate2, in a process of its own."""
+    """Exports the model of the workdir to CTranslate2, in a separate process."""
     program = (
         "import sys; sys.path[:0] = ['.', 'benchmarks']; from pathlib import Path; "
         "from ctranslate2_export import export; from translation.translator import Translator; "
         "export(Translator.load(sys.argv[1], sys.argv[2]), Path(sys.argv[3]))"
     )
     command = [sys.executable, "-c", program, str(options.workdir), options.checkpoint, str(folder)]
-    if subprocess.run(command, cwd=ROOT).returncode:  # it has said why
+    if subprocess.run(command, cwd=ROOT).returncode:  # the process has printed the reason
         raise SystemExit(2)
     return folder
 
 
-def first_answer(options: argparse.Namespace) -> float:
-    """Seconds from the start of translate.py to its first translation."""
+def time_to_first_translation(options: argparse.Namespace) -> float:
+    """Returns the seconds from the start of translate.py to its first translation."""
     command = [sys.executable, "translate.py", "--workdir", str(options.workdir), "--checkpoint", options.checkpoint]
     line = next(iter(read_lines(options.input)))
-    began = time.perf_counter()
+    started = time.perf_counter()
     subprocess.run(command, cwd=ROOT, input=line + "\n", text=True, check=True, capture_output=True)
-    return time.perf_counter() - began
+    return time.perf_counter() - started
 
 
-def ask(process: subprocess.Popen[str], beam_size: int, batch_size: int) -> dict[str, Any]:
-    """What one side measures now."""
+def request_measurement(process: subprocess.Popen[str], beam_size: int, batch_size: int) -> dict[str, Any]:
+    """Has one system translate the input and returns its measurements."""
     assert process.stdin
     process.stdin.write(f"{beam_size} {batch_size}\n")
     process.stdin.flush()
-    return answer(process)
+    return read_reply(process)
 
 
-def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What one side says next."""
+def read_reply(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Returns the next line of JSON that a system prints.
+
+    Raises:
+      SystemExit: its process has ended.
+    """
     assert process.stdout
     line = process.stdout.readline()
     if not line:
-        raise SystemExit("error: this side has ended; what it said is above")
+        raise SystemExit("error: the process of one system has ended; see its output above")
     return json.loads(line)
 
 
-def report(sides: dict[str, subprocess.Popen[str]], tokenizer: Tokenizer, beam: int, batch: int, number: int) -> None:
-    """So many rounds of one setting, as rows of a table; tokens are those of the translations, their ends included."""
-    texts_of = {side: ask(process, beam, batch)["texts"] for side, process in sides.items()}  # the warm-up
-    rounds = [{side: ask(process, beam, batch) for side, process in sides.items()} for _ in range(number)]
-    for side, texts in texts_of.items():
-        seconds = [sum(each[side]["times"]) for each in rounds]
+def report(
+    processes: dict[str, subprocess.Popen[str]], tokenizer: Tokenizer, beam: int, batch: int, num_rounds: int
+) -> None:
+    """Measures one setting and prints a table row for each system; tokens are those of the translations, with EOS."""
+    warm_up = {system: request_measurement(process, beam, batch) for system, process in processes.items()}
+    texts_of = {system: reply["texts"] for system, reply in warm_up.items()}
+    rounds = [
+        {system: request_measurement(process, beam, batch) for system, process in processes.items()}
+        for _ in range(num_rounds)
+    ]
+    for system, texts in texts_of.items():
+        seconds = [sum(replies[system]["times"]) for replies in rounds]
         rate = len(texts) / statistics.median(seconds)
         tokens = sum(map(len, tokenizer.encode_target(texts))) / statistics.median(seconds)
-        ratio = statistics.median(sum(each[SIDES[0]]["times"]) / sum(each[side]["times"]) for each in rounds)
+        ratio = statistics.median(
+            sum(replies[SYSTEMS[0]]["times"]) / sum(replies[system]["times"]) for replies in rounds
+        )
         latency = ""
         if batch == 1:
-            alone = 1e3 * np.array([each[side]["times"] for each in rounds]).min(axis=0)
-            latency = f"{np.median(alone):.1f}, {np.percentile(alone, 95):.1f}"
-        same = sum(one == other for one, other in zip(texts, texts_of[SIDES[0]], strict=True)) / len(texts)
-        memory = max(each[side]["memory"] for each in rounds) / 1e6
-        cells = [beam, batch, side, f"{rate:,.0f}", f"{tokens:,.0f}", f"{ratio:.2f}", latency, f"{same:.1%}"]
+            latencies = 1e3 * np.array([replies[system]["times"] for replies in rounds]).min(axis=0)
+            latency = f"{np.median(latencies):.1f}, {np.percentile(latencies, 95):.1f}"
+        same = sum(text == ours for text, ours in zip(texts, texts_of[SYSTEMS[0]], strict=True)) / len(texts)
+        memory = max(replies[system]["memory"] for replies in rounds) / 1e6
+        cells = [beam, batch, system, f"{rate:,.0f}", f"{tokens:,.0f}", f"{ratio:.2f}", latency, f"{same:.1%}"]
         print("| " + " | ".join(map(str, cells)) + f" | {memory:,.0f} |", flush=True)
 
 
 def main() -> None:
-    """Prints a table: a row for each side and setting."""
+    """Prints a table with a row for each system and setting."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--input", type=Path, required=True)
     parser.add_argument("--checkpoint", default="best")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2, help="threads of CTranslate2")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=SYSTEMS, help=argparse.SUPPRESS)
     parser.add_argument("--exported", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not importlib.util.find_spec("ctranslate2"):
         parser.error("CTranslate2 is not installed: pip install -e '.[bench]'")
     for path in (options.workdir, options.input):
         if not path.exists():
-            parser.error(f"{path}: there is no such file or folder")
+            parser.error(f"{path}: no such file or folder")
     if options.side:
-        work(options)
+        serve(options)
         return
     with tempfile.TemporaryDirectory() as folder:
-        own = ["--exported", str(export(options, Path(folder, "exported")))]
-        first_answer(options)
-        print(f"translate.py answers {first_answer(options):.1f} s after its start (programs in the cache)")
+        exported = ["--exported", str(export(options, Path(folder, "exported")))]
+        time_to_first_translation(options)  # fills the compilation cache
+        seconds = time_to_first_translation(options)
+        print(f"translate.py: {seconds:.1f} s from its start to the first translation (compiled programs in the cache)")
         tokenizer = load_tokenizer(model_paths(options.workdir, joint=True))
-        sides = {}
-        for side in SIDES:
-            command = [sys.executable, __file__, *sys.argv[1:], "--side", side, *own]
-            sides[side] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            print(f"{side}: imports, model and a first sentence {answer(sides[side])['start']:.1f} s")
-        print("\n| beam | batch | | sentences/s | tokens/s | speed, ours 1 | alone, ms: median, 95% | as ours | MB |")
+        processes = {}
+        for system in SYSTEMS:
+            command = [sys.executable, __file__, *sys.argv[1:], "--side", system, *exported]
+            processes[system] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            seconds = read_reply(processes[system])["start"]
+            print(f"{system}: {seconds:.1f} s for imports, loading the model and the first sentence")
+        print(
+            "\n| beam | batch | | sentences/s | tokens/s | speed relative to Lingua Flax | "
+            "single-sentence latency, ms: median, 95th percentile | same as Lingua Flax | peak MB |"
+        )
         print("|---|---|---|---|---|---|---|---|---|")
         for beam, batch in ((1, 64), (5, 64), (1, 1), (5, 1)):
-            report(sides, tokenizer, beam, batch, options.rounds)
-        for process in sides.values():
+            report(processes, tokenizer, beam, batch, options.rounds)
+        for process in processes.values():
             assert process.stdin
             process.stdin.close()
             process.wait()

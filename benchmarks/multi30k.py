@@ -1,12 +1,12 @@
-"""Scores runs on Multi30k: every test set that is present, by sacreBLEU and as papers on Multi30k do.
+"""Scores runs on all available test sets of Multi30k, with sacreBLEU and in the protocol of published results.
 
-Run from the repository's root:
+Run from the repository root:
   python benchmarks/multi30k.py checkpoints/en_de checkpoints/en_de_seed2 ... [--baseline WORKDIR] [--split test ...] \
       [--ensemble]
 
-Further options are those of evaluate.py, such as --checkpoint, --beam-size, --data.directory. Workdirs whose configs
-differ in nothing but the seed make one row of means. --baseline: a paired bootstrap test tells whether the differences
-to this workdir's translations may be chance. --ensemble: one row more, of all workdirs' networks together.
+Other options are passed to evaluate.py, for example --checkpoint, --beam-size and --data.directory. Runs that differ
+only in their seed are summarized in one row of means. With --baseline, a paired bootstrap test compares each run with
+the translations of this workdir. With --ensemble, another row has the ensemble of all workdirs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from commands.evaluate import read_options
 from commands.main import main
 from data.corpora import open_corpus
-from evaluation.published_protocol import comparability
+from evaluation.published_protocol import comparability_note
 from host.errors import UserError
 from options.command_line import is_given
 from options.config_files import read_workdir_config
@@ -46,7 +46,13 @@ COLUMNS = (
 
 
 class Row(NamedTuple):
-    """Scores on one split of a run, or of an ensemble of several; config: that of the first."""
+    """Scores of a run, or of an ensemble of several, on one split.
+
+    Attributes:
+      workdirs: the workdir of the run, or those of the networks of the ensemble.
+      config: of the first workdir.
+      scores: what evaluate.py writes with --json.
+    """
 
     workdirs: Sequence[Path]
     config: Config
@@ -55,54 +61,68 @@ class Row(NamedTuple):
 
     @property
     def group(self) -> tuple[str, str]:
-        """What it shares with runs that differ in the seed alone."""
+        """A key that runs share if they differ only in the seed: config and split."""
         training = self.config.training.model_copy(update={"seed": 0})
         return self.config.model_copy(update={"training": training}).model_dump_json(), self.split
 
 
-def evaluate(workdirs: Sequence[Path], split: str, folder: Path, more: Sequence[str], baseline: Path | None) -> Row:
-    """Has evaluate.py translate the split into the folder, and scores the translations."""
+def evaluate(
+    workdirs: Sequence[Path], split: str, folder: Path, evaluate_options: Sequence[str], baseline: Path | None
+) -> Row:
+    """Runs evaluate.py on a split; translations and scores are written to the folder.
+
+    Args:
+      workdirs: of one run, or of several as an ensemble.
+      baseline: a folder with the translations of the run to compare with, if any.
+
+    Raises:
+      UserError: evaluate.py failed.
+    """
     workdir, *others = workdirs
     config = read_workdir_config(workdir)
     hypotheses, scores = folder / f"{split}.txt", folder / f"{split}.json"
-    command = [sys.executable, "evaluate.py", "--workdir", str(workdir), "--split", split, *more]
+    command = [sys.executable, "evaluate.py", "--workdir", str(workdir), "--split", split, *evaluate_options]
     command += ["--ensemble", *map(str, others)] if others else []
     command += ["--output", str(hypotheses), "--json", str(scores)]
     if baseline:
         command += ["--compare", str(baseline / f"{split}.txt")]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise UserError(f"{workdir}, {split}: evaluate.py says: {done.stderr.strip().removeprefix('error: ')}")
+    process = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if process.returncode:
+        raise UserError(f"{workdir}, {split}: evaluate.py failed: {process.stderr.strip().removeprefix('error: ')}")
     return Row(workdirs, config, split, json.loads(scores.read_text(encoding="utf-8")))
 
 
-def splits_of(workdir: Path, wanted: Sequence[str] | None, more: Sequence[str]) -> list[str]:
-    """The splits that are wanted, or all test sets that are present.
+def splits_of(workdir: Path, requested: Sequence[str] | None, evaluate_options: Sequence[str]) -> list[str]:
+    """Returns the requested splits, or all test sets that are available.
 
     Raises:
-        UserError: the workdir or an option of evaluate.py is wrong, or there is no such split of Multi30k.
+      UserError: the workdir or an option of evaluate.py is invalid, or Multi30k has no such split.
     """
-    corpus = open_corpus(read_options(["--workdir", str(workdir), *more]).data)
+    corpus = open_corpus(read_options(["--workdir", str(workdir), *evaluate_options]).data)
     if corpus.name != "multi30k":
         raise UserError(f"{workdir}: its corpus is {corpus.name}, not multi30k")
-    for split in wanted or []:
+    for split in requested or []:
         corpus.split(split)
-    return list(wanted or [split for split in corpus.splits if split.startswith("test")])
+    return list(requested or [split for split in corpus.splits if split.startswith("test")])
 
 
-def shown(row: Row) -> str:
-    """A run or an ensemble on one split, as a row of the table."""
+def format_row(row: Row) -> str:
+    """Formats a row of scores as a row of the Markdown table."""
     bleu = "{bleu:.2f} ({bleu_low:.2f} to {bleu_high:.2f})".format(**row.scores)
-    others = [f"{row.scores[name]:.2f}" for name in ("bleu_lowercase", "chrf")]
+    lower_case_and_chrf = [f"{row.scores[name]:.2f}" for name in ("bleu_lowercase", "chrf")]
     p = f"{row.scores['bleu_p_value']:.3f}" if "bleu_p_value" in row.scores else ""
     networks = len(row.workdirs)
     seed = row.config.training.seed if networks == 1 else f"{networks} networks"
-    cells = [" + ".join(map(str, row.workdirs)), seed, row.split, bleu, *others, f"{row.scores['published_bleu']:.2f}"]
-    return "| " + " | ".join(map(str, [*cells, f"{row.scores['published_reference_length']:,}", p])) + " |"
+    cells = [" + ".join(map(str, row.workdirs)), seed, row.split, bleu, *lower_case_and_chrf]
+    cells += [f"{row.scores['published_bleu']:.2f}", f"{row.scores['published_reference_length']:,}", p]
+    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def shown_means(rows: Sequence[Row]) -> Iterator[str]:
-    """Means and standard deviations of runs that differ in the seed alone, where there are two or more."""
+    """Yields a table row of means and standard deviations for each group of runs with two or more seeds.
+
+    Ensembles are left out, and so are repetitions of a seed.
+    """
     single = [row for row in rows if len(row.workdirs) == 1]
     for group in dict.fromkeys(row.group for row in single):
         runs = list({row.config.training.seed: row for row in single if row.group == group}.values())
@@ -116,44 +136,46 @@ def shown_means(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def shown_notes(rows: Sequence[Row]) -> Iterator[str]:
-    """Signatures, and what is comparable with published scores."""
+    """Yields the signatures of the scores, and whether they are comparable with published scores."""
     yield f"BLEU: {rows[0].scores['bleu_signature']}"
     yield f"lower case: {rows[0].scores['bleu_lowercase_signature']}"
     yield f"chrF: {rows[0].scores['chrf_signature']}"
-    yield f"published protocol: {rows[0].scores['published_signature']}, lower case, tokens by sacremoses"
+    yield f"published protocol: {rows[0].scores['published_signature']}, lower case, tokenized with sacremoses"
     if any("bleu_p_value" in row.scores for row in rows):
-        yield f"p, against the first row of the same split: {rows[0].scores['bleu_signature']}, paired bootstrap"
+        signature = rows[0].scores["bleu_signature"]
+        yield f"p, compared with the baseline, the first row of the same split: {signature}, paired bootstrap"
     for (language, split), row in {(row.config.data.target_language, row.split): row for row in rows}.items():
-        yield f"{language}, {split}: {comparability(row.scores['published_reference_length'], language, split)}"
+        yield f"{language}, {split}: {comparability_note(row.scores['published_reference_length'], language, split)}"
 
 
 def command(argv: Sequence[str]) -> None:
-    """Evaluates and prints."""
+    """Evaluates all workdirs and prints the table of their scores."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workdirs", type=Path, nargs="+")
-    parser.add_argument("--baseline", type=Path, help="a workdir whose translations the others are compared with")
-    parser.add_argument("--split", nargs="+", help="by default all test sets that are present")
-    parser.add_argument("--ensemble", action="store_true", help="all workdirs' networks together as well")
-    options, more = parser.parse_known_args(argv)
-    named = list(dict.fromkeys(options.workdirs))
-    if options.ensemble and len(named) < 2:
+    parser.add_argument("--baseline", type=Path, help="workdir with whose translations the others are compared")
+    parser.add_argument("--split", nargs="+", help="by default all test sets that are available")
+    parser.add_argument("--ensemble", action="store_true", help="also score the ensemble of all workdirs")
+    options, evaluate_options = parser.parse_known_args(argv)
+    members = list(dict.fromkeys(options.workdirs))
+    if options.ensemble and len(members) < 2:
         parser.error("--ensemble needs two or more different workdirs")
     for name in ("output", "json", "compare"):
-        if is_given(more, name):
-            parser.error(f"--{name} has no effect here; evaluate.py takes it")
-    workdirs = list(dict.fromkeys([*filter(None, [options.baseline]), *named]))
-    splits = {workdir: splits_of(workdir, options.split, more) for workdir in workdirs}  # before minutes of work
+        if is_given(evaluate_options, name):
+            parser.error(f"--{name} has no effect here; use it with evaluate.py")
+    workdirs = list(dict.fromkeys([*filter(None, [options.baseline]), *members]))
+    # Checks the options of all workdirs before the first evaluation, which takes minutes.
+    splits = {workdir: splits_of(workdir, options.split, evaluate_options) for workdir in workdirs}
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        baseline = Path(folder, str(workdirs.index(options.baseline))) if options.baseline else None
-        together = [tuple(named)] if options.ensemble else []
-        for number, group in enumerate([*((workdir,) for workdir in workdirs), *together]):
-            place = Path(folder, str(number))
-            place.mkdir()
+    with tempfile.TemporaryDirectory() as parent:
+        baseline = Path(parent, str(workdirs.index(options.baseline))) if options.baseline else None
+        ensembles = [tuple(members)] if options.ensemble else []
+        for number, group in enumerate([*((workdir,) for workdir in workdirs), *ensembles]):
+            folder = Path(parent, str(number))
+            folder.mkdir()
             for split in splits[group[0]]:
-                rows.append(evaluate(group, split, place, more, baseline if place != baseline else None))
+                rows.append(evaluate(group, split, folder, evaluate_options, baseline if folder != baseline else None))
     print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
-    for line in (*map(shown, rows), *shown_means(rows), "", *shown_notes(rows)):
+    for line in (*map(format_row, rows), *shown_means(rows), "", *shown_notes(rows)):
         print(line)
 
 

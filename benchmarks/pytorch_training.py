@@ -1,10 +1,10 @@
-"""The loop that training is measured against: a plain torch.nn.Transformer with the sizes of a config of this project.
+"""The PyTorch baseline for training speed: a plain torch.nn.Transformer with the sizes of a config of this project.
 
-benchmarks/training.py runs it and says what its variants gain; by itself:
+benchmarks/training.py runs this program; to run it on its own:
   python benchmarks/pytorch_training.py --config benchmarks/configs/width_128.toml --tokens tokens.npz --steps 60
 """
 
-# ruff: noqa: E402 - the clock starts before the imports that count
+# ruff: noqa: E402 - the clock starts before the imports, which count as startup time
 
 from __future__ import annotations
 
@@ -27,16 +27,20 @@ from options.config_files import read_config
 from options.schema import Config, ModelConfig
 from options.special_ids import BOS_ID, PAD_ID
 
-POOL = 100  # batches' worth of pairs that are sorted by length together
+POOL = 100  # batches; pairs are sorted by length within a pool of about this many
 
 
 class Translator(nn.Module):
-    """Tied embeddings, sinusoidal positions, torch.nn.Transformer: what model/transformer.py is, in PyTorch's parts."""
+    """The counterpart of model/transformer.py: tied embeddings, sinusoidal positions and torch.nn.Transformer.
+
+    Raises:
+      SystemExit: the config has other positions or qk_norm.
+    """
 
     def __init__(self, config: ModelConfig, vocab_size: int):
         super().__init__()
         if config.positions != "sinusoidal" or config.qk_norm:
-            raise SystemExit("error: only sinusoidal positions, without qk_norm, are here")
+            raise SystemExit("error: the PyTorch model supports only sinusoidal positions without qk_norm")
         d = config.embed_dim
         self.embedding = nn.Embedding(vocab_size, d)
         nn.init.normal_(self.embedding.weight, std=d**-0.5)
@@ -53,22 +57,31 @@ class Translator(nn.Module):
         self.positions = torch.stack([angles.sin(), angles.cos()], -1).reshape(-1, d)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Returns scaled embeddings plus position encodings, with dropout: [B, L] -> [B, L, D]."""
         x = self.embedding(ids) * math.sqrt(self.embedding.embedding_dim) + self.positions[: ids.shape[1]]
         return self.dropout(x)
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """[B, S] and [B, T] -> what stands before the output projection, [B, T, D]."""
-        # One padding mask throughout, so that PyTorch need not merge masks of two kinds; later targets hide padding.
-        hidden = source == PAD_ID
+        """Returns the input of the output projection: [B, S], [B, T] -> [B, T, D]."""
+        # The target needs no padding mask, since the causal mask already hides the padding at its end. So PyTorch
+        # need not merge two kinds of masks.
+        padding_mask = source == PAD_ID
         causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1]).isinf()
         return self.transformer(
             self.embed(source), self.embed(target), tgt_mask=causal, tgt_is_causal=True,
-            src_key_padding_mask=hidden, memory_key_padding_mask=hidden,
+            src_key_padding_mask=padding_mask, memory_key_padding_mask=padding_mask,
         )  # fmt: skip
 
 
 def batches(tokens: Path, positions: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of about the same length, as many as fit into `positions` on both sides; endless, in random order."""
+    """Yields endless batches of pairs of similar length, in random order.
+
+    Each batch has as many pairs as fit into `positions` padded positions on each side. Pairs are sorted by length
+    within pools of about POOL batches.
+
+    Args:
+      tokens: the file written by benchmarks/training.py.
+    """
     with np.load(tokens) as arrays:
         source, target = (np.split(arrays[side], arrays[f"{side}_ends"][:-1]) for side in ("source", "target"))
     lengths = np.array([(len(s), len(t)) for s, t in zip(source, target, strict=True)])
@@ -84,32 +97,35 @@ def batches(tokens: Path, positions: int, seed: int) -> Iterator[tuple[np.ndarra
                 if last == len(members) or lengths[members[first : last + 1]].max() * (last + 1 - first) > positions:
                     groups.append(members[first:last])
                     first = last
-            for chosen in random.permutation(len(groups)):
-                rows = groups[chosen]
+            for index in random.permutation(len(groups)):
+                rows = groups[index]
                 yield padded([source[i] for i in rows]), padded([target[i] for i in rows])
 
 
 def padded(sentences: list[np.ndarray]) -> np.ndarray:
-    """[B, length of the longest], PAD_ID where there is nothing."""
+    """Returns the sentences as an array [B, length of the longest], padded with PAD_ID."""
     array = np.full((len(sentences), max(map(len, sentences))), PAD_ID, np.int64)
     for row, ids in zip(array, sentences, strict=True):
         row[: len(ids)] = ids
     return array
 
 
-def loss_of(model: Translator, source: torch.Tensor, target: torch.Tensor, smoothing: float) -> torch.Tensor:
-    """Mean label-smoothed cross-entropy over real target tokens; only those are projected to the vocabulary."""
+def batch_loss(model: Translator, source: torch.Tensor, target: torch.Tensor, smoothing: float) -> torch.Tensor:
+    """Returns the mean label-smoothed cross-entropy over target tokens; padding is not projected to the vocabulary."""
     start = torch.full_like(target[:, :1], BOS_ID)
     x = model(source, torch.cat([start, target[:, :-1]], 1))
-    real = target != PAD_ID
-    return F.cross_entropy(x[real] @ model.embedding.weight.T, target[real], label_smoothing=smoothing)
+    is_token = target != PAD_ID
+    return F.cross_entropy(x[is_token] @ model.embedding.weight.T, target[is_token], label_smoothing=smoothing)
 
 
 def train(config: Config, options: argparse.Namespace) -> dict[str, float]:
-    """Trains so many steps; what was measured, over the intervals after the first."""
+    """Trains for `options.steps` steps and returns measurements.
+
+    Speeds and shares of tokens leave out the first `options.warm_up` steps.
+    """
     torch.manual_seed(config.training.seed)
     model = Translator(config.model, options.vocab_size)
-    step_loss = torch.compile(loss_of, dynamic=True) if options.compile else loss_of
+    step_loss = torch.compile(batch_loss, dynamic=True) if options.compile else batch_loss
     o = config.optimizer
     optimizer = torch.optim.Adam(
         model.parameters(), lr=o.peak_lr, betas=(o.beta1, o.beta2), eps=o.epsilon, fused=not options.unfused
@@ -117,10 +133,10 @@ def train(config: Config, options: argparse.Namespace) -> dict[str, float]:
     warmup = max(1, o.num_warmup_steps(options.steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
     seconds = tokens = 0.0
-    real: list[tuple[float, float]] = []
+    token_shares: list[tuple[float, float]] = []
     feed = batches(options.tokens, config.training.tokens_per_batch, config.training.seed)
     for number, (source, target) in zip(range(options.steps), feed, strict=False):
-        began = time.perf_counter()
+        step_started = time.perf_counter()
         loss = step_loss(model, torch.from_numpy(source), torch.from_numpy(target), config.training.label_smoothing)
         optimizer.zero_grad()
         loss.backward()
@@ -129,33 +145,33 @@ def train(config: Config, options: argparse.Namespace) -> dict[str, float]:
         schedule.step()
         last_loss = loss.item()
         if not number:
-            first = time.time() - options.started
+            first_step_seconds = time.time() - options.started
         if number >= options.warm_up:
-            seconds += time.perf_counter() - began
+            seconds += time.perf_counter() - step_started
             tokens += np.count_nonzero(target)
-            real.append((np.count_nonzero(source) / source.size, np.count_nonzero(target) / target.size))
+            token_shares.append((np.count_nonzero(source) / source.size, np.count_nonzero(target) / target.size))
     return {
         "tokens_per_second": tokens / seconds,
-        "step_seconds": seconds / len(real),
-        "source_real": float(np.mean([share for share, _ in real])),
-        "target_real": float(np.mean([share for _, share in real])),
-        "first_step_seconds": first,
+        "step_seconds": seconds / len(token_shares),
+        "source_real": float(np.mean([share for share, _ in token_shares])),
+        "target_real": float(np.mean([share for _, share in token_shares])),
+        "first_step_seconds": first_step_seconds,
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "loss": last_loss,
     }
 
 
 def main() -> None:
-    """Prints what was measured as JSON."""
+    """Prints the measurements as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--tokens", type=Path, required=True, help="ids and ends of sentences: see training.py")
+    parser.add_argument("--tokens", type=Path, required=True, help="token file written by benchmarks/training.py")
     parser.add_argument("--vocab-size", type=int, required=True)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--warm-up", type=int, default=10, help="first steps, which do not count")
+    parser.add_argument("--warm-up", type=int, default=10, help="number of first steps that are not measured")
     parser.add_argument("--compile", action="store_true", help="torch.compile with dynamic shapes")
-    parser.add_argument("--unfused", action="store_true", help="Adam one operation after the other")
-    parser.add_argument("--started", type=float, default=STARTED, help="when the process was started, seconds")
+    parser.add_argument("--unfused", action="store_true", help="Adam without the fused kernel")
+    parser.add_argument("--started", type=float, default=STARTED, help="Unix time at which the process was started")
     options = parser.parse_args()
     print(json.dumps(train(read_config(options.config), options)))
 

@@ -1,10 +1,11 @@
-"""How the cost of a training step grows with sequence length, batch, width, depth and vocabulary, beside theory.
+"""Measures how the cost of a training step grows with sequence length, batch size, width, depth and vocabulary.
 
-Run from the repository's root: python benchmarks/scaling.py [--steps 5] [--picture benchmarks/scaling.png]
+Run from the repository root: python benchmarks/scaling.py [--steps 5] [--picture benchmarks/scaling.png]
 
-One size is varied at a time, the others stay at the base's. Theory gives lower bounds: the operations of a step's
-matrix products at the rate of a large one, and the numbers that a step must keep. Both are linear in everything but the
-length, in which attention is quadratic, and the width, in which the layers' matrices are.
+One size is varied at a time, while the others keep their base values. Time and memory are compared with theoretical
+lower bounds: the operations of a step's matrix products at the rate of a large matrix product, and the bytes that a
+step must keep. Both bounds are linear in every size except length, in which attention is quadratic, and width, in which
+the matrices of the layers are quadratic.
 """
 
 from __future__ import annotations
@@ -32,13 +33,21 @@ from options.schema import Config, DataConfig, ModelConfig, TrainingConfig
 from training.device_memory import compile_step, memory_of_step
 from training.step import LOSS_BLOCK, initial_state, make_train_step
 
-WARM_UP = 2  # steps that do not count
+WARM_UP = 2  # steps that are not measured
 HEADS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """length: positions of a row, source and target each; rows: of a batch; depth: layers, of each stack."""
+    """The sizes of a training step.
+
+    Attributes:
+      length: positions of a row, on each of the source and target sides.
+      rows: rows of a batch.
+      width: embedding dimension.
+      depth: layers of the encoder, and of the decoder.
+      vocabulary: pieces of the joint vocabulary.
+    """
 
     length: int = 128
     rows: int = 8
@@ -47,7 +56,7 @@ class Size:
     vocabulary: int = 8000
 
     def config(self) -> Config:
-        """A config of this size; the feed-forward layers are four times as wide as the model."""
+        """Returns a config of this size; the feed-forward layers are four times as wide as the model."""
         model = ModelConfig(
             num_encoder_layers=self.depth,
             num_decoder_layers=self.depth,
@@ -61,14 +70,15 @@ class Size:
         return Config(model=model, data=DataConfig(row_length=self.length), training=training)
 
     def operations(self) -> float:
-        """Floating-point operations of a step's matrix products."""
+        """Returns the floating-point operations of a step's matrix products."""
         return self.rows * training_flops(self.config().model, self.vocabulary, self.length, self.length)
 
     def bytes(self) -> float:
-        """What a step must keep in float32: parameters, gradients and two moments; what the backward pass needs.
+        """Returns the bytes that a step must keep, in float32.
 
-        Of an attention layer that is its input, queries, keys, values, their mean and the weights; of a feed-forward
-        layer its input and what is inside; of the output the logits of a block and their gradient.
+        These are the parameters, their gradients and two moments, and the activations for the backward pass: of an
+        attention layer its input, queries, keys, values, weighted mean and weights; of a feed-forward layer its input
+        and hidden layer; of the output projection the logits of one block and their gradient.
         """
         parameters = self.vocabulary * self.width + self.depth * (2 * 8 + 3 * 4) * self.width**2
         positions = self.rows * self.length
@@ -88,7 +98,10 @@ VALUES = {
 
 
 def measure(size: Size, steps: int) -> tuple[float, float]:
-    """Seconds of a step, the fastest, and its bytes: the state's and those of the compiled program's own account."""
+    """Returns the seconds of the fastest of `steps` steps, and the bytes of memory that a step needs.
+
+    The memory is that of the state and the batch, plus the temporary memory reported by the compiler.
+    """
     config = size.config()
     mesh = make_mesh(config.devices.mesh, jax.devices()[:1])
     network = structure(config.model, size.vocabulary, size.vocabulary)
@@ -109,8 +122,8 @@ def measure(size: Size, steps: int) -> tuple[float, float]:
     return min(times[WARM_UP:]), memory.total
 
 
-def draw(found: dict[Size, tuple[float, float]], base: Size, rate: float) -> Any:
-    """Time above, memory below, a column for each size that is varied."""
+def draw(measurements: dict[Size, tuple[float, float]], base: Size, rate: float) -> Any:
+    """Returns a figure with time above and memory below, and a column for each size that is varied."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 6), layout="constrained")
@@ -118,48 +131,46 @@ def draw(found: dict[Size, tuple[float, float]], base: Size, rate: float) -> Any
     for column, (name, values) in enumerate(VALUES.items()):
         sizes = [dataclasses.replace(base, **{name: value}) for value in values]
         time_axes, memory_axes = (panels[row][column] for row in (0, 1))
-        time_axes.loglog(values, [1e3 * found[size][0] for size in sizes], "o", label="measured")
-        time_axes.loglog(values, [1e3 * size.operations() / rate for size in sizes], "-", label="at least")
-        memory_axes.loglog(values, [1e-6 * found[size][1] for size in sizes], "o")
+        time_axes.loglog(values, [1e3 * measurements[size][0] for size in sizes], "o", label="measured")
+        time_axes.loglog(values, [1e3 * size.operations() / rate for size in sizes], "-", label="lower bound")
+        memory_axes.loglog(values, [1e-6 * measurements[size][1] for size in sizes], "o")
         memory_axes.loglog(values, [1e-6 * size.bytes() for size in sizes], "-")
         memory_axes.set_xlabel(name)
         memory_axes.set_xticks(values, map(str, values), rotation=60)
         for axes in (time_axes, memory_axes):
             axes.minorticks_off()
             axes.grid(alpha=0.3)
-    panels[0][0].set_ylabel("a step, ms")
+    panels[0][0].set_ylabel("ms per step")
     panels[1][0].set_ylabel("memory, MB")
     panels[0][0].legend()
     return figure
 
 
 def main() -> None:
-    """Prints the table and draws the picture."""
+    """Prints the table and writes the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--picture", type=Path, default=Path("benchmarks/scaling.png"))
     options = parser.parse_args()
     if not options.picture.parent.is_dir():
-        parser.error(f"--picture {options.picture}: there is no such folder")
+        parser.error(f"--picture {options.picture}: no such folder: {options.picture.parent}")
     logging.getLogger("jax").setLevel(logging.ERROR)
     keep_freed_memory()
     set_up_compilation()
     base, rate = Size(), matrix_product_rate()
-    found: dict[Size, tuple[float, float]] = {}
-    described = ", ".join(f"{name} {value:,}" for name, value in dataclasses.asdict(base).items())
-    print(
-        f"Base: {described}; {HEADS} heads. Matrix products of 2048: {rate / 1e9:,.0f} billion operations a second.\n"
-    )
-    print("| | | a step, ms | at least | memory, MB | at least |\n|---|---|---|---|---|---|")
+    measurements: dict[Size, tuple[float, float]] = {}
+    base_sizes = ", ".join(f"{name} {value:,}" for name, value in dataclasses.asdict(base).items())
+    print(f"Base: {base_sizes}; {HEADS} heads. A 2048 x 2048 matrix product: {rate / 1e9:,.0f} billion operations/s.\n")
+    print("| | | ms per step | lower bound | memory, MB | lower bound |\n|---|---|---|---|---|---|")
     for name, values in VALUES.items():
         for value in values:
             size = dataclasses.replace(base, **{name: value})
-            if size not in found:
-                found[size] = measure(size, options.steps)
-            seconds, memory = found[size]
+            if size not in measurements:
+                measurements[size] = measure(size, options.steps)
+            seconds, memory = measurements[size]
             cells = (1e3 * seconds, 1e3 * size.operations() / rate, 1e-6 * memory, 1e-6 * size.bytes())
             print(f"| {name} | {value:,} | " + " | ".join(f"{cell:,.1f}" for cell in cells) + " |", flush=True)
-    save_figure(draw(found, base, rate), options.picture)
+    save_figure(draw(measurements, base, rate), options.picture)
     print(f"\npicture: {options.picture}", file=sys.stderr)
 
 

@@ -1,7 +1,7 @@
-"""What a TPU's own compiler says of this project's programs, for TPUs that are not here; nothing is run.
+"""Compiles this project's programs for TPUs and prints the compiler's cost estimates; no TPU is needed or used.
 
-Run from the repository's root, with the extra tpu: python benchmarks/tpu.py [--only NAME ...]
-All of it takes an hour on two cores; names are those of the first column, such as base or "tiny, beam search".
+Run from the repository root, with the extra `tpu` installed: python benchmarks/tpu.py [--only NAME ...]
+All programs take about an hour on two cores. NAME is an entry of the first column, such as base or "tiny, beam search".
 """
 
 from __future__ import annotations
@@ -27,18 +27,26 @@ from options.config_files import read_config
 from options.schema import Config, DecodingOptions, DevicesConfig, MeshConfig
 from reports.compiled_step import compiled_step, with_tpu_compiler
 from training.validation import loss_sum
-from translation.decoding import Network, Request, compile_search
+from translation.decoding import DecodingRequest, Network, compile_decode_batch
 
 ROOT = Path(__file__).parent.parent
 
 CHIPS_PER_HOST = 4
-ROWS, SOURCE, TARGET = 512, 64, 138  # a batch of sentences to translate, and the room that their translations have
+# Programs for decoding: sentences in a batch, their length in tokens, and the maximum length of a translation.
+ROWS, SOURCE, TARGET = 512, 64, 138
 BEAMS = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A training step: the config's file, the TPUs, and what differs from the file."""
+    """A training step to compile.
+
+    Attributes:
+      config: name of a file in configs/.
+      topology: the TPUs.
+      fsdp: whether the parameters are sharded over all chips.
+      rows: rows of a batch; None for those of the config.
+    """
 
     config: str
     topology: str = "v5e:1x1"
@@ -46,7 +54,7 @@ class Step:
     rows: int | None = None
 
     def resolved(self) -> Config:
-        """The config with its devices and its batch."""
+        """Returns the config with the devices and the batch size of this step."""
         config = read_config(ROOT / "configs" / f"{self.config}.toml")
         mesh = MeshConfig(data=1, fsdp=-1) if self.fsdp else MeshConfig()
         tokens = self.rows * config.data.row_length if self.rows else config.training.tokens_per_batch
@@ -77,54 +85,54 @@ DECODING = {
 def show_step(name: str, step: Step) -> None:
     """Compiles a training step and prints its row."""
     config = step.resolved()
-    found = compiled_step(config, (config.tokenizer.vocab_size,) * 2)
-    chips = math.prod(found.mesh.values())
-    if not found.flops or not found.bytes_accessed:
-        print(f"| {name} | {step.topology} | does not fit: {found.shortage} |", flush=True)
+    compiled = compiled_step(config, (config.tokenizer.vocab_size,) * 2)
+    chips = math.prod(compiled.mesh.values())
+    if not compiled.flops or not compiled.bytes_accessed:
+        print(f"| {name} | {step.topology} | does not fit: {compiled.shortage} |", flush=True)
         return
     chip = chip_in_topology(step.topology)
-    compute, memory = found.flops / chip.flops_per_second, found.bytes_accessed / chip.bytes_per_second
-    exchange = 2 * (found.sent_bytes or 0) / chip.link_bytes_per_second  # as much comes in as goes out
+    compute, memory = compiled.flops / chip.flops_per_second, compiled.bytes_accessed / chip.bytes_per_second
+    communication = 2 * (compiled.sent_bytes or 0) / chip.link_bytes_per_second  # as many bytes are received as sent
     longest = max(compute, memory)
-    fed = config.rows_per_batch * config.data.row_length / longest / max(1, chips // CHIPS_PER_HOST)
+    positions_per_host = config.rows_per_batch * config.data.row_length / longest / max(1, chips // CHIPS_PER_HOST)
     show_row(
         name,
         step.topology,
-        *map(_gigabytes, (found.argument_bytes, found.temporary_bytes)),
-        f"{found.flops:.3g}",
-        _gigabytes(found.bytes_accessed),
+        *map(_gigabytes, (compiled.argument_bytes, compiled.temporary_bytes)),
+        f"{compiled.flops:.3g}",
+        _gigabytes(compiled.bytes_accessed),
         *(f"{1e3 * seconds:.3g}" for seconds in (compute, memory)),
-        f"{1e3 * exchange:.3g} ({exchange / longest:.0%})" if exchange else "",
-        f"{fed / 1e6:.2f}",
-        f"{found.compile_seconds:.0f}",
+        f"{1e3 * communication:.3g} ({communication / longest:.0%})" if communication else "",
+        f"{positions_per_host / 1e6:.2f}",
+        f"{compiled.compile_seconds:.0f}",
     )
 
 
 def show_decoding(name: str, path: str, program: str) -> None:
-    """Compiles a program that validates or translates and prints its row."""
+    """Compiles a program for validation or translation and prints its row."""
     config = read_config(ROOT / "configs" / f"{path}.toml")
-    found, smallest = with_tpu_compiler(_compiled_decoding, config, program)
+    compiled, required_bytes = with_tpu_compiler(_compiled_decoding, config, program)
     chip = chip_in_topology("v5e:1x1")
     show_row(
         name,
-        *map(_gigabytes, (found.argument_bytes, found.temporary_bytes)),
-        f"{found.flops:.3g}",
-        _gigabytes(found.bytes_accessed),
-        _gigabytes(smallest),
-        f"{1e3 * found.flops / chip.flops_per_second:.3g}",
-        f"{1e3 * found.bytes_accessed / chip.bytes_per_second:.3g}",
-        f"{found.compile_seconds:.0f}",
+        *map(_gigabytes, (compiled.argument_bytes, compiled.temporary_bytes)),
+        f"{compiled.flops:.3g}",
+        _gigabytes(compiled.bytes_accessed),
+        _gigabytes(required_bytes),
+        f"{1e3 * compiled.flops / chip.flops_per_second:.3g}",
+        f"{1e3 * compiled.bytes_accessed / chip.bytes_per_second:.3g}",
+        f"{compiled.compile_seconds:.0f}",
     )
 
 
 def show_row(*cells: str) -> None:
-    """Prints a row of a table in Markdown."""
+    """Prints a row of a Markdown table."""
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class Compiled:
-    """As those of CompiledStep."""
+class CompiledProgram:
+    """A compiled program for validation or translation; the attributes are those of CompiledStep."""
 
     flops: float
     bytes_accessed: float
@@ -133,12 +141,16 @@ class Compiled:
     compile_seconds: float
 
 
-def _compiled_decoding(config: Config, program: str) -> tuple[Compiled, int | None]:
-    """And, of a decode step, the bytes of all that it has to read: parameters and caches."""
+def _compiled_decoding(config: Config, program: str) -> tuple[CompiledProgram, int | None]:
+    """Compiles a program for one chip, in bfloat16.
+
+    Returns:
+      The compiled program, and for a decode step the bytes of the parameters and caches, or else None.
+    """
     mesh = make_mesh(MeshConfig(), topology_devices("v5e:1x1"))
     network = structure(config.model, *(config.tokenizer.vocab_size,) * 2, jnp.dtype("bfloat16"))
     params = sharded_shapes(network.params, replicated(mesh))
-    smallest = None
+    required_bytes = None
     started = time.monotonic()
     if program == "validation loss":
         shape = jax.ShapeDtypeStruct((ROWS, SOURCE), jnp.int32)
@@ -147,47 +159,47 @@ def _compiled_decoding(config: Config, program: str) -> tuple[Compiled, int | No
     elif program == "decode step":
         step, arguments = _decode_step(network.graphdef, config, params, mesh)
         compiled = jax.jit(step, donate_argnums=5).lower(*arguments).compile()
-        half = sum(leaf.size for leaf in jax.tree.leaves(arguments[0])) * 4
-        smallest = half + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arguments[4:]))
+        params_bytes = sum(leaf.size for leaf in jax.tree.leaves(arguments[0])) * 4
+        required_bytes = params_bytes + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(arguments[4:]))
     else:
-        shapes = {"source": (ROWS, SOURCE), "visible": (ROWS, SOURCE), "limits": (ROWS,), "minimums": (ROWS,)}
+        shapes = {"source": (ROWS, SOURCE), "visible": (ROWS, SOURCE), "max_lengths": (ROWS,), "min_lengths": (ROWS,)}
         shapes |= {"prefixes": (ROWS, 0), "numbers": (ROWS, 2)}
         arrays: dict[str, Any] = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in shapes.items()}
-        request = sharded_shapes(Request(**arrays), row_sharding(mesh))
+        request = sharded_shapes(DecodingRequest(**arrays), row_sharding(mesh))
         options = DecodingOptions(beam_size=1 if program == "greedy search" else BEAMS)
         networks = [Network(network.graphdef, params)]
-        compiled, _ = compile_search(networks, request, options, config.model.max_length, whole_batches=True)
+        compiled, _ = compile_decode_batch(networks, request, options, config.model.max_length, keep_full_batches=True)
     seconds = time.monotonic() - started
     costs, memory = compiled.cost_analysis(), compiled.memory_analysis()
     assert costs
     assert memory
     return (
-        Compiled(
+        CompiledProgram(
             costs["flops"],
             costs["bytes accessed"],
             memory.argument_size_in_bytes,
             memory.temp_size_in_bytes,
             seconds,
         ),
-        smallest,
+        required_bytes,
     )
 
 
 def _decode_step(graphdef: nnx.GraphDef, config: Config, params: Any, mesh: Any) -> tuple[Any, Sequence[Any]]:
-    """Transformer.decode_step with five beams, as a function of arrays, and the shapes of these."""
+    """Returns Transformer.decode_step with BEAMS beams as a function of arrays, and the shapes of its arguments."""
 
-    def step(params: Any, tokens: Any, index: Any, lineage: Any, memory: Any, caches: Any) -> Any:
-        return nnx.merge(graphdef, params).decode_step(tokens, index, lineage, memory, caches)
+    def step(params: Any, tokens: Any, index: Any, beam_history: Any, memory: Any, caches: Any) -> Any:
+        return nnx.merge(graphdef, params).decode_step(tokens, index, beam_history, memory, caches)
 
     def start(params: Any, source: Any) -> Any:
         return nnx.merge(graphdef, params).start_decoding(source, BEAMS, TARGET)
 
     memory, caches = jax.eval_shape(start, params, jax.ShapeDtypeStruct((ROWS, SOURCE), jnp.int32))
-    tokens, index, lineage = (
+    tokens, index, beam_history = (
         jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((ROWS, BEAMS), (), (ROWS, BEAMS, TARGET))
     )
-    placed = sharded_shapes((tokens, lineage, memory, caches), row_sharding(mesh))
-    return step, (params, placed[0], index, placed[1], placed[2], placed[3])
+    tokens, beam_history, memory, caches = sharded_shapes((tokens, beam_history, memory, caches), row_sharding(mesh))
+    return step, (params, tokens, index, beam_history, memory, caches)
 
 
 def _gigabytes(size: float | None) -> str:
@@ -195,27 +207,30 @@ def _gigabytes(size: float | None) -> str:
 
 
 def main() -> None:
-    """Prints two tables: training steps, and what validates and translates."""
+    """Prints two tables: one of training steps, one of programs for validation and translation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[*STEPS, *DECODING])
-    wanted = parser.parse_args().only
+    names = parser.parse_args().only
     amounts = ("arguments, GB", "temporaries, GB", "operations", "bytes accessed, GB")
     at_peak = ("ms for operations", "ms for bytes")
-    if chosen := [name for name in STEPS if name in wanted]:
-        show_header("step", "TPUs", *amounts, *at_peak, "ms to exchange", "M positions/s a host", "compiled in, s")
-        for name in chosen:
-            show_step(name, STEPS[name])
-    if chosen := [name for name in DECODING if name in wanted]:
-        print(
-            f"\n{ROWS} sentences of {SOURCE} tokens, {TARGET} for a translation; one turn of a search's loop counts.\n"
+    if steps := [name for name in STEPS if name in names]:
+        show_header(
+            "step", "TPUs", *amounts, *at_peak, "ms for communication", "M positions/s per host", "compile time, s"
         )
-        show_header("v5e:1x1", *amounts, "parameters and caches, GB", *at_peak, "compiled in, s")
-        for name in chosen:
+        for name in steps:
+            show_step(name, STEPS[name])
+    if programs := [name for name in DECODING if name in names]:
+        print(
+            f"\n{ROWS} sentences of {SOURCE} tokens, translations of up to {TARGET} tokens; only one iteration of a "
+            "search loop is counted.\n"
+        )
+        show_header("v5e:1x1", *amounts, "parameters and caches, GB", *at_peak, "compile time, s")
+        for name in programs:
             show_decoding(name, *DECODING[name])
 
 
 def show_header(*cells: str) -> None:
-    """Prints the head of a table in Markdown."""
+    """Prints the header of a Markdown table."""
     show_row(*cells)
     print("|" + "---|" * len(cells), flush=True)
 

@@ -1,1 +1,1 @@
-"""What each command does. The files at the top level take over the signals before they import any of this."""
+"""The commands. The scripts at the top level install the signal handler before they import any of these modules."""

@@ -1,4 +1,4 @@
-"""The command evaluate.py: workdir -> translations -> BLEU and chrF."""
+"""The command evaluate.py: workdir -> translations -> BLEU and chrF, or log-probabilities of references."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from data.text_files import is_gzip, read_lines, write_lines
 from host.errors import UserError
 from host.files import check_distinct_files, check_writable
 from host.malloc import keep_freed_memory
-from options.command_line import BareFlag, is_given, parse, take_workdir
+from options.command_line import Flag, is_given, parse, take_workdir
 from options.config_files import read_workdir_config
 from options.schema import ComputeConfig, DataConfig, DecodingOptions, ProcessOptions
 
@@ -32,35 +32,41 @@ class EvaluateCommand(DecodingOptions, ProcessOptions):
     workdir: Path
     """Folder of the run."""
     split: str = "test"
-    """Split of the run's corpus."""
+    """Split of the run's corpus to translate and score."""
     checkpoint: str = "best"
-    """Parameters to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
-    N."""
+    """Checkpoint to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
+    N checkpoints."""
     ensemble: tuple[Path, ...] = ()
-    """More workdirs with the same tokenizer: the mean of all networks' probabilities decides."""
+    """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all networks are
+    averaged."""
     source: Path | None = None
-    """Score this text file's translations instead of a split; needs --reference. Plain or .gz, a sentence a line."""
+    """Text file to translate and score instead of a split, one sentence per line, plain or .gz; needs --reference."""
     reference: Path | None = None
-    """The right translations of --source, line by line."""
+    """Text file with the reference translations of --source, line by line."""
     compare: Path | None = None
-    """Another system's translations of the same lines: tells whether the difference to them may be chance."""
-    score: BareFlag = False
-    """Translate nothing: write the log-probability of each reference as the translation of its source, a line each."""
+    """Text file with another system's translations of the same lines; reports whether the difference may be chance."""
+    score: Flag = False
+    """Translate nothing: write the log-probability of each reference as a translation of its source, one per line."""
     output: Path | None = None
-    """Where to write the translations, a line for each source line; beside hyps.txt go the sources and references in
-    the same order, as hyps.source.txt and hyps.reference.txt. With --score: where to write the log-probabilities. A
-    name in .gz is written as gzip."""
+    """File for the translations, one per source line; next to hyps.txt, the sources and references are written in the
+    same order to hyps.source.txt and hyps.reference.txt. With --score: file for the log-probabilities. A file whose
+    name ends in .gz is compressed."""
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
-    """Where to write all scores as one JSON object."""
+    """File for all scores, as one JSON object."""
     data: DataConfig = DataConfig()
     devices: ComputeConfig = ComputeConfig()
 
 
-DESCRIPTION = "Translates a split of the run's corpus, or any two files, and scores it with sacreBLEU."
+DESCRIPTION = "Translates a split of the run's corpus, or any text file, and scores the translations with sacreBLEU."
 
 
 def read_options(argv: Sequence[str]) -> EvaluateCommand:
-    """The command's options over what the workdir's config says of data and devices."""
+    """Parses the command line; the workdir's config supplies the defaults of data and devices.
+
+    Raises:
+      UserError: an option is invalid, or contradicts another one.
+      SystemExit: with status 0, after --help.
+    """
     workdir, argv = take_workdir(argv, EvaluateCommand, description=DESCRIPTION)
     config = read_workdir_config(workdir)
     default = EvaluateCommand(workdir=workdir, data=config.data, devices=config.devices.compute)
@@ -79,17 +85,21 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
 
 
 def output_files(options: EvaluateCommand) -> list[Path]:
-    """Where --output writes: translations, sources, references; with --score the one file."""
+    """Returns the files that --output produces: translations, sources and references, or only one with --score."""
     if not options.output or options.score:
         return [options.output] if options.output else []
     output = options.output
-    plain, packed = (output.with_suffix(""), output.suffix) if is_gzip(output) else (output, "")
-    names = (f"{plain.stem}.{what}{plain.suffix}{packed}" for what in ("source", "reference"))
+    plain, gzip_suffix = (output.with_suffix(""), output.suffix) if is_gzip(output) else (output, "")
+    names = (f"{plain.stem}.{side}{plain.suffix}{gzip_suffix}" for side in ("source", "reference"))
     return [output, *map(output.with_name, names)]
 
 
 def read_lines_to_score(options: EvaluateCommand) -> EvaluationSet:
-    """Sources and references, of the two files or of the split."""
+    """Reads sources and references from the two files or from the split.
+
+    Raises:
+      UserError: a file cannot be read, the files are empty or not aligned, or there is no such split.
+    """
     from evaluation.evaluate import EvaluationSet
 
     if options.source and options.reference:
@@ -104,34 +114,38 @@ def read_lines_to_score(options: EvaluateCommand) -> EvaluationSet:
         return EvaluationSet(str(options.source), sources, references)
     from data.corpora import open_corpus
 
-    return EvaluationSet.of_split(open_corpus(options.data), options.split)
+    return EvaluationSet.from_split(open_corpus(options.data), options.split)
 
 
-def read_baseline(options: EvaluateCommand, lines: int) -> list[str] | None:
-    """The translations to compare with, one for each of so many lines."""
+def read_baseline(options: EvaluateCommand, num_lines: int) -> list[str] | None:
+    """Reads the translations to compare with, or returns None if --compare is not given.
+
+    Raises:
+      UserError: the file cannot be read or does not have num_lines lines.
+    """
     if not options.compare:
         return None
     baseline = list(read_lines(options.compare))
-    if len(baseline) != lines:
-        raise UserError(f"{options.compare} has {len(baseline):,} lines, but there are {lines:,} to translate")
+    if len(baseline) != num_lines:
+        raise UserError(f"{options.compare} has {len(baseline):,} lines, but there are {num_lines:,} to translate")
     return baseline
 
 
 def score_references(translator: Translator, options: EvaluateCommand) -> None:
-    """Log-probabilities on stdout, or in --output; their sum in the log and in --json."""
+    """Writes the references' log-probabilities to --output or stdout, and their sum to the log and to --json."""
     from devices.processes import is_first_process
     from host.terminal import progress_bar
-    from translation.translator import SCORED_TOGETHER
+    from translation.translator import SCORING_BATCH_SIZE
 
     data = read_lines_to_score(options)
     try:
         with progress_bar(len(data.sources), "sentences") as advance:
-            rows = options.batch_size or SCORED_TOGETHER
-            found = translator.score(data.sources, data.references, batch_size=rows, after_batch=advance)
+            rows = options.batch_size or SCORING_BATCH_SIZE
+            scores = translator.score(data.sources, data.references, batch_size=rows, after_batch=advance)
     except UserError as error:
         raise UserError(f"{options.source or options.split}, {error}") from error
-    total, tokens = sum(each.log_probability for each in found), sum(each.tokens for each in found)
-    lines = [f"{each.log_probability:.4f}" for each in found]
+    total, tokens = sum(score.log_probability for score in scores), sum(score.tokens for score in scores)
+    lines = [f"{score.log_probability:.4f}" for score in scores]
     if not is_first_process():
         return
     if options.output:
@@ -140,14 +154,14 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
         print("\n".join(lines))
     log.info(
         "%s sentences, %s tokens: log-probability %.2f, %.4f a token, perplexity %.2f",
-        f"{len(found):,}", f"{tokens:,}", total, total / tokens, math.exp(-total / tokens),
+        f"{len(scores):,}", f"{tokens:,}", total, total / tokens, math.exp(-total / tokens),
     )  # fmt: skip
     if options.json_file:
         totals = {
             "log_probability": total,
             "tokens": tokens,
             "perplexity": math.exp(-total / tokens),
-            "sentences": len(found),
+            "sentences": len(scores),
             "checkpoint_step": translator.step,
             "checkpoint": options.checkpoint,
         }
@@ -155,35 +169,36 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
 
 
 def score_translations(translator: Translator, options: EvaluateCommand) -> None:
-    """BLEU and chrF as a table on stdout, in --json, and the translations in --output."""
+    """Writes BLEU and chrF to stdout, as a table, and to --json, and the translations to --output."""
     from devices.processes import is_first_process
     from evaluation.evaluate import evaluate
-    from evaluation.table import show_evaluation
+    from evaluation.table import print_evaluation
     from host.terminal import progress_bar
 
     translator.check(options)
     data = read_lines_to_score(options)
     baseline = read_baseline(options, len(data.sources))
     with progress_bar(len(data.sources), "sentences") as advance:
-        found = evaluate(translator, data, options, baseline=baseline, after_batch=advance)
+        evaluation = evaluate(translator, data, options, baseline=baseline, after_batch=advance)
     if not is_first_process():
         return
-    for path, lines in zip(output_files(options), (found.translations, data.sources, data.references), strict=False):
+    contents = (evaluation.translations, data.sources, data.references)
+    for path, lines in zip(output_files(options), contents, strict=False):
         write_lines(path, lines)
     if options.json_file:
-        scores = found.as_json() | {"checkpoint": options.checkpoint}
+        scores = evaluation.as_json() | {"checkpoint": options.checkpoint}
         if options.ensemble:
             scores["networks"] = 1 + len(options.ensemble)
         options.json_file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     workdirs = " + ".join(map(str, (options.workdir, *options.ensemble)))
-    show_evaluation(workdirs, data, found)
+    print_evaluation(workdirs, data, evaluation)
 
 
 def evaluate_command(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     keep_freed_memory()
-    from devices.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
+    from devices.compilation import set_up_compilation  # imported here so that invalid options are reported at once
     from devices.platform import initialize_devices
     from devices.processes import distributed_session
     from translation.translator import Translator

@@ -1,4 +1,4 @@
-"""What every command does around its work: logging on stderr, and an exit status for each way to end."""
+"""The frame of every command: logging on stderr, and an exit status for every way in which it can end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable, Sequence
 
 from host.errors import Interrupted, RunError, UserError, is_disk_full
+from host.version import VERSION
 
-# What the user can mend where a path is the cause.
+# Errors that the user can correct, caused by a path.
 _BAD_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR)
 
 
 class _StderrHandler(logging.StreamHandler):
-    """Looks sys.stderr up at every line, since a progress bar puts itself in its place."""
+    """Writes every line to the current sys.stderr, which a progress bar replaces temporarily."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -28,7 +29,10 @@ def main(command: Callable[[Sequence[str]], None]) -> int:
     logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[_StderrHandler()])
     for noisy in ("absl", "jax", "orbax", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
-    logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # those are worth reading
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)  # its warnings are worth reading
+    if "--version" in sys.argv[1:]:
+        print(f"lingua-flax {VERSION}")
+        return 0
     try:
         command(sys.argv[1:])
     except UserError as error:
@@ -41,7 +45,7 @@ def main(command: Callable[[Sequence[str]], None]) -> int:
         return 128 + interrupted.signal_number
     except KeyboardInterrupt:  # at the prompt of translate.py
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # whoever read our output has enough of it
+    except BrokenPipeError:  # the reader of stdout, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Lines typed at a terminal."""
+"""Input of lines at a terminal."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ log = logging.getLogger(__name__)
 
 
 def prompt_lines(prompt: str, history: Path) -> Iterator[str]:
-    """Yields each line typed, until Ctrl-D; lines can be edited, and those of earlier times come back with the arrows.
+    """Yields each line typed until Ctrl-D; lines can be edited, and the arrow keys recall earlier ones.
 
     Args:
-      history: the file that keeps them; where it cannot be written there is none.
+      prompt: text shown before each line.
+      history: file of the earlier lines; if it cannot be written, no lines are kept.
 
     Raises:
       KeyboardInterrupt: at Ctrl-C.
     """
-    readline = _with_history(history)
+    readline = _load_readline(history)
     while True:
-        # Readline puts the terminal back as it was only where the handler raises.
+        # Readline restores the terminal only if the handler raises.
         previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-        known = readline.get_current_history_length() if readline else 0
+        history_length = readline.get_current_history_length() if readline else 0
         try:
             line = input(prompt)
             line.encode()
@@ -34,18 +35,19 @@ def prompt_lines(prompt: str, history: Path) -> Iterator[str]:
             print()
             return
         except UnicodeError:
-            log.error("that line is not valid UTF-8; is the terminal set to it?")
+            log.error("this line is not valid UTF-8; set the terminal to UTF-8")
             continue
         finally:
             signal.signal(signal.SIGINT, previous)
-        if readline and readline.get_current_history_length() > known:  # it leaves out empty and repeated lines
+        # Readline omits empty and repeated lines.
+        if readline and readline.get_current_history_length() > history_length:
             with contextlib.suppress(OSError):
                 readline.append_history_file(1, history)
         yield line
 
 
-def _with_history(history: Path) -> ModuleType | None:
-    """The readline module, where Python has it, with the lines of the file."""
+def _load_readline(history: Path) -> ModuleType | None:
+    """Returns the readline module with the history of the file, or None if this Python lacks the module."""
     try:
         import readline
     except ImportError:

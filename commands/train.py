@@ -13,28 +13,28 @@ from host.errors import UserError
 from host.files import check_writable
 from host.interruption import interruption
 from host.malloc import keep_freed_memory
-from options.command_line import BareFlag, is_given, parse_with_config, required_workdir, show_help, take_options
+from options.command_line import Flag, is_given, parse_with_config, required_workdir, show_help, take_options
 from options.config_files import CONFIG_NAME, as_json, read_config, refused_changes
 from options.schema import Config, PositiveFloat, ProcessOptions
 from runs.workdir import Workdir
 
 
 class TrainCommand(Config, ProcessOptions):
-    """Options of train.py: those of the config, and where it is and goes."""
+    """Options of train.py: those of the config, and its own."""
 
     workdir: Path | None = None
-    """Folder of the run, required: it is made, or gone on with where it holds checkpoints."""
+    """Folder of the run, required; created if it does not exist. If it has checkpoints, the run is resumed."""
     config: Path | None = None
-    """TOML file with what differs from the defaults; not needed where the workdir has its config."""
-    inspect_data: BareFlag = False
-    """Train nothing: report what is in the corpus, in tables and a picture (inspection.png); needs no --workdir."""
-    dry_run: BareFlag = False
-    """Train nothing: report parameters, operations, memory on each device of the mesh, which need not be here, and the
-    run's length; needs no --workdir."""
+    """TOML file with the options that differ from the defaults; not needed if the workdir already has a config."""
+    inspect_data: Flag = False
+    """Train nothing: report the contents of the corpus in tables and a picture (inspection.png); needs no --workdir."""
+    dry_run: Flag = False
+    """Train nothing: report parameters, operations, memory on each device of the mesh, and the length of the run; needs
+    neither the devices nor --workdir."""
     tokens_per_second: PositiveFloat | None = None
-    """With --dry-run: real target tokens a second, as a run reports them, to reckon the hours with."""
+    """With --dry-run: real target tokens per second, as reported by a run, to estimate the training time."""
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
-    """With --dry-run: write what the compiler tells of the training step to this file."""
+    """With --dry-run: file for the compiler's account of the training step, as one JSON object."""
 
     @model_validator(mode="after")
     def _reports_exclude_training(self) -> TrainCommand:
@@ -43,17 +43,19 @@ class TrainCommand(Config, ProcessOptions):
             if value and not self.dry_run:
                 raise ValueError(f"{option} has no effect without --dry-run")
         if self.inspect_data and self.dry_run:
-            raise ValueError("--inspect-data and --dry-run exclude each other: one of them at a time")
+            raise ValueError("--inspect-data and --dry-run are mutually exclusive; give only one of them")
         return self
 
 
 def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
-    """The config of a run, and the command. Later ones win: defaults, workdir or config file, command line.
+    """Returns the config of a run, and the command.
 
-    The command's workdir is None only where nothing is trained (--inspect-data, --dry-run) and it is not given.
+    The command line overrides the config file, or the workdir's config if no file is given, which overrides the
+    defaults. The command's workdir is None only if nothing is trained (--inspect-data, --dry-run) and none is given.
 
     Raises:
-      UserError: a bad option, or a config that differs from what the workdir was made with.
+      UserError: an option is invalid, or the config differs from the one that the workdir was created with.
+      SystemExit: with status 0, after --help.
     """
     report = next((option for option in REPORTS if is_given(argv, option[2:].replace("-", "_"))), None)
     show_help(argv, TrainCommand, TRAIN_HELP)
@@ -70,14 +72,14 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
     config, command = parse_with_config(TrainCommand, rest, base, description=TRAIN_HELP, **own)
     if saved and (differences := refused_changes(as_json(saved), config, "in the workdir")):
         raise UserError(
-            f"{workdir} was made with another config: {'; '.join(differences)}. "
-            "Choose another --workdir, or leave these as they were"
+            f"{workdir} was created with a different config: {'; '.join(differences)}. "
+            "Choose another --workdir, or restore these options"
         )
     return config, command
 
 
-REPORTS = ("--inspect-data", "--dry-run")  # instead of training
-TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoints goes on from the newest one."
+REPORTS = ("--inspect-data", "--dry-run")  # they replace training
+TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoints resumes from the newest one."
 
 
 def train(argv: Sequence[str]) -> None:
@@ -98,9 +100,9 @@ def train(argv: Sequence[str]) -> None:
 
         report_data(config, workdir)
         return
-    assert workdir  # resolve_config would not have it otherwise
+    assert workdir  # resolve_config requires it for training
     keep_freed_memory()
-    from devices.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
+    from devices.compilation import set_up_compilation  # imported here so that invalid options are reported at once
     from devices.mesh import check_divides, make_mesh
     from devices.platform import initialize_devices
     from devices.processes import distributed_session, on_first_process
@@ -116,7 +118,7 @@ def train(argv: Sequence[str]) -> None:
         on_first_process(files.lock)
         mesh = make_mesh(config.devices.mesh)
         check_divides(mesh, config)  # before a corpus is prepared
-        fast_attention(config, mesh)  # which refuses what cannot be, before that too
+        fast_attention(config, mesh)  # likewise, to refuse an attention that these devices cannot compute
         run = Run(prepare(config, workdir), mesh, files, interruption, compilations)
         run.open()
         run.train()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CHUNK = 1024  # lines translated together; sorted by length, so that batches hold little padding
+CHUNK = 1024  # lines translated together; sorting them by length keeps padding low
 
 
 class TranslateCommand(DecodingOptions, ProcessOptions):
@@ -37,43 +37,49 @@ class TranslateCommand(DecodingOptions, ProcessOptions):
     workdir: Path
     """Folder of the run."""
     input: Path | None = None
-    """Text to translate, a sentence a line, plain or .gz; standard input by default."""
+    """Text file to translate, one sentence per line, plain or .gz; by default standard input."""
     output: Path | None = None
-    """Where the translations go, a line for each line, plain or .gz; standard output by default."""
+    """File for the translations, one per input line, plain or .gz; by default standard output."""
     checkpoint: str = "best"
-    """Parameters to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
-    N."""
+    """Checkpoint to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
+    N checkpoints."""
     ensemble: tuple[Path, ...] = ()
-    """More workdirs with the same tokenizer: the mean of all networks' probabilities decides."""
+    """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all networks are
+    averaged."""
     prefix: str | None = None
-    """Text that every translation has to begin with."""
+    """Text with which every translation must begin."""
     prefix_file: Path | None = None
-    """The same with a text of its own for each line of the input; an empty line for none."""
+    """Text file with a separate prefix for each input line; an empty line means no prefix."""
     num_hypotheses: PositiveInt = 1
-    """Translations to write for each line, at most beam_size but where they are drawn (temperature); above 1 as line
-    number, score and text, with tabs."""
+    """Number of translations to write for each input line, at most beam_size unless they are sampled (temperature).
+    Above 1, each is written as line number, score and text, separated by tabs."""
     json_lines: bool = False
-    """Write one JSON object for each line, with the source and every hypothesis's text and score, and all tokens."""
+    """Write one JSON object per input line, with the source, the text and score of every hypothesis, and all tokens."""
     attention: Path | None = None
-    """Where to write what the network looked at for one line of input: all weights (.json) or a map a head (.png)."""
+    """File for the attention weights of a single input line: all weights (.json) or a map of each head (.png)."""
     positions: Path | None = None
-    """Where to draw the run's position encodings (.png) instead of translating."""
+    """File for a picture of the run's position encodings (.png); nothing is translated."""
     target_language: str | None = None
-    """Language to translate into, of a model trained with data.tag_target; by default its data.target_language."""
+    """Language to translate into, for a model trained with data.tag_target; by default its data.target_language."""
     devices: ComputeConfig = ComputeConfig()
 
 
-DESCRIPTION = "Translates each line of the input, in order; an empty line stays one."
+DESCRIPTION = "Translates each line of the input, in order; an empty line stays empty."
 
 
 def read_options(argv: Sequence[str]) -> TranslateCommand:
-    """The command's options over what the workdir's config says of devices."""
+    """Parses the command line; the workdir's config supplies the defaults of the devices.
+
+    Raises:
+      UserError: an option is invalid, or contradicts another one.
+      SystemExit: with status 0, after --help.
+    """
     workdir, argv = take_workdir(argv, TranslateCommand, description=DESCRIPTION, flags=True)
     default = TranslateCommand(workdir=workdir, devices=read_workdir_config(workdir).devices.compute)
     options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION, flags=True)
     options.check_num_hypotheses(options.num_hypotheses)
     if options.prefix is not None and options.prefix_file:
-        raise UserError("--prefix and --prefix-file exclude each other: one text for all lines, or one for each")
+        raise UserError("--prefix and --prefix-file are mutually exclusive: one prefix for all lines, or one per line")
     if options.ensemble and (options.attention or options.positions):
         raise UserError("--attention and --positions show one network; leave out --ensemble")
     for name, path, endings in (
@@ -89,7 +95,7 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
 
 
 def write_attention(maps: AttentionMaps, path: Path) -> None:
-    """Writes the weights as JSON or pictures, as the file's ending says, and logs where, and what was looked at."""
+    """Writes the weights as JSON or pictures, depending on the file's ending, and logs the files and a summary."""
     if path.suffix.lower() == ".json":
         path.write_text(json.dumps(maps.as_json(), ensure_ascii=False) + "\n", encoding="utf-8")
         paths = [path]
@@ -98,9 +104,9 @@ def write_attention(maps: AttentionMaps, path: Path) -> None:
         from translation.attention_figures import attention_figures
 
         pages = attention_figures(maps)
-        paths = [path, *(path.with_stem(f"{path.stem}-{page}") for page in range(2, len(pages) + 1))]
-        for page, place in zip(pages, paths, strict=True):
-            save_figure(page, place)
+        paths = [path, *(path.with_stem(f"{path.stem}-{number}") for number in range(2, len(pages) + 1))]
+        for page, page_path in zip(pages, paths, strict=True):
+            save_figure(page, page_path)
     log.info("attention: %s", ", ".join(map(str, paths)))
     log.info("what each word looked at, by the mean cross-attention of all layers and heads:")
     for line in maps.table():
@@ -108,7 +114,7 @@ def write_attention(maps: AttentionMaps, path: Path) -> None:
 
 
 def draw_positions(translator: Translator, path: Path) -> None:
-    """Draws the position encodings and logs where."""
+    """Draws the position encodings and logs the file."""
     from host.figures import save_figure
     from translation.attention_figures import positions_figure
     from translation.attention_maps import position_table
@@ -118,20 +124,30 @@ def draw_positions(translator: Translator, path: Path) -> None:
 
 
 def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
-    """The lines to translate, each with what its translation has to begin with."""
+    """Returns the lines to translate, each with the prefix of its translation, "" for none.
+
+    Raises:
+      UserError: a file cannot be read, or the prefixes are not aligned with the lines.
+    """
     if not options.prefix_file:
         return zip(open_lines(options), itertools.repeat(options.prefix or ""), strict=False)
     lines, prefixes = list(open_lines(options)), list(read_lines(options.prefix_file))
     if len(lines) != len(prefixes):
-        there = f"{options.input or 'standard input'} has {len(lines):,}"
-        raise UserError(f"{options.prefix_file} has {len(prefixes):,} lines, but {there}; they must be aligned")
+        name = options.input or "standard input"
+        raise UserError(
+            f"{options.prefix_file} has {len(prefixes):,} lines, but {name} has {len(lines):,}; they must be aligned"
+        )
     return zip(lines, prefixes, strict=True)
 
 
 def open_lines(options: TranslateCommand) -> Iterator[str]:
-    """The lines to translate; just the one there must be where its attention is asked for."""
+    """Returns the lines to translate; with --attention, the only one.
+
+    Raises:
+      UserError: a file cannot be read, standard input is closed, or there are several lines with --attention.
+    """
     if options.input:
-        lines = iter(list(read_lines(options.input)))  # a bad line is found before anything is written
+        lines = iter(list(read_lines(options.input)))  # all, to find an invalid one before anything is written
     elif sys.stdin is None:
         raise UserError("standard input is closed; give the text with --input")
     elif at_a_terminal(options) and sys.stdout.isatty():
@@ -145,12 +161,12 @@ def _only_line(lines: Iterator[str], options: TranslateCommand) -> Iterator[str]
     line = next(lines, "")
     if not at_a_terminal(options) and next(lines, None) is not None:
         name = options.input or "standard input"
-        raise UserError(f"{name}: --attention shows one sentence, and there is another line")
+        raise UserError(f"{name}: --attention shows a single sentence; give only one line")
     return iter([line])
 
 
 def at_a_terminal(options: TranslateCommand) -> bool:
-    """Whether somebody types the lines and waits for each translation."""
+    """Returns whether lines are typed at a terminal, so that each must be translated at once."""
     return not (options.input or options.positions or options.prefix_file) and sys.stdin.isatty()
 
 
@@ -158,7 +174,7 @@ def translate(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     keep_freed_memory()
-    from devices.compilation import set_up_compilation  # after the arguments: a wrong one is answered at once
+    from devices.compilation import set_up_compilation  # imported here so that invalid options are reported at once
     from devices.platform import initialize_devices
     from devices.processes import check_single_process, distributed_session
 
@@ -188,47 +204,53 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
         if is_first_process():
             draw_positions(translator, options.positions)
         return
-    todo = chunks(pairs, 1 if at_a_terminal(options) else CHUNK)
-    first = next(todo, [])  # a mistake in the first lines leaves an old output as it was
+    remaining = chunks(pairs, 1 if at_a_terminal(options) else CHUNK)
+    first = next(remaining, [])  # before the output is opened: a mistake in these lines must not erase an old file
     if options.attention:
-        source_tokens(translator, first[0][0])  # so does a line that no map can show
+        source_tokens(translator, first[0][0])  # likewise, refuses a line that no map can show
     done = 0
     output = options.output if is_first_process() else os.devnull
     with open(output or os.dup(sys.stdout.fileno()), "wb") as out:
-        for chunk in itertools.chain([first], todo):
-            found = translator.translate(
+        for chunk in itertools.chain([first], remaining):
+            translations = translator.translate(
                 [line for line, _ in chunk], options, num_hypotheses=options.num_hypotheses,
                 prefixes=[prefix for _, prefix in chunk], first_line=done + 1,
             )  # fmt: skip
             texts = [
                 text
-                for number, translation in enumerate(found, done + 1)
-                for text in written(number, translation, translator.tokenizer, options)
+                for number, translation in enumerate(translations, done + 1)
+                for text in output_lines(number, translation, translator.tokenizer, options)
             ]
             out.write(encode_lines(texts, options.output or ""))
-            done += len(found)
+            done += len(translations)
             out.flush()
             if options.attention:
-                maps = attention_maps(translator, found[0])
+                maps = attention_maps(translator, translations[0])
                 if is_first_process():
                     write_attention(maps, options.attention)
 
 
-def written(number: int, found: Translation, tokenizer: Tokenizer, options: TranslateCommand) -> Iterator[str]:
-    """What is written for a line of the input: a line for each translation wanted, or one JSON object."""
+def output_lines(
+    number: int, translation: Translation, tokenizer: Tokenizer, options: TranslateCommand
+) -> Iterator[str]:
+    """Yields the lines to write for an input line: one for each translation, or a single JSON object."""
     if options.json_lines:
-        (source,) = tokenizer.encode_source([found.source])
+        (source,) = tokenizer.encode_source([translation.source])
         hypotheses = [
             {
                 "text": hypothesis.text,
                 "score": hypothesis.score,
                 "tokens": tokenizer.target_pieces(hypothesis.tokens),
             }
-            for hypothesis in found.hypotheses
+            for hypothesis in translation.hypotheses
         ]
-        fields = {"source": found.source, "source_tokens": tokenizer.source_pieces(source), "hypotheses": hypotheses}
+        fields = {
+            "source": translation.source,
+            "source_tokens": tokenizer.source_pieces(source),
+            "hypotheses": hypotheses,
+        }
         yield json.dumps(fields, ensure_ascii=False)
     elif options.num_hypotheses > 1:
-        yield from (f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in found.hypotheses)
+        yield from (f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in translation.hypotheses)
     else:
-        yield found.text
+        yield translation.text

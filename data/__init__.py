@@ -1,1 +1,1 @@
-"""From corpora to batches: strings on one side, packed int32 rows on the other."""
+"""From corpora to batches: reads sentence pairs as strings and packs their ids into rows of int32."""

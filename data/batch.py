@@ -1,7 +1,4 @@
-"""Where a batch is made: packed rows gathered by a plan for training, one padded pair a row for evaluation.
-
-B batch, S source length, T target length.
-"""
+"""Builds batches: planned rows of packed pairs for training, one padded pair per row for evaluation."""
 
 from __future__ import annotations
 
@@ -12,23 +9,23 @@ import numpy as np
 
 from options.special_ids import BOS_ID, EOS_ID, PAD_ID
 
-if TYPE_CHECKING:  # what translates has nothing to pack
+if TYPE_CHECKING:  # translation imports this module and does not need packing
     from data.packing import Side, Window
 
-FlatIds = tuple[np.ndarray, np.ndarray]  # of all source sentences of a corpus, one after the other, and of all targets
+FlatIds = tuple[np.ndarray, np.ndarray]  # the concatenated source ids and the concatenated target ids of a corpus
 
 
 class Batch(NamedTuple):
-    """Several sentence pairs packed into each row.
+    """Sentence pairs in rows, one or several per row; each array is int32 [rows, length], padded with 0.
 
-    A row of length 12 that holds the targets "a b c" and "d e" (after each, EOS as </s>; BOS is <s>):
+    A row of length 12 that holds the targets "a b c" and "d e", each followed by EOS (</s>; BOS is <s>):
 
         target_in         <s>  a  b    c  <s>  d     e  0 0 0 0 0
         target_out          a  b  c </s>    d  e  </s>  0 0 0 0 0
         target_segments     1  1  1    1    2  2     2  0 0 0 0 0
         target_positions    0  1  2    3    0  1     2  0 0 0 0 0
 
-    The source is laid out like target_out; pair k of a row has segment k on both sides.
+    The source is laid out like target_out. Pair k of a row is segment k on both sides.
     """
 
     source: np.ndarray
@@ -41,56 +38,58 @@ class Batch(NamedTuple):
 
     @classmethod
     def zeros(cls, rows: int, length: int) -> Batch:
-        """A batch without a token."""
+        """Returns a batch of padding only."""
         return cls._make(np.zeros((len(cls._fields), rows, length), np.int32))
 
 
-def gather(batch: Batch, places: np.ndarray, window: Window, rows: np.ndarray, corpora: Sequence[FlatIds]) -> None:
-    """Fills rows of a batch of zeros with rows of a window, all at once: there is no loop over pairs.
+def gather(
+    batch: Batch, batch_rows: np.ndarray, window: Window, window_rows: np.ndarray, corpora: Sequence[FlatIds]
+) -> None:
+    """Copies rows of a window into an all-zero batch, in place and vectorized over pairs.
 
     Args:
-      places: [n], the rows of the batch to fill.
-      rows: [n], the rows of the window to fill them with.
-      corpora: the ids that the window's sentences are parts of, by the number of their corpus.
+      batch_rows: [n], the rows of the batch to fill.
+      window_rows: [n], the rows of the window to copy into them.
+      corpora: the flat ids of each corpus that the window draws from, by corpus number.
     """
-    counts = window.row_starts[rows + 1] - window.row_starts[rows]
-    pairs = np.arange(counts.sum()) + np.repeat(window.row_starts[rows] - (np.cumsum(counts) - counts), counts)
-    begins = np.repeat(places * batch.source.shape[1], counts)  # of each pair's row among the flat positions
+    counts = window.row_starts[window_rows + 1] - window.row_starts[window_rows]
+    pairs = np.arange(counts.sum()) + np.repeat(window.row_starts[window_rows] - (np.cumsum(counts) - counts), counts)
+    row_offsets = np.repeat(batch_rows * batch.source.shape[1], counts)  # of each pair's row in the flattened batch
     for number, (source_ids, target_ids) in enumerate(corpora):
-        own = slice(None) if len(corpora) == 1 else window.corpora[pairs] == number
-        of_pairs = pairs[own], begins[own]
-        put, tokens, positions, segments = _laid_out(source_ids, window.source, window.segments, *of_pairs)
-        batch.source.reshape(-1)[put] = tokens
-        batch.source_positions.reshape(-1)[put] = positions
-        batch.source_segments.reshape(-1)[put] = segments
-        put, tokens, positions, segments = _laid_out(target_ids, window.target, window.segments, *of_pairs)
-        batch.target_out.reshape(-1)[put] = tokens
-        batch.target_positions.reshape(-1)[put] = positions
-        batch.target_segments.reshape(-1)[put] = segments
+        selected = slice(None) if len(corpora) == 1 else window.corpora[pairs] == number
+        placement = pairs[selected], row_offsets[selected]
+        indices, tokens, positions, segments = _lay_out(source_ids, window.source, window.segments, *placement)
+        batch.source.reshape(-1)[indices] = tokens
+        batch.source_positions.reshape(-1)[indices] = positions
+        batch.source_segments.reshape(-1)[indices] = segments
+        indices, tokens, positions, segments = _lay_out(target_ids, window.target, window.segments, *placement)
+        batch.target_out.reshape(-1)[indices] = tokens
+        batch.target_positions.reshape(-1)[indices] = positions
+        batch.target_segments.reshape(-1)[indices] = segments
         shifted = np.roll(tokens, 1)
         shifted[positions == 0] = BOS_ID
-        batch.target_in.reshape(-1)[put] = shifted
+        batch.target_in.reshape(-1)[indices] = shifted
 
 
-def _laid_out(
-    ids: np.ndarray, side: Side, segments: np.ndarray, pairs: np.ndarray, begins: np.ndarray
+def _lay_out(
+    ids: np.ndarray, side: Side, segments: np.ndarray, pairs: np.ndarray, row_offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The tokens of one side of some pairs, one after the other: where each goes among the flat positions of a batch,
+    """Returns the concatenated tokens of one side of the given pairs: the index of each token in the flattened batch,
     its id, its position in its sentence and its segment, [tokens] each."""
     lengths = side.lengths[pairs]
     positions = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    put = positions + np.repeat(begins + side.columns[pairs], lengths)
+    indices = positions + np.repeat(row_offsets + side.columns[pairs], lengths)
     tokens = ids[positions + np.repeat(side.starts[pairs], lengths)]
-    return put, tokens, positions, np.repeat(segments[pairs], lengths)
+    return indices, tokens, positions, np.repeat(segments[pairs], lengths)
 
 
 def cut(ids: list[int], length: int) -> list[int]:
-    """A sentence's ids, or where there are more than `length` of them, the first ones and EOS_ID."""
+    """Returns the ids of a sentence; if there are more than `length`, the first `length - 1` of them and EOS_ID."""
     return ids if len(ids) <= length else [*ids[: length - 1], EOS_ID]
 
 
 def pad_rows(sentences: Sequence[Sequence[int]], rows: int, length: int) -> np.ndarray:
-    """Lists of ids -> [rows, length] int32, PAD_ID where there is nothing."""
+    """Returns lists of ids as an int32 array [rows, length], padded with PAD_ID."""
     array = np.full((rows, length), PAD_ID, np.int32)
     for row, ids in zip(array, sentences, strict=False):
         row[: len(ids)] = ids
@@ -98,7 +97,7 @@ def pad_rows(sentences: Sequence[Sequence[int]], rows: int, length: int) -> np.n
 
 
 def unpacked_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], rows: int, length: int) -> Batch:
-    """One pair a row, [rows, length] on both sides; a missing row is padding throughout."""
+    """Returns a batch [rows, length] with one pair per row; rows without a pair are padding."""
     source, target_out = pad_rows(sources, rows, length), pad_rows(targets, rows, length)
     target_in = pad_rows([[BOS_ID, *ids[:-1]] for ids in targets], rows, length)
     positions = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
@@ -114,19 +113,23 @@ def unpacked_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[
 
 
 def bucket_lengths(max_length: int) -> list[int]:
-    """At most four padded lengths, each twice the one before: so many programs are compiled for evaluation."""
+    """Returns the padded lengths for evaluation: an eighth, a quarter, a half and all of max_length, rounded up.
+
+    A program is compiled for each of these at most four lengths.
+    """
     return [-(-max_length // 2**k) for k in (3, 2, 1, 0)]
 
 
 def length_batches(
     lengths: Sequence[int], rows: int, max_length: int, *, same_length: bool = False
 ) -> Iterator[tuple[list[int], int]]:
-    """Sentences sorted by length in groups of `rows`: (their indices, the padded length). Nothing is dropped.
+    """Yields all sentences, sorted by length, in groups of `rows`: (their indices in `lengths`, the padded length).
 
-    The caller puts results back in order by the indices. Ties keep their order.
+    Sentences of equal length keep their order. The caller uses the indices to restore the original order of results.
 
     Args:
-      same_length: whether all groups are padded to that of the longest sentence.
+      max_length: at least the largest of `lengths`.
+      same_length: whether to pad all groups to the padded length of the longest sentence.
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     for start in range(0, len(order), rows):

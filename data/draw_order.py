@@ -1,6 +1,6 @@
-"""Which training pair is drawn when: a function of (corpora, seed, number of the draw), with random access.
+"""Determines which training pair is drawn when: a function of (corpora, seed, draw number) with random access.
 
-Everything is integer arithmetic modulo 2**64, so that no version of NumPy and no processor gives another order.
+All arithmetic is on integers modulo 2**64, so the order does not depend on the NumPy version or the processor.
 """
 
 from __future__ import annotations
@@ -12,50 +12,58 @@ from typing import NamedTuple
 import numpy as np
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_ROUNDS = 6  # of the Feistel network; four are the least that mixes both halves
-_WEIGHT_UNIT = 1000  # weights count to three decimals
+_ROUNDS = 6  # of the Feistel network; at least four are needed to mix both halves
+_WEIGHT_UNIT = 1000  # weights are rounded to three decimals
 
 
 def random_words(*coordinates: int | np.ndarray) -> np.ndarray:
-    """Random uint64, a function of the coordinates, which are broadcast together: SplitMix64 (Steele et al. 2014),
-    once for each coordinate."""
+    """Returns random uint64, a function of the coordinates, which are broadcast against each other.
+
+    SplitMix64 (Steele et al. 2014), applied once per coordinate.
+    """
     words = np.zeros(1, np.uint64)
     for coordinate in coordinates:
-        words = _mixed(words + _GOLDEN + np.asarray(coordinate).astype(np.uint64))
+        words = _mix(words + _GOLDEN + np.asarray(coordinate).astype(np.uint64))
     return words
 
 
-def _mixed(words: np.ndarray) -> np.ndarray:
+def _mix(words: np.ndarray) -> np.ndarray:
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
 def shuffled(indices: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
-    """Where permutations of range(size) put each index, int64.
+    """Returns the image of each index under a random permutation of range(size), int64.
 
-    A Feistel network permutes the next power of four; what it puts outside the range goes through it again, until it
-    is inside (Black and Rogaway 2002, cycle walking).
+    A Feistel network permutes a range whose size is the next power of four; results outside range(size) go through the
+    network again until they are inside (cycle walking, Black and Rogaway 2002).
 
     Args:
       indices: [n], each below `size`.
-      keys: [n] uint64, which of the permutations is meant for each.
+      keys: [n] uint64, the key of the permutation to apply to each index.
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     mask = np.uint64((1 << int(half)) - 1)
-    found = np.asarray(indices).astype(np.uint64)
-    outside = np.arange(len(found))
+    images = np.asarray(indices).astype(np.uint64)
+    outside = np.arange(len(images))
     while len(outside):
-        left, right = found[outside] >> half, found[outside] & mask
+        left, right = images[outside] >> half, images[outside] & mask
         for number in range(_ROUNDS):
             left, right = right, left ^ (random_words(keys[outside], number, right) & mask)
-        found[outside] = (left << half) | right
-        outside = outside[found[outside] >= size]
-    return found.astype(np.int64)
+        images[outside] = (left << half) | right
+        outside = outside[images[outside] >= size]
+    return images.astype(np.int64)
 
 
 class Drawn(NamedTuple):
-    """Draws: of each the number of its corpus, the epoch of that, and the pair's index in it; [n] int64 each."""
+    """A sequence of draws, [n] int64 each.
+
+    Attributes:
+      corpora: the number of the corpus that each pair is drawn from.
+      epochs: the epoch of that corpus.
+      pairs: the index of the pair in that corpus.
+    """
 
     corpora: np.ndarray
     epochs: np.ndarray
@@ -65,36 +73,44 @@ class Drawn(NamedTuple):
 class Draws:
     """An endless sequence of pairs, drawn from several corpora in proportion to their weights.
 
-    The corpora take turns in a fixed order, evenly spread. Each is shuffled and repeated by itself, so that in each of
-    its epochs every pair comes once; the order of the first corpus is the one that it has alone.
+    The corpora are interleaved evenly, in a fixed cycle. Each is shuffled and repeated independently of the others, so
+    each of its epochs contains every pair once. The first corpus is drawn in the order that it has without the others.
     """
 
     def __init__(self, sizes: Sequence[int], weights: Sequence[float], seed: int):
-        """Args: sizes: the number of pairs of each corpus, at least one; weights: to three decimals."""
+        """Computes the cycle of corpora.
+
+        Args:
+          sizes: the number of pairs of each corpus, at least one.
+          weights: of the corpora, rounded to three decimals.
+        """
         self._sizes = sizes
         self._seed = seed
         shares = [max(1, round(weight * _WEIGHT_UNIT)) for weight in weights]
         shares = [share // math.gcd(*shares) for share in shares]
         self._shares = np.array(shares, np.int64)
-        # Corpora in a cycle of sum(shares) draws: the j-th draw of a corpus with share m stands at (j + 1/2) / m of it.
+        # A cycle has sum(shares) draws: draw j of a corpus with share m is placed at (j + 1/2) / m of the cycle.
         total = sum(shares)
         places = np.concatenate([(2 * np.arange(share) + 1) * total // (2 * share) for share in shares])
         order = np.argsort(places, kind="stable")
-        self._cycle = np.repeat(np.arange(len(shares)), shares)[order]
-        self._turns = np.concatenate([np.arange(share) for share in shares])[order]
+        self._cycle = np.repeat(np.arange(len(shares)), shares)[order]  # the corpus of each draw of a cycle
+        self._draw_in_share = np.concatenate([np.arange(share) for share in shares])[order]  # its j
 
     def __len__(self) -> int:
-        """The number of all pairs, which is the length of an epoch: it may have some of them twice and others never."""
+        """Returns the length of an epoch: the number of pairs of all corpora.
+
+        With several corpora an epoch may contain some pairs more than once and others not at all.
+        """
         return sum(self._sizes)
 
     def __getitem__(self, numbers: np.ndarray) -> Drawn:
-        """The draws with these numbers, [n] int64, counted from 0."""
-        cycles, places = np.divmod(numbers, len(self._cycle))
-        corpora = self._cycle[places]
-        nth = cycles * self._shares[corpora] + self._turns[places]
-        epochs, pairs = np.empty_like(nth), np.empty_like(nth)
+        """Returns the draws with these numbers, [n] int64, counted from 0."""
+        cycles, offsets = np.divmod(numbers, len(self._cycle))
+        corpora = self._cycle[offsets]
+        draws_of_corpus = cycles * self._shares[corpora] + self._draw_in_share[offsets]
+        epochs, pairs = np.empty_like(draws_of_corpus), np.empty_like(draws_of_corpus)
         for corpus, size in enumerate(self._sizes):
-            own = corpora == corpus
-            epochs[own], index = np.divmod(nth[own], size)
-            pairs[own] = shuffled(index, size, random_words(self._seed, corpus, epochs[own]))
+            selected = corpora == corpus
+            epochs[selected], index = np.divmod(draws_of_corpus[selected], size)
+            pairs[selected] = shuffled(index, size, random_words(self._seed, corpus, epochs[selected]))
         return Drawn(corpora, epochs, pairs)

@@ -1,4 +1,4 @@
-"""All corpora of a run: that of [data], and those of [[data.mixture]], which add training pairs."""
+"""The training corpora of a run: the corpus of [data], and those of [[data.mixture]], which add training pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from options.schema import DataConfig, MixtureConfig
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """A corpus to train on: the option that names it (data or data.mixture.0), and its weight among the others."""
+    """A corpus to train on.
+
+    Attributes:
+      option: the config section that specifies it, such as data or data.mixture.0.
+      weight: its share of the pairs drawn, in proportion to the weights of the other corpora.
+    """
 
     option: str
     corpus: Corpus
@@ -24,22 +29,22 @@ class TrainingCorpus:
 
     @property
     def pairs(self) -> PairSource:
-        """Its training pairs."""
+        """The training pairs."""
         return self.corpus.split("train")
 
 
 def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
-    """Open the corpus of [data], which comes first, and those of its mixture.
+    """Opens the corpus of [data], which comes first, and those of its mixture.
 
     Raises:
-        UserError: one cannot be opened; options of a mixture's entry are named as such.
-        RunError: the disk is full.
+      UserError: a corpus cannot be opened; the message names the options of a mixture entry by their full names.
+      RunError: the disk is full.
     """
     corpora = [TrainingCorpus("data", open_corpus(config), config.weight)]
     for number, entry in enumerate(config.mixture):
         option = f"data.mixture.{number}"
         try:
-            corpus = open_corpus(_config_of(entry, config), train_only=True)
+            corpus = open_corpus(_entry_config(entry, config), train_only=True)
         except UserError as error:
             fields = "|".join(MixtureConfig.model_fields)
             raise UserError(re.sub(rf"\bdata\.(?=(?:{fields})\b)", f"{option}.", str(error))) from error
@@ -47,15 +52,15 @@ def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
     return corpora
 
 
-def _config_of(entry: MixtureConfig, config: DataConfig) -> DataConfig:
-    """The [data] that would name the corpus of an entry."""
-    given = {name: value for name, value in entry if value is not None and name != "weight"}
+def _entry_config(entry: MixtureConfig, config: DataConfig) -> DataConfig:
+    """Returns the [data] section that would select the corpus of a mixture entry."""
+    options = {name: value for name, value in entry if value is not None and name != "weight"}
     languages = {"source_language": config.source_language, "target_language": config.target_language}
-    return DataConfig(**{**languages, **given, "cache_directory": config.cache_directory})
+    return DataConfig(**{**languages, **options, "cache_directory": config.cache_directory})
 
 
 class JoinedPairs:
-    """The pairs of several sources, one after the other."""
+    """The concatenated pairs of several sources."""
 
     def __init__(self, sources: Sequence[PairSource]) -> None:
         self._sources = sources

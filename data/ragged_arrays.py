@@ -1,7 +1,7 @@
-"""Sequences of different lengths on disk: all values in one flat file, and where each sequence ends in another.
+"""Sequences of different lengths on disk: all values in one flat file, the end of each sequence in another.
 
-Text (bytes) and tokens (ids) are stored alike and mapped into memory: a sequence is found in a microsecond, nothing is
-read that is not asked for, and processes that open the same files share their pages.
+Text (bytes) and tokens (ids) are stored in the same way. The files are mapped into memory: only the sequences that are
+accessed are read, and processes that open the same files share their pages.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _ENDS_DTYPE = "<i8"
 
 
 class RaggedArray:
-    """Read-only access to flat `values` and the `ends` of sequences in them; pickled as what it was opened from.
+    """Read-only access to sequences of different lengths; if opened from files, pickled as their path.
 
     Attributes:
-      values: [total length].
+      values: [total length], the concatenated sequences.
       ends: [number of sequences] int64; sequence i is values[ends[i - 1] : ends[i]].
     """
 
@@ -29,12 +29,13 @@ class RaggedArray:
 
     @classmethod
     def open(cls, path: Path, dtype: str) -> RaggedArray:
-        """Maps what a RaggedWriter of that path and dtype has written into memory.
+        """Maps the files into memory that a RaggedWriter with the same path and dtype has written.
 
         Raises:
-          OSError, ValueError: a file is missing, or is not what the writer has written.
+          OSError: a file is missing or cannot be read.
+          ValueError: a file does not have the size that was written.
         """
-        values, ends = map(_mapped, files_of(path), (dtype, _ENDS_DTYPE))
+        values, ends = map(_map_file, files_of(path), (dtype, _ENDS_DTYPE))
         needed = int(ends[-1]) if len(ends) else 0
         if needed != len(values):
             raise ValueError(f"{path.name} has {len(values)} values, but its sequences need {needed}")
@@ -49,47 +50,53 @@ class RaggedArray:
         return len(self.ends)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """The values of a sequence; `index` counts from 0 and never from the end."""
+        """Returns the values of a sequence. Negative indices are not supported."""
         return self.values[self.ends[index - 1] if index else 0 : self.ends[index]]
 
     def block(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """The values of sequences begin to end - 1, or to the last one, in a row, and the length of each."""
+        """Returns the concatenated values of sequences begin to end - 1 (or to the last one) and their lengths."""
         ends = self.ends[begin:end]
         start = self.ends[begin - 1] if begin else 0
         return self.values[start : ends[-1] if len(ends) else start], np.diff(ends, prepend=start)
 
     def starts(self, indices: np.ndarray) -> np.ndarray:
-        """Where each of the sequences begins in `values`, int64."""
+        """Returns the index in `values` at which each of the sequences begins, int64."""
         return np.where(indices > 0, self.ends[indices - 1], 0)
 
     def lengths(self, indices: np.ndarray) -> np.ndarray:
-        """The number of values of each of the sequences, int64."""
+        """Returns the number of values of each of the sequences, int64."""
         return self.ends[indices] - self.starts(indices)
 
 
 class RaggedWriter(ExitStack):
-    """Writes the files of a RaggedArray, some sequences at a time; a context that closes them at its end."""
+    """Writes the files of a RaggedArray, some sequences at a time; a context manager that closes the files on exit."""
 
     def __init__(self, path: Path, dtype: str):
-        """Args: path: the beginning of both files' names; dtype: of the values, such as "<u2"."""
+        """Creates the files.
+
+        Args:
+          path: their common path, without suffix.
+          dtype: of the values, such as "<u2".
+        """
         super().__init__()
         self._dtype = np.dtype(dtype)
         self._length = 0
         self._values, self._ends = (self.enter_context(file.open("wb")) for file in files_of(path))
 
     def append(self, values: np.ndarray, lengths: Sequence[int] | np.ndarray) -> None:
-        """Adds sequences of these lengths, given as one array of all their values."""
+        """Appends sequences of these lengths, whose values are concatenated in one array."""
         self._ends.write((self._length + np.cumsum(lengths, dtype=_ENDS_DTYPE)).data)
-        self._values.write(np.ascontiguousarray(values, self._dtype).data)  # tofile would not say that the disk is full
+        # ndarray.tofile would not report a full disk as the cause of its error.
+        self._values.write(np.ascontiguousarray(values, self._dtype).data)
         self._length += len(values)
 
 
 def files_of(path: Path) -> tuple[Path, Path]:
-    """The files of the RaggedArray that is opened by this path: values and ends."""
+    """Returns the two files of the RaggedArray at this path: values and ends."""
     return path.with_name(f"{path.name}.values"), path.with_name(f"{path.name}.ends")
 
 
-def _mapped(path: Path, dtype: str) -> np.ndarray:
-    """A flat file, mapped into memory; an empty one cannot be mapped."""
+def _map_file(path: Path, dtype: str) -> np.ndarray:
+    """Returns a flat file mapped into memory, or an empty array for an empty file, which cannot be mapped."""
     array = np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
-    return array.view(np.ndarray)  # np.memmap costs a microsecond at each access
+    return array.view(np.ndarray)  # faster to index than np.memmap

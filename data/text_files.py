@@ -1,8 +1,8 @@
-r"""Lines of text, read the same way everywhere: corpora, input to translate, references to score against; and written.
+r"""Reading and writing lines of text, in the same way for corpora, input to translate and references to score against.
 
 A line ends at "\n" and nowhere else, so that line numbers agree with wc, sed and other toolkits: U+2028, "\v", "\f",
-U+0085 or a lone "\r" are part of the text. Of a file with Windows line ends the one "\r" before each "\n" is dropped,
-and so is a byte-order mark at the start. A last line counts without its "\n" too; an empty file has no lines.
+U+0085 and a lone "\r" are part of the text. In files with Windows line ends, one "\r" before each "\n" is dropped. A
+byte-order mark at the start of a file is dropped too. The last line does not need a "\n"; an empty file has no lines.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ T = TypeVar("T")
 
 _REASONS = {
     FileNotFoundError: "no such file; check the path",
-    IsADirectoryError: "a folder, not a file; name the file in it",
-    PermissionError: "may not be read; check its permissions",
+    IsADirectoryError: "a folder, not a file; give the path of a file in it",
+    PermissionError: "permission denied; check its permissions",
 }
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, of a gzip file where the name ends in .gz, without holding more than one.
+    """Yields the lines of a UTF-8 file, which is gzipped if its name ends in .gz, one at a time.
+
+    Only one line is held in memory.
 
     Raises:
-        UserError: the file cannot be read, is a truncated or damaged gzip file, or is not UTF-8.
+      UserError: the file cannot be read, is a truncated or damaged gzip file, or is not UTF-8.
     """
     path = Path(path)
     try:
@@ -44,15 +46,18 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
-    """The error for a file that could not be opened or read."""
+    """Returns the error for a file that could not be opened or read."""
     return UserError(f"{path}: {_REASONS.get(type(error), f'cannot be read ({error.strerror or error})')}")
 
 
 def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
-    r"""Yield the lines of a binary stream as it delivers them; name stands for it in messages.
+    r"""Yields the lines of a binary stream as they arrive.
+
+    Args:
+      name: of the stream, for error messages.
 
     Raises:
-        UserError: a line is not UTF-8.
+      UserError: a line is not UTF-8.
     """
     for number, line in enumerate(stream, start=1):
         if number == 1:
@@ -69,27 +74,27 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
-    """Writes a file that read_lines reads, in place of what is there."""
+    """Writes a file for read_lines, replacing an existing one."""
     Path(path).write_bytes(encode_lines(lines, path))
 
 
 def encode_lines(lines: Iterable[str], path: str | os.PathLike[str] = "") -> bytes:
-    r"""Each line as UTF-8 with "\n" behind it, whatever the system's line ends are; gzip where the path ends in .gz.
+    r"""Returns lines as UTF-8, each ended by "\n" on every system, gzipped if the path ends in .gz.
 
-    What several calls return, one after the other, is a sound file at each point: gzip reads its members as one text.
-    The same lines always give the same bytes.
+    The concatenated results of several calls are a valid file at every point: gzip reads its members as one text. The
+    same lines always give the same bytes.
     """
     content = "".join(f"{line}\n" for line in lines).encode("utf-8")
     return gzip.compress(content, mtime=0) if is_gzip(path) else content
 
 
 def is_gzip(path: str | os.PathLike[str]) -> bool:
-    """Whether a file of this name is read and written as gzip."""
+    """Returns whether a file of this name is read and written as gzip."""
     return Path(path).suffix.lower() == ".gz"
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield lists of at most `size` items, in order, each as soon as it is full."""
+    """Yields lists of at most `size` items, in order, each as soon as it is full."""
     iterator = iter(items)
     while chunk := list(itertools.islice(iterator, size)):
         yield chunk
@@ -99,5 +104,5 @@ def _open(path: Path) -> BinaryIO | gzip.GzipFile:
     if not is_gzip(path):
         return path.open("rb")
     if path.is_file() and not path.stat().st_size:
-        raise EOFError("it has no bytes at all")  # which the gzip module would take for an empty text
+        raise EOFError("it is empty")  # the gzip module would read it as an empty text
     return gzip.open(path, "rb")

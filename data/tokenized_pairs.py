@@ -1,4 +1,4 @@
-"""Tokenized pairs on disk: made once for a corpus, a split and a tokenizer, then mapped into memory."""
+"""Tokenized pairs on disk: written once per corpus, split and tokenizer, then mapped into memory."""
 
 from __future__ import annotations
 
@@ -16,35 +16,39 @@ from data.text_files import chunks
 from data.tokenizer import Tokenizer
 from host.digests import json_digest
 
-CHUNK = 4096  # pairs tokenized at a time
-COUNTED = 1 << 18  # pairs whose tokens are counted at a time
-NONE = np.array([], np.int64)
-FORMAT = 5  # part of the cache key
+_TOKENIZED_AT_ONCE = 4096  # pairs
+_CHECKED_AT_ONCE = 1 << 18  # pairs whose lengths are compared with a limit
+_NO_POSITIONS = np.array([], np.int64)
+_FORMAT = 5  # part of the cache key
 
 
 class TokenizedPairs:
-    """Pairs of id sequences, ended by EOS_ID, with random access.
+    """Pairs of id sequences, each ended by EOS_ID, with random access.
 
     Attributes:
-      source, target: the ids of all pairs of the split, also of those that are left out.
+      source, target: the ids of all pairs of the split, including those that are left out.
     """
 
-    def __init__(self, source: RaggedArray, target: RaggedArray, left_out: np.ndarray = NONE):
-        """Args: left_out: the positions in the split of the pairs to leave out, ascending. Only these take memory."""
+    def __init__(self, source: RaggedArray, target: RaggedArray, left_out: np.ndarray = _NO_POSITIONS):
+        """Selects pairs of a split.
+
+        Args:
+          left_out: the positions in the split of the pairs to leave out, ascending. Only these take memory.
+        """
         self.source, self.target = source, target
         self._left_out = left_out
-        self._kept_before = left_out - np.arange(len(left_out))  # how many pairs, for each that is left out
+        self._kept_before = left_out - np.arange(len(left_out))  # for each pair left out, the number of pairs kept
 
     def __len__(self) -> int:
         return len(self.source) - len(self._left_out)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """The source and target ids of a pair."""
+        """Returns the source and target ids of a pair."""
         position = self.position(index)
         return self.source[position], self.target[position]
 
     def position(self, index: int) -> int:
-        """The position in the split of a pair that was kept.
+        """Returns the position in the split of a pair that is kept.
 
         Raises:
           IndexError: there is no such pair.
@@ -54,35 +58,41 @@ class TokenizedPairs:
         return int(self.positions(np.array([index]))[0])
 
     def positions(self, indices: np.ndarray) -> np.ndarray:
-        """Like `position`, of many pairs, [n] int64, unchecked."""
+        """Returns the positions of several pairs like `position`, [n] int64, but does not check the indices."""
         return indices + np.searchsorted(self._kept_before, indices, side="right")
 
     def no_longer_than(self, length: int) -> TokenizedPairs:
-        """The pairs of which neither side has more than `length` tokens."""
+        """Returns the pairs with at most `length` tokens on either side."""
         too_long = [self._left_out]
-        for begin in range(0, len(self.source), COUNTED):
-            positions = np.arange(begin, min(begin + COUNTED, len(self.source)))
+        for begin in range(0, len(self.source), _CHECKED_AT_ONCE):
+            positions = np.arange(begin, min(begin + _CHECKED_AT_ONCE, len(self.source)))
             longest = np.maximum(self.source.lengths(positions), self.target.lengths(positions))
             too_long.append(positions[longest > length])
         return TokenizedPairs(self.source, self.target, np.unique(np.concatenate(too_long)))
 
 
 def tokenize(pairs: PairSource, fingerprint: str, tokenizer: Tokenizer, cache: Path) -> TokenizedPairs:
-    """The tokenized training pairs of a corpus; streams through them on first use, so that a corpus of any size fits.
+    """Returns the tokenized training pairs of a corpus, written to the cache on first use.
+
+    The pairs are streamed, so the corpus can be larger than memory.
 
     Args:
       pairs: (source, target) strings.
-      fingerprint: that of the corpus, which is of these pairs; with the tokenizer it keys the cache.
+      fingerprint: of the corpus, which identifies its training pairs; with the tokenizer it is the key of the cache.
       cache: the folder of prepared corpora.
+
+    Raises:
+      UserError: the cache folder cannot be written.
+      RunError: the disk is full.
     """
-    key = json_digest([FORMAT, fingerprint, tokenizer.fingerprint, tokenizer.source_tag])
+    key = json_digest([_FORMAT, fingerprint, tokenizer.fingerprint, tokenizer.source_tag])
     directory = prepared_corpus.prepare(cache, "tokens", key, lambda path: _write(path, pairs, tokenizer))
     source, target = (RaggedArray.open(directory / side, dtype) for side, dtype in _dtypes(tokenizer).items())
     return TokenizedPairs(source, target)
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
-    """Of the ids of each side: the smallest that holds them."""
+    """Returns the smallest dtype that holds the ids of each side."""
     sizes = {"source": tokenizer.source_vocab_size, "target": tokenizer.target_vocab_size}
     return {side: "<u2" if size <= 1 << 16 else "<i4" for side, size in sizes.items()}
 
@@ -92,7 +102,7 @@ def _write(directory: Path, pairs: PairSource, tokenizer: Tokenizer) -> None:
         source, target = (
             stack.enter_context(RaggedWriter(directory / side, dtype)) for side, dtype in _dtypes(tokenizer).items()
         )
-        for chunk in chunks(pairs, CHUNK):
+        for chunk in chunks(pairs, _TOKENIZED_AT_ONCE):
             _append(source, tokenizer.encode_source([pair[0] for pair in chunk]))
             _append(target, tokenizer.encode_target([pair[1] for pair in chunk]))
 

@@ -1,4 +1,4 @@
-"""SentencePiece for both sides: training it from a corpus, loading it, text to ids and back."""
+"""SentencePiece tokenizers of both sides: training, loading, encoding text as ids, and decoding."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 TRAINING_PAIRS = 500_000  # more lines barely change the pieces and cost minutes and gigabytes
 TRAINING_THREADS = 4  # fixed: the unigram vocabulary depends on it
 TAG_START = "<2"
-SPACE = "\u2581"  # how a piece shows the space before a word
+SPACE = "\u2581"  # represents, in a piece, the space before a word
 CONTROL_PIECES = ("<s>", "</s>")
-# Decoded text is one line: a byte piece, or a piece of the corpus itself, can bring a line break.
+# Decoded text has to be one line, but byte pieces and pieces of the corpus can contain line breaks.
 LINE_BREAKS = str.maketrans({"\n": " ", "\r": " "})
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Two SentencePiece processors, the same one twice where the vocabulary is joint.
+    """The SentencePiece processors of both sides.
 
-    source_tag is the id of a piece such as <2fr> that is put before each source. It is a control piece, as <s> is: no
-    text gives it, and a typed "<2fr>" is five characters like others.
+    Attributes:
+      source, target: the same processor if the vocabulary is joint.
+      source_tag: the id of a piece such as <2fr> that is put before each source, if any. It is a control piece, as <s>
+        is: no text is encoded as it, and "<2fr>" in the text is five ordinary characters.
     """
 
     source: sentencepiece.SentencePieceProcessor
@@ -48,20 +50,20 @@ class Tokenizer:
 
     @property
     def lowercase(self) -> bool:
-        """Whether it folds case, so that translations come out in lower case."""
+        """Whether the target side folds case, so that translations are in lower case."""
         return self.target.normalize("A").endswith("a")
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of both models: a different one gives different ids."""
+        """SHA-256 of both models, in hex, without the source tag."""
         models = self.source.serialized_model_proto() + self.target.serialized_model_proto()
         return hashlib.sha256(models).hexdigest()
 
     def with_source_tag(self, language: str) -> Tokenizer:
-        """The tokenizer that puts this target language's tag before each source.
+        """Returns a tokenizer that puts the tag of this target language before each source.
 
         Raises:
-          UserError: it has no such tag.
+          UserError: there is no such tag.
         """
         source_tag = self.source.piece_to_id(language_tag(language))
         if not self.source.is_control(source_tag):
@@ -71,23 +73,23 @@ class Tokenizer:
         return replace(self, source_tag=source_tag)
 
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
-        """Ids of each line: the source tag, where there is one and the line is not empty, tokens, EOS_ID."""
+        """Returns the ids of each line: the source tag (if there is one and the line is not empty), tokens, EOS_ID."""
         return [add_special_ids(ids, self.source_tag) for ids in _encode(self.source, lines)]
 
     def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
-        """Ids of each line, ended by EOS_ID."""
+        """Returns the ids of each line, ended by EOS_ID."""
         return [add_special_ids(ids) for ids in _encode(self.target, lines)]
 
     def decode_target(self, sentences: Sequence[Sequence[int]]) -> list[str]:
-        """Plain text of each list of ids, always a single line."""
+        """Returns the plain text of each list of ids, always a single line."""
         return [self.target.decode([int(i) for i in ids]).translate(LINE_BREAKS) for ids in sentences]
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
-        """The piece of each id as the model has it, SPACE included."""
+        """Returns the piece of each id as it is in the model, including SPACE."""
         return [self.source.id_to_piece(int(i)) for i in ids]
 
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
-        """The piece of each id as the model has it, SPACE included."""
+        """Returns the piece of each id as it is in the model, including SPACE."""
         return [self.target.id_to_piece(int(i)) for i in ids]
 
 
@@ -96,17 +98,17 @@ def _encode(processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str
 
 
 def add_special_ids(ids: Sequence[int], tag: int | None = None) -> list[int]:
-    """A line's ids with EOS_ID behind them and, where there are any, the tag before them."""
+    """Returns the ids of a line followed by EOS_ID and, unless there are none, preceded by the tag."""
     return [*ids, EOS_ID] if tag is None or not ids else [tag, *ids, EOS_ID]
 
 
 def language_tag(language: str) -> str:
-    """The piece that asks for a target language, such as <2fr> (Johnson et al. 2017)."""
+    """Returns the piece that requests a target language, such as <2fr> (Johnson et al. 2017)."""
     return f"{TAG_START}{language}>"
 
 
 def model_paths(directory: Path, *, joint: bool) -> list[Path]:
-    """Where a workdir keeps its tokenizer: one file, or one for each side."""
+    """Returns the paths of the tokenizer in a workdir: one file if it is joint, otherwise one per side."""
     names = ["tokenizer.model"] if joint else ["tokenizer.source.model", "tokenizer.target.model"]
     return [directory / name for name in names]
 
@@ -121,10 +123,10 @@ def load_tokenizer(paths: Sequence[Path]) -> Tokenizer:
 
 
 def read_models(paths: Sequence[Path]) -> list[bytes]:
-    """The files' bytes.
+    """Returns the contents of the files.
 
     Raises:
-      UserError: one cannot be read.
+      UserError: a file cannot be read.
     """
     try:
         return [path.read_bytes() for path in paths]
@@ -133,10 +135,13 @@ def read_models(paths: Sequence[Path]) -> list[bytes]:
 
 
 def parse_tokenizers(models: Sequence[bytes], names: Sequence[str] = ("tokenizer",) * 2) -> Tokenizer:
-    """The tokenizer of a serialized joint model, or of a source and a target model; names are for errors.
+    """Returns the tokenizer of a serialized joint model, or of a source and a target model.
+
+    Args:
+      names: of the models, for error messages.
 
     Raises:
-      UserError: one is not a SentencePiece model, or has other special ids.
+      UserError: a model is not a SentencePiece model, or has other special ids.
     """
     processors = [_parse(model, name) for model, name in zip(models, names, strict=False)]
     return Tokenizer(processors[0], processors[-1])
@@ -147,7 +152,7 @@ def _parse(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
         raise UserError(f"{name}: not a SentencePiece model") from error
-    if not processor.get_piece_size():  # which is what an empty file gives
+    if not processor.get_piece_size():  # SentencePiece accepts an empty file
         raise UserError(f"{name}: not a SentencePiece model")
     ids = (processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id())
     wanted = (PAD_ID, EOS_ID, BOS_ID, UNK_ID)
@@ -160,37 +165,38 @@ def _parse(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
 
 
 def train_tokenizer(pairs: PairSource, config: TokenizerConfig, target_languages: Sequence[str] = ()) -> list[bytes]:
-    """Trains on (source, target) pairs: one serialized model if joint, else one for each side.
+    """Trains on (source, target) pairs and returns one serialized model if joint, otherwise one per side.
 
-    Of a corpus above TRAINING_PAIRS, evenly spaced pairs are used. The same pairs always give the same bytes.
+    If there are more than TRAINING_PAIRS, that many evenly spaced pairs are used. The same pairs always give the same
+    bytes.
 
     Args:
-      target_languages: those that get a tag in the model of the source side.
+      target_languages: the languages that get a tag in the model of the source side.
 
     Raises:
-      UserError: the corpus cannot fill, or does not fit, the vocabulary.
+      UserError: the vocabulary is too large or too small for the corpus.
     """
     tags = [language_tag(language) for language in target_languages]
     if config.joint:
-        return [_train((line for pair in _spread(pairs) for line in pair), config, "", tags)]
+        return [_train((line for pair in _training_pairs(pairs) for line in pair), config, "", tags)]
     return [
-        _train((pair[0] for pair in _spread(pairs)), config, "source side: ", tags),
-        _train((pair[1] for pair in _spread(pairs)), config, "target side: ", []),
+        _train((pair[0] for pair in _training_pairs(pairs)), config, "source side: ", tags),
+        _train((pair[1] for pair in _training_pairs(pairs)), config, "target side: ", []),
     ]
 
 
-def _spread(pairs: PairSource) -> Iterator[Pair]:
+def _training_pairs(pairs: PairSource) -> Iterator[Pair]:
     if len(pairs) <= TRAINING_PAIRS:
-        return iter(pairs)  # several times as fast as one by one
+        return iter(pairs)  # several times faster than indexing
     stride = len(pairs) / TRAINING_PAIRS
     return (pairs[int(i * stride)] for i in range(TRAINING_PAIRS))
 
 
-def _train(lines: Iterable[str], config: TokenizerConfig, which: str, tags: Sequence[str]) -> bytes:
+def _train(lines: Iterable[str], config: TokenizerConfig, error_prefix: str, tags: Sequence[str]) -> bytes:
     model = io.BytesIO()
     try:
-        # In a thread of its own, so that Ctrl-C is heard meanwhile: on Multi30k it came through two seconds later. The
-        # short waits are for a signal that comes just before a wait, which would not end that.
+        # Training runs in a thread, so that Ctrl-C is handled meanwhile. The waits are short because a signal that
+        # arrives just before a wait does not end it.
         with ThreadPoolExecutor(1) as thread:
             training = thread.submit(
                 sentencepiece.SentencePieceTrainer.train,
@@ -214,15 +220,15 @@ def _train(lines: Iterable[str], config: TokenizerConfig, which: str, tags: Sequ
                 wait([training], timeout=0.1)
             training.result()
     except RuntimeError as error:
-        raise UserError(which + _explain(str(error), config)) from error
+        raise UserError(error_prefix + _explain(str(error), config)) from error
     return model.getvalue()
 
 
 def _explain(error: str, config: TokenizerConfig) -> str:
-    """SentencePiece's complaint about the vocabulary size, as a sentence with the size that works."""
+    """Returns SentencePiece's error as a sentence, with the vocabulary size that works if the size is the problem."""
     size = f"tokenizer.vocab_size {config.vocab_size}"
-    if found := re.search(r"value <= (\d+)", error):
-        return f"{size} is larger than the corpus supports; the largest that works is {found[1]}"
-    if found := re.search(r"required_chars\. \d+ vs (\d+)", error):
-        return f"{size} is too small for the characters of the corpus; the smallest that works is {int(found[1]) + 1}"
+    if match := re.search(r"value <= (\d+)", error):
+        return f"{size} is larger than the corpus supports; the largest that works is {match[1]}"
+    if match := re.search(r"required_chars\. \d+ vs (\d+)", error):
+        return f"{size} is too small for the characters of the corpus; the smallest that works is {int(match[1]) + 1}"
     return f"SentencePiece cannot train on this corpus: {error.strip()}"

@@ -1,7 +1,7 @@
-"""The training batches, one after the other: windows planned ahead by worker processes, batches gathered from them.
+"""Training batches in order: worker processes plan windows ahead, and batches are gathered from the windows.
 
-Planning and sampling are Python, which would hold the interpreter's lock against the thread that dispatches a step
-every few milliseconds: hence processes. Gathering is a few calls of NumPy.
+Planning and sampling are Python code that would hold the interpreter lock (GIL), which the thread that dispatches
+training steps needs; hence processes. Gathering is a few NumPy calls.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from data.packing import WINDOW, Planner, Window
 from data.subword_sampling import SampledPairs
 from host.errors import RunError
 
-WINDOWS_AHEAD = 2  # at least; more where segmentations are sampled, or a batch takes several windows
+WINDOWS_AHEAD = 2  # at least; more if segmentations are sampled or a batch takes several windows
 
 
 class TrainingBatch(NamedTuple):
-    """The rows of a batch that a process keeps, and what is known of all of its rows.
+    """The rows of a batch that this process keeps, and statistics of all rows of the batch.
 
-    pairs: the number of sentence pairs; real_tokens: the share of positions, both sides, that hold a token.
+    Attributes:
+      pairs: the number of sentence pairs.
+      real_tokens: the fraction of positions, on both sides, that hold a token.
     """
 
     rows: Batch
@@ -39,26 +41,29 @@ class TrainingBatch(NamedTuple):
 
 
 class TrainingBatches(Iterator[TrainingBatch]):
-    """Endless training batches [rows, row_length], a function of the planner; each epoch is shuffled anew.
+    """Endless training batches [rows, row_length], determined by the planner; every epoch is shuffled differently.
 
-    `state` taken between two batches and given to `restore`, in this or another process and with any share of the
-    rows, gives the same batches from there on.
+    A `state` taken between two batches and passed to `restore` continues with the same batches, also in another process
+    and with another selection of rows.
 
     Attributes:
-      rows_gathered: how many rows were made here so far.
+      rows_gathered: the number of rows that this process has made so far.
     """
 
     def __init__(self, planner: Planner, rows: int, kept: np.ndarray | None = None, processes: int | None = None):
-        """Args:
-        rows: of a batch, over all processes of the run.
-        kept: which of them this process keeps, ascending; all by default.
-        processes: how many may plan; by default as many as this one may use cores, with 0 only this one does.
+        """Starts at the first batch.
+
+        Args:
+          rows: the number of rows of a batch, over all processes of the run.
+          kept: the rows of a batch that this process keeps, ascending; by default all.
+          processes: the maximum number of worker processes; by default the number of usable cores. With 0, this
+            process does all the planning.
         """
         self._planner = planner
         self._rows = rows
         self._kept = np.arange(rows) if kept is None else kept
         self._windows = PlannedWindows(planner, rows, usable_cores() if processes is None else processes)
-        self._stored: list[FlatIds] = [
+        self._corpus_ids: list[FlatIds] = [
             (corpus.source.values, corpus.target.values)
             for corpus in planner.corpora
             if not isinstance(corpus, SampledPairs)
@@ -72,44 +77,52 @@ class TrainingBatches(Iterator[TrainingBatch]):
         while filled < self._rows:
             window = self._windows[self._window]
             count = min(self._rows - filled, len(window) - self._row)
-            here = slice(*np.searchsorted(self._kept, (filled, filled + count)))
-            rows = self._kept[here] - filled + self._row
-            ids = [window.ids] if window.ids else self._stored
-            gather(batch, np.arange(here.start, here.stop), window, rows, ids)
-            self.rows_gathered += len(rows)
+            batch_rows = slice(*np.searchsorted(self._kept, (filled, filled + count)))
+            window_rows = self._kept[batch_rows] - filled + self._row
+            ids = [window.ids] if window.ids else self._corpus_ids
+            gather(batch, np.arange(batch_rows.start, batch_rows.stop), window, window_rows, ids)
+            self.rows_gathered += len(window_rows)
             pairs += int(window.row_starts[self._row + count] - window.row_starts[self._row])
             tokens += int(window.tokens[self._row : self._row + count].sum())
             filled += count
             self._row += count
-            if 2 * self._row > len(window):  # not before: a short run needs no other process at all
+            if 2 * self._row > len(window):  # not earlier, so that a short run starts no other process
                 self._windows.plan_ahead(self._window + 1)
             if self._row == len(window):
                 self._window, self._row = self._window + 1, 0
         return TrainingBatch(batch, pairs, tokens / (2 * self._rows * self._planner.row_length))
 
     def start(self) -> None:
-        """Begins sampling, which takes seconds, where there is something to sample; needless but for that."""
+        """Starts sampling in the worker processes, which takes seconds, if segmentations are sampled.
+
+        Optional: it only makes the first batch available sooner.
+        """
         if self._planner.samples:
             self._windows.plan_ahead(self._window)
 
     def state(self) -> dict[str, int]:
-        """The position behind the last batch."""
+        """Returns the position after the last batch."""
         return {"window": self._window, "row": self._row}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Goes to a position given by `state`."""
+        """Continues from a position returned by `state`."""
         self._window, self._row = state["window"], state["row"]
 
     def close(self) -> None:
-        """Ends the worker processes."""
+        """Shuts down the worker processes."""
         self._windows.close()
 
 
 class PlannedWindows:
-    """Windows by their numbers, which have to ascend; each is made here unless it was planned ahead."""
+    """Windows by number, in ascending order only; this process makes those that were not planned ahead."""
 
     def __init__(self, planner: Planner, rows: int, processes: int):
-        """Args: rows: of a batch, so that enough are planned for the next one."""
+        """Starts no process yet.
+
+        Args:
+          rows: the number of rows of a batch; enough windows are planned ahead for the next batch.
+          processes: the maximum number of worker processes.
+        """
         self._planner = planner
         self._rows = rows
         self._processes = processes
@@ -119,70 +132,71 @@ class PlannedWindows:
         self._current: tuple[int, Window] | None = None
 
     def __getitem__(self, number: int) -> Window:
-        """The window of this number.
+        """Returns the window with this number.
 
         Raises:
           RunError: a worker process has died.
         """
         if self._current is None or self._current[0] != number:
-            self._current = number, self._made(number)
-            windows_a_batch = math.ceil(self._rows / len(self._current[1]))
-            self._ahead = max(self._ahead, 2 * windows_a_batch)
+            self._current = number, self._make(number)
+            windows_per_batch = math.ceil(self._rows / len(self._current[1]))
+            self._ahead = max(self._ahead, 2 * windows_per_batch)
         return self._current[1]
 
     def plan_ahead(self, first: int) -> None:
-        """Has worker processes make windows from this number on.
+        """Submits windows from number `first` on to the worker processes.
 
         Raises:
-          RunError: one of them has died.
+          RunError: a worker process has died.
         """
         if not self._processes:
             return
         if self._pool is None:
             self._pool = worker_pool(self._planner, min(self._processes, self._ahead))
-        with _naming_what_died():
+        with _worker_death_as_run_error():
             for number in range(first, first + self._ahead):
                 if number not in self._planned:
                     self._planned[number] = self._pool.submit(_window, number)
 
     def close(self) -> None:
-        """Ends the worker processes."""
+        """Shuts down the worker processes."""
         if self._pool:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _made(self, number: int) -> Window:
+    def _make(self, number: int) -> Window:
+        """Returns the window that was planned ahead, or makes it."""
         future = self._planned.pop(number, None)
         if future is None:
             return self._planner.window(number)
-        with _naming_what_died():
+        with _worker_death_as_run_error():
             return future.result()
 
 
 @contextlib.contextmanager
-def _naming_what_died() -> Iterator[None]:
+def _worker_death_as_run_error() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool as error:
         raise RunError(
-            "a process that plans batches was killed, perhaps for want of memory; "
-            "the same command goes on from the newest checkpoint"
+            "a process that plans batches was killed, perhaps because memory ran out; "
+            "run the same command again to resume from the newest checkpoint"
         ) from error
 
 
 def rows_per_epoch(planner: Planner) -> float:
-    """Rows that the pairs of one epoch fill, counted in the windows that hold them."""
-    wanted = len(planner.draws) / WINDOW
-    numbers = range(math.ceil(wanted))
+    """Returns the number of rows that the pairs of one epoch fill, counted in the windows that contain them."""
+    windows = len(planner.draws) / WINDOW
+    numbers = range(math.ceil(windows))
     if len(numbers) < 4 * usable_cores():
         counts = [len(planner.window(number)) for number in numbers]
     else:
         with worker_pool(planner, usable_cores()) as pool:
             counts = list(pool.map(_number_of_rows, numbers))
-    return sum(counts) - (len(numbers) - wanted) * counts[-1]
+    return sum(counts) - (len(numbers) - windows) * counts[-1]
 
 
 def usable_cores() -> int:
-    """How many processor cores this process may use."""
+    """Returns the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -192,7 +206,7 @@ _planner: Planner  # of a worker process
 
 
 def worker_pool(planner: Planner, processes: int) -> ProcessPoolExecutor:
-    """Processes that make windows, started one by one as there is something to do."""
+    """Returns a pool of processes that make windows; they are started one by one as tasks arrive."""
     context = multiprocessing.get_context("spawn")  # a process with threads, such as JAX's, must not be forked
     return ProcessPoolExecutor(processes, context, _start_worker, (planner,))
 
@@ -204,14 +218,14 @@ def _start_worker(planner: Planner) -> None:
 
 
 def become_worker() -> None:
-    """Makes this process one that its parent alone ends: a signal may reach all processes of a group."""
+    """Makes this process ignore SIGINT and SIGTERM, which can reach a whole process group, and end with its parent."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """Ends a worker whose parent was killed: it would wait for its next task for ever."""
+    """Ends a worker whose parent was killed, which would otherwise wait forever for its next task."""
     parent = multiprocessing.parent_process()
     assert parent
     parent.join()

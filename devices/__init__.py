@@ -1,1 +1,1 @@
-"""Devices and what spans them: platforms, the mesh, shardings, processes, compiled programs, TPU topologies."""
+"""JAX devices: platforms, the mesh, shardings, processes, compiled programs and TPU topologies."""

@@ -1,4 +1,4 @@
-"""Compiled programs: each once in a process, kept on disk between processes, and counted."""
+"""Compilation: programs shared within a process, cached on disk between processes, and counted."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ import jax
 
 from host.cache import cache_directory
 
-_COMPILED = "/jax/core/compile/backend_compile_duration"  # fires for cache hits too
+_COMPILED = "/jax/core/compile/backend_compile_duration"  # also recorded for cache hits
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 
 @dataclass
 class Compilations:
-    """Programs this process has compiled or fetched from the cache, and the seconds that took."""
+    """Counts the programs that this process has compiled or fetched from the persistent cache.
+
+    Attributes:
+      programs: the number of programs, including cache hits.
+      cache_hits: the number of programs fetched from the persistent cache.
+      seconds: the time spent on compiling and fetching.
+    """
 
     programs: int = 0
     cache_hits: int = 0
@@ -32,7 +38,7 @@ class Compilations:
 
 
 def set_up_compilation() -> Compilations:
-    """Turns on the persistent cache and returns a count that keeps itself up to date."""
+    """Enables the persistent compilation cache and returns a count that JAX updates with each compilation."""
     count = Compilations()
 
     def on_duration(event: str, duration_secs: float, **_: str | int) -> None:
@@ -48,32 +54,34 @@ def set_up_compilation() -> Compilations:
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # A cache that cannot be read or written only costs time.
+    # An unreadable or unwritable cache only costs time.
     warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")
     return count
 
 
 _programs: dict[Any, Future[jax.stages.Compiled]] = {}
-_adding_program = threading.Lock()
+_programs_lock = threading.Lock()
 
 
 def compiled_program(function: jax.stages.Wrapped, *arguments: Any, **static: Any) -> jax.stages.Compiled:
-    """A jitted function's program for such arguments, which is then called with the likes of them alone.
+    """Returns the program of a jitted function for arguments of these shapes, dtypes and shardings.
 
-    The first thread that asks for a program compiles it, and the others wait; several programs are compiled at once.
-    A jitted function that is called from two threads would be compiled twice.
+    The program takes such arguments without the static ones. The first thread that requests a program compiles it and
+    other threads wait for it; different programs are compiled concurrently. Calling the jitted function itself from two
+    threads would compile it twice.
 
     Args:
-      arguments: trees of arrays, or of jax.ShapeDtypeStructs that say where they will lie; static: those that
-        static_argnames lists.
+      function: the jitted function.
+      *arguments: trees of arrays, or of jax.ShapeDtypeStructs with shardings.
+      **static: the arguments listed in static_argnames.
     """
     leaves, tree = jax.tree.flatten(arguments)
-    kinds = tuple(tuple(getattr(leaf, name, None) for name in ("shape", "dtype", "sharding")) for leaf in leaves)
-    key = (function, tree, kinds, *static.items())
-    with _adding_program:
-        is_first_process = key not in _programs
+    types = tuple(tuple(getattr(leaf, name, None) for name in ("shape", "dtype", "sharding")) for leaf in leaves)
+    key = (function, tree, types, *static.items())
+    with _programs_lock:
+        is_first_request = key not in _programs
         program = _programs.setdefault(key, Future())
-    if is_first_process:
+    if is_first_request:
         try:
             program.set_result(function.lower(*arguments, **static).compile())
         except BaseException as error:
@@ -82,9 +90,12 @@ def compiled_program(function: jax.stages.Wrapped, *arguments: Any, **static: An
 
 
 def compile_concurrently(*compilations: Callable[[], object]) -> None:
-    """Calls them all at once, and returns when they are done; several processes, whose compilers may share out work,
-    keep to one order instead."""
-    at_once = 1 if jax.process_count() > 1 else max(1, len(compilations))
-    with ThreadPoolExecutor(at_once) as threads:
-        for done in [threads.submit(each) for each in compilations]:
-            done.result()
+    """Calls the functions concurrently and returns when all of them have finished.
+
+    If the run has several processes, the functions are called in order instead, because the compilers of the processes
+    may divide work among themselves.
+    """
+    num_threads = 1 if jax.process_count() > 1 else max(1, len(compilations))
+    with ThreadPoolExecutor(num_threads) as threads:
+        for future in [threads.submit(compilation) for compilation in compilations]:
+            future.result()

@@ -1,4 +1,4 @@
-"""Which devices compute, how arrays lie on them, and in which precision."""
+"""The platform: the devices that JAX uses, simulated ones, and the defaults that depend on their kind."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from devices.processes import join_processes
-from devices.tpu_topology import quiet_without_tpu
+from devices.tpu_topology import silence_libtpu
 from host.errors import UserError
 from options.schema import ProcessOptions
 
 
 def initialize_devices(platform: str, processes: ProcessOptions = ProcessOptions()) -> None:
-    """Makes JAX use one kind of device, and those of all processes; called before the first array is made.
+    """Selects the kind of device that JAX uses and connects the processes of the run.
+
+    Must be called before the first array is created.
+
+    Args:
+      platform: as in devices.platform.
+      processes: the processes to connect.
 
     Raises:
-      UserError: there is no such device here, or the other processes were not found.
+      UserError: this machine has no such device, or the processes could not be connected.
     """
-    quiet_without_tpu()
+    silence_libtpu()
     if platform != "auto":
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
     join_processes(processes, platform)
@@ -28,15 +34,15 @@ def initialize_devices(platform: str, processes: ProcessOptions = ProcessOptions
 
 
 def available_devices(platform: str) -> list[jax.Device]:
-    """All devices of a kind, those of other processes too; "auto": the default ones.
+    """Returns all devices of a kind, including those of other processes; "auto" stands for JAX's default.
 
     Raises:
-      UserError: there is none here.
+      UserError: this machine has no such device.
     """
-    quiet_without_tpu()
+    silence_libtpu()
     try:
         return jax.devices(None if platform == "auto" else platform)
-    except (RuntimeError, AssertionError) as error:  # the latter where cuda is named and its plugin not installed
+    except (RuntimeError, AssertionError) as error:  # AssertionError: cuda without its plugin
         raise UserError(
             f"devices.platform {platform}: JAX finds none on this machine; "
             "use auto or cpu, or install the extra for it (pip install -e '.[cuda]' or '.[tpu]')"
@@ -44,8 +50,11 @@ def available_devices(platform: str) -> list[jax.Device]:
 
 
 def simulated_devices(platform: str, count: int) -> list[jax.Device]:
-    """At least so many devices: those here where there are enough of the kind, else CPUs that are simulated, for which
-    programs can be compiled; called before the first array is made."""
+    """Returns at least `count` devices for which programs can be compiled.
+
+    These are the devices of the platform if it has enough of them, and simulated CPUs otherwise. Must be called before
+    the first array is created.
+    """
     jax.config.update("jax_num_cpu_devices", count)
     with contextlib.suppress(UserError):
         initialize_devices(platform)
@@ -56,7 +65,7 @@ def simulated_devices(platform: str, count: int) -> list[jax.Device]:
 
 
 def compute_dtype(precision: str, mesh: Mesh) -> jnp.dtype:
-    """Type of activations on these devices: as asked for, or for "auto" bfloat16 where they multiply it fast."""
+    """Returns the dtype of activations; "auto" selects bfloat16 if the devices multiply it fast, float32 otherwise."""
     if precision == "auto":
         device = mesh.devices.flat[0]
         precision = "float32" if device.platform == "cpu" or _lacks_bfloat16(device) else "bfloat16"
@@ -64,10 +73,10 @@ def compute_dtype(precision: str, mesh: Mesh) -> jnp.dtype:
 
 
 def pads_to_longest(padding: str, mesh: Mesh) -> bool:
-    """Whether sentences are padded to the longest of all, as asked for, or for "auto" where compiling takes long."""
+    """Returns whether to pad all sentences to the length of the longest; "auto" does so where compiling is slow."""
     return padding == "longest" or (padding == "auto" and mesh.devices.flat[0].platform != "cpu")
 
 
 def _lacks_bfloat16(device: jax.Device) -> bool:
-    """Whether this is an NVIDIA GPU older than Ampere, such as the T4."""
+    """Returns whether the device is an NVIDIA GPU older than Ampere, such as the T4."""
     return float(getattr(device, "compute_capability", "8.0")) < 8

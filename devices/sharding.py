@@ -1,4 +1,4 @@
-"""Which devices compute, how arrays lie on them, and in which precision."""
+"""How arrays are sharded across the mesh, and how they get from the host to its devices."""
 
 from __future__ import annotations
 
@@ -10,32 +10,43 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from devices.mesh import ROW_AXES
 
-# The axis of the mesh that shares out each logical axis of the parameters (model/parameters.py).
-SHARED_BY = {"vocab": "tensor", "heads": "tensor", "mlp": "tensor", "embed": "fsdp"}
+# The mesh axis that shards each logical axis of the parameters (see model/parameters.py).
+MESH_AXIS_OF = {"vocab": "tensor", "heads": "tensor", "mlp": "tensor", "embed": "fsdp"}
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The same on every device: metrics, counters."""
+    """Returns the sharding of arrays that are the same on every device: metrics and counters."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def row_sharding(mesh: Mesh) -> NamedSharding:
-    """The first dimension shared out: batches."""
+    """Returns the sharding of batches, along their first dimension."""
     return NamedSharding(mesh, PartitionSpec(ROW_AXES))
 
 
 def parameter_sharding(mesh: Mesh, axes: PartitionSpec, *, gathered: bool = False) -> NamedSharding:
-    """Where a parameter lies whose axes have these logical names; gathered: whole along "fsdp"."""
-    places = [SHARED_BY[name] if name else None for name in axes]
-    return NamedSharding(mesh, PartitionSpec(*(None if gathered and place == "fsdp" else place for place in places)))
+    """Returns the sharding of a parameter.
+
+    Args:
+      mesh: the device mesh.
+      axes: the logical names of the parameter's axes.
+      gathered: whether the parameter is not to be sharded along "fsdp".
+    """
+    mesh_axes = [MESH_AXIS_OF[name] if name else None for name in axes]
+    return NamedSharding(mesh, PartitionSpec(*(None if gathered and axis == "fsdp" else axis for axis in mesh_axes)))
 
 
 def put_on_devices(tree: Any, sharding: Any) -> Any:
-    """Arrays of the host, the same in every process, put where the sharding, or a tree of them, says."""
+    """Puts a tree of host arrays, the same in every process, on the devices.
 
-    def put(leaf: Any, place: NamedSharding) -> jax.Array:
+    Args:
+      tree: the arrays.
+      sharding: a sharding for all arrays, or a tree of shardings.
+    """
+
+    def put(leaf: Any, leaf_sharding: NamedSharding) -> jax.Array:
         leaf = np.asarray(leaf)
-        return jax.make_array_from_callback(leaf.shape, place, leaf.__getitem__)
+        return jax.make_array_from_callback(leaf.shape, leaf_sharding, leaf.__getitem__)
 
     if isinstance(sharding, NamedSharding):
         return jax.tree.map(lambda leaf: put(leaf, sharding), tree)
@@ -43,37 +54,43 @@ def put_on_devices(tree: Any, sharding: Any) -> Any:
 
 
 def sharded_shapes(tree: Any, sharding: Any) -> Any:
-    """What `put_on_devices` would make of arrays of these shapes, as jax.ShapeDtypeStructs."""
+    """Returns the result of `put_on_devices` for arrays of these shapes, as jax.ShapeDtypeStructs."""
 
-    def placed(leaf: Any, place: NamedSharding) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+    def with_sharding(leaf: Any, leaf_sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf_sharding)
 
     if isinstance(sharding, NamedSharding):
-        return jax.tree.map(lambda leaf: placed(leaf, sharding), tree)
-    return jax.tree.map(placed, tree, sharding)
+        return jax.tree.map(lambda leaf: with_sharding(leaf, sharding), tree)
+    return jax.tree.map(with_sharding, tree, sharding)
 
 
 def local_rows(mesh: Mesh, rows: int) -> np.ndarray:
-    """Which rows of a batch lie on devices of this process, ascending."""
+    """Returns the ascending indices of the rows of a batch that are stored on devices of this process.
+
+    Args:
+      mesh: the device mesh.
+      rows: the number of rows of the batch.
+    """
     shards = row_sharding(mesh).addressable_devices_indices_map((rows,)).values()
     return np.unique(np.concatenate([np.arange(rows)[index] for index in shards]))
 
 
-def put_rows_on_devices(tree: Any, mesh: Mesh, kept: np.ndarray, rows: int) -> Any:
-    """Puts a batch on the devices, of which each process gives only the rows that it keeps; does not wait for it.
+def put_rows_on_devices(tree: Any, mesh: Mesh, indices: np.ndarray, rows: int) -> Any:
+    """Puts a batch on the devices without waiting for the transfer; each process passes only its local rows.
 
     Args:
-      tree: arrays [len(kept), ...].
-      kept: as `local_rows`.
-      rows: of the whole batch.
+      tree: the local rows, arrays [len(indices), ...].
+      mesh: the device mesh.
+      indices: the indices of the local rows, as returned by `local_rows`.
+      rows: the number of rows of the batch over all processes.
     """
     sharding = row_sharding(mesh)
-    if len(kept) == rows:
+    if len(indices) == rows:
         return jax.device_put(tree, sharding)
 
     def put(leaf: np.ndarray) -> jax.Array:
         def shard(index: Any) -> np.ndarray:
-            first = np.searchsorted(kept, index[0].start)
+            first = np.searchsorted(indices, index[0].start)
             return leaf[first : first + index[0].stop - index[0].start]
 
         return jax.make_array_from_callback((rows, *leaf.shape[1:]), sharding, shard)

@@ -1,4 +1,4 @@
-"""TPUs that are not here: their compiler, libtpu, compiles for them on any machine."""
+"""Compiling for TPUs that are not attached: their compiler, libtpu, runs on any machine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from host.errors import UserError
 
 
 class Chip(NamedTuple):
-    """A TPU chip's published figures: peak rate in bfloat16 (FLOP/s), memory bandwidth (bytes/s), memory (bytes), and
-    bandwidth of its links to other chips, both directions together (bytes/s); https://cloud.google.com/tpu/docs."""
+    """The published figures of a TPU chip (https://cloud.google.com/tpu/docs).
+
+    Attributes:
+      flops_per_second: peak rate in bfloat16, FLOP/s.
+      bytes_per_second: memory bandwidth, bytes/s.
+      memory: memory, bytes.
+      link_bytes_per_second: bandwidth of the links to other chips, both directions together, bytes/s.
+    """
 
     flops_per_second: float
     bytes_per_second: float
@@ -31,31 +37,31 @@ CHIPS = {
     "v5p": Chip(459e12, 2765e9, 95 * 2**30, 1200e9),
     "v6e": Chip(918e12, 1640e9, 32 * 2**30, 800e9),
 }
-# What libtpu is to be told so that it compiles and looks for no TPU; the type named here limits nothing.
+# Makes libtpu compile without looking for a TPU; the accelerator type does not restrict the topologies.
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # by several processes at once: none takes hold of a TPU
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # by several processes at once: none of them uses a TPU
     "TPU_LOG_DIR": "disabled",
     "TPU_STDERR_LOG_LEVEL": "3",
     "TPU_MIN_LOG_LEVEL": "3",
 }
 
 
-def quiet_without_tpu() -> None:
-    """Keeps libtpu, where it is installed and there is no TPU, from writing six lines about that to standard error."""
-    if os.environ.get("TPU_SKIP_MDS_QUERY") == "1":  # set by JAX when it is imported and sees no TPU
+def silence_libtpu() -> None:
+    """Keeps libtpu from writing six lines to standard error if it is installed on a machine without a TPU."""
+    if os.environ.get("TPU_SKIP_MDS_QUERY") == "1":  # set by JAX on import if it finds no TPU
         for name in ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_LOG_DIR"):
             os.environ.setdefault(name, _ENVIRONMENT[name])
 
 
 def chip_in_topology(topology: str) -> Chip:
-    """The chips that a topology such as "v5e:2x4" consists of.
+    """Returns the figures of the chips of a topology such as "v5e:2x4".
 
     Raises:
-      UserError: there is no such kind of chip here, or the topology is not written like that.
+      UserError: CHIPS has no such kind of chip, or the topology is malformed.
     """
     kind, _, shape = topology.partition(":")
     if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)+", shape):
@@ -67,20 +73,20 @@ def chip_in_topology(topology: str) -> Chip:
 
 
 def check_tpu_compiler() -> None:
-    """Raises UserError where libtpu is not installed."""
+    """Raises UserError if libtpu is not installed."""
     if not importlib.util.find_spec("libtpu"):
         raise UserError("devices.topology needs libtpu, the TPU's compiler: pip install -e '.[tpu]'; it needs no TPU")
 
 
 @contextlib.contextmanager
 def tpu_compiler_environment() -> Iterator[None]:
-    """Processes started within inherit what `topology_devices` needs."""
-    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    """Sets the environment that `topology_devices` needs, for processes started within the context to inherit."""
+    previous = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 del os.environ[name]
             else:
@@ -88,17 +94,17 @@ def tpu_compiler_environment() -> Iterator[None]:
 
 
 def topology_devices(topology: str) -> list[jax.Device]:
-    """The devices of a topology, for which programs can be compiled.
+    """Returns the devices of a topology, for which programs can be compiled.
 
-    Called in a process that was started within `tpu_compiler_environment`.
+    Must be called in a process that was started within `tpu_compiler_environment`.
 
     Raises:
-      UserError: the compiler knows no such topology.
+      UserError: the compiler does not support the topology.
     """
     options: dict[str, Any] = {}
     if set(topology.partition(":")[2].split("x")) == {"1"}:  # a host with a single chip
         options["chips_per_host_bounds"] = [1, 1, 1]
-    if topology.startswith("v4:"):  # JAX wants the two cores of a chip to be one device
+    if topology.startswith("v4:"):  # JAX expects the two cores of a chip to be one device
         options["chip_config_name"] = "megacore"
     try:
         return list(topologies.get_topology_desc(topology, "tpu", **options).devices)

@@ -1,11 +1,11 @@
-"""Writes docs/attention.md and its pictures: attention told with this code's functions and a trained phrasebook run.
+"""Writes docs/attention.md and its pictures: attention explained with this code's functions and a trained network.
 
-Run from the repository's root, after `make train`:
+Run from the repository root, after `make train`:
 
     python docs/attention.py --workdir checkpoints/tiny
 
-What the trained network gave is kept in docs/attention.json; a test writes the page again from that file and the
-worked examples, and compares. The page says of the network only what `check` has found true.
+The results of the trained network are stored in docs/attention.json. A test generates the page again from that file and
+the worked examples, and compares the two. `check` verifies the page's claims about the network before it is written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from flax import nnx
 
 from data.corpora import open_corpus
-from evaluation.contrast import source_words, translate_hiding
+from evaluation.contrast import source_words, translate_with_hidden_tokens
 from evaluation.evaluate import EvaluationSet, evaluate
 from host.errors import RunError
 from host.figures import save_figure
@@ -36,12 +36,13 @@ from options.schema import DecodingOptions, ModelConfig
 from translation.attention_figures import attention_figures, labelled_heat_map, positions_figure
 from translation.attention_maps import AttentionMaps, attention_maps, position_table
 from translation.translator import Translator
-from translation.words import Word, words_of
+from translation.words import Word, group_pieces
 
 ROOT = Path(__file__).parent.parent
 
 EXAMPLES = json.loads((ROOT / "tests" / "worked_examples.json").read_text(encoding="utf-8"))
-# Name of its pictures, sentence, a word of it, and the French word whose heads are shown.
+# Prefix of the picture files, sentence, a word of the sentence, and a word of its translation; the pictures show the
+# attention of these two words.
 SENTENCES = (
     ("rive", "I swam across the river to get to the other bank.", "bank", "rive"),
     ("banque", "I deposited my paycheck at the bank yesterday.", "bank", "banque"),
@@ -49,7 +50,7 @@ SENTENCES = (
     ("il", "The cow sat on the carpet because it was soft.", "it", "il"),
     ("cat", "The cat sat on the mat because it was tired.", "it", "il"),
 )
-# Sentences translated again with words hidden from every layer.
+# Sentences, and the word that is hidden from every layer when they are translated again ("" for none).
 HIDDEN = (
     ("I swam across the river to get to the other bank.", "river"),
     ("I swam across the river to get to the other bank.", "bank"),
@@ -60,16 +61,19 @@ HIDDEN = (
     ("The cow sat on the carpet because it was soft.", ""),
     ("The cow sat on the carpet because it was soft.", "soft"),
 )
-COLOURS = 256  # of the pictures: enough for a heat map, and half of the bytes
+COLOURS = 256  # of a picture: enough for a heat map, and it halves the size of the file
 
 
-# --- the worked examples, computed by the functions of the network --------------------------------------------------
+# --- worked examples, computed with the functions of the network ----------------------------------------------------
 
 
 def one_head(
     query: Any, keys: Any, values: Any, mask: jax.Array | None = None, *, scaled: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The network's attention for one sentence and head: [T, H], [S, H], [S, V] -> outputs, weights."""
+    """Computes attention of one sentence and head: [T, H], [S, H], [S, V] -> outputs [T, V], weights [T, S].
+
+    Without `scaled`, scores are not divided by the square root of H.
+    """
     query, keys, values = (jnp.asarray(array, jnp.float32)[None, None] for array in (query, keys, values))
     query = query if scaled else query * np.sqrt(query.shape[-1])  # undoes the scaling
     output, weights = scaled_dot_product_attention(query, keys, values, mask)
@@ -77,9 +81,9 @@ def one_head(
 
 
 def worked_numbers() -> dict[str, str]:
-    """The numbers of the page's first part, as blocks of text."""
-    without = EXAMPLES["parameter_free_self_attention"]
-    x = np.array(without["X"])
+    """Returns the numbers of the page's first part as blocks of text, by the name of their placeholder."""
+    example = EXAMPLES["parameter_free_self_attention"]
+    x = np.array(example["X"])
     output, weights = one_head(x, x, x, scaled=False)
     numbers = {"plain_weights": table(["I", "play", "football"], weights), "plain_output": row(output[0]).strip()}
 
@@ -96,7 +100,7 @@ def worked_numbers() -> dict[str, str]:
     scores, identity = np.array(EXAMPLES["scaling"]["scores"], np.float32), np.eye(4, dtype=np.float32)
 
     def weights_of(scores: Any, scaled: bool) -> jax.Array:
-        """A head of width 4: the scores come out of the product, and are divided by 2 where they are scaled."""
+        """Returns the weights of a head of width 4 whose products are the scores; scaling divides these by 2."""
         arrays = (jnp.asarray(array)[None, None] for array in (scores[None], identity, identity))
         query, keys, values = arrays
         return scaled_dot_product_attention(query * (1 if scaled else 2), keys, values)[1][0, 0, 0]
@@ -104,25 +108,25 @@ def worked_numbers() -> dict[str, str]:
     for name, scaled in (("unscaled", False), ("scaled", True)):
         gradient = jax.jacobian(lambda scores, scaled=scaled: weights_of(scores, scaled))(scores)
         numbers[name] = row(weights_of(scores, scaled))
-        # By the scores that the softmax is given, which are halved where they are scaled.
+        # The gradient with respect to the input of the softmax, which scaling halves.
         numbers[f"{name}_gradient"] = row(np.diag(gradient) * (2 if scaled else 1))
 
     example = EXAMPLES["masked_self_attention_write_a_poem"]
     _, weights = one_head(example["scores"], np.eye(3), np.eye(3), causal_mask(3), scaled=False)
     numbers["masked_weights"] = table(["write", "a", "poem"], weights)
 
-    numbers |= _heads() | _cross()
+    numbers |= _multi_head_numbers() | _cross_attention_numbers()
     example = EXAMPLES["positional_encoding_i_am_a_robot"]
-    numbers["positions"] = table(["I", "am", "a", "robot"], sinusoidal_positions(4, 4, example["base"]))
+    numbers["positions"] = table(["I", "am", "a", "robot"], sinusoidal_positions(4, 4, float(example["base"])))
     config = ModelConfig(embed_dim=3, num_heads=1, positions="learned", norm="post")
-    around = ResidualConnection(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    residual = ResidualConnection(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
     rows = jnp.array(EXAMPLES["layer_norm"]["input"])
-    numbers["layer_norm"] = table([row(values, 0) for values in rows], around(rows, jnp.zeros_like))
+    numbers["layer_norm"] = table([row(values, 0) for values in rows], residual(rows, jnp.zeros_like))
     return numbers
 
 
-def _heads() -> dict[str, str]:
-    """Two heads side by side, through the module of the network."""
+def _multi_head_numbers() -> dict[str, str]:
+    """Returns the numbers of two heads, computed by MultiHeadAttention."""
     example = EXAMPLES["multi_head_the_cat_sat"]
     attention = MultiHeadAttention(4, 2, dropout_rate=0.0, dtype=jnp.float32, rngs=nnx.Rngs(0))
     for projection, name in ((attention.query, "WQ"), (attention.key, "WK"), (attention.value, "WV")):
@@ -130,6 +134,7 @@ def _heads() -> dict[str, str]:
     attention.output.kernel[...] = jnp.array(example["WO"])
     x = jnp.array(example["X"])[None]
     output, weights = attention(x, x)
+    assert weights is not None  # without fast attention there are always weights
     words = ["the", "cat", "sat"]
     return {
         "first_head": table(words, weights[0, 0]),
@@ -138,68 +143,72 @@ def _heads() -> dict[str, str]:
     }
 
 
-def _cross() -> dict[str, str]:
-    """Three steps of a decoder that looks at four encoder outputs with given weights."""
+def _cross_attention_numbers() -> dict[str, str]:
+    """Returns the numbers of three decoder steps that attend to four encoder outputs with given weights."""
     example = EXAMPLES["cross_attention_le_chat_mange"]
     hidden, lines = np.array(example["initial_hidden"]), []
     for step in example["steps"]:
-        given = np.array(step["weights"])
-        query = np.log(np.where(given > 0, given, 1.0))[None]
-        context, weights = one_head(query, np.eye(4), example["encoder_outputs"], jnp.array(given > 0), scaled=False)
+        given_weights = np.array(step["weights"])
+        query = np.log(np.where(given_weights > 0, given_weights, 1.0))[None]
+        mask = jnp.array(given_weights > 0)
+        context, weights = one_head(query, np.eye(4), example["encoder_outputs"], mask, scaled=False)
         hidden = hidden + context[0]
         lines.append(f"{step['word']:<6}{row(weights[0])}   context {row(context[0])}   stream {row(hidden)}")
     return {"cross": "\n".join(lines)}
 
 
 def row(values: Any, decimals: int = 2) -> str:
-    """Numbers side by side."""
+    """Formats numbers side by side on one line."""
     return "  ".join(f"{float(value) + 0.0:{decimals + 3}.{decimals}f}" for value in values)
 
 
 def table(names: Sequence[str], values: Any) -> str:
-    """A row of numbers for each name."""
+    """Formats a labelled row of numbers for each name."""
     width = max(map(len, names))
     return "\n".join(f"{name:<{width}}  {row(line)}" for name, line in zip(names, values, strict=True))
 
 
-# --- what the trained network gives ---------------------------------------------------------------------------------
+# --- results of the trained network ---------------------------------------------------------------------------------
 
 
 def network_numbers(translator: Translator, maps: dict[str, AttentionMaps], workdir: Path) -> dict[str, Any]:
-    """All the page says of the network, as JSON can hold it."""
+    """Returns everything that the page reports about the network, as a JSON object."""
     corpus = open_corpus(read_workdir_config(workdir).data)
-    found = evaluate(translator, EvaluationSet.of_split(corpus, "contrast"), DecodingOptions())
-    everything = {pair.source for split in corpus.splits for pair in corpus.split(split)}
+    evaluation = evaluate(translator, EvaluationSet.from_split(corpus, "contrast"), DecodingOptions())
+    corpus_sources = {pair.source for split in corpus.splits for pair in corpus.split(split)}
     return {
         "checkpoint_step": translator.step,
-        "in_the_corpus": [line for _, line, _, _ in SENTENCES if line in everything],
+        "in_the_corpus": [line for _, line, _, _ in SENTENCES if line in corpus_sources],
         "sentences": {name: sentence_numbers(maps[name], word, french) for name, _, word, french in SENTENCES},
         "table": maps["rive"].table(),
         "hidden": [[line, word, translate_without(translator, line, word)] for line, word in HIDDEN],
-        "contrast": {name: value for name, value in found.as_json().items() if name.startswith("contrast")},
+        "contrast": {name: value for name, value in evaluation.as_json().items() if name.startswith("contrast")},
     }
 
 
 def sentence_numbers(maps: AttentionMaps, word: str, french: str) -> dict[str, Any]:
-    """The translation, what the French word looked at, and each head's favourites for both words."""
-    looked_at = next(shares for written, shares in maps.looked_at() if written == french)
+    """Returns the translation, the source words that the French word attends to, and each head's top word for both."""
+    looked_at = next(shares for target_word, shares in maps.attended_source_words() if target_word == french)
     return {
         "translation": maps.translation,
         "looked_at": [[text, round(share, 4)] for text, share in looked_at],
-        "encoder": favourites(maps.encoder, maps.source_tokens, maps.source_tokens, word),
-        "cross": favourites(maps.cross, maps.target_written, maps.source_tokens, french),
+        "encoder": most_attended(maps.encoder, maps.source_tokens, maps.source_tokens, word),
+        "cross": most_attended(maps.cross, maps.target_written, maps.source_tokens, french),
     }
 
 
-def favourites(weights: np.ndarray, queries: Sequence[str], keys: Sequence[str], word: str) -> list[list[list[Any]]]:
-    """[layer][head] -> the source word that the query word looks at most, and its weight."""
-    by_word = word_rows(weights, queries, words_of(keys), word)
-    return [[_best(head, words_of(keys)) for head in layer] for layer in by_word]
+def most_attended(weights: np.ndarray, queries: Sequence[str], keys: Sequence[str], word: str) -> list[list[list[Any]]]:
+    """Returns, for each [layer][head], the source word that the query word attends to most, and its weight."""
+    word_weights = word_rows(weights, queries, group_pieces(keys), word)
+    return [[_best(head, group_pieces(keys)) for head in layer] for layer in word_weights]
 
 
 def word_rows(weights: np.ndarray, queries: Sequence[str], keys: Sequence[Word], word: str) -> np.ndarray:
-    """The row of the last query word of that name: [layers, N, queries, keys] tokens -> [layers, N, key words]."""
-    positions = [found for found in words_of(queries) if found.text == word][-1].positions
+    """Returns the weights of a query word's last occurrence: [layers, N, queries, keys] -> [layers, N, key words].
+
+    Weights are means over the tokens of the query word and sums over the tokens of a key word.
+    """
+    positions = [query for query in group_pieces(queries) if query.text == word][-1].positions
     rows = weights[:, :, list(positions)].mean(axis=2)
     return np.stack([rows[..., list(key.positions)].sum(axis=-1) for key in keys], axis=-1)
 
@@ -210,42 +219,55 @@ def _best(shares: np.ndarray, keys: Sequence[Word]) -> list[Any]:
 
 
 def translate_without(translator: Translator, line: str, word: str) -> str:
-    """The greedy translation with that word hidden from every layer."""
+    """Returns the greedy translation of the line with a word hidden from every layer."""
     hidden = [
-        position for found in source_words(translator, line) if found.text == word for position in found.positions
+        position
+        for source_word in source_words(translator, line)
+        if source_word.text == word
+        for position in source_word.positions
     ]
-    return translate_hiding(translator, [line], [hidden], DecodingOptions())[0]
+    return translate_with_hidden_tokens(translator, [line], [hidden], DecodingOptions())[0]
 
 
-def strongest(heads: list[list[list[Any]]], word: str) -> tuple[str, float]:
-    """The head that gives the word most, of those whose favourite it is: ("head 2 of layer 1", 0.9), or weight 0."""
-    found = [
+def strongest_head(heads: list[list[list[Any]]], word: str) -> tuple[str, float]:
+    """Returns the head with the largest weight for a word, such as ("head 2 of layer 1", 0.9).
+
+    Only heads that attend to the word most are considered; without any, the result is ("none", 0.0).
+
+    Args:
+      heads: as returned by `most_attended`.
+    """
+    candidates = [
         (f"head {head} of layer {layer}", weight)
-        for layer, favourites in enumerate(heads, 1)
-        for head, (favourite, weight) in enumerate(favourites, 1)
-        if favourite == word
+        for layer, layer_heads in enumerate(heads, 1)
+        for head, (attended, weight) in enumerate(layer_heads, 1)
+        if attended == word
     ]
-    return max(found, key=lambda place: place[1], default=("none", 0.0))
+    return max(candidates, key=lambda candidate: candidate[1], default=("none", 0.0))
 
 
-def check(found: dict[str, Any]) -> None:
-    """Raises RunError where the page would say something of the network that is not so."""
-    sentences = found["sentences"]
-    hidden = {(line, word): translation for line, word, translation in found["hidden"]}
+def check(numbers: dict[str, Any]) -> None:
+    """Checks that the page's claims about the network hold.
+
+    Raises:
+      RunError: some of them do not.
+    """
+    sentences = numbers["sentences"]
+    hidden = {(line, word): translation for line, word, translation in numbers["hidden"]}
     stream, avenue = (f"Alice went across the {word} to get to the other bank." for word in ("stream", "avenue"))
-    pairs = found["contrast"]["contrast_hidden_pairs"]
+    pairs = numbers["contrast"]["contrast_hidden_pairs"]
     claims = {
         "rive looks at bank most": sentences["rive"]["looked_at"][0][0] == "bank",
         "banque looks at bank most": sentences["banque"]["looked_at"][0][0] == "bank",
-        "bank looks at river": strongest(sentences["rive"]["encoder"], "river")[1] > 0.4,
-        "banque looks at paycheck": strongest(sentences["banque"]["cross"], "paycheck")[1] > 0.5,
-        "elle looks at cow": strongest(sentences["elle"]["cross"], "cow")[1] > 0.5,
-        "il looks at carpet": strongest(sentences["il"]["cross"], "carpet")[1] > 0.5,
-        "il looks at soft": strongest(sentences["il"]["cross"], "soft")[1] > 0.5,
-        "the cow is in no split": not any(line.startswith("The cow") for line in found["in_the_corpus"]),
-        "without its decider a pair is one sentence": hidden[stream, "stream"] == hidden[avenue, "avenue"],
-        "deciding words decide": found["contrast"]["contrast_flipped"] > 0.8 * pairs,
-        "other words do not": found["contrast"]["contrast_flipped_control"] < 0.1 * pairs,
+        "bank looks at river": strongest_head(sentences["rive"]["encoder"], "river")[1] > 0.4,
+        "banque looks at paycheck": strongest_head(sentences["banque"]["cross"], "paycheck")[1] > 0.5,
+        "elle looks at cow": strongest_head(sentences["elle"]["cross"], "cow")[1] > 0.5,
+        "il looks at carpet": strongest_head(sentences["il"]["cross"], "carpet")[1] > 0.5,
+        "il looks at soft": strongest_head(sentences["il"]["cross"], "soft")[1] > 0.5,
+        "no split contains a cow sentence": not any(line.startswith("The cow") for line in numbers["in_the_corpus"]),
+        "without the deciding word a pair has one translation": hidden[stream, "stream"] == hidden[avenue, "avenue"],
+        "hiding the deciding word flips most pairs": numbers["contrast"]["contrast_flipped"] > 0.8 * pairs,
+        "hiding another word flips few pairs": numbers["contrast"]["contrast_flipped_control"] < 0.1 * pairs,
     }
     if wrong := [claim for claim, holds in claims.items() if not holds]:
         raise RunError(f"this network does not do what the page says: {'; '.join(wrong)}")
@@ -255,47 +277,51 @@ def check(found: dict[str, Any]) -> None:
 
 
 def draw(translator: Translator, maps: dict[str, AttentionMaps], folder: Path) -> None:
-    """Writes the page's pictures."""
+    """Writes the pictures of the page."""
     config = translator.config
     save_small(positions_figure(position_table(translator), config.positions), folder / "positions.png")
-    (sheet,) = attention_figures(maps["rive"])
-    save_small(sheet, folder / "sheet.png")
+    (figure,) = attention_figures(maps["rive"])
+    save_small(figure, folder / "sheet.png")
     for name, _, word, french in SENTENCES[:4]:
-        attended = maps[name]
-        keys = words_of(attended.source_tokens)
+        sentence_maps = maps[name]
+        keys = group_pieces(sentence_maps.source_tokens)
         heads = [
             f"layer {layer}, head {head}"
-            for layer in range(1, len(attended.cross) + 1)
+            for layer in range(1, len(sentence_maps.cross) + 1)
             for head in range(1, config.num_heads + 1)
         ]
         columns = [key.text for key in keys]
-        encoder = word_rows(attended.encoder, attended.source_tokens, keys, word).reshape(-1, len(keys))
-        cross = word_rows(attended.cross, attended.target_written, keys, french).reshape(-1, len(keys))
+        encoder = word_rows(sentence_maps.encoder, sentence_maps.source_tokens, keys, word).reshape(-1, len(keys))
+        cross = word_rows(sentence_maps.cross, sentence_maps.target_written, keys, french).reshape(-1, len(keys))
         if name in ("rive", "banque"):
-            title = f'where "{word}" looks in the encoder: {attended.text}'
+            title = f'where "{word}" looks in the encoder: {sentence_maps.text}'
             save_small(labelled_heat_map(encoder, heads, columns, title), folder / f"{name}-encoder.png")
-        title = f'where the decoder looks before it writes "{french}": {attended.text}'
+        title = f'where the decoder looks before it writes "{french}": {sentence_maps.text}'
         save_small(labelled_heat_map(cross, heads, columns, title), folder / f"{name}-cross.png")
 
 
 def save_small(figure: Any, path: Path) -> None:
-    """Saves a picture with few colours."""
+    """Saves a picture with a palette of COLOURS colours."""
     from PIL import Image
 
     save_figure(figure, path)
     with Image.open(path) as picture:
-        few = picture.convert("RGB").quantize(COLOURS)
-    few.save(path, optimize=True)
+        quantized = picture.convert("RGB").quantize(COLOURS)
+    quantized.save(path, optimize=True)
 
 
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
-def page(found: dict[str, Any]) -> str:
-    """The text of docs/attention.md."""
-    sentences = found["sentences"]
-    places = {
-        f"{name}_{kind}_{word}": f"{place} ({weight:.2f})"
+def page(numbers: dict[str, Any]) -> str:
+    """Returns the text of docs/attention.md.
+
+    Args:
+      numbers: the results of the network, the content of docs/attention.json.
+    """
+    sentences = numbers["sentences"]
+    heads = {
+        f"{name}_{kind}_{word}": f"{head} ({weight:.2f})"
         for name, kind, word in (
             ("rive", "encoder", "river"),
             ("rive", "cross", "river"),
@@ -305,11 +331,11 @@ def page(found: dict[str, Any]) -> str:
             ("il", "cross", "carpet"),
             ("il", "cross", "soft"),
         )
-        for place, weight in [strongest(sentences[name][kind], word)]
+        for head, weight in [strongest_head(sentences[name][kind], word)]
     }
-    looked = {f"{name}_looked_at": shares(sentences[name]["looked_at"][:4]) for name in sentences}
+    looked_at = {f"{name}_looked_at": format_shares(sentences[name]["looked_at"][:4]) for name in sentences}
     translations = {f"{name}_translation": sentences[name]["translation"] for name in sentences}
-    contrast = found["contrast"]
+    contrast = numbers["contrast"]
     counts = {
         **contrast,
         "flipped_share": f"{contrast['contrast_flipped'] / contrast['contrast_hidden_pairs']:.1%}",
@@ -317,35 +343,35 @@ def page(found: dict[str, Any]) -> str:
     }
     text = PAGE.format(
         **worked_numbers(),
-        **places,
-        **looked,
+        **heads,
+        **looked_at,
         **translations,
         **counts,
-        step=f"{found['checkpoint_step']:,}",
-        table="\n".join(found["table"]),
+        step=f"{numbers['checkpoint_step']:,}",
+        table="\n".join(numbers["table"]),
         hidden="\n".join(
-            f"| {line} | {word or '(nothing)'} | {translation} |" for line, word, translation in found["hidden"]
+            f"| {line} | {word or '(nothing)'} | {translation} |" for line, word, translation in numbers["hidden"]
         ),
     )
-    return filled(text)
+    return wrap_prose(text)
 
 
-def filled(text: str) -> str:
-    """Lines of prose brought to one width; code, tables, lists, pictures and headings stay as they are."""
+def wrap_prose(text: str) -> str:
+    """Wraps paragraphs of Markdown at 120 characters, but not code blocks, tables, lists, pictures and headings."""
     parts = text.split("```")
-    for part in range(0, len(parts), 2):  # between blocks of code
+    for part in range(0, len(parts), 2):  # outside code blocks
         paragraphs = parts[part].split("\n\n")
         for i, paragraph in enumerate(paragraphs):
             if paragraph.strip() and paragraph.strip()[0] not in "#|!-":
-                ends = ["\n" if paragraph.startswith("\n") else "", "\n" if paragraph.endswith("\n") else ""]
+                start, end = "\n" if paragraph.startswith("\n") else "", "\n" if paragraph.endswith("\n") else ""
                 prose = textwrap.fill(" ".join(paragraph.split()), 120, break_long_words=False, break_on_hyphens=False)
-                paragraphs[i] = ends[0] + prose + ends[1]
+                paragraphs[i] = start + prose + end
         parts[part] = "\n\n".join(paragraphs)
     return "```".join(parts)
 
 
-def shares(words: Iterable[Sequence[Any]]) -> str:
-    """Words with their shares of attention."""
+def format_shares(words: Iterable[Sequence[Any]]) -> str:
+    """Formats words with their shares of attention."""
     return ", ".join(f"{word} {share:.2f}" for word, share in words)
 
 
@@ -353,15 +379,17 @@ PAGE = (Path(__file__).parent / "attention.template").read_text(encoding="utf-8"
 
 
 def main() -> None:
-    """Writes the page, the pictures and the network's numbers."""
+    """Writes the page, its pictures and the results of the network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", type=Path, required=True, help="a trained run of configs/tiny.toml")
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="where everything goes")
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="output folder")
     arguments = parser.parse_args()
     translator = Translator.load(arguments.workdir)
-    found = translator.translate([line for _, line, _, _ in SENTENCES])
+    translations = translator.translate([line for _, line, _, _ in SENTENCES])
     names = [name for name, _, _, _ in SENTENCES]
-    maps = {name: attention_maps(translator, line) for name, line in zip(names, found, strict=True)}
+    maps = {
+        name: attention_maps(translator, translation) for name, translation in zip(names, translations, strict=True)
+    }
     numbers = network_numbers(translator, maps, arguments.workdir)
     check(numbers)
     draw(translator, maps, arguments.folder)

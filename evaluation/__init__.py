@@ -1,1 +1,1 @@
-"""Scoring translations: BLEU and chrF, test sets, contrast pairs, the published protocol of Multi30k."""
+"""Evaluating translations: BLEU and chrF, contrast pairs, and the protocol of published Multi30k scores."""

@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacreBLEU, each with the signature that says how it was computed."""
+"""BLEU and chrF by sacreBLEU, each with the signature of how it was computed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ BOOTSTRAP_SAMPLES = 1000
 
 @dataclass(frozen=True)
 class Scores:
-    """Corpus scores in percent; the interval holds 95% of bootstrap resamples (Koehn 2004).
+    """Corpus scores in percent, with their sacreBLEU signatures.
 
-    bleu and chrf are with case, or for a model that writes lower case without, as their signatures say.
+    bleu and chrf are case-sensitive, or case-insensitive for a model with lower-case output.
+
+    Attributes:
+      bleu: BLEU.
+      bleu_low: lower end of the 95% interval of BLEU over bootstrap resamples (Koehn 2004).
+      bleu_high: upper end of that interval.
+      bleu_lowercase: case-insensitive BLEU.
+      chrf: chrF.
+      sentences: number of sentences.
     """
 
     bleu: float
@@ -31,25 +39,25 @@ class Scores:
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> float:
-    """BLEU with case or without, 13a tokenization."""
+    """Returns BLEU in percent with 13a tokenization, case-insensitive if `lowercase`."""
     return BLEU(lowercase=lowercase).corpus_score(list(hypotheses), [list(references)]).score
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Scores:
-    """Scores detokenized hypotheses against untouched references, line by line; lowercase: without case."""
+    """Scores detokenized hypotheses against unmodified references, line by line, ignoring case if `lowercase`."""
     streams = [list(references)]
-    headline, caseless, chrf = BLEU(lowercase=lowercase), BLEU(lowercase=True), CHRF(lowercase=lowercase)
-    bleu = headline.corpus_score(hypotheses, streams)
+    main_bleu, lowercase_bleu, chrf = BLEU(lowercase=lowercase), BLEU(lowercase=True), CHRF(lowercase=lowercase)
+    bleu = main_bleu.corpus_score(hypotheses, streams)
     interval = BLEU(lowercase=lowercase).corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
-    bleu_lowercase = caseless.corpus_score(hypotheses, streams).score
+    bleu_lowercase = lowercase_bleu.corpus_score(hypotheses, streams).score
     chrf_score = chrf.corpus_score(hypotheses, streams).score
     return Scores(
         bleu=bleu.score,
-        bleu_low=interval._mean - interval._ci,  # sacreBLEU offers the interval nowhere else
+        bleu_low=interval._mean - interval._ci,  # not available otherwise
         bleu_high=interval._mean + interval._ci,
-        bleu_signature=str(headline.get_signature()),
+        bleu_signature=str(main_bleu.get_signature()),
         bleu_lowercase=bleu_lowercase,
-        bleu_lowercase_signature=str(caseless.get_signature()),
+        bleu_lowercase_signature=str(lowercase_bleu.get_signature()),
         chrf=chrf_score,
         chrf_signature=str(chrf.get_signature()),
         sentences=len(hypotheses),
@@ -58,9 +66,10 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bo
 
 @dataclass(frozen=True)
 class Comparison:
-    """BLEU and chrF of translations and of a baseline's translations of the same lines, in percent.
+    """BLEU and chrF in percent of translations and of a baseline's translations of the same lines.
 
-    The p-values are sacreBLEU's estimate of how often chance alone brings so large a difference (Koehn 2004).
+    The p-values are sacreBLEU's estimates of the probability that chance alone produces such a large difference (Koehn
+    2004).
     """
 
     bleu: float
@@ -75,7 +84,14 @@ class Comparison:
 def compare(
     hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> Comparison:
-    """sacreBLEU's paired bootstrap test of hypotheses against a baseline's, line by line; lowercase: without case."""
+    """Runs sacreBLEU's paired bootstrap test of hypotheses against a baseline, ignoring case if `lowercase`.
+
+    Args:
+      hypotheses: detokenized translations.
+      baseline: detokenized translations of the same lines by the baseline.
+      references: unmodified references of the same lines.
+      lowercase: whether to ignore case.
+    """
     test = PairedTest(
         [("baseline", list(baseline)), ("system", list(hypotheses))],
         {"BLEU": BLEU(lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)},
@@ -83,15 +99,15 @@ def compare(
         test_type="bs",
         n_samples=BOOTSTRAP_SAMPLES,
     )
-    columns: Any  # of results, after a column of the systems' names
+    columns: Any  # by name: the names of the systems, and the results of each metric
     signatures, columns = test()
-    (bleu_baseline, bleu), (chrf_baseline, chrf) = columns["BLEU"], columns["chrF2"]
+    (baseline_bleu, bleu), (baseline_chrf, chrf) = columns["BLEU"], columns["chrF2"]
     return Comparison(
         bleu=bleu.score,
-        baseline_bleu=bleu_baseline.score,
+        baseline_bleu=baseline_bleu.score,
         bleu_p_value=bleu.p_value,
         chrf=chrf.score,
-        baseline_chrf=chrf_baseline.score,
+        baseline_chrf=baseline_chrf.score,
         chrf_p_value=chrf.p_value,
         compare_signature=str(signatures["BLEU"]),
     )

@@ -1,4 +1,4 @@
-"""Translating lines and scoring the translations: every line, in order, against references as the corpus has them."""
+"""Translating a set of lines and scoring the translations, line by line, against unmodified references."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from data.corpora.corpus import Corpus, FindReadings
 from evaluation.bleu import Comparison, Scores, compare, score
-from evaluation.contrast import Flips, contrast_flips, contrast_pairs
+from evaluation.contrast import FlipCounts, count_contrast_flips, count_contrast_pairs
 from evaluation.published_protocol import PublishedScore, score_published
 from options.schema import DecodingOptions
 from translation.translator import Translator
@@ -16,11 +16,15 @@ from translation.translator import Translator
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSet:
-    """Lines to translate, and their references.
+    """Lines to translate and their references.
 
     Attributes:
-      find_readings: given if lines 2i and 2i + 1 are a contrast pair.
-      multi30k: target language and split of lines of Multi30k, which are scored in its published protocol too.
+      title: name of the set, for the printed table.
+      sources: lines to translate.
+      references: their references.
+      find_readings: finds the readings of a contrast pair; given if lines 2i and 2i + 1 form such pairs.
+      multi30k: target language and split if the lines are from Multi30k, which are also scored with its published
+        protocol.
     """
 
     title: str
@@ -30,8 +34,8 @@ class EvaluationSet:
     multi30k: tuple[str, str] | None = None
 
     @classmethod
-    def of_split(cls, corpus: Corpus, split: str) -> EvaluationSet:
-        """A split of a corpus.
+    def from_split(cls, corpus: Corpus, split: str) -> EvaluationSet:
+        """Returns a split of a corpus as an evaluation set.
 
         Raises:
           UserError: the corpus has no such split.
@@ -48,7 +52,21 @@ class EvaluationSet:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Translations and their scores, and how many seconds compilation and then decoding took."""
+    """Translations, their scores, and how they were obtained.
+
+    Attributes:
+      translations: a translation of each line.
+      scores: BLEU and chrF.
+      checkpoint_step: step of the checkpoint.
+      decoding: how the translations were decoded.
+      seconds: decoding time, without compilation.
+      compile_seconds: compilation time.
+      contrast_pairs: number of contrast pairs.
+      contrast_right: number of contrast pairs of which both translations are right.
+      flips: of these, how many flip when a word is hidden.
+      comparison: comparison with a baseline.
+      published: score under the published protocol of Multi30k.
+    """
 
     translations: tuple[str, ...]
     scores: Scores
@@ -58,15 +76,15 @@ class Evaluation:
     compile_seconds: float
     contrast_pairs: int | None = None
     contrast_right: int | None = None
-    flips: Flips | None = None
+    flips: FlipCounts | None = None
     comparison: Comparison | None = None
     published: PublishedScore | None = None
 
     def as_json(self) -> dict[str, float | int | str]:
-        """One flat object; what was not computed is left out."""
+        """Returns one flat JSON object without the values that were not computed."""
         numbers = {
             "checkpoint_step": self.checkpoint_step,
-            **self._how_decoded(),
+            **self._decoding_settings(),
             "seconds": self.seconds,
             "sentences_per_second": len(self.translations) / self.seconds,
             "compile_seconds": self.compile_seconds,
@@ -83,13 +101,13 @@ class Evaluation:
         contrast = {name: number for name, number in contrast.items() if number is not None}
         return dataclasses.asdict(self.scores) | published | numbers | contrast | comparison
 
-    def _how_decoded(self) -> dict[str, float | int]:
+    def _decoding_settings(self) -> dict[str, float | int]:
         names = ("temperature", "top_k", "top_p", "seed") if self.decoding.temperature else ("beam_size",)
         return {name: getattr(self.decoding, name) for name in names if getattr(self.decoding, name) is not None}
 
-    def decoding_shown(self) -> str:
-        """How the translations were found, for people: beam 5, or temperature 0.8, top_p 0.9, seed 0."""
-        return ", ".join(f"{name.removesuffix('_size')} {value}" for name, value in self._how_decoded().items())
+    def decoding_summary(self) -> str:
+        """Returns the decoding settings as text, such as "beam 5" or "temperature 0.8, top_p 0.9, seed 0"."""
+        return ", ".join(f"{name.removesuffix('_size')} {value}" for name, value in self._decoding_settings().items())
 
 
 def evaluate(
@@ -100,15 +118,19 @@ def evaluate(
     baseline: Sequence[str] | None = None,
     after_batch: Callable[[int], None] = lambda sentences: None,
 ) -> Evaluation:
-    """Translates the sources and scores the translations; without case if the model writes lower case.
+    """Translates the sources and scores the translations, ignoring case if the model's output is lower case.
 
-    Of contrast pairs it counts those that are right, and of these the ones in which hiding the deciding word turns a
-    translation to the other reading.
+    For contrast pairs, also counts the pairs that are right, and among them those in which hiding the deciding word
+    changes a translation to the other reading.
 
     Args:
+      translator: the network.
+      data: the lines and their references.
+      options: how to decode.
       baseline: another system's translations of the sources, to compare with.
+      after_batch: as for Translator.translate.
     """
-    before = time.monotonic()
+    compile_started = time.monotonic()
     translator.warm_up(data.sources, options)
     started = time.monotonic()
     translations = [line.text for line in translator.translate(data.sources, options, after_batch=after_batch)]
@@ -116,10 +138,10 @@ def evaluate(
     lowercase, references = translator.tokenizer.lowercase, data.references
     pairs = right = flips = published = None
     if data.find_readings:
-        fold = str.casefold if lowercase else str
-        folded = [fold(line) for line in translations], [fold(line) for line in references]
-        pairs, right = contrast_pairs(*folded)
-        flips = contrast_flips(translator, data.sources, *folded, data.find_readings, options)
+        normalize = str.casefold if lowercase else str
+        normalized = [normalize(line) for line in translations], [normalize(line) for line in references]
+        pairs, right = count_contrast_pairs(*normalized)
+        flips = count_contrast_flips(translator, data.sources, *normalized, data.find_readings, options)
     if data.multi30k:
         published = score_published(translations, references, language=data.multi30k[0])
     return Evaluation(
@@ -128,7 +150,7 @@ def evaluate(
         checkpoint_step=translator.step,
         decoding=options,
         seconds=seconds,
-        compile_seconds=started - before,
+        compile_seconds=started - compile_started,
         contrast_pairs=pairs,
         contrast_right=right,
         flips=flips,
@@ -137,6 +159,6 @@ def evaluate(
     )
 
 
-def sample_indices(count: int, most: int) -> Sequence[int]:
-    """At most so many of `count` lines to show, evenly spaced, the same every time."""
-    return range(0, count, max(1, count // most))[:most]
+def sample_indices(count: int, limit: int) -> Sequence[int]:
+    """Returns up to `limit` evenly spaced indices of `count` lines, always the same ones."""
+    return range(0, count, max(1, count // limit))[:limit]

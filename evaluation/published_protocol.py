@@ -1,6 +1,7 @@
-"""The protocol in which papers report BLEU on Multi30k, such as 41.02 (Wu et al. 2021, test_2016_flickr, German).
+"""The protocol with which papers report BLEU on Multi30k, such as 41.02 (Wu et al. 2021, test_2016_flickr, German).
 
-BLEU of lower-case text with normalized punctuation, tokenized as Moses does without splitting dashes aggressively.
+BLEU is computed on lower-case text with normalized punctuation, tokenized with the Moses tokenizer without aggressive
+dash splitting.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Tokens of the references under this protocol (the README of multi30k/dataset): with any other number, a score cannot
-# be compared with published ones.
+# Number of reference tokens under this protocol (README of multi30k/dataset) by target language and split. A score with
+# any other number of reference tokens is not comparable with published ones.
 REFERENCE_LENGTHS = {
     ("de", "test"): 12103,
     ("de", "test_2017_flickr"): 10758,
@@ -30,8 +31,14 @@ class PublishedScore:
 
 
 def score_published(hypotheses: Sequence[str], references: Sequence[str], language: str) -> PublishedScore:
-    """Scores detokenized hypotheses against untouched references, line by line; language: of both, such as "de"."""
-    from sacrebleu.metrics import BLEU  # the two take half a second to import, and few evaluations need them
+    """Scores detokenized hypotheses against unmodified references, line by line.
+
+    Args:
+      hypotheses: the translations.
+      references: the references.
+      language: language of both, such as "de".
+    """
+    from sacrebleu.metrics import BLEU  # these packages are slow to import, and few evaluations need them
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
     normalizer, tokenizer = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
@@ -39,16 +46,16 @@ def score_published(hypotheses: Sequence[str], references: Sequence[str], langua
     def tokenize(line: str) -> str:
         return tokenizer.tokenize(normalizer.normalize(line.lower()), aggressive_dash_splits=False, return_str=True)
 
-    metric = BLEU(tokenize="none", force=True)  # force: no warning that the lines look tokenized, which they are
+    metric = BLEU(tokenize="none", force=True)  # force: the lines are tokenized; no warning about it
     result = metric.corpus_score([tokenize(line) for line in hypotheses], [[tokenize(line) for line in references]])
     return PublishedScore(result.score, str(metric.get_signature()), result.ref_len)
 
 
-def comparability(reference_length: int, language: str, split: str) -> str:
-    """Whether a score on a split of Multi30k can be compared with published ones, for people."""
+def comparability_note(reference_length: int, language: str, split: str) -> str:
+    """Returns a note on whether a score on a split of Multi30k is comparable with published ones."""
     published = REFERENCE_LENGTHS.get((language, split))
     if published is None:
-        return f"{reference_length:,} reference tokens; no number was published to compare with"
+        return f"{reference_length:,} reference tokens; no published number to compare with"
     if reference_length != published:
         return f"NOT comparable with published scores: {reference_length:,} reference tokens instead of {published:,}"
     return f"{reference_length:,} reference tokens, as published"

@@ -1,1 +1,1 @@
-"""What every command needs of the host it runs on: exit statuses, signals, terminal, files, memory."""
+"""Support for processes on one host: exit statuses, signals, terminal output, files and memory."""

@@ -1,4 +1,4 @@
-"""Where this program keeps what it can make again: prepared corpora and compiled programs."""
+"""Location of the cache: prepared corpora and compiled programs, which can be recreated, and the prompt's history."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from host.errors import UserError
 
 
 def cache_directory(configured: Path | None = None) -> Path:
-    """The folder configured, or lingua-flax in the user's cache directory ($XDG_CACHE_HOME or ~/.cache).
+    """Returns the configured folder, by default lingua-flax in the user's cache directory.
+
+    The user's cache directory is $XDG_CACHE_HOME or ~/.cache.
 
     Raises:
-      UserError: none is configured, and the user has no home directory.
+      UserError: the path depends on the user's home directory, and there is none.
     """
-    base = os.environ.get("XDG_CACHE_HOME", "")  # relative paths are to be ignored, says the XDG specification
+    base = os.environ.get("XDG_CACHE_HOME", "")  # ignored if relative, as the XDG specification requires
     path = configured or Path(base if os.path.isabs(base) else "~/.cache", "lingua-flax")
     try:
         return path.expanduser()

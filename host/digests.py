@@ -1,4 +1,4 @@
-"""Digests by which configs, corpora and checkpoints are compared."""
+"""Digests for comparing configs, corpora and checkpoints."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from typing import Any
 
 
 def json_digest(value: Any) -> str:
-    """SHA-256, in hex, of a value that JSON can hold; the order of an object's keys does not matter."""
+    """Returns the SHA-256, in hexadecimal, of a JSON-serializable value, regardless of the order of object keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Pictures on disk: drawn by matplotlib without a display, the same bytes for the same figure."""
+"""Saving matplotlib figures without a display; the same figure always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from host.files import write_atomically
 
-if TYPE_CHECKING:  # matplotlib takes half a second to import: only what draws does so
+if TYPE_CHECKING:  # importing matplotlib is slow, so only code that draws imports it
     from matplotlib.figure import Figure
 
 DOTS_PER_INCH = 120
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Writes the figure as PNG, so that it is there whole or not at all."""
+    """Writes a figure as a PNG file, atomically."""
     content = io.BytesIO()
-    # Without metadata, which would name the version of matplotlib.
+    # By default, the metadata contain the version of matplotlib.
     figure.savefig(content, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
     write_atomically(path, content.getvalue())

@@ -1,4 +1,4 @@
-"""A run's folder: its resolved config, tokenizer, metrics and checkpoints."""
+"""Atomic writes, and checks of file names before any work is done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from host.errors import UserError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file so that it is there whole or not at all, also after a power cut."""
+    """Writes a file atomically: even after a power failure, it has either its previous or its complete new content."""
     temporary = path.with_name(f".{path.name}.partial")
     with open(temporary, "wb") as file:
         file.write(content)
@@ -21,12 +21,16 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises UserError where a file of this name cannot be written; leaves nothing behind."""
+    """Checks that a file can be written, without changing anything on disk.
+
+    Raises:
+      UserError: the path is a folder or write-protected, or its folder is missing or write-protected.
+    """
     folder = path.absolute().parent
     if path.is_dir():
         reason: str | None = "it is a folder"
     elif path.exists():
-        reason = None if os.access(path, os.W_OK) else "it may not be changed"
+        reason = None if os.access(path, os.W_OK) else "it is write-protected"
     else:
         reason = why_not_writable(folder) if folder.is_dir() else f"there is no folder {folder}"
     if reason:
@@ -34,13 +38,22 @@ def check_writable(path: Path) -> None:
 
 
 def check_distinct_files(read: Iterable[Path | None], written: Iterable[Path | None]) -> None:
-    """Raises UserError where a file to write is one to read, or is named twice."""
+    """Checks that every output file differs from all input files and all other output files.
+
+    Args:
+      read: input files; None stands for an option that is not given.
+      written: output files, likewise.
+
+    Raises:
+      UserError: an output file is also an input file, or occurs twice among the output files.
+    """
     to_read, to_write = ([path.absolute() for path in paths if path] for paths in (read, written))
-    if twice := next((path for path in to_write if path in to_read or to_write.count(path) > 1), None):
-        raise UserError(f"{twice}: named for two things at once; what is written needs a file of its own")
+    if conflict := next((path for path in to_write if path in to_read or to_write.count(path) > 1), None):
+        raise UserError(f"{conflict}: would be used twice; choose a separate file for each output")
 
 
 def why_not_writable(folder: Path) -> str | None:
+    """Returns the reason why no file can be created in a folder, or None if one can."""
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:

@@ -1,6 +1,6 @@
-"""SIGTERM and Ctrl-C: the end of the process at once, or a flag to poll while there is state to save first.
+"""SIGTERM and Ctrl-C: they end the process at once, or set a flag to poll while there is state to be saved.
 
-The commands import this module before anything else, so it must stay quick to import.
+The commands import this module before anything else, so importing it must stay fast.
 """
 
 from __future__ import annotations
@@ -13,31 +13,37 @@ from collections.abc import Iterator
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_SHOW_CURSOR = "\x1b[?25h"  # which a progress bar hides
+_SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides the cursor
 
 
 class Interruption:
-    """Both signals end the process with status 143 or 130; within `deferred` the first waits for the next `check`.
+    """Handler of both signals: they end the process with status 143 or 130, unless `deferred` delays the first one.
 
-    The handler raises nothing: an exception that comes up inside another callback, such as the garbage collector's
-    of JAX, is printed and lost.
+    The handler raises nothing: an exception raised inside another callback, such as the one that JAX registers with
+    the garbage collector, would be printed and lost.
+
+    Attributes:
+      signal_number: number of the signal that waits for `check`, or 0.
     """
 
     def __init__(self) -> None:
         self._deferring = False
-        self.signal_number = 0  # that of the signal that waits for `check`, 0 for none
+        self.signal_number = 0
 
     def install(self) -> None:
-        """Takes over both signals for the rest of the process."""
+        """Installs the handler for the rest of the process."""
         for number in SIGNALS:
             signal.signal(number, self._receive)
-        # At the very end Python restores the default handlers, and a signal would kill a process whose work is done.
-        # The exit function registered first is called last: whatever else has to be shut down can be interrupted.
+        # When Python exits, it restores the default handlers, and a signal would kill a process whose work is done.
+        # The exit function registered first is called last, so all others can still be interrupted.
         atexit.register(_ignore_signals)
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """A signal waits for the next `check`, at the latest the one here at the end; a second one does not wait."""
+        """Delays a signal until the next `check`, at the latest the one on leaving the context.
+
+        A second signal ends the process at once.
+        """
         self._deferring = True
         try:
             yield
@@ -46,7 +52,7 @@ class Interruption:
         self.check()
 
     def check(self) -> None:
-        """Raises Interrupted once a signal has come."""
+        """Raises Interrupted if a signal has been received."""
         if self.signal_number:
             from host.errors import Interrupted
 
@@ -60,7 +66,7 @@ class Interruption:
 
 
 def _stop(number: int) -> None:
-    """Ends the process at once, also where nobody reads its standard error any more."""
+    """Ends the process at once, even if its standard error has been closed."""
     cursor = _SHOW_CURSOR if os.isatty(2) else ""
     with contextlib.suppress(OSError):
         os.write(2, f"{cursor}{_stopped_by(number)}\n".encode())
@@ -76,4 +82,4 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-interruption = Interruption()  # one for the process: a signal has only one handler
+interruption = Interruption()  # one per process, since a signal has only one handler

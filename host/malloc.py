@@ -1,4 +1,4 @@
-"""How the process gets its memory from the operating system."""
+"""How the process obtains memory from the operating system."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 
 
 def keep_freed_memory() -> None:
-    """Makes malloc keep what is freed instead of giving it back to the kernel; called before JAX is imported.
+    """Makes malloc keep freed memory instead of returning it to the kernel; must be called before JAX is imported.
 
-    On a CPU, XLA allocates its large buffers anew in every step. glibc maps and unmaps each of them, and a third of the
-    time goes into page faults. This trains 1.39 times as fast with configs/tiny.toml on two cores
-    (benchmarks/memory.py) and takes more memory: 2.7 GB instead of 1.4 GB at the peak of a Transformer of width 128.
-    Elsewhere than on Linux with glibc it does nothing.
+    On a CPU, XLA allocates its large buffers anew in every step. By default, glibc maps and unmaps each of them, which
+    costs time in page faults. Keeping the memory is faster but increases the peak (measured by benchmarks/memory.py:
+    benchmarks/RESULTS.md). Does nothing except on Linux with glibc.
     """
     if not sys.platform.startswith("linux"):
         return

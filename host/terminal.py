@@ -1,4 +1,4 @@
-"""What people see besides lines of text: tables on stdout, and a progress bar on stderr where there is a terminal."""
+"""Tables on stdout, and a progress bar on stderr if it is a terminal."""
 
 from __future__ import annotations
 
@@ -12,16 +12,25 @@ from rich.table import Table
 
 @contextlib.contextmanager
 def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, drawn only on a terminal; yields the function that moves it on."""
+    """Shows a progress bar on stderr, but only on a terminal.
+
+    Args:
+      total: number of items.
+      what: label of the bar, such as "sentences".
+
+    Yields:
+      The function that advances the bar by a number of items.
+    """
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, advance=done)
+        yield lambda count: bar.update(task, advance=count)
 
 
 def print_table(table: Table) -> None:
-    """Prints a table on stdout at its own width: nothing in it is cut or wrapped, also in a pipe."""
+    """Prints a table on stdout at its natural width: nothing is cut or wrapped, not even in a pipe."""
     console = Console(width=Console(width=1000).measure(table).maximum)
     with console.capture() as captured:
         console.print(table)
-    print(captured.get(), end="")  # itself it would end the process with status 1 once a reader such as head has enough
+    # Console.print would itself end the process, with status 1, when a reader such as head closes the pipe.
+    print(captured.get(), end="")

@@ -1,1 +1,1 @@
-"""The network and nothing else: arrays in, arrays out."""
+"""The Transformer network: pure functions of arrays, without input or output of any kind."""

@@ -1,17 +1,20 @@
-"""Scaled dot-product attention and the multi-head module that serves self-, masked self- and cross-attention.
+"""Scaled dot-product attention and the multi-head attention module (Vaswani et al. 2017, section 3.2).
 
-B batch, S source (key) length, T target (query) length, D model width, N heads, H head width.
+One module serves as self-attention, masked self-attention and cross-attention.
+
+Shapes: B batch, S source (key) length, T target (query) length, D model width, N heads, H = D / N head width.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float
 
 from model.dropout import Dropout
 from model.key_value_cache import KeysValues
@@ -21,24 +24,27 @@ from model.positions import Rotation
 
 
 def scaled_dot_product_attention(
-    query: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
-    mask: jax.Array | None = None,
+    query: Float[Array, "B N T H"],
+    keys: Float[Array, "B N S H"],
+    values: Float[Array, "B N S Hv"],
+    mask: Bool[Array, "#B #N #T S"] | None = None,
     *,
     dropout: Dropout | None = None,
     dropout_rate: float = 0.0,
-) -> tuple[jax.Array, jax.Array]:
-    """softmax(Q K^T / sqrt(H)) V (Vaswani et al. 2017, equation 1); the softmax is float32 whatever the inputs are.
+) -> tuple[Float[Array, "B N T Hv"], Float[Array, "B N T S"]]:
+    """Computes softmax(Q K^T / sqrt(H)) V (Vaswani et al. 2017, equation 1).
+
+    Scores and softmax are float32, whatever the type of the inputs.
 
     Args:
       query: [B, N, T, H].
       keys, values: [B, N, S, H].
-      mask: True where a query may look; one that may look nowhere (padding) gets uniform weights that no one reads.
-      dropout, dropout_rate: dropout of the weights in training.
+      mask: Boolean, broadcastable to [B, N, T, S]; True where a query may attend to a key. A query that may attend to
+        no key (padding) gets uniform weights; its output is never used.
+      dropout, dropout_rate: Dropout of the attention weights during training.
 
     Returns:
-      The outputs [B, N, T, H] and the weights [B, N, T, S] before dropout, float32.
+      The outputs [B, N, T, H], and the attention weights [B, N, T, S] before dropout, float32.
     """
     query = query / math.sqrt(query.shape[-1])
     scores = jnp.einsum("bnth,bnsh->bnts", query, keys, preferred_element_type=jnp.float32)
@@ -49,24 +55,27 @@ def scaled_dot_product_attention(
     return jnp.einsum("bnts,bnsh->bnth", dropped.astype(values.dtype), values), weights
 
 
-# Attention that computes no weights to look at: query [B, T, D], keys and values [B, S, D], the number of heads, which
-# lie side by side, and the mask -> [B, T, D]. It is part of the network's structure, for which programs are compiled,
-# so it has to be equal to another one that does the same.
+# An attention implementation that does not expose its weights: (query [B, T, D], keys [B, S, D], values [B, S, D],
+# number of heads, mask) -> [B, T, D], with the N heads concatenated along D. It is part of the static network structure
+# by which compiled programs are looked up, so two instances that compute the same function must compare equal.
 FastAttention = Callable[[jax.Array, jax.Array, jax.Array, int, SegmentMask], jax.Array]
 
 
-Weights = Any  # of attention: an array [B, N, T, S], or None where fast attention computes none
+# Attention weights; fast attention does not compute them.
+Weights = Float[Array, "B N T S"] | None
 
 
 class MultiHeadAttention(nnx.Module):
-    """N attention heads side by side between projections without bias (Vaswani et al. 2017, section 3.2.2).
+    """Multi-head attention with bias-free projections (Vaswani et al. 2017, section 3.2.2).
 
-    Self-attention where `memory` is `x` itself, masked by a causal mask; cross-attention where it is the output of the
-    encoder. Keys and values can be projected once and attended to many times, as decoding does.
+    The module computes self-attention if `memory` is `x` itself (masked self-attention with a causal mask), and
+    cross-attention if `memory` is the encoder's output. Keys and values can be projected once and attended to many
+    times, as decoding does.
 
-    With qk_norm each query and each key of a head is divided by its root mean square and multiplied by a learned scale,
-    one for all heads (as Henry et al. 2020, who learn one number): scores cannot grow with the projections, which bears
-    a higher learning rate. A rotation turns what that gives.
+    With `qk_norm`, each query and each key of a head is divided by its root mean square and multiplied by a learned
+    scale of size H that all heads share, so that scores cannot grow with the projections and training tolerates a
+    higher learning rate. This is a variant of Henry et al. (2020), who learn a single number. Rotary positions are
+    applied after this normalization.
     """
 
     def __init__(
@@ -76,17 +85,27 @@ class MultiHeadAttention(nnx.Module):
         *,
         qk_norm: bool = False,
         dropout_rate: float,
-        dtype: jnp.dtype,
+        dtype: DTypeLike,
         fast: FastAttention | None = None,
         rngs: nnx.Rngs,
     ):
-        """Args: fast: computes what a SegmentMask masks, instead of equation 1 as it is written."""
+        """Creates the projections.
+
+        Args:
+          embed_dim: D, a multiple of `num_heads`.
+          num_heads: N.
+          qk_norm: Whether to normalize queries and keys.
+          dropout_rate: Dropout rate of the attention weights; fast attention does not apply it.
+          dtype: Type of the activations.
+          fast: Implementation used instead of equation 1 whenever the mask is a SegmentMask.
+          rngs: Random keys of the initial parameters.
+        """
         self.fast = fast
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
 
-        def projection(first: str, second: str) -> nnx.Linear:
-            return linear(embed_dim, embed_dim, (first, second), bias=False, dtype=dtype, rngs=rngs)
+        def projection(input_axis: str, output_axis: str) -> nnx.Linear:
+            return linear(embed_dim, embed_dim, (input_axis, output_axis), bias=False, dtype=dtype, rngs=rngs)
 
         self.query, self.key, self.value = (projection("embed", "heads") for _ in range(3))
         self.output = projection("heads", "embed")
@@ -96,59 +115,85 @@ class MultiHeadAttention(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        memory: jax.Array,
-        mask: SegmentMask | jax.Array | None = None,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"],
+        mask: SegmentMask | Bool[Array, "#B #N #T S"] | None = None,
         rotation: Rotation | None = None,
         memory_rotation: Rotation | None = None,
         dropout: Dropout | None = None,
-    ) -> tuple[jax.Array, Weights]:
-        """x [B, T, D] attends to memory [B, S, D]: output [B, T, D] and weights [B, N, T, S], if they are computed.
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T S"] | None]:
+        """Lets every position of x attend to memory.
 
-        rotation, memory_rotation: turn the queries and the keys.
+        Args:
+          x: [B, T, D], from which the queries are projected.
+          memory: [B, S, D], from which the keys and values are projected.
+          mask: Which keys each query may attend to; None for all.
+          rotation, memory_rotation: Rotations of the queries and of the keys, if positions are rotary.
+          dropout: Dropout masks of this forward pass, during training.
+
+        Returns:
+          The output [B, T, D], and the attention weights [B, N, T, S], or None if fast attention is used.
         """
         if self.fast and isinstance(mask, SegmentMask):
-            query = self._side_by_side(self.query(x), self.query_norm, rotation)
-            keys = self._side_by_side(self.key(memory), self.key_norm, memory_rotation)
+            query = self._normalize_and_rotate_merged(self.query(x), self.query_norm, rotation)
+            keys = self._normalize_and_rotate_merged(self.key(memory), self.key_norm, memory_rotation)
             return self.output(self.fast(query, keys, self.value(memory), self.num_heads, mask)), None
         mask = mask.dense() if isinstance(mask, SegmentMask) else mask
         return self.attend(x, self.keys_values(memory, memory_rotation), mask, rotation, dropout)
 
-    def keys_values(self, memory: jax.Array, rotation: Rotation | None = None) -> KeysValues:
-        """Projects memory [B, S, D] to keys, which `rotation` turns, and values [B, N, S, H]."""
+    def keys_values(self, memory: Float[Array, "B S D"], rotation: Rotation | None = None) -> KeysValues:
+        """Projects memory [B, S, D] to keys, rotated by `rotation`, and values, [B, N, S, H] each."""
         keys = self._split_heads(self.key(memory))
-        return KeysValues(_placed(keys, self.key_norm, rotation), self._split_heads(self.value(memory)))
+        return KeysValues(_normalize_and_rotate(keys, self.key_norm, rotation), self._split_heads(self.value(memory)))
 
     def attend(
         self,
-        x: jax.Array,
+        x: Float[Array, "B T D"],
         memory: KeysValues,
-        mask: jax.Array | None = None,
+        mask: Bool[Array, "#B #N #T S"] | None = None,
         rotation: Rotation | None = None,
         dropout: Dropout | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
-        """Like __call__ without fast attention, with keys and values that are projected already."""
-        query = _placed(self._split_heads(self.query(x)), self.query_norm, rotation)
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
+        """Computes `__call__` by equation 1, given keys and values that are already projected.
+
+        Args:
+          x: [B, T, D], from which the queries are projected.
+          memory: The result of `keys_values`.
+          mask: Boolean, broadcastable to [B, N, T, S]; None lets every query attend to every key.
+          rotation: Rotation of the queries, if positions are rotary.
+          dropout: Dropout masks of this forward pass, during training.
+
+        Returns:
+          The output [B, T, D] and the attention weights [B, N, T, S].
+        """
+        query = _normalize_and_rotate(self._split_heads(self.query(x)), self.query_norm, rotation)
         heads, weights = scaled_dot_product_attention(
             query, *memory, mask, dropout=dropout, dropout_rate=self.dropout_rate
         )
         return self.output(_merge_heads(heads)), weights
 
-    def _split_heads(self, x: jax.Array) -> jax.Array:
+    def _split_heads(self, x: Float[Array, "B T D"]) -> Float[Array, "B N T H"]:
         """[B, T, D] -> [B, N, T, H]."""
         return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, -1), 1, 2)
 
-    def _side_by_side(self, x: jax.Array, norm: nnx.RMSNorm | None, rotation: Rotation | None) -> jax.Array:
-        """Queries or keys [B, T, D] of heads that stay side by side, which no layout in memory has to change for."""
-        return _merge_heads(_placed(self._split_heads(x), norm, rotation)) if norm or rotation else x
+    def _normalize_and_rotate_merged(
+        self, x: Float[Array, "B T D"], norm: nnx.RMSNorm | None, rotation: Rotation | None
+    ) -> Float[Array, "B T D"]:
+        """Applies `_normalize_and_rotate` to queries or keys [B, T, D] whose heads are concatenated along D.
+
+        If both are None, x is returned as it is, which avoids a change of its memory layout.
+        """
+        return _merge_heads(_normalize_and_rotate(self._split_heads(x), norm, rotation)) if norm or rotation else x
 
 
-def _merge_heads(heads: jax.Array) -> jax.Array:
+def _merge_heads(heads: Float[Array, "B N T H"]) -> Float[Array, "B T D"]:
     """[B, N, T, H] -> [B, T, D]."""
     return jnp.swapaxes(heads, 1, 2).reshape(heads.shape[0], heads.shape[2], -1)
 
 
-def _placed(heads: jax.Array, norm: nnx.RMSNorm | None, rotation: Rotation | None) -> jax.Array:
-    """Queries or keys [B, N, T, H], normalised and turned where there is something to do so."""
+def _normalize_and_rotate(
+    heads: Float[Array, "B N T H"], norm: nnx.RMSNorm | None, rotation: Rotation | None
+) -> Float[Array, "B N T H"]:
+    """Applies the normalization, then the rotation, to queries or keys [B, N, T, H]; either may be None."""
     heads = norm(heads) if norm else heads
-    return rotation.turn(heads) if rotation else heads
+    return rotation.rotate(heads) if rotation else heads

@@ -1,5 +1,8 @@
-"""How many floating-point operations a pass of the network takes, counted by hand: two for each multiply-and-add of its
-matrix products. Softmax, normalisation, dropout and the like add a few percent, which by custom do not count."""
+"""Analytic count of the floating-point operations of the network.
+
+Only matrix products count, at two operations per multiply-add. Softmax, normalization, dropout and other elementwise
+operations add a few percent and are left out by convention.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from options.schema import ModelConfig
 
 
 def forward_flops(config: ModelConfig, target_vocab_size: int, source_length: int, target_length: int) -> int:
-    """Of a forward pass over one row of so many source and target positions, padding included."""
+    """Returns the operations of a forward pass over one row of the given lengths; padded and masked positions count."""
     s, t, d, f = source_length, target_length, config.embed_dim, config.mlp_dim
 
     def attention(queries: int, keys: int) -> int:
-        projections = 2 * queries * d * d + 2 * keys * d * d  # query and output, key and value
-        return 2 * (projections + 2 * queries * keys * d)  # all heads: scores, and means of values
+        projections = 2 * queries * d * d + 2 * keys * d * d  # query and output; key and value
+        return 2 * (projections + 2 * queries * keys * d)  # scores and weighted sums of values, over all heads
 
     def feed_forward(positions: int) -> int:
         return 2 * (2 * positions * d * f)
@@ -23,5 +26,9 @@ def forward_flops(config: ModelConfig, target_vocab_size: int, source_length: in
 
 
 def training_flops(config: ModelConfig, target_vocab_size: int, source_length: int, target_length: int) -> int:
-    """Of a forward and a backward pass, which takes twice as many: a product for each of a product's two operands."""
+    """Returns the operations of a forward and a backward pass over one row.
+
+    The backward pass takes twice as many as the forward pass: one product for the gradient of each of the two operands
+    of every product.
+    """
     return 3 * forward_flops(config, target_vocab_size, source_length, target_length)

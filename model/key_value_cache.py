@@ -1,6 +1,6 @@
-"""Projected keys and values, and the cache in which decoding keeps them.
+"""Projected keys and values, and the cache that holds them during decoding.
 
-B batch, S source (key) length, N heads, H head width.
+Shapes: B batch, S key positions, N heads, H head width.
 """
 
 from __future__ import annotations
@@ -9,44 +9,49 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 
 class KeysValues(NamedTuple):
-    """Projected keys and values of one attention layer, [B, N, S, H] each."""
+    """The projected keys and values of one attention layer, [B, N, S, H] each."""
 
-    keys: jax.Array
-    values: jax.Array
+    keys: Float[Array, "B N S H"]
+    values: Float[Array, "B N S H"]
 
 
 class Cache(NamedTuple):
-    """Keys [B, N, H, S] and values [B, N, S, H] that lie in memory as the products with a few queries read them.
+    """Keys and values of one attention layer, in the memory layout in which decoding reads them.
 
-    Keys with S before H would be turned around in every step of decoding: 1.2 ms instead of 0.3 ms for the scores of 64
-    sentences with 5 beams, 4 heads of width 32 and 370 keys on two cores.
+    Decoding multiplies them by only a few queries at a time. Keys stored as [B, N, S, H] would be transposed in every
+    decoding step.
+
+    Attributes:
+      keys: [B, N, H, S].
+      values: [B, N, S, H].
     """
 
-    keys: jax.Array
-    values: jax.Array
+    keys: Float[Array, "B N H S"]
+    values: Float[Array, "B N S H"]
 
     @classmethod
-    def holding(cls, projected: KeysValues) -> Cache:
-        """Puts keys and values into a cache."""
+    def from_keys_values(cls, projected: KeysValues) -> Cache:
+        """Returns a cache that contains the given keys and values."""
         return cls(jnp.swapaxes(projected.keys, 2, 3), projected.values)
 
-    def updated(self, new: KeysValues, start: jax.Array) -> Cache:
-        """With the new ones from position `start` on."""
-        keys, values = Cache.holding(new)
+    def updated(self, new: KeysValues, start: Int[Array, ""]) -> Cache:
+        """Returns the cache with its entries from position `start` on replaced by the new keys and values."""
+        keys, values = Cache.from_keys_values(new)
         return Cache(
             jax.lax.dynamic_update_slice_in_dim(self.keys, keys, start, axis=3),
             jax.lax.dynamic_update_slice_in_dim(self.values, values, start, axis=2),
         )
 
-    def longer(self, positions: int) -> Cache:
-        """With room for so many positions, at least as many as there are."""
-        more = (0, positions - self.values.shape[2])
-        keys = jnp.pad(self.keys, ((0, 0), (0, 0), (0, 0), more))
-        return Cache(keys, jnp.pad(self.values, ((0, 0), (0, 0), more, (0, 0))))
+    def padded_to(self, positions: int) -> Cache:
+        """Returns the cache padded with zeros to `positions` positions, which must not be fewer than it has."""
+        padding = (0, positions - self.values.shape[2])
+        keys = jnp.pad(self.keys, ((0, 0), (0, 0), (0, 0), padding))
+        return Cache(keys, jnp.pad(self.values, ((0, 0), (0, 0), padding, (0, 0))))
 
     def keys_values(self) -> KeysValues:
-        """What it holds."""
+        """Returns the cached keys and values, [B, N, S, H] each."""
         return KeysValues(jnp.swapaxes(self.keys, 2, 3), self.values)

@@ -1,6 +1,6 @@
-"""The parts around attention: feed-forward, add and normalise, encoder and decoder layers.
+"""The layers around attention: feed-forward networks, residual connections, encoder and decoder layers.
 
-B batch, S source length, T target length, K beams, D model width, F feed-forward width, N heads, H head width.
+Shapes: B batch, S source length, T target length, K beams, D model width, F feed-forward width, N heads.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
 
 from model.attention import FastAttention, MultiHeadAttention, Weights
 from model.dropout import Dropout
@@ -21,67 +23,75 @@ from options.schema import ModelConfig
 
 
 @jax.custom_vjp
-def relu(x: jax.Array) -> jax.Array:
-    """max(x, 0), whose backward pass needs its output alone, which the next product keeps anyhow."""
+def relu(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
+    """Computes max(x, 0).
+
+    The backward pass needs only the output, which the matrix product that follows stores for its own gradient anyway.
+    """
     return jnp.maximum(x, 0)
 
 
-def _relu_and_output(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _relu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     y = relu(x)
     return y, y
 
 
-def _relu_gradient(y: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
+def _relu_backward(y: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
     return (jnp.where(y > 0, gradient, 0),)
 
 
-relu.defvjp(_relu_and_output, _relu_gradient)
+relu.defvjp(_relu_forward, _relu_backward)
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": relu, "gelu": jax.nn.gelu}
 
 
 class FeedForward(nnx.Module):
-    """Two linear layers with a non-linearity between them, at each position by itself: D -> F -> D."""
+    """Position-wise feed-forward network: two linear layers, D -> F -> D, with a nonlinearity between them.
 
-    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+    See Vaswani et al. (2017), section 3.3.
+    """
+
+    def __init__(self, config: ModelConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         d, f = config.embed_dim, config.mlp_dim
         self.up = linear(d, f, ("embed", "mlp"), bias=True, dtype=dtype, rngs=rngs)
         self.down = linear(f, d, ("mlp", "embed"), bias=True, dtype=dtype, rngs=rngs)
         self.activation = ACTIVATIONS[config.activation]
         self.dropout_rate = config.dropout_rate
 
-    def __call__(self, x: jax.Array, dropout: Dropout | None = None) -> jax.Array:
-        """[..., D] -> [..., D]."""
+    def __call__(self, x: Float[Array, "*B D"], dropout: Dropout | None = None) -> Float[Array, "*B D"]:
+        """Applies the network to every position: [..., D] -> [..., D]."""
         hidden = self.up(x)
-        if dropout and self.activation is relu:  # dropout before it is dropout after it, and keeps one array, not two
+        # Dropout commutes with ReLU; applied first, it leaves one array instead of two to store for the backward pass.
+        if dropout and self.activation is relu:
             return self.down(relu(dropout(hidden, self.dropout_rate)))
         hidden = self.activation(hidden)
         return self.down(dropout(hidden, self.dropout_rate) if dropout else hidden)
 
 
 class ResidualConnection(nnx.Module):
-    """The residual connection around a sublayer f, with layer norm and dropout.
+    """The residual connection around a sublayer f, with layer normalization and dropout.
 
-    pre: x + dropout(f(norm(x))) (Xiong et al. 2020); post: norm(x + dropout(f(x))) (Vaswani et al. 2017).
+    Pre-norm computes x + dropout(f(norm(x))) (Xiong et al. 2020); post-norm computes norm(x + dropout(f(x))) (Vaswani
+    et al. 2017).
     """
 
-    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs)
         self.pre = config.norm == "pre"
         self.dropout_rate = config.dropout_rate
 
     def __call__(
-        self, x: jax.Array, sublayer: Callable[[jax.Array], jax.Array], dropout: Dropout | None = None
-    ) -> jax.Array:
-        """[..., D] -> [..., D]."""
+        self, x: Float[Array, "*B D"], sublayer: Callable[[jax.Array], jax.Array], dropout: Dropout | None = None
+    ) -> Float[Array, "*B D"]:
+        """Applies the sublayer and the residual connection around it: [..., D] -> [..., D]."""
         y = sublayer(self.norm(x) if self.pre else x)
         x = x + (dropout(y, self.dropout_rate) if dropout else y)
         return x if self.pre else self.norm(x)
 
 
 class EncoderLayer(nnx.Module):
-    """Self-attention, then feed-forward."""
+    """An encoder layer: self-attention, then the feed-forward network."""
 
-    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, fast: FastAttention | None = None, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, *, dtype: DTypeLike, fast: FastAttention | None = None, rngs: nnx.Rngs):
         self.self_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
         self.feed_forward = FeedForward(config, dtype=dtype, rngs=rngs)
         self.self_attention_residual, self.feed_forward_residual = (
@@ -89,23 +99,37 @@ class EncoderLayer(nnx.Module):
         )
 
     def __call__(
-        self, x: jax.Array, mask: SegmentMask, rotation: Rotation | None = None, dropout: Dropout | None = None
-    ) -> tuple[jax.Array, Weights]:
-        """x [B, S, D] -> [B, S, D] and attention weights [B, N, S, S]; rotation: that of the positions, if rotary."""
+        self,
+        x: Float[Array, "B S D"],
+        mask: SegmentMask,
+        rotation: Rotation | None = None,
+        dropout: Dropout | None = None,
+    ) -> tuple[Float[Array, "B S D"], Float[Array, "B N S S"] | None]:
+        """Applies the layer.
+
+        Args:
+          x: [B, S, D].
+          mask: Which positions each position may attend to.
+          rotation: Rotation for the positions of x, if positions are rotary.
+          dropout: Dropout masks of this forward pass, during training.
+
+        Returns:
+          The output [B, S, D], and the attention weights [B, N, S, S], or None if fast attention is used.
+        """
         weights: list[Weights] = []
 
         def self_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
             return self.self_attention(y, y, mask, rotation, rotation, dropout)
 
-        x = self.self_attention_residual(x, _noting(weights, self_attention), dropout)
+        x = self.self_attention_residual(x, _recording(weights, self_attention), dropout)
         x = self.feed_forward_residual(x, lambda y: self.feed_forward(y, dropout), dropout)
         return x, weights[0]
 
 
 class DecoderLayer(nnx.Module):
-    """Masked self-attention, cross-attention to the encoder's output, then feed-forward."""
+    """A decoder layer: masked self-attention, cross-attention to the source, then the feed-forward network."""
 
-    def __init__(self, config: ModelConfig, *, dtype: jnp.dtype, fast: FastAttention | None = None, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, *, dtype: DTypeLike, fast: FastAttention | None = None, rngs: nnx.Rngs):
         self.self_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
         self.cross_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
         self.feed_forward = FeedForward(config, dtype=dtype, rngs=rngs)
@@ -115,17 +139,27 @@ class DecoderLayer(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        memory: jax.Array,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"],
         self_mask: SegmentMask,
         cross_mask: SegmentMask,
         rotation: Rotation | None = None,
         memory_rotation: Rotation | None = None,
         dropout: Dropout | None = None,
-    ) -> tuple[jax.Array, Weights, Weights]:
-        """x [B, T, D], memory [B, S, D] -> [B, T, D], self weights [B, N, T, T], cross weights [B, N, T, S].
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T T"] | None, Float[Array, "B N T S"] | None]:
+        """Applies the layer to all positions at once.
 
-        rotation, memory_rotation: those of the positions of x and of memory, if positions are rotary.
+        Args:
+          x: [B, T, D].
+          memory: The encoder's output, [B, S, D].
+          self_mask: Which target positions each target position may attend to.
+          cross_mask: Which source positions each target position may attend to.
+          rotation, memory_rotation: Rotations for the positions of x and of memory, if positions are rotary.
+          dropout: Dropout masks of this forward pass, during training.
+
+        Returns:
+          The output [B, T, D], the self-attention weights [B, N, T, T] and the cross-attention weights [B, N, T, S];
+          the weights are None if fast attention is used.
         """
         weights: list[Weights] = []
 
@@ -135,26 +169,38 @@ class DecoderLayer(nnx.Module):
         def cross_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
             return self.cross_attention(y, memory, cross_mask, rotation, memory_rotation, dropout)
 
-        x = self.self_attention_residual(x, _noting(weights, self_attention), dropout)
-        x = self.cross_attention_residual(x, _noting(weights, cross_attention), dropout)
+        x = self.self_attention_residual(x, _recording(weights, self_attention), dropout)
+        x = self.cross_attention_residual(x, _recording(weights, cross_attention), dropout)
         x = self.feed_forward_residual(x, lambda y: self.feed_forward(y, dropout), dropout)
         return x, weights[0], weights[1]
 
     def step(
         self,
-        x: jax.Array,
-        index: jax.Array,
+        x: Float[Array, "B K D"],
+        index: Int[Array, ""],
         cache: Cache,
-        self_mask: jax.Array,
+        self_mask: Bool[Array, "B 1 K T"],
         memory: Cache,
-        cross_mask: jax.Array,
+        cross_mask: Bool[Array, "B 1 1 S"],
         rotation: Rotation | None = None,
-    ) -> tuple[jax.Array, Cache]:
-        """One position of every beam, x [B, K, D], at position `index`, with what came before in the cache.
+    ) -> tuple[Float[Array, "B K D"], Cache]:
+        """Applies the layer to a single position of every beam, with the earlier positions in the cache.
 
-        The beams of a sentence are so many queries on the one memory, of S positions, and on the one cache, of T * K,
-        of which the mask [B, 1, K, T * K] shows each beam its own history: neither is ever copied or put into another
-        order. Returns the new x and the cache with this position in it.
+        The K beams of a sentence are K queries to one memory and to one cache, which they share. The cache holds the
+        entries of all beams at all positions, and the mask restricts each beam to its own history, so neither memory
+        nor cache is ever copied or reordered when the search reorders its beams.
+
+        Args:
+          x: [B, K, D], the beams at position `index`.
+          index: The position, counted from 0; scalar.
+          cache: Self-attention keys and values, T * K positions; beam k at position t is entry t * K + k.
+          self_mask: [B, 1, K, T * K], True for the entries in each beam's own history, this position included.
+          memory: Cross-attention keys and values, S positions.
+          cross_mask: [B, 1, 1, S], True for the source positions that may be attended to.
+          rotation: Rotation for position `index`, if positions are rotary.
+
+        Returns:
+          The output [B, K, D], and the cache with this position added.
         """
         updated = cache
 
@@ -172,7 +218,7 @@ class DecoderLayer(nnx.Module):
 
 
 def _attention(
-    config: ModelConfig, *, dtype: jnp.dtype, fast: FastAttention | None, rngs: nnx.Rngs
+    config: ModelConfig, *, dtype: DTypeLike, fast: FastAttention | None, rngs: nnx.Rngs
 ) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.embed_dim,
@@ -185,14 +231,17 @@ def _attention(
     )
 
 
-def _noting(
+def _recording(
     weights: list[Weights], attention: Callable[[jax.Array], tuple[jax.Array, Weights]]
 ) -> Callable[[jax.Array], jax.Array]:
-    """The attention as a sublayer that appends its weights to a list; compiled programs drop those nobody reads."""
+    """Returns the attention as a sublayer that appends its weights to a list.
+
+    Compilation removes weights that the program does not use.
+    """
 
     def sublayer(x: jax.Array) -> jax.Array:
-        output, attended = attention(x)
-        weights.append(attended)
+        output, layer_weights = attention(x)
+        weights.append(layer_weights)
         return output
 
     return sublayer

@@ -1,36 +1,49 @@
-"""Attention masks: True where a query may attend to a key. They broadcast to [B, N, T, S].
+"""Boolean attention masks: True where a query may attend to a key.
 
-B batch, S source (key) length, T target (query) length, N heads.
+Every mask broadcasts to [B, N, T, S].
+
+Shapes: B batch, S source (key) length, T target (query) length, N heads.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
 
 
-def segment_mask(query_segments: jax.Array, key_segments: jax.Array) -> jax.Array:
-    """Lets a query see the keys of its own sentence: [B, T] and [B, S] segment ids (0 is padding) -> [B, 1, T, S]."""
+def segment_mask(query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
+    """Lets each query attend only to the keys of its own sentence.
+
+    Args:
+      query_segments, key_segments: Segment ids [B, T] and [B, S]; 0 marks padding, which is never attended to.
+
+    Returns:
+      The mask, [B, 1, T, S].
+    """
     same = query_segments[:, :, None] == key_segments[:, None, :]
     return (same & (key_segments[:, None, :] > 0))[:, None]
 
 
-def causal_mask(length: int) -> jax.Array:
-    """Lets a query see the keys at its own position and before: [1, 1, length, length]."""
+def causal_mask(length: int) -> Bool[Array, "1 1 {length} {length}"]:
+    """Lets each query attend only to keys at its own and earlier positions: [1, 1, length, length]."""
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
 
 class SegmentMask(NamedTuple):
-    """Lets a query see the keys of its own sentence, if it is causal none at a later position: query and key segments
-    [B, T] and [B, S], where 0 is padding."""
+    """A segment mask, causal if requested, in compact form.
 
-    queries: jax.Array
-    keys: jax.Array
+    Attributes:
+      queries, keys: Segment ids [B, T] and [B, S]; 0 marks padding.
+      causal: Whether each query may attend only to keys at its own and earlier positions; requires S = T.
+    """
+
+    queries: Int[Array, "B T"]
+    keys: Int[Array, "B S"]
     causal: bool = False
 
-    def dense(self) -> jax.Array:
-        """The mask as an array, [B, 1, T, S]."""
+    def dense(self) -> Bool[Array, "B 1 T S"]:
+        """Returns the mask as an array, [B, 1, T, S]."""
         mask = segment_mask(self.queries, self.keys)
         return mask & causal_mask(self.queries.shape[1]) if self.causal else mask

@@ -1,17 +1,26 @@
-"""MurmurHash3's 32-bit finalizer (Appleby 2011): a hash of integers in a few operations, the same on every device."""
+"""The 32-bit finalizer of MurmurHash3 (Appleby 2011).
+
+It hashes integers in a few operations, with the same result on every device.
+"""
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, UInt32
 
 
-def murmur3(words: jax.Array, keys: tuple[jax.Array, jax.Array] | None = None) -> jax.Array:
-    """Hashes each uint32 of an array.
+def murmur3(
+    words: UInt32[Array, "*B"], keys: tuple[UInt32[Array, ""], UInt32[Array, ""]] | None = None
+) -> UInt32[Array, "*B"]:
+    """Hashes each element of a uint32 array.
 
     Args:
-      keys: two uint32 scalars of which one enters before each multiplication, so that no two pairs of keys give the
-        same pattern.
+      words: uint32, of any shape.
+      keys: Two uint32 scalars, zeros by default. One is mixed in before each of the two multiplications, so that no two
+        pairs of keys yield the same pattern.
+
+    Returns:
+      The hashes, uint32, of the same shape.
     """
     first, second = keys or (jnp.uint32(0), jnp.uint32(0))
     words = words + first

@@ -1,37 +1,46 @@
-"""How parameters are made: linear layers, and the logical names of every parameter's axes.
+"""Construction of parameters: linear layers, and the logical axis names of every parameter.
 
-vocab: pieces of a vocabulary; embed: the model's width D; heads: all heads side by side, N * H; mlp: the feed-forward
-width F. devices/mesh.py says which axis of the mesh shares each of them out.
+The logical axes are "vocab" (vocabulary pieces), "embed" (model width D), "heads" (all heads concatenated, N * H) and
+"mlp" (feed-forward width F). devices/sharding.py maps each of them to a mesh axis.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from model.cpu import Linear
 
 
-def along(*axes: str | None) -> dict[str, Any]:
-    """Metadata of a parameter with these axes; None is never shared out.
+def axis_metadata(*axes: str | None) -> dict[str, Any]:
+    """Returns the metadata of a parameter with these logical axes; an axis named None is never sharded.
 
-    Flax would place the parameter at once, and wants a mesh in context for that; here whoever makes the parameters
-    does, by the out_shardings of jax.jit, so that a network can be built without a mesh as well.
+    By default Flax shards a parameter as soon as it is created, which requires a mesh in context. Eager sharding is
+    disabled here, so that a network can also be built without a mesh; the `out_shardings` of the `jax.jit` call that
+    creates the parameters place them.
     """
     return {"out_sharding": axes, "eager_sharding": False}
 
 
-def linear(inputs: int, outputs: int, axes: tuple[str, str], *, bias: bool, dtype: jnp.dtype, rngs: nnx.Rngs) -> Linear:
-    """A linear layer with Glorot and Bengio's (2010) uniform initial weights."""
+def linear(inputs: int, outputs: int, axes: tuple[str, str], *, bias: bool, dtype: DTypeLike, rngs: nnx.Rngs) -> Linear:
+    """Creates a linear layer with the uniform initialization of Glorot and Bengio (2010).
+
+    Args:
+      inputs, outputs: Widths of the input and of the output.
+      axes: Logical names of the kernel's two axes; the bias has the second.
+      bias: Whether the layer has a bias.
+      dtype: Type of the activations.
+      rngs: Random keys of the initial parameters.
+    """
     return Linear(
         inputs,
         outputs,
         use_bias=bias,
         dtype=dtype,
         kernel_init=nnx.initializers.glorot_uniform(),
-        kernel_metadata=along(*axes),
-        bias_metadata=along(axes[1]),
+        kernel_metadata=axis_metadata(*axes),
+        bias_metadata=axis_metadata(axes[1]),
         rngs=rngs,
     )

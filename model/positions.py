@@ -1,51 +1,54 @@
-"""Where a token stands: sinusoids, which are added to embeddings, and rotations, which turn queries and keys.
+"""Position encodings: sinusoids, which are added to embeddings, and rotations, which are applied to queries and keys.
 
-B batch, T length, D model width, N heads, H head width.
+Shapes: B batch, T length, D model width, N heads, H head width.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 
-def sinusoidal_positions(length: int, embed_dim: int, base: float) -> jax.Array:
-    """Position encodings [length, embed_dim] (Vaswani et al. 2017, section 3.5): sine at even and cosine at odd
-    dimensions.
+def sinusoidal_positions(length: int, embed_dim: int, base: float) -> Float[Array, "{length} {embed_dim}"]:
+    """Returns the sinusoidal position encodings [length, embed_dim] (Vaswani et al. 2017, section 3.5).
 
-    Dimension pair i turns with wavelength 2 pi base**(2 i / embed_dim).
+    Dimensions 2i and 2i + 1 hold the sine and the cosine of position / base**(2i / embed_dim), whose wavelength is
+    2 pi base**(2i / embed_dim). `embed_dim` must be even.
     """
     angles = _angles(jnp.arange(length), embed_dim, base)
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(length, embed_dim)
 
 
 class Rotation(NamedTuple):
-    """Turns every head at position t by t times the sinusoids' angles (Su et al. 2021, section 3.2).
+    """Rotary position encoding: rotates each head at position t by t times the sinusoids' angular frequencies.
 
-    The product of a turned query and a turned key depends on the heads and on how far apart they stand, no matter
-    where. Dimension i makes a pair with dimension i + H / 2. cosines, sines: [B, 1, T, H] float32, the sines of the
-    first half negative.
+    See Su et al. (2021), section 3.2. The product of a rotated query and a rotated key depends on the distance between
+    their positions, but not on the positions themselves. Dimension i is paired with dimension i + H / 2.
+
+    Attributes:
+      cosines: [B, 1, T, H] float32.
+      sines: [B, 1, T, H] float32; the first H / 2 are negated.
     """
 
-    cosines: jax.Array
-    sines: jax.Array
+    cosines: Float[Array, "B 1 T H"]
+    sines: Float[Array, "B 1 T H"]
 
     @classmethod
-    def at(cls, positions: jax.Array, head_dim: int, base: float) -> Rotation:
-        """That of positions [B, T]; a head is `head_dim` wide."""
+    def at(cls, positions: Int[Array, "B T"], head_dim: int, base: float) -> Rotation:
+        """Returns the rotation for heads of width `head_dim` (even) at positions [B, T]."""
         angles = _angles(positions, head_dim, base)[:, None]
         cosines, sines = jnp.cos(angles), jnp.sin(angles)
         return cls(jnp.concatenate([cosines, cosines], axis=-1), jnp.concatenate([-sines, sines], axis=-1))
 
-    def turn(self, heads: jax.Array) -> jax.Array:
-        """[B, N, T, H] -> the same, turned."""
+    def rotate(self, heads: Float[Array, "B N T H"]) -> Float[Array, "B N T H"]:
+        """Rotates queries or keys: [B, N, T, H] -> [B, N, T, H]."""
         partners = jnp.roll(heads, heads.shape[-1] // 2, axis=-1)
         return (heads * self.cosines + partners * self.sines).astype(heads.dtype)
 
 
-def _angles(positions: jax.Array, width: int, base: float) -> jax.Array:
-    """[..., width / 2]: position times base**(-2 i / width) for each pair i."""
-    rates = base ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
-    return positions.astype(jnp.float32)[..., None] * rates
+def _angles(positions: Int[Array, "*B"], width: int, base: float) -> Float[Array, "*B {width//2}"]:
+    """Returns position * base**(-2i / width) for each of the width / 2 pairs i: [...] -> [..., width / 2]."""
+    frequencies = base ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
+    return positions.astype(jnp.float32)[..., None] * frequencies

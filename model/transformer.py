@@ -1,6 +1,7 @@
-"""The encoder/decoder Transformer (Vaswani et al. 2017).
+"""The encoder-decoder Transformer (Vaswani et al. 2017).
 
-B batch, S source length, T target length, K beams, D model width, V vocabulary, N heads, H head width.
+Shapes: B batch, S source length, T target length, K beams, D model width, V target vocabulary size, N heads, H head
+width.
 """
 
 from __future__ import annotations
@@ -11,21 +12,28 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Float32, Int
 
 from model.attention import FastAttention, Weights
 from model.dropout import Dropout
 from model.key_value_cache import Cache, KeysValues
 from model.layers import DecoderLayer, EncoderLayer
 from model.masks import SegmentMask
-from model.parameters import along
+from model.parameters import axis_metadata
 from model.positions import Rotation, sinusoidal_positions
 from options.schema import ModelConfig
 from options.special_ids import PAD_ID
 
 
 class AttentionWeights(NamedTuple):
-    """The attention weights of a forward pass, one array a layer, each float32 [B, N, queries, keys]; None where fast
-    attention computes none."""
+    """The attention weights of a forward pass, one array per layer, float32; None if fast attention is used.
+
+    Attributes:
+      encoder: Self-attention of the encoder, [B, N, S, S].
+      decoder: Masked self-attention of the decoder, [B, N, T, T].
+      cross: Cross-attention, [B, N, T, S].
+    """
 
     encoder: list[Weights]
     decoder: list[Weights]
@@ -33,17 +41,25 @@ class AttentionWeights(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What decoding needs of the source, computed once: each decoder layer's keys and values, and who may look."""
+    """The encoded source in the form that decoding needs, computed once.
+
+    Attributes:
+      caches: Cross-attention keys and values of each decoder layer.
+      mask: [B, 1, 1, S], True for the source positions that may be attended to.
+    """
 
     caches: list[Cache]
-    mask: jax.Array
+    mask: Bool[Array, "B 1 1 S"]
 
 
 class Transformer(nnx.Module):
-    """Token ids in, logits out. Masks are built here, from ids and segments, so that no caller can forget one.
+    """The network from token ids to logits.
 
-    A batch holds one sentence a row, padded with PAD_ID, or several packed into a row: then `segments` numbers the
-    sentences of each row from 1 (0 is padding) and `positions` counts from 0 within each sentence.
+    It builds all attention masks itself, from ids and segments, so that no caller can omit one.
+
+    A batch holds either one sentence per row, padded with PAD_ID, or several sentences packed into each row. In packed
+    rows, `segments` numbers the sentences of each row from 1 (0 marks padding), and `positions` counts from 0 within
+    each sentence.
     """
 
     def __init__(
@@ -52,12 +68,20 @@ class Transformer(nnx.Module):
         source_vocab_size: int,
         target_vocab_size: int,
         *,
-        dtype: jnp.dtype = jnp.float32,
+        dtype: DTypeLike = jnp.float32,
         fast: FastAttention | None = None,
         rngs: nnx.Rngs,
     ):
-        """Builds the network with float32 parameters; `dtype` is the type of its activations, `fast` what computes
-        attention where no weights are asked for."""
+        """Creates the network with float32 parameters.
+
+        Args:
+          config: Sizes and options of the network.
+          source_vocab_size, target_vocab_size: Numbers of pieces.
+          dtype: Type of the activations.
+          fast: Attention implementation for passes over whole rows, which then return no attention weights; None for
+            equation 1.
+          rngs: Random keys of the initial parameters.
+        """
         self.config = config
         self.dtype = dtype
         self.target_embedding = self._embedding(target_vocab_size, rngs)
@@ -71,32 +95,50 @@ class Transformer(nnx.Module):
         self.decoder = nnx.List(
             [DecoderLayer(config, dtype=dtype, fast=fast, rngs=rngs) for _ in range(config.num_decoder_layers)]
         )
-        pre = config.norm == "pre"  # the residual stream of pre-norm layers leaves the stack without a norm of its own
-        self.encoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
-        self.decoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if pre else None
+        is_pre_norm = config.norm == "pre"  # the last pre-norm layer leaves its output unnormalized
+        self.encoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if is_pre_norm else None
+        self.decoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if is_pre_norm else None
 
-    def __call__(self, source: jax.Array, target_in: jax.Array, **options: Any) -> tuple[jax.Array, AttentionWeights]:
-        """source [B, S], target_in [B, T] -> logits [B, T, V] float32 and the attention weights.
+    def __call__(
+        self, source: Int[Array, "B S"], target_in: Int[Array, "B T"], **options: Any
+    ) -> tuple[Float32[Array, "B T V"], AttentionWeights]:
+        """Computes the logits of every next target token.
 
-        Logits at position t are for the token that follows target_in[t]. options: those of `hidden_states`.
+        Args:
+          source: Token ids, [B, S].
+          target_in: Token ids, [B, T].
+          **options: Keyword arguments of `hidden_states`.
+
+        Returns:
+          The logits [B, T, V], float32, where position t predicts the token that follows target_in[:, t], and the
+          attention weights.
         """
         x, weights = self.hidden_states(source, target_in, **options)
         return self._logits(x), weights
 
     def hidden_states(
         self,
-        source: jax.Array,
-        target_in: jax.Array,
+        source: Int[Array, "B S"],
+        target_in: Int[Array, "B T"],
         *,
-        source_segments: jax.Array | None = None,
-        source_positions: jax.Array | None = None,
-        target_segments: jax.Array | None = None,
-        target_positions: jax.Array | None = None,
+        source_segments: Int[Array, "B S"] | None = None,
+        source_positions: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
+        target_positions: Int[Array, "B T"] | None = None,
         dropout: Dropout | None = None,
-    ) -> tuple[jax.Array, AttentionWeights]:
-        """Like __call__, but for the last product: [B, T, D], whose product with output_table is the logits.
+    ) -> tuple[Float[Array, "B T D"], AttentionWeights]:
+        """Computes `__call__` up to, but not including, the output projection.
 
-        Segments and positions are those of packed rows; dropout only where `dropout` is given.
+        Args:
+          source: Token ids, [B, S].
+          target_in: Token ids, [B, T].
+          source_segments, source_positions, target_segments, target_positions: Segment ids and positions of packed
+            rows, of the same shapes as the ids; by default each row is one sentence.
+          dropout: Dropout masks of this forward pass; None for no dropout.
+
+        Returns:
+          The decoder's output [B, T, D], whose product with the transpose of `output_table` is the logits, and the
+          attention weights.
         """
         source_segments = _segments(source, source_segments)
         target_segments = _segments(target_in, target_segments)
@@ -116,12 +158,21 @@ class Transformer(nnx.Module):
 
     def encode(
         self,
-        source: jax.Array,
-        segments: jax.Array | None = None,
-        positions: jax.Array | None = None,
+        source: Int[Array, "B S"],
+        segments: Int[Array, "B S"] | None = None,
+        positions: Int[Array, "B S"] | None = None,
         dropout: Dropout | None = None,
-    ) -> tuple[jax.Array, list[Weights]]:
-        """source [B, S] -> its encoding [B, S, D] and the self-attention weights of each layer."""
+    ) -> tuple[Float[Array, "B S D"], list[Weights]]:
+        """Encodes the source.
+
+        Args:
+          source: Token ids, [B, S].
+          segments, positions: Segment ids and positions of packed rows, [B, S]; by default each row is one sentence.
+          dropout: Dropout masks of this forward pass; None for no dropout.
+
+        Returns:
+          The encoder's output [B, S, D], and the self-attention weights of each layer.
+        """
         segments, positions = _segments(source, segments), _positions(source, positions)
         mask = SegmentMask(segments, segments)
         embedding = self.source_embedding if self.source_embedding is not None else self.target_embedding
@@ -129,62 +180,86 @@ class Transformer(nnx.Module):
         rotation = self._rotation(positions)
         weights = []
         for layer in self.encoder:
-            x, attended = layer(x, mask, rotation, dropout)
-            weights.append(attended)
+            x, layer_weights = layer(x, mask, rotation, dropout)
+            weights.append(layer_weights)
         return (self.encoder_norm(x) if self.encoder_norm else x), weights
 
     def start_decoding(
-        self, source: jax.Array, num_beams: int, length: int, segments: jax.Array | None = None
+        self, source: Int[Array, "B S"], num_beams: int, length: int, segments: Int[Array, "B S"] | None = None
     ) -> tuple[Memory, list[Cache]]:
-        """Encodes source [B, S], one sentence a row; empty caches of length * K positions for each decoder layer.
+        """Encodes the source and creates empty caches.
 
-        Where `segments` [B, S] is 0 no layer may look, as at padding; by default that is at padding only.
+        Args:
+          source: Token ids, [B, S], one sentence per row.
+          num_beams: K.
+          length: Target positions that the caches have room for.
+          segments: [B, S]; no layer attends to positions where it is 0. By default these are the padding.
+
+        Returns:
+          The encoded source, and an empty cache of length * K positions for each decoder layer.
         """
         segments = _segments(source, segments)
         encoded, _ = self.encode(source, segments)
         rotation = self._rotation(_positions(source, None))
         memory = Memory(
-            [Cache.holding(layer.cross_attention.keys_values(encoded, rotation)) for layer in self.decoder],
+            [Cache.from_keys_values(layer.cross_attention.keys_values(encoded, rotation)) for layer in self.decoder],
             (segments > 0)[:, None, None],
         )
         heads = self.config.num_heads
         empty = jnp.zeros((len(source), heads, length * num_beams, self.config.embed_dim // heads), self.dtype)
-        return memory, [Cache.holding(KeysValues(empty, empty)) for _ in self.decoder]
+        return memory, [Cache.from_keys_values(KeysValues(empty, empty)) for _ in self.decoder]
 
     def decode_step(
-        self, tokens: jax.Array, index: jax.Array, lineage: jax.Array, memory: Memory, caches: list[Cache]
-    ) -> tuple[jax.Array, list[Cache]]:
-        """tokens [B, K] at position `index` of their sentences -> logits [B, K, V] for the next ones, new caches.
+        self,
+        tokens: Int[Array, "B K"],
+        index: Int[Array, ""],
+        beam_history: Int[Array, "B K L"],
+        memory: Memory,
+        caches: list[Cache],
+    ) -> tuple[Float32[Array, "B K V"], list[Cache]]:
+        """Computes the logits of the next token of every beam.
 
-        lineage [B, K, length]: in which row, of 0 to K - 1, the token stood that each beam has at each position so far.
+        A search reorders its beams at every position. Instead of reordering the caches, it passes `beam_history`, from
+        which the self-attention mask of every beam is built.
+
+        Args:
+          tokens: The tokens of the beams at position `index`, [B, K].
+          index: The position, counted from 0; scalar.
+          beam_history: [B, K, length]; for each beam and each position up to `index`, the row (0 to K - 1) in which the
+            beam's token at that position was processed. Later positions are ignored.
+          memory: The encoded source.
+          caches: The cache of each decoder layer, length * K positions.
+
+        Returns:
+          The logits of the tokens at position index + 1, [B, K, V] float32, and the updated caches.
         """
-        beams, length = tokens.shape[1], lineage.shape[2]
-        own = lineage[..., None] == jnp.arange(beams)  # [B, K, length, K]
-        self_mask = (own & (jnp.arange(length) <= index)[:, None]).reshape(len(tokens), 1, beams, length * beams)
+        beams, length = tokens.shape[1], beam_history.shape[2]
+        is_own = beam_history[..., None] == jnp.arange(beams)  # [B, K, length, K]
+        self_mask = (is_own & (jnp.arange(length) <= index)[:, None]).reshape(len(tokens), 1, beams, length * beams)
         positions = jnp.full_like(tokens, index)
         x = self._embed(self.target_embedding, tokens, positions, None)
         rotation = self._rotation(positions)
         updated = []
-        for layer, cache, of_source in zip(self.decoder, caches, memory.caches, strict=True):
-            x, cache = layer.step(x, index, cache, self_mask, of_source, memory.mask, rotation)
+        for layer, cache, source_cache in zip(self.decoder, caches, memory.caches, strict=True):
+            x, cache = layer.step(x, index, cache, self_mask, source_cache, memory.mask, rotation)
             updated.append(cache)
         return self._logits(self.decoder_norm(x) if self.decoder_norm else x), updated
 
     @property
-    def output_table(self) -> jax.Array:
-        """The embeddings [V, D] whose products with the decoder's output are the logits."""
+    def output_table(self) -> Float[Array, "V D"]:
+        """The output embedding matrix [V, D]; the products of its rows with the decoder's output are the logits."""
         return (self.output_embedding if self.output_embedding is not None else self.target_embedding)[...]
 
-    def position_table(self) -> jax.Array | None:
-        """What is added to the embedding at each position, [max_length, D]: learned, or sinusoids; None if rotary."""
+    def position_table(self) -> Float[Array, "L D"] | None:
+        """Returns the encodings added to the embeddings, learned or sinusoidal, [max_length, D]; None if rotary."""
         if self.config.positions == "rotary":
             return None
         if self.position_embedding is not None:
             return self.position_embedding[...]
         return sinusoidal_positions(self.config.max_length, self.config.embed_dim, self.config.position_base)
 
-    def _rotation(self, positions: jax.Array) -> Rotation | None:
-        """That of positions [B, T], if they are rotary."""
+    def _rotation(self, positions: Int[Array, "B T"]) -> Rotation | None:
+        """Returns the rotation for positions [B, T], or None if positions are not rotary."""
         config = self.config
         if config.positions != "rotary":
             return None
@@ -193,13 +268,16 @@ class Transformer(nnx.Module):
     def _embedding(self, vocab_size: int, rngs: nnx.Rngs) -> nnx.Param:
         return self._table(vocab_size, self.config.embed_dim**-0.5, "vocab", rngs)
 
-    def _table(self, rows: int, deviation: float, axis: str | None, rngs: nnx.Rngs) -> nnx.Param:
-        init = nnx.initializers.normal(deviation)
+    def _table(self, rows: int, stddev: float, row_axis: str | None, rngs: nnx.Rngs) -> nnx.Param:
+        """Creates a normally distributed parameter [rows, D]; `row_axis` is the logical name of its first axis."""
+        init = nnx.initializers.normal(stddev)
         table = init(rngs.params(), (rows, self.config.embed_dim), jnp.float32)
-        return nnx.Param(table, **along(axis, "embed"))
+        return nnx.Param(table, **axis_metadata(row_axis, "embed"))
 
-    def _embed(self, embedding: nnx.Param, ids: jax.Array, positions: jax.Array, dropout: Dropout | None) -> jax.Array:
-        """ids [B, T] -> embeddings scaled by sqrt(D), plus position encodings if there are any, [B, T, D]."""
+    def _embed(
+        self, embedding: nnx.Param, ids: Int[Array, "B T"], positions: Int[Array, "B T"], dropout: Dropout | None
+    ) -> Float[Array, "B T D"]:
+        """Returns the embeddings of ids [B, T], times sqrt(D), plus the position encodings unless rotary: [B, T, D]."""
         config = self.config
         x = embedding[...][ids] * math.sqrt(config.embed_dim)
         encodings = self.position_table()
@@ -207,15 +285,18 @@ class Transformer(nnx.Module):
             x += encodings[positions]
         return (dropout(x, config.dropout_rate) if dropout else x).astype(self.dtype)
 
-    def _logits(self, x: jax.Array) -> jax.Array:
+    def _logits(self, x: Float[Array, "B T D"]) -> Float32[Array, "B T V"]:
         return jnp.einsum("...d,vd->...v", x, self.output_table.astype(self.dtype), preferred_element_type=jnp.float32)
 
 
 class Structure(NamedTuple):
-    """The network without its numbers.
+    """The network without the values of its parameters.
 
-    graphdef: what nnx.merge needs beside the parameters; params: those, as jax.ShapeDtypeStruct; axes: a PartitionSpec
-    for each, with the logical names of its axes (see model/parameters.py); an empty one is never shared out.
+    Attributes:
+      graphdef: What `nnx.merge` combines with parameters to rebuild the network.
+      params: The parameters as a tree of `jax.ShapeDtypeStruct`.
+      axes: For each parameter, a PartitionSpec of the logical names of its axes (see model/parameters.py); a parameter
+        with an empty one is never sharded.
     """
 
     graphdef: nnx.GraphDef
@@ -227,31 +308,31 @@ def structure(
     config: ModelConfig,
     source_vocab_size: int,
     target_vocab_size: int,
-    dtype: jnp.dtype = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
     fast: FastAttention | None = None,
 ) -> Structure:
-    """The structure of the network that `Transformer` makes with the same arguments."""
+    """Returns the structure of the `Transformer` with the same arguments, without allocating its parameters."""
     model = nnx.eval_shape(
         lambda: Transformer(config, source_vocab_size, target_vocab_size, dtype=dtype, fast=fast, rngs=nnx.Rngs(0))
     )
-    graphdef, params = nnx.split(model, nnx.Param)  # raises where a random state hides in the model
+    graphdef, params = nnx.split(model, nnx.Param)  # raises if the model contains a random state
     return Structure(graphdef, nnx.as_pure(params), nnx.as_pure(nnx.get_partition_spec(params)))
 
 
 def initial_params(config: ModelConfig, source_vocab_size: int, target_vocab_size: int, key: jax.Array) -> Any:
-    """Fresh float32 parameters, a plain tree; to be called under jax.jit, whose out_shardings place them.
+    """Returns newly initialized float32 parameters as a plain tree.
 
-    The numbers are the same on any mesh.
+    Call it under `jax.jit`, whose `out_shardings` place the parameters. Their values are the same on any mesh.
     """
     model = Transformer(config, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(params=key))
     return nnx.as_pure(nnx.state(model, nnx.Param))
 
 
-def _segments(ids: jax.Array, segments: jax.Array | None) -> jax.Array:
-    """Segment ids [B, T] of unpacked rows: 1 where there is a token, 0 at padding."""
+def _segments(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None) -> Int[Array, "B T"]:
+    """Returns `segments`, or if None the segment ids [B, T] of unpacked rows: 1 for tokens, 0 for padding."""
     return (ids != PAD_ID).astype(jnp.int32) if segments is None else segments
 
 
-def _positions(ids: jax.Array, positions: jax.Array | None) -> jax.Array:
-    """Positions [B, T] of unpacked rows: counted from 0."""
+def _positions(ids: Int[Array, "B T"], positions: Int[Array, "B T"] | None) -> Int[Array, "B T"]:
+    """Returns `positions`, or if None the positions [B, T] of unpacked rows, counted from 0."""
     return jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape) if positions is None else positions

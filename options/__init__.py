@@ -1,1 +1,1 @@
-"""Every option: the typed schema, config files, the command line, and the sentence for a mistake in them."""
+"""All options: the typed schema, config files, the command line, and messages for mistakes in them."""

@@ -1,4 +1,4 @@
-"""From TOML files and the command line to a validated config, and from any mistake in them to one sentence."""
+"""The command line: parses options over defaults, and reports any mistake as one sentence."""
 
 from __future__ import annotations
 
@@ -15,18 +15,13 @@ import tyro
 
 from host.errors import UserError
 from options.config_files import with_absolute_paths
-from options.messages import field_names, message_of, suggestion, without_index
-from options.schema import (
-    Config,
-    Section,
-    SectionWithAlternatives,
-)
+from options.messages import field_names, suggestion, validation_message, without_index
+from options.schema import Config, Section, SectionWithAlternatives
 
 Command = TypeVar("Command", bound=Section)
 
-
-# A boolean option that takes no value (--x) on a command line whose other booleans do.
-BareFlag = Annotated[
+# A boolean option without a value (--x), for a command whose other booleans take one.
+Flag = Annotated[
     bool,
     tyro.constructors.PrimitiveConstructorSpec(
         nargs=0,
@@ -40,11 +35,17 @@ BareFlag = Annotated[
 
 
 def take_options(argv: Sequence[str], *names: str) -> tuple[list[Path | None], list[str]]:
-    """The paths that a command line gives to the named options, which say where its defaults are, and what is left of
-    it to be parsed over them.
+    """Separates path options, which determine where defaults are read, from the rest of a command line.
+
+    Args:
+      argv: the command line.
+      names: names of the path options, without the leading dashes.
+
+    Returns:
+      The path of each option, None if it is missing or empty, and the remaining arguments.
 
     Raises:
-      UserError: one of them stands without a value.
+      UserError: one of the options has no value.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     for name in names:
@@ -54,7 +55,15 @@ def take_options(argv: Sequence[str], *names: str) -> tuple[list[Path | None], l
 
 
 def show_help(argv: Sequence[str], command: type[Section], description: str, *, flags: bool = False) -> None:
-    """Shows every option and ends with status 0 where a command line asks for --help."""
+    """Prints all options if the command line contains --help or -h.
+
+    Args:
+      argv: the command line.
+      command, description, flags: as for `parse`.
+
+    Raises:
+      SystemExit: with status 0, after the help.
+    """
     if "--help" in argv or "-h" in argv:
         parse(command, ["--help"], default=None, description=description, flags=flags)
 
@@ -62,10 +71,17 @@ def show_help(argv: Sequence[str], command: type[Section], description: str, *, 
 def take_workdir(
     argv: Sequence[str], command: type[Section], *, description: str, flags: bool = False
 ) -> tuple[Path, list[str]]:
-    """The --workdir of a command line, and what is left of it; where that asks for --help, shows it instead.
+    """Separates --workdir from the rest of a command line, or shows the help if the command line asks for it.
+
+    Args:
+      argv: the command line.
+      command, description, flags: as for `parse`.
+
+    Returns:
+      The workdir and the remaining arguments.
 
     Raises:
-      UserError: there is none.
+      UserError: --workdir is missing.
       SystemExit: with status 0, after --help.
     """
     show_help(argv, command, description, flags=flags)
@@ -74,10 +90,10 @@ def take_workdir(
 
 
 def required_workdir(workdir: Path | None) -> Path:
-    """The workdir.
+    """Returns the workdir.
 
     Raises:
-      UserError: none is given.
+      UserError: it is None.
     """
     if not workdir:
         raise UserError("--workdir is required: the folder of the run, for example --workdir checkpoints/tiny")
@@ -85,7 +101,7 @@ def required_workdir(workdir: Path | None) -> Path:
 
 
 def is_given(argv: Sequence[str], name: str) -> bool:
-    """Whether a command line gives the option of a field such as training.num_steps."""
+    """Returns whether a command line contains the option of a field such as training.num_steps."""
     options = {f"--{name}", f"--{name.replace('_', '-')}"}
     return any(argument.split("=")[0] in options for argument in argv)
 
@@ -93,10 +109,20 @@ def is_given(argv: Sequence[str], name: str) -> bool:
 def parse(
     command: type[Command], argv: Sequence[str], *, default: Command | None, description: str, flags: bool = False
 ) -> Command:
-    """Parses a command line over a default; a boolean takes True or False, or with `flags` no value (--x, --no-x).
+    """Parses a command line.
+
+    Args:
+      command: section with all options of the command.
+      argv: the command line.
+      default: values of the options that the command line omits; by default those of the section.
+      description: what the command does, for --help.
+      flags: whether booleans are flags (--x, --no-x) instead of taking True or False.
+
+    Returns:
+      The options.
 
     Raises:
-      UserError: an unknown option, a missing one, or a bad value, in one sentence.
+      UserError: an option is unknown or missing, or a value is invalid; the message is one sentence.
       SystemExit: with status 0, after --help.
     """
     errors = io.StringIO()
@@ -110,12 +136,12 @@ def parse(
                 return_unknown_args=True,
                 config=() if flags else (tyro.conf.FlagConversionOff,),
             )
-    except SystemExit as end:
-        if end.code == 0:
+    except SystemExit as tyro_exit:
+        if tyro_exit.code == 0:
             raise
-        raise UserError(_tyro_sentence(end, errors.getvalue())) from end
+        raise UserError(_message_of_tyro(tyro_exit, errors.getvalue())) from tyro_exit
     except pydantic.ValidationError as error:
-        raise UserError(message_of(error)) from error
+        raise UserError(validation_message(error)) from error
     if rest:
         _refuse_unknown(rest[0], command)
     assert parsed is not None  # tyro types it like the default
@@ -125,22 +151,31 @@ def parse(
 def parse_with_config(
     command: type[Command], argv: Sequence[str], base: Config, *, description: str, **own: Any
 ) -> tuple[Config, Command]:
-    """Parses the command line of a command that has every option of a config, over one that was read.
+    """Parses the command line of a command that has every option of a config.
 
     Args:
-      own: defaults of the options that are the command's own.
+      command: section with all options of a config, and those of the command itself.
+      argv: the command line.
+      base: config with the values of the options that the command line omits.
+      description: what the command does, for --help.
+      own: defaults of the command's own options.
+
+    Returns:
+      The config, its paths made absolute, and all options.
 
     Raises:
-      UserError, SystemExit: as `parse`.
+      UserError, SystemExit: as for `parse`.
     """
     default = command(**{name: getattr(base, name) for name in Config.model_fields}, **own)
-    parsed = parse(command, [*argv, *_replaced(argv)], default=default, description=description)
+    parsed = parse(command, [*argv, *_without_replaced(argv)], default=default, description=description)
     return with_absolute_paths(Config(**{name: getattr(parsed, name) for name in Config.model_fields})), parsed
 
 
-def _replaced(argv: Sequence[str]) -> Iterator[str]:
-    """The options that take away what the config has of the alternatives to those that a command line gives, such as
-    --training.num_epochs=None for --training.num-steps 300."""
+def _without_replaced(argv: Sequence[str]) -> Iterator[str]:
+    """Yields the options that clear the config's alternatives to options on the command line.
+
+    An example is --training.num_epochs=None for --training.num-steps 300.
+    """
     for section, field in Config.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, SectionWithAlternatives):
             names = [f"{section}.{name}" for name in field.annotation.alternatives]
@@ -150,6 +185,8 @@ def _replaced(argv: Sequence[str]) -> Iterator[str]:
 
 
 class _Parser(argparse.ArgumentParser):
+    """A parser that raises UserError instead of exiting."""
+
     def error(self, message: str) -> NoReturn:
         raise UserError(message)
 
@@ -166,14 +203,15 @@ def _refuse_unknown(argument: str, command: type[Section]) -> NoReturn:
     raise UserError(f"unknown option {option}{suggestion(name, command, '--')}")
 
 
-def _tyro_sentence(end: SystemExit, printed: str) -> str:
-    cause: BaseException | None = end
+def _message_of_tyro(tyro_exit: SystemExit, printed: str) -> str:
+    """Returns one sentence for the error that made tyro exit; `printed` is its own account."""
+    cause: BaseException | None = tyro_exit
     while cause is not None:
         if isinstance(cause, pydantic.ValidationError):
             entry = re.search(r"Error parsing (data\.mixture\.\d+):", printed)
-            return message_of(cause, entry[1] if entry else None)
+            return validation_message(cause, entry[1] if entry else None)
         cause = cause.__context__
     lines = [line.strip("│╭╰─╮╯ ") for line in printed.splitlines() if line.startswith("│")]
     text = " ".join(line for line in lines if line)
-    text = re.sub(r"no type matching .* - [^:]*: ", "", text)  # of an option that may be None: what its own type says
+    text = re.sub(r"no type matching .* - [^:]*: ", "", text)  # if None is allowed: keep the message of the other type
     return re.split(r" Argument helptext| For full helptext| ───", text)[0] or printed.strip() or "bad arguments"

@@ -1,4 +1,4 @@
-"""From TOML files and the command line to a validated config, and from any mistake in them to one sentence."""
+"""Config files: reading and writing TOML, and comparing the configs of a run."""
 
 from __future__ import annotations
 
@@ -13,33 +13,23 @@ import tomli_w
 
 from host.digests import json_digest
 from host.errors import UserError
-from options.messages import message_of, without_index
-from options.schema import (
-    Config,
-    DataConfig,
-    MixtureConfig,
-    Section,
-    TokenizerConfig,
-    TrainingConfig,
-)
+from options.messages import validation_message, without_index
+from options.schema import Config, DataConfig, MixtureConfig, Section, TokenizerConfig, TrainingConfig
 
 CONFIG_NAME = "config.toml"
 
-
-# On resume these may differ from what the workdir was made with, and so may [devices] and every path, whose content
-# counts.
+# Options that may change when a run is resumed. So may [devices] and all paths, whose files are compared by content.
 CHANGEABLE = ("model.attention", "training.num_steps", "training.num_epochs", "training.patience", "training.log_every",
               "training.eval_every", "training.checkpoint_every", "training.keep_checkpoints",
               "training.tensorboard")  # fmt: skip
 
-
+# By prefix of the names of their options, with "#" for the index of an entry.
 SECTIONS_WITH_PATHS: dict[str, type[Section]] = {
     "data": DataConfig,
     "data.mixture.#": MixtureConfig,
     "tokenizer": TokenizerConfig,
     "training": TrainingConfig,
 }
-
 
 PATHS = tuple(
     f"{prefix}.{name}"
@@ -50,10 +40,10 @@ PATHS = tuple(
 
 
 def read_config(path: Path) -> Config:
-    """Reads a TOML file; what it does not name has its default.
+    """Reads a TOML file; options that it omits have their defaults.
 
     Raises:
-      UserError: the file is missing, not UTF-8, not TOML, or holds an unknown key or a bad value.
+      UserError: the file is missing, not UTF-8 or not TOML, or has an unknown key or an invalid value.
     """
     try:
         table = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
@@ -62,23 +52,23 @@ def read_config(path: Path) -> Config:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(f"{path}, line {line}: not valid UTF-8; save the file as UTF-8") from error
-    except ValueError as error:  # TOMLDecodeError is one, and a number of thousands of digits gives another
+    except ValueError as error:  # TOMLDecodeError, or the error for a number with thousands of digits
         raise UserError(f"{path}: not valid TOML: {error}") from error
     except RecursionError as error:
         raise UserError(f"{path}: nested too deeply for a config") from error
-    try:  # JSON mode is strict about types ("3" is no number) and yet takes a string for a path
+    try:  # JSON mode checks types strictly ("3" is not a number), yet accepts a string as a path
         return Config.model_validate_json(json.dumps(table, default=str), strict=True)
     except RecursionError as error:
         raise UserError(f"{path}: nested too deeply for a config") from error
     except pydantic.ValidationError as error:
-        raise UserError(f"{path}: {message_of(error)}") from error
+        raise UserError(f"{path}: {validation_message(error)}") from error
 
 
 def read_workdir_config(workdir: Path) -> Config:
-    """The resolved config of a run.
+    """Reads the resolved config of a run.
 
     Raises:
-      UserError: the folder is not there, or holds no config.
+      UserError: the folder does not exist or has no config, or as for `read_config`.
     """
     if not (workdir / CONFIG_NAME).is_file():
         state = f"it has no {CONFIG_NAME}" if workdir.is_dir() else "there is no such folder"
@@ -87,17 +77,17 @@ def read_workdir_config(workdir: Path) -> Config:
 
 
 def as_json(config: Config) -> dict[str, Any]:
-    """The config as an object of JSON's types."""
+    """Returns the config as nested dictionaries and lists of JSON types."""
     return config.model_dump(mode="json")
 
 
 def to_toml(config: Config) -> str:
-    """The config, every option written out; options without a value are left out."""
+    """Returns the config as TOML with all options, defaults included, except those without a value."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
 
 
 def with_absolute_paths(config: Config) -> Config:
-    """The config with every path made absolute, so that it means the same from any folder."""
+    """Returns the config with all paths absolute, so that it means the same in any working directory."""
 
     def absolute(section: Section) -> Section:
         paths = {name: value.expanduser().absolute() for name, value in section if isinstance(value, Path)}
@@ -110,32 +100,38 @@ def with_absolute_paths(config: Config) -> Config:
 
 
 def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, section: str = "") -> list[str]:
-    """What resuming a run may not change, one line a field: "model.num_heads: 4 in the workdir, now 8".
+    """Returns the changes of a config with which a run cannot be resumed.
 
     Args:
-      saved: the config that the run was made with, as_json; where: the place in which it was found.
-      section: the one to look at, all without it.
+      saved: the config that the run was created with, from `as_json`.
+      wanted: the config to resume it with.
+      where: where `saved` was found, such as "in the workdir".
+      section: prefix of the options to compare, such as "model."; by default all are compared.
+
+    Returns:
+      One line for each option, such as "model.num_heads: 4 in the workdir, now 8".
     """
     old, new = _flat(saved), _flat(as_json(wanted))
-    # A share was turned into steps when the run was made, and those stay.
-    stored = () if wanted.optimizer.warmup_share is None else ("optimizer.warmup_steps", "optimizer.warmup_share")
-    free = (*CHANGEABLE, *stored)
+    # A share was converted into steps when the run was created, and the run keeps these.
+    converted = () if wanted.optimizer.warmup_share is None else ("optimizer.warmup_steps", "optimizer.warmup_share")
+    changeable = (*CHANGEABLE, *converted)
     return [
         f"{name}: {old[name]} {where}, now {new[name]}"
         for name in old
         if name in new and old[name] != new[name] and name.startswith(section)
-        if name not in free and not name.startswith("devices.") and without_index(name) not in PATHS
+        if name not in changeable and not name.startswith("devices.") and without_index(name) not in PATHS
     ]
 
 
 def config_digest(config: Config) -> str:
-    """SHA-256, in hex, of every option that has a value but those that are paths, which may differ between hosts."""
+    """Returns the SHA-256, in hexadecimal, of all options with a value except paths, which may differ between hosts."""
     flat = _flat(config.model_dump())
-    same = {name: value for name, value in flat.items() if value is not None and not isinstance(value, Path)}
-    return json_digest(same)
+    compared = {name: value for name, value in flat.items() if value is not None and not isinstance(value, Path)}
+    return json_digest(compared)
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns all values by their dotted names, and for each list of sections its length as text."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, list | tuple):  # of sections

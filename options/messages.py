@@ -1,4 +1,4 @@
-"""From TOML files and the command line to a validated config, and from any mistake in them to one sentence."""
+"""One-sentence messages for mistakes in options, in config files as well as on the command line."""
 
 from __future__ import annotations
 
@@ -10,32 +10,38 @@ from typing import Any, TypeVar
 import pydantic
 
 from host.errors import UserError
-from options.schema import (
-    Config,
-    MixtureConfig,
-    Section,
-)
+from options.schema import Config, MixtureConfig, Section
 
 SectionType = TypeVar("SectionType", bound=Section)
 
 
 def validated(section: type[SectionType], values: Mapping[str, Any]) -> SectionType:
-    """A section with these values.
+    """Returns a section with the given values.
 
     Raises:
-      UserError: there is no such option, or a bad value, in one sentence.
+      UserError: an option is unknown or a value is invalid; the message is one sentence.
     """
     try:
         return section(**values)
     except pydantic.ValidationError as error:
-        raise UserError(message_of(error, root=section)) from error
+        raise UserError(validation_message(error, root=section)) from error
 
 
 def suggestion(name: str, section: type[Section], prefix: str = "") -> str:
+    """Returns the end of a message that suggests the option probably meant: "; did you mean model.num_heads?"
+
+    Args:
+      name: the unknown name.
+      section: section with all known options.
+      prefix: "--" for an option of the command line, which is then spelled with hyphens.
+
+    Returns:
+      The end of the message, or "" if no option is similar.
+    """
     number = next(iter(re.findall(r"\.(\d+)\.", name)), "0")
     known = [field.replace("#", number) for field in field_names(section)]
     match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if not match:  # a field given without its section, or in another one
+    if not match:  # a field without its section, or in the wrong one
         match = [full for full in known if full.rsplit(".")[-1] == name.rsplit(".")[-1]][:1]
     if not match:
         return ""
@@ -43,7 +49,7 @@ def suggestion(name: str, section: type[Section], prefix: str = "") -> str:
 
 
 def field_names(section: type[Section]) -> Iterator[str]:
-    """All fields, with "#" for the number of an entry: data, data.name, ..., data.mixture, data.mixture.#.name, ..."""
+    """Yields all field names, with "#" for the index of an entry: data, data.name, ..., data.mixture.#.name, ..."""
     for name, field in section.model_fields.items():
         yield name
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
@@ -53,11 +59,20 @@ def field_names(section: type[Section]) -> Iterator[str]:
 
 
 def without_index(name: str) -> str:
+    """Returns a field name with "#" instead of the index of an entry, as in `field_names`."""
     return re.sub(r"\.\d+\.", ".#.", name)
 
 
-def message_of(error: pydantic.ValidationError, section: str | None = None, *, root: type[Section] = Config) -> str:
-    """The first of a validation's errors: field, what is wrong, the value given. root has the fields there are."""
+def validation_message(
+    error: pydantic.ValidationError, section: str | None = None, *, root: type[Section] = Config
+) -> str:
+    """Returns one sentence for the first error of a validation: the field, what is wrong, and the value given.
+
+    Args:
+      error: the errors.
+      section: dotted name of the section that was validated; by default found by the name of its class.
+      root: section with all known options, for a suggestion.
+    """
     first = error.errors()[0]
     section = section or _section_of(error.title)
     name = ".".join(filter(None, [section, *(str(part) for part in first["loc"])]))
@@ -66,14 +81,15 @@ def message_of(error: pydantic.ValidationError, section: str | None = None, *, r
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return f"{name}: {message}" if name else message
-    return f"{name}: {message[0].lower()}{message[1:]}, got {_shown(first['input'])}"
+    return f"{name}: {message[0].lower()}{message[1:]}, got {_quoted(first['input'])}"
 
 
-def _shown(value: Any) -> str:
+def _quoted(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def _section_of(title: str) -> str:
+    """Returns the dotted name of the section with this class name, or "" if it is the config itself or unknown."""
     for name, field in Config.model_fields.items():
         if getattr(field.annotation, "__name__", None) == title:
             return name

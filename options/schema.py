@@ -1,4 +1,4 @@
-"""Every option of a training run, in one frozen, typed schema. The docstring below a field is also its --help."""
+"""All options of a training run, in one frozen, typed schema. The docstring below a field is also its --help text."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from host.errors import UserError
 
-MAX_COUNT = 2**31 - 1  # counts are int32 on devices
-MAX_FLOAT = 1e38  # and numbers float32
+MAX_COUNT = 2**31 - 1  # counts are int32 on the devices
+MAX_FLOAT = 1e38  # and other numbers float32
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Length = Annotated[int, Field(ge=8, le=MAX_COUNT)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, le=MAX_FLOAT, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, le=MAX_FLOAT, allow_inf_nan=False)]
-REMAINING_DEVICES = -1  # size of the mesh's axis that takes the devices that are left
+REMAINING_DEVICES = -1  # size of the mesh axis that takes all remaining devices
 MeshSize = Annotated[int, Field(ge=REMAINING_DEVICES)]
 Weight = Annotated[float, Field(ge=0.001, le=1000.0)]
 
 
 class Section(BaseModel):
-    """A frozen table of options; an unknown key is an error."""
+    """A frozen table of options; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -33,18 +33,22 @@ class Section(BaseModel):
     @classmethod
     def _text_has_no_nul(cls, value: Any) -> Any:
         if isinstance(value, str | Path) and "\0" in str(value):
-            raise ValueError("a NUL character can be in no name and no path")
+            raise ValueError("a NUL character is not allowed in names and paths")
         return value
 
 
 class SectionWithAlternatives(Section):
-    """A table with two options of which exactly one has a value; the default of the first gives way to the second."""
+    """A table with two options of which exactly one has a value.
+
+    Attributes:
+      alternatives: names of both options; the default of the first is dropped if the second is given.
+    """
 
     alternatives: ClassVar[tuple[str, str]]
 
     @model_validator(mode="before")
     @classmethod
-    def _the_default_gives_way(cls, values: Any) -> Any:
+    def _drop_the_default(cls, values: Any) -> Any:
         first, second = cls.alternatives
         if isinstance(values, dict) and first not in values and values.get(second) is not None:
             return {**values, first: None}
@@ -60,60 +64,63 @@ class SectionWithAlternatives(Section):
 
 
 class MixtureConfig(Section):
-    """One more corpus to train on, an entry [[data.mixture]]: it adds training pairs and nothing else."""
+    """An additional corpus, an entry [[data.mixture]]; only its training pairs are used."""
 
     name: str = "text"
-    """Corpus, as in [data]."""
+    """Name of the corpus, like data.name."""
     source_language: str | None = None
-    """Language translated from; by default that of [data]."""
+    """Language to translate from; by default data.source_language."""
     target_language: str | None = None
-    """Language translated into; by default that of [data]."""
+    """Language to translate into; by default data.target_language."""
     directory: Path | None = None
     """Like data.directory."""
     train_source: Path | None = None
-    """Like data.train_source; nothing is held out of it."""
+    """Like data.train_source, except that no part of it is held out."""
     train_target: Path | None = None
     """Like data.train_target."""
     weight: Weight = 1.0
-    """Its part of the training pairs drawn, in proportion to data.weight and the weights of the other entries."""
+    """Share of the training pairs drawn from this corpus, relative to data.weight and the other entries' weights."""
 
 
 class DataConfig(Section):
-    """The corpus and how it is laid into batches."""
+    """The corpus and how it is packed into batches."""
 
     name: str = "phrasebook"
-    """Corpus: phrasebook (built in), multi30k, text (your own files), or one of TensorFlow Datasets, such as
-    ted_hrlr_translate/pt_to_en (the part behind the slash may be left out where the languages decide it)."""
+    """Name of the corpus: phrasebook (built in), multi30k, text (your own files), or a corpus of TensorFlow Datasets
+    such as ted_hrlr_translate/pt_to_en (the part after the slash may be omitted if the languages determine it)."""
     source_language: str = "en"
-    """Language translated from."""
+    """Language to translate from."""
     target_language: str = "fr"
-    """Language translated into."""
+    """Language to translate into."""
     directory: Path | None = None
-    """Folder with files that are already here, instead of a download: multi30k's *.en.gz, *.de.gz as published, or the
-    archives of a corpus of TensorFlow Datasets under their published names."""
+    """Folder with local files to use instead of a download: for multi30k *.en.gz and *.de.gz as published, for a corpus
+    of TensorFlow Datasets its archives under their published names."""
     cache_directory: Path | None = None
-    """Where prepared corpora lie; by default lingua-flax in $XDG_CACHE_HOME or ~/.cache."""
+    """Folder of prepared corpora; by default lingua-flax in $XDG_CACHE_HOME or ~/.cache."""
     train_source: Path | None = None
-    """text: source lines, or pairs where the name ends in .tsv or .jsonl (no train_target then); .gz of any of them."""
+    """text: file of source sentences, one per line, or of sentence pairs if its name ends in .tsv or .jsonl (then
+    without train_target); each may be compressed (.gz)."""
     train_target: Path | None = None
-    """text: target lines, aligned with train_source."""
+    """text: file of target sentences, aligned with train_source."""
     validation_source: Path | None = None
-    """text: like train_source; a part of train is held out where validation is not given."""
+    """text: like train_source; if omitted, a part of the training pairs is held out for validation."""
     validation_target: Path | None = None
-    """text: target lines, aligned with validation_source."""
+    """text: file of target sentences, aligned with validation_source."""
     test_source: Path | None = None
-    """text: like train_source; a part of train is held out where test is not given."""
+    """text: like train_source; if omitted, a part of the training pairs is held out for testing."""
     test_target: Path | None = None
-    """text: target lines, aligned with test_source."""
+    """text: file of target sentences, aligned with test_source."""
     row_length: Length = 128
-    """Tokens of a packed row on each side; training pairs with a longer side are left out, counted and reported."""
+    """Tokens per packed row on each side; training pairs with a longer side are left out, counted and reported."""
     tag_target: bool = False
-    """Put a piece such as <2fr>, for the corpus's target_language, before each source: one model, several languages."""
+    """Put a piece for the target language, such as <2fr>, before each source, so that one model can translate into
+    several languages."""
     weight: Weight = 1.0
-    """Part of the training pairs that is drawn from this corpus, where there are others in mixture."""
+    """Share of the training pairs drawn from this corpus, relative to the weights of the corpora in mixture."""
     mixture: tuple[MixtureConfig, ...] = ()
-    """More corpora to train on. Each is shuffled and repeated by itself, as often as the weights ask; an epoch is as
-    many pairs as all have together. The tokenizer is trained on all; validation and test are those of [data]."""
+    """Additional corpora to train on. Each corpus is shuffled and repeated independently, as often as the weights
+    require; an epoch has as many pairs as all corpora together. The tokenizer is trained on all corpora; validation and
+    test use that of [data]."""
 
     @model_validator(mode="after")
     def _weight_needs_a_mixture(self) -> DataConfig:
@@ -123,78 +130,80 @@ class DataConfig(Section):
 
     @property
     def target_languages(self) -> list[str]:
-        """The languages that the model learns to translate into, each once, that of [data] first."""
-        others = [more.target_language or self.target_language for more in self.mixture]
+        """Languages that the model learns to translate into, without duplicates; that of [data] comes first."""
+        others = [entry.target_language or self.target_language for entry in self.mixture]
         return list(dict.fromkeys([self.target_language, *others]))
 
 
 class TokenizerConfig(Section):
-    """SentencePiece, trained on the training split into the workdir on first use."""
+    """The SentencePiece tokenizer, trained on the training split and saved in the workdir when a run starts."""
 
     model_file: Path | None = None
-    """An existing SentencePiece model (pad 0, eos 1, bos 2, unk 3) to use instead of training one; it must be joint.
-    A run keeps the copy in its workdir: the file may move, but not change."""
+    """Existing SentencePiece model (pad 0, eos 1, bos 2, unk 3) to use instead of training one; it must be joint. The
+    run keeps a copy in its workdir: the file may be moved, but not changed."""
     kind: Literal["unigram", "bpe"] = "unigram"
     """Subword algorithm."""
     joint: bool = True
-    """One vocabulary for both languages; otherwise one for each side."""
+    """Use one vocabulary for both languages instead of one for each side."""
     vocab_size: Annotated[int, Field(ge=8, le=MAX_COUNT)] = 8000
-    """Pieces in each vocabulary."""
+    """Number of pieces in each vocabulary."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
-    """Share of the training text's characters that get a piece; lower it for Chinese or Japanese (0.9995)."""
+    """Share of the characters of the training text that have a piece; lower it for Chinese or Japanese (0.9995)."""
     byte_fallback: bool = False
-    """Spell characters without a piece as bytes instead of <unk>; takes 256 pieces."""
+    """Encode characters without a piece as bytes instead of <unk>; takes 256 pieces of the vocabulary."""
     lowercase: bool = False
-    """Fold case before splitting: translations come out in lower case, and BLEU is computed without case."""
+    """Convert text to lower case before tokenization: translations are in lower case, and BLEU ignores case."""
     sampling_alpha: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
-    """Train on segmentations drawn anew in every epoch; 0 turns it off. unigram: by their probability to the power of
-    alpha, such as 0.2 (Kudo 2018); bpe: dropping merges with this probability, such as 0.1 (Provilkov et al. 2020)."""
+    """Train on segmentations sampled anew in every epoch; 0 turns sampling off. unigram: in proportion to their
+    probability to the power of alpha, such as 0.2 (Kudo 2018); bpe: by dropping each merge with probability alpha, such
+    as 0.1 (Provilkov et al. 2020)."""
 
     @model_validator(mode="after")
     def _sampling_is_a_probability_for_bpe(self) -> TokenizerConfig:
         if self.kind == "bpe" and self.sampling_alpha >= 1:
             raise ValueError(
-                f"sampling_alpha must be below 1 for bpe, where it is the probability to drop a merge, "
+                f"sampling_alpha must be below 1 for bpe, where it is the probability of dropping a merge, "
                 f"got {self.sampling_alpha}"
             )
         return self
 
 
 class ModelConfig(Section):
-    """The encoder/decoder Transformer (Vaswani et al. 2017)."""
+    """The encoder-decoder Transformer (Vaswani et al. 2017)."""
 
     num_encoder_layers: PositiveInt = 3
-    """Layers of the encoder."""
+    """Number of encoder layers."""
     num_decoder_layers: PositiveInt = 3
-    """Layers of the decoder."""
+    """Number of decoder layers."""
     embed_dim: PositiveInt = 256
     """Width D of the residual stream; must be divisible by num_heads."""
     num_heads: PositiveInt = 4
-    """Attention heads N of every layer."""
+    """Number N of attention heads in every layer."""
     mlp_dim: PositiveInt = 1024
-    """Width F of the feed-forward layer."""
+    """Width F of the feed-forward sublayers."""
     activation: Literal["relu", "gelu"] = "relu"
-    """Non-linearity of the feed-forward layer."""
+    """Activation function of the feed-forward sublayers."""
     norm: Literal["pre", "post"] = "pre"
-    """Layer norm before each sublayer (and after the last), or after each residual sum as in the paper."""
+    """pre: layer norm before each sublayer and after the last one; post: after each residual sum, as in the paper."""
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
-    """Position encodings: added to embeddings, or rotary: every attention, that to the source too, turns its queries
-    and keys by where they stand (Su et al. 2021)."""
+    """Position encodings: sinusoidal or learned ones are added to the embeddings; rotary ones rotate the queries and
+    keys of every attention, cross-attention included, by angles proportional to their positions (Su et al. 2021)."""
     position_base: Annotated[float, Field(gt=1.0, le=MAX_FLOAT, allow_inf_nan=False)] = 10000.0
-    """Base of the wavelengths of sinusoids and rotations."""
+    """Base of the wavelengths of sinusoidal and rotary positions."""
     qk_norm: bool = False
-    """Normalise queries and keys of each head (Henry et al. 2020; by their root mean square, with a learned scale)."""
+    """Normalize queries and keys of each head (Henry et al. 2020), by their root mean square, with a learned scale."""
     max_length: Length = 256
-    """Longest sentence in tokens, either side; translation cuts what is longer, and says so."""
+    """Maximum sentence length in tokens on either side; translation splits longer lines and logs a warning."""
     tied_embeddings: Literal["all", "decoder", "none"] = "all"
-    """What shares one matrix: source, target and output; target and output; or nothing."""
+    """Embeddings that share one matrix: all (source, target and output), decoder (target and output), or none."""
     dropout_rate: Probability = 0.1
-    """Dropout on embeddings, on each sublayer's output and inside the feed-forward layer."""
+    """Dropout rate of the embeddings, of the output of each sublayer, and inside the feed-forward sublayers."""
     attention_dropout_rate: Probability = 0.0
-    """Dropout on attention weights."""
+    """Dropout rate of the attention weights."""
     attention: Literal["auto", "plain", "fused", "cudnn"] = "auto"
-    """What computes attention in training: plain, equation 1 as written; fused, a kernel for TPUs; cudnn, NVIDIA's for
-    GPUs; auto, fused where it can compute this network, else plain. They differ in the last digits."""
+    """Implementation of attention in training: plain, equation 1 of the paper as written; fused, a kernel for TPUs;
+    cudnn, NVIDIA's kernel for GPUs; auto, fused if it supports this model and device, otherwise plain. Their results
+    differ in the last digits."""
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> ModelConfig:
@@ -219,34 +228,35 @@ class ModelConfig(Section):
 
 
 class OptimizerConfig(SectionWithAlternatives):
-    """Optimizer, learning-rate schedule, clipping."""
+    """Optimizer, learning-rate schedule and gradient clipping."""
 
     alternatives = ("warmup_steps", "warmup_share")
     name: Literal["adam", "adamw", "adafactor"] = "adam"
     """adam (Kingma and Ba 2015), adamw (decoupled weight decay, Loshchilov and Hutter 2019), or adafactor (Shazeer and
-    Stern 2018: second moments as row and column means, no first moments, rates not scaled by the parameters)."""
+    Stern 2018: second moments as row and column means, no first moments, learning rates not scaled by the
+    parameters)."""
     peak_lr: PositiveFloat = 1e-3
     """Learning rate at the end of warm-up."""
     warmup_steps: Count | None = 1000
-    """Steps over which the learning rate rises linearly from 0."""
+    """Number of steps in which the learning rate rises linearly from 0 to peak_lr."""
     warmup_share: Probability | None = None
-    """Warm-up as a share of the run's steps instead of warmup_steps: exactly one of the two has a value. It is turned
-    into steps when the run is made: one that is made longer later keeps those."""
+    """Warm-up as a share of the run's steps, instead of warmup_steps: exactly one of the two has a value. It is
+    converted into steps when the run is created, and a run that is extended later keeps these."""
     schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
-    """What follows warm-up; cosine falls to 0 at the last step."""
+    """Learning-rate schedule after warm-up; cosine falls to 0 at the last step."""
     beta1: Probability = 0.9
-    """Decay of Adam's first moment."""
+    """Decay rate of Adam's first moment."""
     beta2: Probability = 0.98
-    """Decay of Adam's second moment."""
+    """Decay rate of Adam's second moment."""
     epsilon: Annotated[float, Field(ge=1e-30, le=MAX_FLOAT)] = 1e-9
-    """Added to Adam's denominator."""
+    """Number added to Adam's denominator."""
     weight_decay: NonNegativeFloat = 0.0
-    """Decoupled weight decay on matrices (adamw only)."""
+    """Decoupled weight decay of the matrices (adamw only)."""
     clip_norm: NonNegativeFloat = 1.0
-    """Gradients with a larger global norm are scaled down to it; 0 turns clipping off."""
+    """Maximum global norm of the gradients, to which larger ones are scaled down; 0 turns clipping off."""
 
     def num_warmup_steps(self, num_steps: int) -> int:
-        """Steps of warm-up in a run of num_steps; a share of them is never all."""
+        """Returns the number of warm-up steps in a run of num_steps; a share never covers all of them."""
         if self.warmup_steps is not None:
             return self.warmup_steps
         assert self.warmup_share is not None  # exactly one of the two has a value
@@ -268,41 +278,44 @@ class OptimizerConfig(SectionWithAlternatives):
 
 
 class TrainingConfig(SectionWithAlternatives):
-    """Length, batch, loss, validation, checkpoints."""
+    """Run length, batches, loss, validation and checkpoints."""
 
     alternatives = ("num_steps", "num_epochs")
     num_steps: PositiveInt | None = 10000
-    """Optimizer steps of the whole run."""
+    """Number of optimizer steps of the whole run."""
     num_epochs: PositiveFloat | None = None
-    """Length in passes over the training pairs instead of num_steps: exactly one of the two has a value, and one that
-    is given on the command line takes the place of the config's other."""
+    """Length of the run in passes over the training pairs, instead of num_steps: exactly one of the two has a value,
+    and one given on the command line replaces the other one in the config."""
     tokens_per_batch: PositiveInt = 4096
-    """Target positions of one optimizer step: rows of data.row_length, filled to some 95%."""
+    """Target positions per optimizer step, padding included, in rows of data.row_length that are about 95% full."""
     accumulation_steps: PositiveInt = 1
-    """Parts in which a batch is computed, one after the other, to save memory; gradients are the whole batch's."""
+    """Number of parts into which a batch is split to save memory; they are computed one after the other, and the
+    gradients are those of the whole batch."""
     label_smoothing: Probability = 0.1
     """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
-    """Seed of initialization, data order and dropout."""
+    """Random seed of initialization, data order and dropout."""
     log_every: PositiveInt = 50
-    """Steps between progress lines; metrics.jsonl has a line for every step, written at this interval."""
+    """Steps between progress lines; metrics.jsonl has a line for every step, written at the same interval."""
     eval_every: Count = 500
-    """Steps between validations (loss, greedy BLEU, samples); one more at the end; 0 for none at all."""
+    """Steps between validations (loss, greedy BLEU, sample translations), one more at the end; 0 turns them off."""
     checkpoint_every: PositiveInt = 500
-    """Steps between checkpoints; a validation that is the best so far saves one too."""
+    """Steps between checkpoints; one is also saved after a validation with the best BLEU so far."""
     tensorboard: bool = True
-    """Write event files for TensorBoard into the workdir's folder tensorboard."""
+    """Write event files for TensorBoard to the folder tensorboard in the workdir."""
     keep_checkpoints: PositiveInt = 3
-    """Newest checkpoints kept, beside the best by validation BLEU."""
+    """Number of newest checkpoints to keep, in addition to the best one by validation BLEU."""
     ema_decay: Probability = 0.0
-    """Above 0, such as 0.999: the moving average of the parameters is what is validated, scored and translated with; in
-    the first steps it forgets faster, (1 + n) / (10 + n) after n of them."""
+    """Decay of a moving average of the parameters, such as 0.999, which is then used instead of the parameters in
+    validation, evaluation and translation; 0 turns it off. At first the decay is smaller: (1 + n) / (10 + n) after n
+    updates."""
     init_from: Annotated[Path | None, tyro.conf.arg(aliases=("--init-from",))] = None
-    """Workdir of another run with whose best parameters to begin: what fits is taken, and the log says what does not.
-    Its tokenizer is taken too, unless tokenizer.model_file is given. Read only where the run has no checkpoint yet."""
+    """Workdir of another run whose best parameters initialize this one: those that fit are used, and the log lists
+    those that do not. Its tokenizer is used too, unless tokenizer.model_file is given. Ignored once the run has a
+    checkpoint."""
     patience: Count = 0
-    """Stop after so many validations in a row without a better BLEU; 0 never stops early. A run that has stopped goes
-    on with more patience, or with more steps, where the count begins anew."""
+    """Stop after this number of consecutive validations without a better BLEU; 0 never stops early. A run that has
+    stopped continues if it is given more patience or more steps; with more steps, the count starts again at 0."""
 
     @model_validator(mode="after")
     def _patience_needs_validation(self) -> TrainingConfig:
@@ -312,16 +325,16 @@ class TrainingConfig(SectionWithAlternatives):
 
 
 class MeshConfig(Section):
-    """Devices along each axis of the mesh; at most one of them -1, which takes the rest of those there are."""
+    """Number of devices along each axis of the mesh; one of them may be -1, which takes all remaining devices."""
 
     data: MeshSize = REMAINING_DEVICES
-    """Devices that share out the rows of a batch."""
+    """Number of devices across which the rows of a batch are split."""
     fsdp: MeshSize = 1
-    """Devices that share out rows as well, and the parameters and what the optimizer keeps of them (Rajbhandari et al.
-    2020): the less memory each needs."""
+    """Number of devices across which rows are split too, along with parameters and optimizer state, so that each device
+    needs less memory (Rajbhandari et al. 2020)."""
     tensor: MeshSize = 1
-    """Devices that share out heads, feed-forward width and vocabulary, and work on each row together (Shoeybi et al.
-    2019)."""
+    """Number of devices across which heads, feed-forward width and vocabulary are split; they process each row together
+    (Shoeybi et al. 2019)."""
 
     @model_validator(mode="after")
     def _sizes_are_possible(self) -> MeshConfig:
@@ -330,44 +343,44 @@ class MeshConfig(Section):
             if size == 0:
                 raise ValueError(f"{name} must be {REMAINING_DEVICES} or at least 1, got 0")
         if list(sizes.values()).count(REMAINING_DEVICES) > 1:
-            raise ValueError(f"only one of {', '.join(sizes)} can be {REMAINING_DEVICES} and take the rest")
+            raise ValueError(f"only one of {', '.join(sizes)} can be {REMAINING_DEVICES} and take what remains")
         return self
 
 
 class ComputeConfig(Section):
-    """What evaluation and translation compute on."""
+    """Devices, precision and padding of evaluation and translation."""
 
     platform: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
-    """Kind of device; auto takes the best there is."""
+    """Kind of device; auto takes the best one available."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of activations (parameters, softmax and loss are float32); auto: float32 on cpu and on GPUs
-    without bfloat16 (before Ampere), bfloat16 on others and on tpu."""
+    """Data type of the activations (parameters, softmax and loss are float32); auto: float32 on cpu and on GPUs without
+    bfloat16 (before Ampere), bfloat16 on other GPUs and on tpu."""
     padding: Literal["auto", "lengths", "longest"] = "auto"
-    """What validation, evaluation and translation pad sentences to: "lengths" to one of four lengths, which computes
-    little in vain; "longest" all that are given together to the length of the longest, for which a single program is
-    compiled; auto: lengths on cpu, where compiling takes seconds, longest on gpu and tpu, where it takes minutes."""
+    """How validation, evaluation and translation pad sentences. lengths: to one of four lengths, which wastes little
+    computation; longest: all sentences given together to the longest of them, which needs only one compiled program;
+    auto: lengths on cpu, where compiling takes seconds, longest on gpu and tpu, where it takes minutes."""
 
 
 class DevicesConfig(ComputeConfig):
-    """What the run computes on."""
+    """Devices, precision and padding of the run."""
 
     mesh: MeshConfig = MeshConfig()
     topology: str | None = None
-    """With --dry-run: TPUs to compile the training step for, such as v5e:1x1, v5e:2x4 or v4:2x2x2; none need be here,
-    but the extra tpu has to be installed."""
+    """With --dry-run: TPU topology to compile the training step for, such as v5e:1x1, v5e:2x4 or v4:2x2x2; no TPU is
+    needed, but the extra tpu must be installed."""
 
     @property
     def compute(self) -> ComputeConfig:
-        """What evaluation and translation compute on unless they are told otherwise.
+        """Default settings for evaluation and translation with this run.
 
-        A model trained on a gpu or tpu is used on the best device there is, which is such a one where there is one.
+        If platform is cpu, the model is used on CPUs too, otherwise on the best devices available.
         """
         platform: Literal["cpu", "auto"] = "cpu" if self.platform == "cpu" else "auto"
         return ComputeConfig(platform=platform, precision=self.precision, padding=self.padding)
 
 
 class Config(Section):
-    """One training run."""
+    """All options of a training run."""
 
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -400,20 +413,23 @@ class Config(Section):
 
     @property
     def rows_per_batch(self) -> int:
-        """Packed rows of one optimizer step: the most that fit into tokens_per_batch and divide into equal parts."""
+        """Packed rows per optimizer step.
+
+        The largest number that fits into tokens_per_batch and is divisible by accumulation_steps.
+        """
         parts = self.training.accumulation_steps
         return self.training.tokens_per_batch // (self.data.row_length * parts) * parts
 
 
 class ProcessOptions(Section):
-    """Where several processes, started by hand, make one run; a TPU pod and SLURM need none of these."""
+    """Options of a run with several processes that are started by hand; TPU pods and SLURM need none of them."""
 
     coordinator: str | None = None
-    """Address and port of process 0, such as 10.0.0.1:1234, the same for all: several processes make one run."""
+    """Address and port of process 0, such as 10.0.0.1:1234, the same for all processes of the run."""
     num_processes: PositiveInt | None = None
-    """How many processes make the run."""
+    """Number of processes of the run."""
     process_id: Count | None = None
-    """Number of this process, counted from 0."""
+    """Index of this process, counted from 0."""
 
     @model_validator(mode="after")
     def _all_or_none(self) -> ProcessOptions:
@@ -430,37 +446,38 @@ class ProcessOptions(Section):
 
 
 class DecodingOptions(Section):
-    """How translations are searched for, or drawn."""
+    """How translations are searched for or sampled."""
 
     beam_size: PositiveInt = 5
-    """Hypotheses kept at each position; 1 is greedy search. Without effect where temperature is above 0."""
+    """Number of hypotheses kept at each position; 1 is greedy search. Has no effect if temperature is above 0."""
     length_penalty: NonNegativeFloat = 0.6
-    """Alpha of the length penalty of Wu et al. (2016); 0 compares plain log-probabilities."""
+    """Exponent alpha of the length penalty of Wu et al. (2016); 0 compares plain log-probabilities."""
     temperature: NonNegativeFloat = 0.0
-    """Above 0, draw translations at random instead of searching: from the probabilities to the power of 1/temperature,
-    so that 1 draws from the model's own and less prefers the likely."""
+    """Above 0, sample translations instead of searching, from the probabilities to the power of 1/temperature: 1
+    samples from the model's own probabilities, a lower value prefers likely tokens."""
     top_k: PositiveInt | None = None
-    """With a temperature: draw each token from so many of the likeliest only."""
+    """With a temperature: sample each token only from the k likeliest."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """With a temperature: draw each token from the likeliest that together reach this probability; after top_k."""
+    """With a temperature: sample each token only from the likeliest that together reach this probability; applied after
+    top_k."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """With a temperature: another seed draws other translations, the same one the same again."""
+    """With a temperature: random seed; the same seed samples the same translations, another seed different ones."""
     min_decoding_length: PositiveInt = 1
-    """Shortest translation in tokens, its end token included."""
+    """Minimum length of a translation in tokens, including its end token."""
     max_decoding_length: PositiveInt | None = None
-    """Longest translation in tokens, its end token included; by default ten more than twice the tokens of the source,
-    and a prefix comes on top."""
+    """Maximum length of a translation in tokens, including its end token; by default twice the number of source tokens
+    plus ten, plus the length of a prefix."""
     batch_size: PositiveInt | None = None
-    """Sentences decoded together; by default 64 on a cpu, up to 512 on a gpu or tpu as its memory suggests, and 64 to
-    score given translations."""
+    """Number of sentences decoded together; by default 64 on a cpu, up to 512 on a gpu or tpu depending on the memory
+    they need, and 64 for scoring given translations."""
 
     @model_validator(mode="after")
-    def _goes_together(self) -> DecodingOptions:
-        drawing = {"top_k": self.top_k, "top_p": self.top_p, "seed": self.seed or None}
-        given = [f"{name} {value}" for name, value in drawing.items() if value is not None]
+    def _options_agree(self) -> DecodingOptions:
+        sampling = {"top_k": self.top_k, "top_p": self.top_p, "seed": self.seed or None}
+        given = [f"{name} {value}" for name, value in sampling.items() if value is not None]
         if given and not self.temperature:
             raise ValueError(
-                f"{given[0]} has no effect without a temperature above 0, which draws instead of searching"
+                f"{given[0]} has no effect without a temperature above 0, which samples instead of searching"
             )
         if self.max_decoding_length and self.min_decoding_length > self.max_decoding_length:
             raise ValueError(
@@ -469,7 +486,7 @@ class DecodingOptions(Section):
         return self
 
     def check_num_hypotheses(self, count: int) -> None:
-        """Raises UserError unless a search, or sampling, can return that many hypotheses of a sentence."""
+        """Raises UserError unless beam search or sampling can return this number of hypotheses per sentence."""
         if count < 1:
             raise UserError(f"num_hypotheses must be at least 1, got {count}")
         if count > self.beam_size and not self.temperature:

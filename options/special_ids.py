@@ -1,4 +1,4 @@
-"""The ids that SentencePiece is trained with; padding is 0 because the packing of rows fills with zeros."""
+"""Ids of SentencePiece's special pieces; padding is 0 because packed rows start as arrays of zeros."""
 
 PAD_ID = 0
 EOS_ID = 1

@@ -1,1 +1,1 @@
-"""What train.py can tell before anything is trained: what is in a corpus, and what a run would need."""
+"""Reports that train.py makes without training: the contents of a corpus and the requirements of a run."""

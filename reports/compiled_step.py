@@ -1,6 +1,6 @@
-"""The training step as a compiler sees it: operations, bytes moved, memory, and whether it fits.
+"""The compiled training step: operations, bytes moved, memory, and whether it fits on a device.
 
-It is compiled for the devices that are here, for CPUs that stand for them, or for TPUs that are not here.
+The step is compiled for the devices of this machine, for CPUs that simulate them, or for TPUs that are not attached.
 """
 
 from __future__ import annotations
@@ -35,13 +35,22 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """A compiled training step, on each device; None stands for what is not known.
+    """The figures of a compiled training step for each device; those that are not known are None.
 
-    compiled_for: the topology, or how many devices of which kind; mesh: its axes; dtype: of the activations; memory:
-    by purpose; compile_seconds: how long the compiler took; flops, bytes_accessed: operations, and bytes read from and
-    written to the device's main memory; argument_bytes, temporary_bytes: memory of what the step is given, and of what
-    it needs besides; sent_bytes: what the device sends to others; device_memory_bytes: what it has; fits: whether that
-    is enough; shortage: the compiler's own words where it is not.
+    Attributes:
+      compiled_for: the topology, or the number and kind of the devices.
+      mesh: the sizes of the mesh's axes.
+      dtype: the dtype of the activations.
+      memory: the memory used, by purpose.
+      compile_seconds: the time that the compiler took.
+      flops: the number of operations.
+      bytes_accessed: the bytes read from and written to the device's main memory.
+      argument_bytes: the memory of the step's arguments.
+      temporary_bytes: the memory that the step needs in addition to its arguments.
+      sent_bytes: the bytes that the device sends to other devices.
+      device_memory_bytes: the memory of the device.
+      fits: whether the memory of the device is sufficient.
+      shortage: the compiler's message if it is not.
     """
 
     compiled_for: str
@@ -59,20 +68,21 @@ class CompiledStep:
     shortage: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """What --json writes."""
+        """Returns the figures that --json writes."""
         names = ("flops", "bytes_accessed", "argument_bytes", "temporary_bytes", "device_memory_bytes", "fits")
         return {name: getattr(self, name) for name in (*names, "compile_seconds", "compiled_for")}
 
 
 def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
-    """Compiles the training step for the config's topology, or for the devices here, simulated where they are too few.
+    """Compiles the training step for the config's topology or for this machine's devices, simulated if too few.
 
     Args:
-      sizes: of the source and the target vocabulary.
+      config: the config of the run.
+      sizes: the sizes of the source and the target vocabulary.
 
     Raises:
-      UserError: something in the config cannot work on this mesh, or the topology cannot be compiled for.
-      RunError: the TPU's compiler failed, or its account is wrong.
+      UserError: the config does not fit the mesh, or the compiler does not support the topology.
+      RunError: the TPU's compiler failed, or its operation count is wrong.
     """
     if config.devices.topology:
         chip_in_topology(config.devices.topology)
@@ -83,20 +93,22 @@ def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     simulated = " (simulated)" if device.platform == "cpu" and mesh.size > 1 else ""
     memory = (device.memory_stats() or {}).get("bytes_limit")
     step = _compiled(config, sizes, mesh, f"{mesh.size} x {device.device_kind}{simulated}", memory)
-    if step.flops and step.flops < _least_flops(config, sizes, mesh):  # one turn of a loop is counted, or no kernel
+    if step.flops and step.flops < _min_flops(config, sizes, mesh):  # loops were counted once, or kernels not
         step = dataclasses.replace(step, flops=None, bytes_accessed=None)
     return step
 
 
 def _compiled_for_topology(config: Config, sizes: tuple[int, int]) -> CompiledStep:
+    """Compiles the step for the config's topology, in the process that `with_tpu_compiler` starts."""
     topology = config.devices.topology
     assert topology
     mesh = make_mesh(config.devices.mesh, topology_devices(topology))
     step = _compiled(config, sizes, mesh, topology, chip_in_topology(topology).memory)
-    least = _least_flops(config, sizes, mesh)
-    if step.flops and step.flops < least:
+    min_flops = _min_flops(config, sizes, mesh)
+    if step.flops and step.flops < min_flops:
         raise RunError(
-            f"the TPU's compiler counts {step.flops:.3g} operations in a step of {least:.3g}: its account misses some"
+            f"the TPU's compiler counts {step.flops:.3g} operations in a step that needs at least {min_flops:.3g}: "
+            "its count is incomplete"
         )
     return step
 
@@ -114,12 +126,12 @@ def _compiled(
     try:
         compiled = compile_step(network, config, mesh)
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error) or "hbm" not in str(error).lower():  # but vector memory, say
+        if "RESOURCE_EXHAUSTED" not in str(error) or "hbm" not in str(error).lower():  # vector memory, say
             raise
         shortage = str(error).splitlines()[0].partition(": ")[2]
         return dataclasses.replace(step, compile_seconds=time.monotonic() - started, fits=False, shortage=shortage)
     seconds = time.monotonic() - started
-    memory, found = memory_of_step(network, config, mesh, compiled), compiled.memory_analysis()
+    memory, analysis = memory_of_step(network, config, mesh, compiled), compiled.memory_analysis()
     flops, accessed = _costs(compiled)
     if mesh.devices.flat[0].platform == "tpu" and config.training.accumulation_steps > 1:
         flops, accessed = _costs_of_all_parts(compiled, network, config, mesh)
@@ -129,15 +141,15 @@ def _compiled(
         compile_seconds=seconds,
         flops=flops,
         bytes_accessed=accessed,
-        argument_bytes=found.argument_size_in_bytes if found else None,
-        temporary_bytes=found.temp_size_in_bytes if found else None,
+        argument_bytes=analysis.argument_size_in_bytes if analysis else None,
+        temporary_bytes=analysis.temp_size_in_bytes if analysis else None,
         sent_bytes=sent_bytes_of(compiled.as_text() or "", mesh.size) if mesh.size > 1 else 0.0,
         fits=None if device_memory is None else memory.total <= device_memory,
     )
 
 
 def _costs(compiled: jax.stages.Compiled) -> tuple[Any, Any]:
-    """Operations and bytes accessed, one turn of each loop."""
+    """Returns operations and bytes accessed, counting one iteration of each loop."""
     costs = compiled.cost_analysis() or {}
     return costs.get("flops"), costs.get("bytes accessed")
 
@@ -145,13 +157,19 @@ def _costs(compiled: jax.stages.Compiled) -> tuple[Any, Any]:
 def _costs_of_all_parts(
     compiled: jax.stages.Compiled, network: Structure, config: Config, mesh: Mesh
 ) -> tuple[float | None, float | None]:
-    """Those of an accumulated batch: a turn of its loop, which alone is counted, takes one part here and there two."""
+    """Returns operations and bytes accessed for all parts of an accumulated batch.
+
+    Only one iteration of the loop over the parts is counted. What one part costs is the difference to a program whose
+    iteration takes two parts.
+    """
     try:
-        two_a_turn = compile_step(network, config, mesh, unroll=2)
-    except jax.errors.JaxRuntimeError:  # it needs more memory
+        unrolled = compile_step(network, config, mesh, unroll=2)
+    except jax.errors.JaxRuntimeError:  # unrolling needs more memory
         return None, None
-    more = config.training.accumulation_steps - 1
-    flops, accessed = (one + more * (two - one) for one, two in zip(_costs(compiled), _costs(two_a_turn), strict=True))
+    other_parts = config.training.accumulation_steps - 1
+    flops, accessed = (
+        one + other_parts * (two - one) for one, two in zip(_costs(compiled), _costs(unrolled), strict=True)
+    )
     return flops, accessed
 
 
@@ -160,29 +178,36 @@ _ARRAY = re.compile(r"\b[a-z]+(\d+)\[([\d,]*)\]")
 
 
 def sent_bytes_of(program: str, devices: int) -> float:
-    """What each of the devices sends where the collective operations of a program, XLA's text, go around in rings."""
+    """Returns the bytes that each device sends if the collective operations of a program use ring algorithms.
+
+    Args:
+      program: the text of the program, as XLA prints it.
+      devices: the number of devices.
+    """
     others = devices - 1
-    rings = {"all-reduce": 2 * others / devices, "all-gather": others / devices, "reduce-scatter": others}
-    operations = {channel: (result, kind) for result, kind, channel in _COLLECTIVE.findall(program)}  # some stand twice
-    return sum(rings[kind] * _bytes_of(result) for result, kind in operations.values())
+    # Bytes sent per byte of the result.
+    factors = {"all-reduce": 2 * others / devices, "all-gather": others / devices, "reduce-scatter": others}
+    # By channel, because some operations are listed twice.
+    operations = {channel: (result, kind) for result, kind, channel in _COLLECTIVE.findall(program)}
+    return sum(factors[kind] * _bytes_of(result) for result, kind in operations.values())
 
 
 def _bytes_of(result: str) -> float:
-    """Of all arrays in the type of a result, such as (f32[], bf16[128,512]{1,0})."""
+    """Returns the bytes of all arrays in the type of a result, such as (f32[], bf16[128,512]{1,0})."""
     return sum(
         int(bits) / 8 * math.prod(int(size) for size in sizes.split(",") if size)
         for bits, sizes in _ARRAY.findall(result)
     )
 
 
-def _least_flops(config: Config, sizes: tuple[int, int], mesh: Mesh) -> float:
-    """The operations of the model's matrix products on each device, of which a step has more."""
+def _min_flops(config: Config, sizes: tuple[int, int], mesh: Mesh) -> float:
+    """Returns the operations of the model's matrix products on each device, fewer than those of a step."""
     length = config.data.row_length
     return config.rows_per_batch * training_flops(config.model, sizes[1], length, length) / mesh.size
 
 
 def _compute_dtype(config: Config, mesh: Mesh) -> jnp.dtype:
-    """Type of activations on the platform asked for, which CPUs may only stand for."""
+    """Returns the dtype of activations on the config's platform, even if CPUs simulate its devices."""
     precision, on_cpu = config.devices.precision, mesh.devices.flat[0].platform == "cpu"
     if precision == "auto" and on_cpu and config.devices.platform in ("gpu", "tpu"):
         precision = "bfloat16"
@@ -190,13 +215,13 @@ def _compute_dtype(config: Config, mesh: Mesh) -> jnp.dtype:
 
 
 def with_tpu_compiler(function: Callable[..., Result], *arguments: Any) -> Result:
-    """function(*arguments) in a process of its own, in which `topology_devices` may be called.
+    """Returns the result of function(*arguments), called in a new process that may use `topology_devices`.
 
-    libtpu wants its own environment, ends the process where something in it fails, and no signal stops it at work.
+    libtpu needs an environment of its own, ends its process on an internal error, and cannot be interrupted by signals.
 
     Raises:
       UserError: libtpu is not installed.
-      RunError: it ended the process.
+      RunError: libtpu ended the process.
     """
     check_tpu_compiler()
     with tpu_compiler_environment(), ProcessPoolExecutor(1, get_context("spawn"), become_worker) as process:
@@ -204,5 +229,5 @@ def with_tpu_compiler(function: Callable[..., Result], *arguments: Any) -> Resul
             return process.submit(function, *arguments).result()
         except BrokenProcessPool as error:
             raise RunError(
-                "libtpu, the TPU's compiler, has failed and ended its process; it may say why above"
+                "libtpu, the TPU's compiler, has failed and ended its process; any output above may say why"
             ) from error

@@ -1,4 +1,4 @@
-"""The dry run: what a training run would need, told before anything is trained."""
+"""The dry run: reports what a training run would need, without training."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ from training.device_memory import format_bytes
 from training.preparation import vocab_sizes
 from training.recorder import show_table
 
-# Share of the target positions that hold a token, of a run that has not begun: packing fills some 98% of the longer
-# side's positions, and fewer of the other's.
+# The share of target positions that hold a token, assumed for a run that has not begun: packing fills about 98% of the
+# positions on the longer side and fewer on the other (measured: benchmarks/RESULTS.md).
 ASSUMED_REAL_TOKENS = 0.95
 
 
 def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float | None, json_file: Path | None) -> None:
-    """Prints parameters, operations, memory on each device and length of a run; trains nothing.
+    """Prints parameters, operations, memory on each device and length of a run, without training.
 
-    The mesh need not be here: TPUs of a topology are compiled for, and where it has more devices than there are, that
-    many CPUs are simulated.
+    The devices of the mesh need not be available: the step can be compiled for a TPU topology, and if the mesh needs
+    more devices than there are, CPUs are simulated.
 
     Args:
-      tokens_per_second: real target tokens, as training reports them, to reckon the hours with.
-      json_file: where to write what the compiler tells.
+      config: the config of the run.
+      workdir: the folder of the run, if any, for its tokenizer and metrics.
+      tokens_per_second: real target tokens per second, as training reports them, for an estimate of the duration.
+      json_file: the file for the compiler's figures, if any.
 
     Raises:
-      UserError: something in the config cannot work on this mesh.
+      UserError: the config does not fit the mesh.
       RunError: the compiler failed.
     """
     sizes = vocab_sizes(config, workdir)
@@ -46,13 +48,13 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
     _show_step(config, sizes[1])
     _show_memory(step)
     if config.devices.topology:
-        _show_least_times(step, chip_in_topology(config.devices.topology))
+        _show_min_times(step, chip_in_topology(config.devices.topology))
     _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
     if json_file:
         write_atomically(json_file, (json.dumps(step.as_json(), indent=1) + "\n").encode())
 
 
-EMBEDDINGS = {  # what each is of, where it is shared
+EMBEDDINGS = {  # labels of the embeddings that are shared, by model.tied_embeddings
     "all": {"target_embedding": "embedding of source, target and output"},
     "decoder": {"target_embedding": "embedding of target and output"},
     "none": {},
@@ -60,21 +62,24 @@ EMBEDDINGS = {  # what each is of, where it is shared
 
 
 def _show_parameters(config: Config, network: Structure) -> None:
-    shared = EMBEDDINGS[config.model.tied_embeddings]
+    labels = EMBEDDINGS[config.model.tied_embeddings]
     counts = parameters_by_module(network)
     total = sum(counts.values())
     table = Table(title="parameters", title_justify="left", show_footer=True)
     table.add_column("module", footer="total")
-    table.add_column("numbers", justify="right", footer=f"{total:,}")
+    table.add_column("count", justify="right", footer=f"{total:,}")
     table.add_column("share", justify="right", footer="100%")
     for name, count in counts.items():
-        table.add_row(shared.get(name, name.replace("_", " ")), f"{count:,}", f"{count / total:.1%}")
+        table.add_row(labels.get(name, name.replace("_", " ")), f"{count:,}", f"{count / total:.1%}")
     print_table(table)
 
 
 def parameters_by_module(network: Structure) -> dict[str, int]:
-    """Numbers of parameters by module, the name of its class's attribute: of the encoder and the decoder each kind of
-    sublayer over all layers, such as "encoder feed_forward", and norms."""
+    """Returns the number of parameters of each module, by the name of its attribute.
+
+    In the encoder and the decoder, each kind of sublayer is counted over all layers, such as "encoder feed_forward",
+    and so are the norms.
+    """
     counts: dict[str, int] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(network.params):
         name, *inner = jax.tree_util.keystr(path, simple=True, separator=".").split(".")
@@ -94,10 +99,10 @@ def _show_step(config: Config, vocab_size: int) -> None:
     rows = {
         "rows": f"{config.rows_per_batch:,} of {length} source and {length} target positions",
         "target positions": f"{positions:,}, most of which hold a token",
-        "model FLOPs": f"{flops:.3g}, {flops / positions:.3g} a target position",
+        "model FLOPs": f"{flops:.3g}, {flops / positions:.3g} per target position",
     }
     if parts > 1:
-        rows["parts, one after the other"] = f"{parts}"
+        rows["accumulation steps"] = f"{parts}"
     show_table("a step", rows)
 
 
@@ -121,18 +126,18 @@ def _show_memory(step: CompiledStep) -> None:
     show_table("memory on each device", rows)
 
 
-def _show_least_times(step: CompiledStep, chip: Chip) -> None:
-    """How long a step takes on each device at least: were operations all that takes time, or moving bytes."""
+def _show_min_times(step: CompiledStep, chip: Chip) -> None:
+    """Prints lower bounds of a step's time on each device: as if only operations took time, or only moving bytes."""
     rows = {}
     if step.flops and step.bytes_accessed:
-        for name, shown, amount, rate, unit in (
+        for name, amount_text, amount, rate, unit in (
             ("operations", f"{step.flops:.3g}", step.flops, chip.flops_per_second, "TFLOP/s"),
             ("bytes accessed", format_bytes(step.bytes_accessed), step.bytes_accessed, chip.bytes_per_second, "GB/s"),
         ):
             in_units = rate / {"TFLOP/s": 1e12, "GB/s": 1e9}[unit]
-            rows[name] = f"{shown}: {1000 * amount / rate:,.3g} ms at {in_units:,.0f} {unit}"
+            rows[name] = f"{amount_text}: {1000 * amount / rate:,.3g} ms at {in_units:,.0f} {unit}"
     if step.sent_bytes:
-        seconds = 2 * step.sent_bytes / chip.link_bytes_per_second  # as much comes in as goes out
+        seconds = 2 * step.sent_bytes / chip.link_bytes_per_second  # a device receives as much as it sends
         both_ways = f"{chip.link_bytes_per_second / 1e9:,.0f} GB/s in and out"
         rows["bytes sent to others"] = f"{format_bytes(step.sent_bytes)}: {1000 * seconds:,.3g} ms at {both_ways}"
     rows["compiled in"] = f"{step.compile_seconds:.0f} s"
@@ -144,7 +149,7 @@ def _show_length(
 ) -> None:
     training, length = config.training, config.data.row_length
     if training.num_steps is None:
-        show_table("the run", {"length": f"{training.num_epochs:g} epochs, whose steps depend on the corpus"})
+        show_table("the run", {"length": f"{training.num_epochs:g} epochs; the number of steps depends on the corpus"})
         return
     positions = training.num_steps * config.rows_per_batch * length
     rows = {"steps": f"{training.num_steps:,}", "target positions": f"{positions:,}"}
@@ -157,12 +162,12 @@ def _show_length(
         rows["time"] = f"{positions / positions_per_second / 3600:,.2f} hours at {tokens_per_second:,.0f} tokens/s"
         rows["model FLOP/s"] = f"{flops * positions_per_second / devices:.3g} on each device"
     else:
-        rows["time"] = "give --tokens-per-second N, as a run reports it, to have it reckoned"
+        rows["time"] = "give --tokens-per-second N, as reported by a run, for an estimate"
     show_table("the run", rows)
 
 
 def _measured_real_tokens(config: Config, workdir: Path | None) -> float | None:
-    """The share of target positions that held a token in the steps the workdir's run has taken; None without any."""
+    """Returns the share of target positions that held a token in the run so far, or None if it has taken no steps."""
     lines = Workdir(workdir).read_metrics() if workdir else []
     tokens = [line["tokens"] for line in lines if line.get("tokens")]
     return sum(tokens) / (len(tokens) * config.rows_per_batch * config.data.row_length) if tokens else None

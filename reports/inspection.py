@@ -1,10 +1,10 @@
-"""What is in a corpus: exact counts of every split, in one pass over each.
+"""The contents of a corpus: exact counts for every split, in one pass over each.
 
-No text is kept: a pair takes 32 bytes, the words and tokens of both sides and two digests of 8 bytes. Two different
-texts have the same digest once in some hundred thousand corpora of ten million pairs.
+No text is kept: a pair takes 32 bytes, for the numbers of words and tokens of both sides and two digests of 8 bytes.
+Two different texts share a digest in about one in a hundred thousand corpora of ten million pairs.
 
-A word is what stands between whitespace. A sentence's tokens include the </s> that ends it and the tag that a source
-may begin with, as data.row_length and model.max_length count them; its pieces do not.
+Words are separated by whitespace. The tokens of a sentence include the </s> that ends it and the tag that a source may
+begin with, as in data.row_length and model.max_length; its pieces do not.
 """
 
 from __future__ import annotations
@@ -23,13 +23,21 @@ from data.corpora.corpus import Corpus, PairSource
 from data.text_files import chunks
 from data.tokenizer import Tokenizer
 
-CHUNK = 4096  # pairs looked at together
+CHUNK = 4096  # pairs processed together
 
 
 @dataclass(frozen=True)
-class InspectedSide:
-    """One side of a split. words, tokens: of each sentence, [pairs] int32; pieces: all tokens without tags and </s>;
-    fallbacks: pieces that are <unk>, or bytes where the tokenizer spells unknown characters as such (spells_bytes)."""
+class SideCounts:
+    """The counts of one side of a split.
+
+    Attributes:
+      language: the language of the side.
+      words: the number of words of each sentence, [pairs] int32.
+      tokens: the number of tokens of each sentence, [pairs] int32.
+      pieces: the number of all tokens without tags and </s>.
+      fallbacks: the number of pieces that are <unk> or a byte.
+      spells_bytes: whether the tokenizer spells unknown characters as bytes.
+    """
 
     language: str
     words: np.ndarray
@@ -40,17 +48,23 @@ class InspectedSide:
 
 
 @dataclass(frozen=True)
-class InspectedSplit:
-    """One split.
+class SplitCounts:
+    """The counts of a split.
 
-    pairs: those of the split. repeated_pairs, repeated_sources: those that an earlier line has word for word. in_train,
-    sources_in_train: pairs and sources that are trained on too; None for a train split itself. identical: pairs whose
-    target is their source.
+    Attributes:
+      pairs: the pairs themselves.
+      source: the counts of the source side.
+      target: the counts of the target side.
+      repeated_pairs: the number of pairs that are the same as an earlier one.
+      repeated_sources: the number of sources that are the same as an earlier one.
+      in_train: the number of pairs that are also trained on; None for a train split.
+      sources_in_train: the number of sources that are also trained on; None for a train split.
+      identical: the number of pairs whose target is the same as their source.
     """
 
     pairs: PairSource
-    source: InspectedSide
-    target: InspectedSide
+    source: SideCounts
+    target: SideCounts
     repeated_pairs: int
     repeated_sources: int
     in_train: int | None
@@ -59,32 +73,33 @@ class InspectedSplit:
 
     @functools.cached_property
     def longer(self) -> np.ndarray:
-        """Tokens of each pair's longer side, [pairs]."""
+        """The number of tokens on the longer side of each pair, [pairs]."""
         return np.maximum(self.source.tokens, self.target.tokens)
 
     @functools.cached_property
     def ratio(self) -> np.ndarray:
-        """Tokens of each pair's longer side for each one of the other, [pairs]."""
+        """The tokens on the longer side of each pair divided by those on the other, [pairs]."""
         return self.longer / np.minimum(self.source.tokens, self.target.tokens)
 
 
 def inspect_corpora(
     corpora: Mapping[str, Corpus], tokenizer: Tokenizer, after_chunk: Callable[[int], None] = lambda pairs: None
-) -> dict[str, InspectedSplit]:
-    """Looks at every pair of every split of the first corpus, and of train of the others, which are trained on too.
+) -> dict[str, SplitCounts]:
+    """Inspects all splits of the first corpus and the train splits of the others.
 
     Args:
-      corpora: by name; that of the first one is not used, its splits have their own.
-      tokenizer: with a source_tag where sources have one, whichever it is.
-      after_chunk: is told now and then how many more pairs are done.
+      corpora: the corpora by name. The name of the first is not used, since its splits keep their own names.
+      tokenizer: the tokenizer, with any source_tag if sources begin with a tag.
+      after_chunk: called after each chunk of pairs with their number.
 
-    Returns: what is in each split, those trained on first.
+    Returns:
+      the counts of each split by name, train splits first.
     """
-    found: dict[str, InspectedSplit] = {}
+    inspected: dict[str, SplitCounts] = {}
     train_sources, train_pairs = array("Q"), array("Q")
     for name, corpus, split in inspected_splits(corpora):
-        source = _Side(tokenizer.source, control_tokens=1 if tokenizer.source_tag is None else 2)
-        target = _Side(tokenizer.target, control_tokens=1)
+        source = _SideCounter(tokenizer.source, control_tokens=1 if tokenizer.source_tag is None else 2)
+        target = _SideCounter(tokenizer.target, control_tokens=1)
         sources, pairs = array("Q"), array("Q")  # digests
         identical = 0
         for chunk in chunks(corpus.splits[split], CHUNK):
@@ -98,58 +113,66 @@ def inspect_corpora(
         if is_train:
             train_sources.extend(sources)
             train_pairs.extend(pairs)
-        found[name] = InspectedSplit(
+        inspected[name] = SplitCounts(
             pairs=corpus.splits[split],
-            source=source.inspected(corpus.source_language),
-            target=target.inspected(corpus.target_language),
-            repeated_pairs=_repeated(pairs),
-            repeated_sources=_repeated(sources),
-            in_train=None if is_train else _shared(pairs, train_pairs),
-            sources_in_train=None if is_train else _shared(sources, train_sources),
+            source=source.counts(corpus.source_language),
+            target=target.counts(corpus.target_language),
+            repeated_pairs=_count_repeated(pairs),
+            repeated_sources=_count_repeated(sources),
+            in_train=None if is_train else _count_shared(pairs, train_pairs),
+            sources_in_train=None if is_train else _count_shared(sources, train_sources),
             identical=identical,
         )
-    return found
+    return inspected
 
 
 def inspected_splits(corpora: Mapping[str, Corpus]) -> list[tuple[str, Corpus, str]]:
-    """The splits of inspect_corpora in its order, each as the name it goes by, its corpus and its name in that."""
+    """Returns the splits that `inspect_corpora` inspects, in its order.
+
+    Returns:
+      the name of the split in the report, its corpus, and its name in the corpus.
+    """
     main, *others = corpora
-    more = [(name, corpora[name], "train") for name in others]
-    own = [(name, corpora[main], name) for name in corpora[main].splits if name != "train"]
-    return [("train", corpora[main], "train"), *more, *own]
+    other_train = [(name, corpora[name], "train") for name in others]
+    not_train = [(name, corpora[main], name) for name in corpora[main].splits if name != "train"]
+    return [("train", corpora[main], "train"), *other_train, *not_train]
 
 
-class _Side:
-    """The counts of one side of a split while it is read."""
+class _SideCounter:
+    """Counts the words and tokens of one side of a split while it is read."""
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, control_tokens: int):
-        every_id = range(processor.get_piece_size())
+        ids = range(processor.get_piece_size())
         self._processor = processor
         self._control_tokens = control_tokens
-        self._spells_bytes = any(map(processor.is_byte, every_id))
-        self._is_fallback = np.array([processor.is_unknown(i) or processor.is_byte(i) for i in every_id])
-        self._words, self._pieces = array("i"), array("i")  # of each sentence
+        self._spells_bytes = any(map(processor.is_byte, ids))
+        self._is_fallback = np.array([processor.is_unknown(i) or processor.is_byte(i) for i in ids])
+        self._words, self._pieces = array("i"), array("i")  # numbers for each sentence
         self._fallbacks = 0
 
     def add(self, lines: Sequence[str]) -> None:
+        """Counts sentences."""
         sentences = self._processor.encode(lines)
         self._words.extend(len(line.split()) for line in lines)
         self._pieces.extend(map(len, sentences))
         self._fallbacks += int(self._is_fallback[np.fromiter(itertools.chain.from_iterable(sentences), np.int64)].sum())
 
-    def inspected(self, language: str) -> InspectedSide:
+    def counts(self, language: str) -> SideCounts:
+        """Returns the counts of all sentences so far."""
         words, pieces = np.array(self._words, np.int32), np.array(self._pieces, np.int32)
         tokens = pieces + self._control_tokens
-        return InspectedSide(language, words, tokens, int(pieces.sum()), self._fallbacks, self._spells_bytes)
+        return SideCounts(language, words, tokens, int(pieces.sum()), self._fallbacks, self._spells_bytes)
 
 
 def _digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
-def _shared(digests: array[int], others: array[int]) -> int:
+def _count_shared(digests: array[int], others: array[int]) -> int:
+    """Returns how many of the digests are among the others."""
     return int(np.isin(np.frombuffer(digests, np.uint64), np.frombuffer(others, np.uint64)).sum())
 
 
-def _repeated(digests: array[int]) -> int:
+def _count_repeated(digests: array[int]) -> int:
+    """Returns how many of the digests are equal to an earlier one."""
     return len(digests) - len(np.unique(np.frombuffer(digests, np.uint64)))

@@ -1,1 +1,1 @@
-"""A training run on disk: its folder, its metrics, its checkpoints."""
+"""Training runs on disk: the folder, its metrics and its checkpoints."""

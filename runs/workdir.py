@@ -1,4 +1,4 @@
-"""A run's folder: its resolved config, tokenizer, metrics and checkpoints."""
+"""The folder of a run: its resolved config, tokenizer, metrics and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from host.errors import UserError
 from host.files import why_not_writable, write_atomically
 
 LOCK_NAME = "training.lock"
-LONGEST_LINE = 4096  # bytes of a line of metrics.jsonl, at most
-
+MAX_LINE_BYTES = 4096  # of metrics.jsonl
 
 log = logging.getLogger(__name__)
 
 
 class Workdir:
-    """The files of one run. Only `lock`, `create` and the write methods change anything on disk."""
+    """The files of one run. Only `lock`, `create` and the methods that write files change anything on disk."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -32,14 +31,16 @@ class Workdir:
 
     @property
     def metrics(self) -> Path:
+        """The file of the metrics, one JSON object per line."""
         return self.path / "metrics.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        return (self.path / "checkpoints").absolute()  # Orbax takes no relative path
+        """The folder of the checkpoints, absolute because Orbax does not accept relative paths."""
+        return (self.path / "checkpoints").absolute()
 
     def check_creatable(self) -> None:
-        """Raises UserError where the folder cannot be made or written; leaves nothing behind."""
+        """Raises UserError if the folder cannot be created or written; leaves nothing behind."""
         existing = next(path for path in [self.path, *self.path.absolute().parents] if path.exists())
         if not existing.is_dir():
             raise UserError(f"{existing}: not a directory; choose another --workdir")
@@ -47,12 +48,12 @@ class Workdir:
             raise UserError(f"{existing}: cannot be written ({reason}); choose another --workdir")
 
     def lock(self) -> None:
-        """Keeps other trainings out of the folder, where it is there, until this process ends, in whatever way.
+        """Locks the folder, if it exists, against other training processes until this process ends.
 
-        The operating system holds the lock, so that a killed process leaves none; the file says who has it.
+        The operating system holds the lock, so a killed process does not leave it behind; the file names its owner.
 
         Raises:
-          UserError: another process has it.
+          UserError: another process holds the lock.
         """
         if self._lock or not self.path.is_dir():
             return
@@ -62,78 +63,82 @@ class Workdir:
             self._lock.acquire(blocking=False)
         except Timeout:
             raise UserError(
-                f"{self.path}: {path.read_text(encoding='utf-8') or 'another process'} is training in it; wait for its "
-                "end, stop it, or choose another --workdir"
+                f"{self.path}: {path.read_text(encoding='utf-8') or 'another process'} is training in it; wait "
+                "until it ends, stop it, or choose another --workdir"
             ) from None
         except OSError as error:
-            log.warning("%s: cannot be locked (%s); see to it that only one process trains in it", path, error.strerror)
+            log.warning("%s: cannot be locked (%s); make sure that only one process trains there", path, error.strerror)
             return
         atexit.register(path.unlink, missing_ok=True)
         path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
 
     def create(self) -> None:
-        """Makes the folder, and keeps other trainings out of it."""
+        """Creates the folder and locks it.
+
+        Raises:
+          UserError: another process holds the lock.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         self.lock()
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a file so that it is there whole or not at all."""
+        """Writes a file atomically: it is complete or does not exist."""
         write_atomically(self.path / name, content)
 
     def append_metrics(self, lines: Iterable[dict[str, Any]]) -> None:
-        """Adds one JSON object a line to metrics.jsonl; a killed process loses none of them."""
+        """Appends JSON objects, one per line, to metrics.jsonl; killing the process afterwards loses none of them."""
         with open(self.metrics, "a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
 
     def sync_metrics(self) -> None:
-        """Waits until metrics.jsonl is on disk: no checkpoint knows more than it, also after a power cut."""
+        """Waits until metrics.jsonl is on disk, so that no checkpoint is ahead of it even after a power cut."""
         if self.metrics.exists():
             with open(self.metrics, "rb") as file:
                 os.fsync(file.fileno())
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The objects of metrics.jsonl; a last line cut off by a crash is not one.
+        """Returns the objects in metrics.jsonl, without a last line that was cut off by a crash.
 
         Raises:
-          UserError: it holds anything else than what append_metrics writes.
+          UserError: the file contains anything but complete lines of metrics.
         """
         if not self.metrics.exists():
             return []
         if not self.metrics.is_file():
-            raise UserError(f"{self.metrics}: not a file; move it out of the way to go on with the run")
-        found = []
+            raise UserError(f"{self.metrics}: not a file; move it away to continue the run")
+        metrics = []
         with open(self.metrics, encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, 1):
                 if line.endswith("\n"):
-                    found.append(_metrics_of(line, f"{self.metrics}, line {number}"))
-        return found
+                    metrics.append(_parse_metrics(line, f"{self.metrics}, line {number}"))
+        return metrics
 
     def last_step(self) -> int:
-        """The step of the last line of metrics.jsonl, 0 if there is none; reads only the end of the file."""
+        """Returns the step of the last complete line of metrics.jsonl, or 0 if there is none; reads only its end."""
         if not self.metrics.exists():
             return 0
         with open(self.metrics, "rb") as file:
-            file.seek(max(0, self.metrics.stat().st_size - LONGEST_LINE))
+            file.seek(max(0, self.metrics.stat().st_size - MAX_LINE_BYTES))
             complete = file.read().rpartition(b"\n")[0]
         last = complete.rpartition(b"\n")[2]
         return int(json.loads(last)["step"]) if last else 0
 
     def replace_metrics(self, lines: Iterable[dict[str, Any]]) -> None:
-        """Has these lines in metrics.jsonl instead of those that are there, if it is there at all."""
+        """Replaces the lines of metrics.jsonl, if the file exists."""
         if self.metrics.exists():
             self.write(self.metrics.name, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
-def _metrics_of(line: str, place: str) -> dict[str, Any]:
+def _parse_metrics(line: str, location: str) -> dict[str, Any]:
     try:
         metrics = json.loads(line)
     except (ValueError, RecursionError):
         metrics = None
     if not isinstance(metrics, dict) or type(metrics.get("step")) is not int or not _are_numbers(metrics):
-        raise UserError(f"{place}: not the metrics of a step; mend or remove this file to go on with the run")
+        raise UserError(f"{location}: not the metrics of a step; repair or remove it to continue the run")
     return metrics
 
 
 def _are_numbers(metrics: dict[str, Any]) -> bool:
-    """Whether all values are, where there are any, but the digest of a batch."""
+    """Returns whether all values are numbers or None, except the digest of a batch, which is a string."""
     return all(isinstance(value, str if name == "batch" else int | float | None) for name, value in metrics.items())

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import jax
 import pytest
+from jaxtyping import install_import_hook
 
-from devices.compilation import set_up_compilation
-from tests.toy import write_corpus
+# Before anything imports them: the shapes and types in their signatures are checked at every call.
+install_import_hook(["model", "training.loss", "translation.search"], "beartype.beartype")
 
-ROOT = Path(__file__).parent.parent
+from devices.compilation import set_up_compilation  # noqa: E402
+from tests.command_server import ROOT, run_forked  # noqa: E402
+from tests.toy import write_corpus  # noqa: E402
+
 # Bounds in seconds, for old machines with other work to do: when a process is taken for hung, and within what time
 # something has to be over that takes a second or two, unless it waits for what it should not.
 HUNG_AFTER = 900
@@ -40,13 +44,19 @@ def _compilation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 def run():
     """Runs a command of the project as a user would: run("train.py", "--workdir", w) -> CompletedProcess of text."""
 
-    def run_command(program: str, *arguments: object, **options) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, program, *map(str, arguments)]
-        pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-        defaults = {"cwd": ROOT, "timeout": HUNG_AFTER} | pipes
-        if "input" in options:
-            del defaults["stdin"]
-        return subprocess.run(command, **{**defaults, **options})
+    def run_command(program: str, *arguments: object, env: dict[str, str] | None = None, **options):
+        own = {name: value for name, value in (env or {}).items() if os.environ.get(name) != value}
+        options = {"timeout": HUNG_AFTER} | options
+        if program == "-c" or any(name.startswith(("JAX_", "PYTHON")) for name in own):  # read when a process starts
+            command = [sys.executable, str(program), *map(str, arguments)]
+            return subprocess.run(
+                command,
+                **({"cwd": ROOT, "stdin": subprocess.DEVNULL} | options),
+                env=env,
+                capture_output=True,
+                text=True,
+            )
+        return run_forked(program, *arguments, env=env, **options)
 
     return run_command
 

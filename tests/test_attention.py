@@ -108,7 +108,7 @@ def test_parameter_free_self_attention_by_hand():
 
 def test_position_encodings_by_hand():
     example = EXAMPLES["positional_encoding_i_am_a_robot"]
-    np.testing.assert_allclose(sinusoidal_positions(4, 4, example["base"]), example["table"], **HAND)
+    np.testing.assert_allclose(sinusoidal_positions(4, 4, float(example["base"])), example["table"], **HAND)
 
 
 def test_layer_norm_by_hand():
@@ -145,7 +145,7 @@ def random_heads():
 
 def test_attention_equals_slow_numpy(random_heads):
     query, keys, values, mask = random_heads
-    output, weights = scaled_dot_product_attention(*random_heads)
+    output, weights = scaled_dot_product_attention(*map(jnp.asarray, random_heads))
     for b, t, n in np.ndindex(2, 7, 3):
         scores = [query[b, n, t] @ keys[b, n, s] / np.sqrt(5) if mask[b, 0, t, s] else -np.inf for s in range(11)]
         expected = np.exp(scores) / np.sum(np.exp(scores))
@@ -156,7 +156,7 @@ def test_attention_equals_slow_numpy(random_heads):
 
 def test_attention_equals_jax(random_heads):
     query, keys, values, mask = random_heads
-    output, _ = scaled_dot_product_attention(*random_heads)
+    output, _ = scaled_dot_product_attention(*map(jnp.asarray, random_heads))
     expected = jax.nn.dot_product_attention(*(jnp.swapaxes(x, 1, 2) for x in (query, keys, values)), mask=mask)
     np.testing.assert_allclose(jnp.swapaxes(output, 1, 2), expected, atol=1e-6)
 
@@ -174,7 +174,7 @@ def test_a_rotation_multiplies_complex_numbers():
     """Dimensions i and i + H / 2 are real and imaginary part; at position t pair i turns by t / base**(2 i / H)."""
     heads = jax.random.normal(jax.random.key(0), (2, 3, 5, 6))
     positions = jnp.array([[0, 1, 2, 0, 1], [7, 8, 9, 10, 11]])
-    turned = Rotation.at(positions, 6, 100.0).turn(heads)
+    turned = Rotation.at(positions, 6, 100.0).rotate(heads)
     pairs = np.asarray(heads)[..., :3] + 1j * np.asarray(heads)[..., 3:]
     for b, n, t, i in np.ndindex(2, 3, 5, 3):
         expected = pairs[b, n, t, i] * np.exp(1j * int(positions[b, t]) / 100 ** (2 * i / 6))

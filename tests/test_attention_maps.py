@@ -20,7 +20,7 @@ from tests.toy import write_corpus
 from translation.attention_figures import CELL, TALLEST, WIDEST, attention_figures
 from translation.attention_maps import AttentionMaps, attention_maps, source_tokens
 from translation.translator import Translation, Translator
-from translation.words import words_of
+from translation.words import group_pieces
 
 GREEDY = DecodingOptions(beam_size=1)
 LINE = "the old village sleeps near the water"
@@ -88,7 +88,7 @@ def test_what_no_map_can_show_is_refused(translator):
 
 def test_words_are_put_together_from_pieces():
     pieces = ["▁I", "▁a", "cross", "▁", "l", "'", "e", "au", "...", "</s>"]
-    assert words_of(pieces) == [
+    assert group_pieces(pieces) == [
         ("I", (0,)),
         ("across", (1, 2)),
         ("l", (3, 4)),
@@ -106,7 +106,7 @@ def test_what_a_word_looked_at_by_hand():
     cross[1, 0] = [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     none = np.zeros((2, 1, 3, 3), np.float32)
     maps = AttentionMaps("", "", ("▁x", "y", "</s>"), ("<s>", "▁a", "b"), ("▁a", "b", "</s>"), none, none, cross)
-    assert maps.looked_at() == [
+    assert maps.attended_source_words() == [
         ("ab", [("xy", 0.6875), ("</s>", 0.3125)]),
         ("</s>", [("</s>", 1.0), ("xy", 0.0)]),
     ]
@@ -138,7 +138,7 @@ def test_hidden_keys_get_no_weight_in_any_layer(translator):
 def test_a_translation_with_a_hidden_word_is_that_of_whole_passes_with_the_mask(translator):
     source = pad_rows(translator.tokenizer.encode_source([LINE]), 1, ROOM)
     mask = hide(source, *range(1, 12))
-    found = np.asarray(translator.search(source, GREEDY, mask).tokens)[0, 0]
+    found = np.asarray(translator.decode_ids(source, GREEDY, mask).tokens)[0, 0]
     model, tokens = nnx.merge(translator.graphdef, translator.params), [BOS_ID]
     whole_pass = jax.jit(lambda target, segments: model(jnp.array(source), target, source_segments=segments)[0])
     limit = min(ROOM, 2 * np.count_nonzero(source) + 10)
@@ -148,7 +148,9 @@ def test_a_translation_with_a_hidden_word_is_that_of_whole_passes_with_the_mask(
         last[[PAD_ID, BOS_ID, UNK_ID]] = -np.inf
         tokens.append(EOS_ID if len(tokens) == limit else int(last.argmax()))
     assert [int(token) for token in found if token] == tokens[1:]
-    assert [int(token) for token in np.asarray(translator.search(source, GREEDY).tokens)[0, 0] if token] != tokens[1:]
+    assert [int(token) for token in np.asarray(translator.decode_ids(source, GREEDY).tokens)[0, 0] if token] != tokens[
+        1:
+    ]
 
 
 def test_what_is_hidden_is_out_of_reach(translator):
@@ -158,7 +160,7 @@ def test_what_is_hidden_is_out_of_reach(translator):
     other[0, [1, 4]] = [11, 12]
     options = DecodingOptions(beam_size=3)
     plain, hidden = (
-        [np.asarray(translator.search(ids, options, mask).tokens) for ids in (source, other)]
+        [np.asarray(translator.decode_ids(ids, options, mask).tokens) for ids in (source, other)]
         for mask in (None, hide(source, 1, 4))
     )
     assert not (plain[0] == plain[1]).all()
@@ -252,10 +254,10 @@ def test_learned_positions_are_those_of_the_checkpoint(workdir):
     [
         (["--attention", "maps.gif"], "one.\n", "maps.gif: the name must end in .json or .png"),
         (["--positions", "table.json"], "", "table.json: the name must end in .png"),
-        (["--attention", "maps.png"], "one.\ntwo.\n", "standard input: --attention shows one sentence"),
+        (["--attention", "maps.png"], "one.\ntwo.\n", "standard input: --attention shows a single sentence"),
         (["--attention", "none/maps.png"], "one.\n", "cannot be written"),
         (["--positions", "table.png", "--output", "out.txt"], "", "--positions translates nothing"),
-        (["--attention", "out.json", "--output", "out.json"], "one.\n", "named for two things at once"),
+        (["--attention", "out.json", "--output", "out.json"], "one.\n", "would be used twice"),
     ],
 )
 def test_refused_before_anything_is_computed(workdir, tmp_path, monkeypatch, capsys, options, text, words):

@@ -73,13 +73,13 @@ def train(corpus, refused, tmp_path):
         (["--training.patience", 2, "--training.eval-every", 0], ["patience 2 has no effect"]),
         (
             ["--training.num-epochs", 1, "--optimizer.schedule", "cosine", "--optimizer.warmup-steps", 500],
-            ["below these"],
+            ["below the run's"],
         ),
         (["--devices.platform", "tpu"], ["devices.platform tpu", "none on this machine"]),
         (["--devices.platform", "gpu"], ["devices.platform gpu", "none on this machine"]),
         (
             ["--devices.mesh.data", 64],
-            ["devices.mesh data 64, fsdp 1, tensor 1 needs 64 devices, but there are only 1"],
+            ["devices.mesh data 64, fsdp 1, tensor 1 needs 64 devices; available: 1"],
         ),
         (["--data.name", "multi31k"], ["unknown corpus", "did you mean .multi30k"]),
         (["--tokenizer.model-file", "missing.model"], ["missing.model", "No such file"]),
@@ -196,7 +196,7 @@ def test_workdirs_and_checkpoints_that_are_not_there(refused, workdir, tmp_path,
     refused(program, words=["--workdir is required"])
     refused(program, "--workdir", tmp_path / "none", words=["not a workdir", "no such folder"])
     refused(program, "--workdir", tmp_path, words=["not a workdir", "no config.toml"])
-    refused(program, "--workdir", workdir, "--checkpoint", 7, words=["no checkpoint 7; there: 2"])
+    refused(program, "--workdir", workdir, "--checkpoint", 7, words=["no checkpoint 7; saved: 2"])
     refused(program, "--workdir", workdir, "--checkpoint", "newest", words=["the number of a step or average:N"])
     refused(program, "--workdir", workdir, "--beam-size", 0, words=["beam_size", "got 0"])
     refused(program, "--workdir", workdir, "--beam", 2, words=["unknown option --beam; did you mean --beam-size"])
@@ -209,7 +209,7 @@ def test_a_workdir_without_a_checkpoint(refused, workdir, tmp_path):
     (tmp_path / "w").mkdir()
     for name in ("config.toml", "tokenizer.model"):
         (tmp_path / "w" / name).write_bytes((workdir / name).read_bytes())
-    refused("evaluate.py", "--workdir", tmp_path / "w", words=["no checkpoint; there: none"])
+    refused("evaluate.py", "--workdir", tmp_path / "w", words=["no checkpoint; saved: none"])
     (tmp_path / "w" / "tokenizer.model").unlink()
     refused("translate.py", "--workdir", tmp_path / "w", words=["tokenizer.model", "cannot read the tokenizer"])
 
@@ -238,7 +238,7 @@ def test_evaluations_that_cannot_be(refused, workdir, tmp_path):
         b,
         "--output",
         b,
-        words=["two things at once"],
+        words=["would be used twice"],
     )
 
 
@@ -272,7 +272,7 @@ def test_a_tokenizer_that_is_not_the_checkpoints(refused, workdir, run, tmp_path
 )
 def test_metrics_of_the_wrong_kind(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": null, "batch": "ab"}}\n{line}\n{{"step"')
-    with pytest.raises(UserError, match=r"metrics.jsonl, line 2: not the metrics of a step; mend or remove this file"):
+    with pytest.raises(UserError, match=r"metrics.jsonl, line 2: not the metrics of a step; repair or remove it"):
         Workdir(tmp_path).read_metrics()
 
 
@@ -323,7 +323,7 @@ def hostile_records(path: Path) -> None:
         ),
         ("config.toml", lambda path: path.write_text("model = " + "[" * 9999), "config.toml: n", "same"),
         ("config.toml", lambda path: path.write_text(""), "data.name: text in checkpoint 2, now phrasebook", None),
-        ("checkpoints", hostile_records, "none of its checkpoints is sound; nothing was deleted", "cannot be used"),
+        ("checkpoints", hostile_records, "none of its checkpoints is intact; nothing was deleted", "cannot be used"),
     ],
 )
 def test_files_of_a_workdir_that_are_not_what_they_should_be(

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from evaluation.bleu import compare, corpus_bleu, score
-from evaluation.contrast import contrast_pairs
+from evaluation.contrast import count_contrast_pairs
 from evaluation.evaluate import sample_indices
 
 
@@ -50,9 +50,9 @@ def test_lowercase_scores_and_comparisons():
 
 def test_a_contrast_pair_is_right_when_both_its_translations_are():
     references = list("abcdefgh")
-    assert contrast_pairs(references, references) == (4, 4)
-    assert contrast_pairs(list("abcxxfxx"), references) == (4, 1)
-    assert contrast_pairs([], []) == (0, 0)
+    assert count_contrast_pairs(references, references) == (4, 4)
+    assert count_contrast_pairs(list("abcxxfxx"), references) == (4, 1)
+    assert count_contrast_pairs([], []) == (0, 0)
 
 
 def test_samples_are_spread_over_the_lines():

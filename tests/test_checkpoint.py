@@ -168,7 +168,7 @@ def test_no_sound_step_is_an_error_and_deletes_nothing(tmp_path):
     save(tmp_path, [10, 20])
     for step in ("10", "20"):
         flip(largest_file(tmp_path / step / "params"))
-    with pytest.raises(UserError, match="none of its checkpoints is sound; nothing was deleted"):
+    with pytest.raises(UserError, match="none of its checkpoints is intact; nothing was deleted"):
         restore(tmp_path)
     assert saved_steps(tmp_path) == [10, 20]
 
@@ -202,7 +202,7 @@ def test_too_few_to_average_is_refused_and_a_damaged_one_is_passed_over(tmp_path
     for leaf, older, newer in zip(*map(jax.tree.leaves, (tree, params(10), params(30))), strict=True):
         np.testing.assert_allclose(leaf, (np.asarray(older, float) + np.asarray(newer, float)) / 2)
     assert "checkpoint 20 is damaged" in caplog.text
-    with pytest.raises(UserError, match=r"3 checkpoints to average, but 2 that can be used .*keep_checkpoints"):
+    with pytest.raises(UserError, match=r"3 checkpoints to average, but only 2 can be used .*keep_checkpoints"):
         load_params(tmp_path, "average:3", template(params(0)))
     with pytest.raises(UserError, match="average:N"):
         load_params(tmp_path, "average:0", template(params(0)))
@@ -211,11 +211,11 @@ def test_too_few_to_average_is_refused_and_a_damaged_one_is_passed_over(tmp_path
 def test_a_missing_step_names_those_there(tmp_path):
     save(tmp_path, [10, 20])
     shape = template(params(0))
-    with pytest.raises(UserError, match="no checkpoint 15; there: 10, 20"):
+    with pytest.raises(UserError, match="no checkpoint 15; saved: 10, 20"):
         load_params(tmp_path, "15", shape)
     with pytest.raises(UserError, match='the number of a step or average:N, got "newest"'):
         load_params(tmp_path, "newest", shape)
-    with pytest.raises(UserError, match="no checkpoint; there: none"):
+    with pytest.raises(UserError, match="no checkpoint; saved: none"):
         load_params(tmp_path / "other", "best", shape)
 
 

@@ -14,6 +14,8 @@ import pytest
 import sacrebleu
 
 from data.tokenizer import train_tokenizer
+from host.digests import json_digest
+from host.version import VERSION
 from options.config_files import read_config
 from options.schema import TokenizerConfig
 from runs.checkpoint import read_record, saved_steps
@@ -78,7 +80,7 @@ def test_a_killed_run_goes_on_to_the_same_parameters_bit_for_bit(trained, toy, r
     newest = saved_steps(workdir / "checkpoints")[-1]
     done = run("train.py", "--config", toy, "--workdir", workdir)
     assert done.returncode == 0, done.stderr
-    assert f"going on from step {newest}" in done.stderr
+    assert f"resuming from step {newest}" in done.stderr
     assert metrics(workdir) == metrics(trained[0])
     assert digests(workdir) == digests(trained[0])
     shown, expected = events(workdir), events(trained[0])
@@ -103,7 +105,7 @@ def test_a_signal_saves_and_says_how_to_go_on(trained, toy, run, tmp_path, numbe
     process.send_signal(number)
     _, errors = process.communicate(timeout=PROMPTLY)
     assert process.returncode == status, errors
-    assert "the same command goes on from there" in errors
+    assert "run the same command again to continue" in errors
     assert "Traceback" not in errors
     step = saved_steps(workdir / "checkpoints")[-1]
     assert f"step {step} is saved" in errors
@@ -123,7 +125,7 @@ def test_a_signal_ends_preparation_evaluation_and_translation_at_once(trained, t
          "train.py", "--config", "configs/tiny.toml", "--workdir", tmp_path / "w", "--data.cache-directory", cache),
         (lambda: translations.exists() and translations.stat().st_size,
          "translate.py", "--workdir", trained[0], "--input", lines, "--output", translations),
-        (lambda: "Compiling jit(_search)" in log.read_text(),
+        (lambda: "Compiling jit(_decode_batch)" in log.read_text(),
          "evaluate.py", "--workdir", trained[0], "--source", lines, "--reference", lines),
     ):  # fmt: skip
         with open(log, "w") as stderr:
@@ -185,7 +187,7 @@ def test_warm_up_is_a_share_of_the_steps_that_the_run_was_made_with(toy, run, tm
     assert "warm-up" not in again.stderr
     done = run(*train, "--training.num-steps", 60)
     assert done.returncode == 0, done.stderr
-    assert f"warm-up stays the {warmup} steps that this run was made with" in done.stderr
+    assert f"warm-up stays at the {warmup} steps with which this run was started" in done.stderr
     assert [line["learning_rate"] for line in metrics(workdir)] == pytest.approx(expected)
     refused = run(*train[:-6], "--optimizer.warmup-steps", 9, *options[2:])
     assert refused.returncode == 2, refused.stderr
@@ -204,7 +206,7 @@ def test_patience_stops_early(toy, run, tmp_path):
         train = ["train.py", "--config", toy, "--workdir", workdir, *options, f"--training.{name}", more]
         done = run(*train)
         assert done.returncode == 0, done.stderr
-        assert "going on from step 6" in done.stderr
+        assert "resuming from step 6" in done.stderr
         assert metrics(workdir)[-1]["step"] == last
         assert f"finished: {last} of " in run(*train).stdout
 
@@ -227,23 +229,30 @@ def test_a_run_made_with_another_config_is_refused_with_the_differences(trained,
     assert (trained[0] / "config.toml").read_bytes() == before
 
 
-NEWER = """
-import runpy, sys
-sys.path.insert(0, ".")
-import training.loop
-training.loop.FORMAT += 1
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def test_a_workdir_of_another_version_is_refused_in_a_sentence(trained, tmp_path):
+@pytest.mark.parametrize("command", ["train.py", "translate.py"])
+def test_a_workdir_of_another_version_is_refused_in_a_sentence(trained, run, tmp_path, command):
     workdir = shutil.copytree(trained[0], tmp_path / "w")
-    command = [sys.executable, "-c", NEWER, "train.py", "--workdir", str(workdir), "--training.num-steps", "300"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    for step in saved_steps(workdir / "checkpoints"):
+        file = workdir / "checkpoints" / str(step) / "record" / "metadata"
+        record = json.loads(file.read_text())
+        del record["record_digest"]
+        record |= {"format": 2, "version": "0.0.9"}
+        file.write_text(json.dumps(record | {"record_digest": json_digest(record)}))
+    done = run(command, "--workdir", workdir, *(["--training.num-steps", 300] if command == "train.py" else []))
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(f"error: {workdir}: its checkpoints were written by another version")
+    assert done.stderr.splitlines()[-1].startswith(f"error: {workdir}: its checkpoints were written by version 0.0.9")
     assert metrics(workdir) == metrics(trained[0])
+
+
+def test_every_command_reports_its_version(run):
+    for command in ("train.py", "evaluate.py", "translate.py", "verify_resume.py"):
+        done = run(command, "--version")
+        assert (done.returncode, done.stdout) == (0, f"lingua-flax {VERSION}\n")
+
+
+def test_checkpoints_name_the_version_that_wrote_them(trained):
+    checkpoints = trained[0] / "checkpoints"
+    assert read_record(checkpoints, saved_steps(checkpoints)[-1])["version"] == VERSION
 
 
 def test_other_training_data_is_refused(trained, run, tmp_path):
@@ -253,7 +262,7 @@ def test_other_training_data_is_refused(trained, run, tmp_path):
     arguments = ["--workdir", trained[0], "--training.num-steps", 300, "--data.train-source", other / "train.en"]
     done = run("train.py", *arguments)
     assert done.returncode == 2, done.stderr
-    assert "made with another corpus" in done.stderr
+    assert "made with a different corpus" in done.stderr
     same = run(
         "train.py", "--workdir", trained[0], "--data.test-source", write_corpus(tmp_path / "moved").parent / "test.en"
     )
@@ -474,7 +483,7 @@ def test_a_relative_workdir_and_a_home_directory(toy, run, tmp_path):
     assert run(*train, 20, **options).returncode == 0
     done = run(*train, 30, **options)
     assert done.returncode == 0, done.stderr
-    assert "going on from step 20" in done.stderr
+    assert "resuming from step 20" in done.stderr
     assert run(ROOT / "evaluate.py", "--workdir", "w x/ä", **options).returncode == 0
     assert run(ROOT / "translate.py", "--workdir", "w x/ä", input="one.\n", **options).returncode == 0
 
@@ -488,7 +497,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_takes_the_one_before(trained, 
     done = run("train.py", "--workdir", workdir)
     assert done.returncode == 0, done.stderr
     assert "checkpoint 240 is damaged" in done.stderr
-    assert "going on from step 200" in done.stderr
+    assert "resuming from step 200" in done.stderr
     assert metrics(workdir) == metrics(trained[0])
     assert digests(workdir) == digests(trained[0])
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from data.batch import length_batches
-from data.corpora.phrasebook.readings import find_readings
+from data.corpora.phrasebook import find_readings
 from data.tokenizer import parse_tokenizers, train_tokenizer
 from evaluation import contrast
 from evaluation.bleu import score
-from evaluation.contrast import Flips, contrast_flips, differing_word, translate_hiding
+from evaluation.contrast import FlipCounts, count_contrast_flips, differing_word_index, translate_with_hidden_tokens
 from evaluation.evaluate import Evaluation, EvaluationSet, evaluate
-from evaluation.table import show_evaluation
+from evaluation.table import print_evaluation
 from options.schema import DecodingOptions, TokenizerConfig
-from translation.words import words_of
+from translation.words import group_pieces
 
 PAIRS = [
     ("We went across the river to the bank.", "Nous avons traversé la rivière vers la rive."),
@@ -56,10 +56,10 @@ def test_flips_are_counted_for_the_right_pairs_and_words(translator, monkeypatch
         hidden_words.append([text_of(translator, *at) for at in zip(lines, hidden, strict=True)])
         return answers[len(hidden_words) - 1]
 
-    monkeypatch.setattr(contrast, "translate_hiding", recorded)
+    monkeypatch.setattr(contrast, "translate_with_hidden_tokens", recorded)
     translations = [*REFERENCES[:6], "La date était douce.", REFERENCES[7]]  # the last pair is not right
-    found = contrast_flips(translator, SOURCES, translations, REFERENCES, find_readings, DecodingOptions())
-    assert found == Flips(pairs=3, flipped=2, flipped_control=1)
+    found = count_contrast_flips(translator, SOURCES, translations, REFERENCES, find_readings, DecodingOptions())
+    assert found == FlipCounts(pairs=3, flipped=2, flipped_control=1)
     assert hidden_words[0] == ["river", "street", "hungry", "unbelievable", "why", "Marie"]
     assert hidden_words[1] == ["across", "across", "The", "The", "They", "They"]
     assert len(pieces(translator, "unbelievable")) > 3  # a word of several tokens is hidden whole
@@ -76,15 +76,15 @@ def test_pairs_of_a_model_that_writes_lower_case_are_right_without_case(monkeypa
     )
     turned = [lower[i ^ 1] for i in range(len(lower))]
     answers = iter([turned, lower])  # the deciding word hidden, then another one
-    monkeypatch.setattr(contrast, "translate_hiding", lambda *_: next(answers))
+    monkeypatch.setattr(contrast, "translate_with_hidden_tokens", lambda *_: next(answers))
     found = evaluate(translator, EvaluationSet("lower", SOURCES, REFERENCES, find_readings), DecodingOptions())
     assert (found.contrast_pairs, found.contrast_right) == (4, 4)
-    assert found.flips == Flips(pairs=4, flipped=4, flipped_control=0)
+    assert found.flips == FlipCounts(pairs=4, flipped=4, flipped_control=0)
 
 
 def test_the_word_in_which_two_sentences_differ(translator):
     def index(first, second):
-        return differing_word(words_of(pieces(translator, first)), words_of(pieces(translator, second)))
+        return differing_word_index(group_pieces(pieces(translator, first)), group_pieces(pieces(translator, second)))
 
     assert index("the bat is hungry.", "the bat is unbelievable.") == 3
     assert index("the bat is hungry.", "the bat is hungry.") is None
@@ -106,9 +106,9 @@ def test_hidden_positions_go_to_their_own_sentence_in_order(translator):
         length_batches=lambda lengths, rows: length_batches(lengths, rows, translator.max_length),
     )
     lines = [SOURCES[0], "The bat.", SOURCES[2]]
-    first = words_of(pieces(translator, lines[0]))[0]
+    first = group_pieces(pieces(translator, lines[0]))[0]
     hidden = [first.positions, [], range(1, 40)]
-    found = translate_hiding(seeing, lines, hidden, DecodingOptions(batch_size=2))
+    found = translate_with_hidden_tokens(seeing, lines, hidden, DecodingOptions(batch_size=2))
     assert found == [lines[0][3:], lines[1], text_of(translator, lines[2], [0])]
 
 
@@ -125,11 +125,11 @@ def test_readings():
 def test_an_evaluation_reports_flips(capsys):
     found = Evaluation(
         translations=("a", "b"), scores=score(["a", "b"], ["a", "b"]), checkpoint_step=3, decoding=DecodingOptions(),
-        seconds=1.0, compile_seconds=2.0, contrast_pairs=1, contrast_right=1, flips=Flips(40, 30, 1),
+        seconds=1.0, compile_seconds=2.0, contrast_pairs=1, contrast_right=1, flips=FlipCounts(40, 30, 1),
     )  # fmt: skip
     written = found.as_json()
     assert [written[f"contrast_{name}"] for name in ("hidden_pairs", "flipped", "flipped_control")] == [40, 30, 1]
-    show_evaluation("title", EvaluationSet("split", ["a", "b"], ["a", "b"]), found)
+    print_evaluation("title", EvaluationSet("split", ["a", "b"], ["a", "b"]), found)
     shown = capsys.readouterr().out
     assert "flipped by hiding the deciding word │ 30 of 40  (75.0%)" in shown
     assert "flipped by hiding another word      │ 1 of 40  (2.5%)" in shown

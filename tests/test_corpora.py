@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from data.corpora import Corpus, Pair, held_out_splits, open_corpus, prepared_corpus
-from data.corpora.phrasebook import corpus as phrasebook_corpus
+from data.corpora import phrasebook as phrasebook_corpus
 from host.cache import cache_directory
 from host.errors import RunError, UserError
 from options.schema import DataConfig
@@ -81,7 +81,7 @@ def prepared(cache: Path) -> list[Path]:
 def test_unknown_corpus_names_the_nearest_and_all(cache: Path) -> None:
     with pytest.raises(UserError, match=r'"multi30".*did you mean "multi30k".*phrasebook, multi30k, text'):
         open_corpus(DataConfig(name="multi30", cache_directory=cache))
-    with pytest.raises(UserError, match=r'"xyz"; there are phrasebook, multi30k, text'):
+    with pytest.raises(UserError, match=r'"xyz"; the corpora are phrasebook, multi30k, text'):
         open_corpus(DataConfig(name="xyz", cache_directory=cache))
 
 
@@ -370,7 +370,7 @@ def test_a_mistake_in_a_given_test_set(files: Files) -> None:
 @pytest.mark.parametrize(("line", "found"), [("a", "1 column;"), ("a\tb\tc", "3 columns;"), ("", "1 column;")])
 def test_wrong_number_of_columns(files: Files, line: str, found: str) -> None:
     train = files.write("train.tsv", ["a\tb", "c\td", line, "e\tf"])
-    check_refused(files, rf"train\.tsv, line 3: {found} there have to be two", train_source=train)
+    check_refused(files, rf"train\.tsv, line 3: {found} there must be two", train_source=train)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_wrong_number_of_columns(files: Files, line: str, found: str) -> None:
         ('{"en": "a", "target": "b"}', "not an object with the keys"),
         ('{"en": "a", "de": 7}', '"de" is not a string'),
         ('{"en": null, "de": "b"}', '"en" is not a string'),
-        ('{"en": "a\\nb", "de": "b"}', '"en" holds a line break'),
+        ('{"en": "a\\nb", "de": "b"}', '"en" contains a line break'),
         ('{"en": "a", "de": "\\ud800"}', "surrogates not allowed"),
         ("[" * 100_000, "recursion"),
     ],
@@ -485,13 +485,13 @@ def test_a_run_goes_on_where_only_the_test_set_has_changed(run, tmp_path: Path) 
     test.write_text("nine nine." + test.read_text().removeprefix(test.read_text().partition("\n")[0]))
     done = run("train.py", *options, "--training.num-steps", 4)
     assert done.returncode == 0, done.stderr
-    assert "going on from step 2" in done.stderr
+    assert "resuming from step 2" in done.stderr
     assert "training the tokenizer" not in done.stderr
 
     train = config.parent / "train.en"
     train.write_text("nine nine." + train.read_text().removeprefix(train.read_text().partition("\n")[0]))
     done = run("train.py", *options, "--training.num-steps", 6)
-    assert (done.returncode, "made with another corpus" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "made with a different corpus" in done.stderr) == (2, True), done.stderr
 
 
 def test_the_former_format_is_not_served(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -694,7 +694,7 @@ import sys, tracemalloc
 from collections import deque
 from pathlib import Path
 from options.schema import DataConfig
-from data.corpora import open_corpus, text
+from data.corpora import open_corpus, text_corpus
 
 tracemalloc.start()
 corpus = open_corpus(DataConfig(name="text", train_source=Path(sys.argv[1]), cache_directory=Path(sys.argv[2])))
@@ -874,7 +874,7 @@ def test_multi30k_needs_nothing_of_tensorflow(cache: Path) -> None:
     [
         ("en", "es", r'data\.target_language: multi30k has no language "es"; it has en, de, fr, cs'),
         ("English", "de", r'data\.source_language: multi30k has no language "English"'),
-        ("de", "de", r'data\.target_language: it is the source language, "de"'),
+        ("de", "de", r'data\.target_language: "de" is the source language'),
     ],
 )
 def test_multi30k_languages(cache: Path, source: str, target: str, message: str) -> None:
@@ -999,7 +999,7 @@ def test_a_download_that_breaks_off(cache: Path, server: Path, monkeypatch: pyte
         output.write(source.read(1000))
 
     monkeypatch.setattr(SimpleHTTPRequestHandler, "copyfile", half)
-    with pytest.raises(UserError, match=r"from http://127.*/train\.en\.gz \(the connection broke off\)"):
+    with pytest.raises(UserError, match=r"from http://127.*/train\.en\.gz \(the connection was lost\)"):
         open_corpus(multi30k(cache, None))
     assert list((cache / "multi30k" / "downloads").iterdir()) == []
     monkeypatch.undo()

@@ -188,8 +188,8 @@ def test_dry_run_of_a_shorter_try_than_the_configs_warm_up(run, length, shown):
     [
         (["--dry-run", "--devices.mesh.tensor", 3], "devices.mesh.tensor 3 does not divide model.num_heads 4"),
         (["--dry-run", "--devices.mesh.data", 3],
-         "devices.mesh.data 3 does not divide the 32 rows of data.row_length that training.tokens_per_batch makes"),
-        (["--dry-run", "--inspect-data"], "--inspect-data and --dry-run exclude each other"),
+         "devices.mesh.data 3 does not divide the 32 rows per batch (training.tokens_per_batch / data.row_length)"),
+        (["--dry-run", "--inspect-data"], "--inspect-data and --dry-run are mutually exclusive"),
         (["--tokens-per-second", 5, "--workdir", "w"], "--tokens-per-second has no effect without --dry-run"),
         (["--dry-run", "--tokens-per-second", 0], "tokens_per_second: input should be greater than 0, got 0"),
     ],
@@ -240,7 +240,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.parametrize(
     ("options", "first_remedy"),
     [
-        (["--model.embed-dim", "2048", "--model.mlp-dim", "3000000"], "share parameters and optimizer out with"),
+        (["--model.embed-dim", "2048", "--model.mlp-dim", "3000000"], "shard parameters and optimizer with"),
         pytest.param(["--training.tokens-per-batch", "200000", "--model.num-heads", "32"],
                      "lower training.tokens_per_batch", marks=pytest.mark.slow),
     ],

@@ -199,12 +199,13 @@ def test_attention_is_chosen_by_the_platform_of_the_mesh(platform, options, chos
     ("options", "platform", "dtype", "row_length", "reason"),
     [
         ({"attention": "fused"}, "cpu", "float32", 128,
-         'model.attention "fused" is a kernel for TPUs; "auto" takes what there is'),
-        ({"attention": "fused"}, "tpu", "bfloat16", 1024, "takes rows of at most 512 positions"),
-        ({"attention": "fused", "num_heads": 2}, "tpu", "bfloat16", 128, "needs heads whose width divides 128"),
-        ({"attention": "cudnn"}, "tpu", "bfloat16", 128, 'model.attention "cudnn" is for NVIDIA GPUs'),
-        ({"attention": "cudnn"}, "gpu", "float32", 128, "computes in bfloat16, not in float32"),
-        ({"attention": "cudnn", "attention_dropout_rate": 0.1}, "gpu", "bfloat16", 128, "has no dropout of weights"),
+         'model.attention "fused" runs only on TPUs; use "auto" to select a supported implementation'),
+        ({"attention": "fused"}, "tpu", "bfloat16", 1024, "supports rows of at most 512 positions"),
+        ({"attention": "fused", "num_heads": 2}, "tpu", "bfloat16", 128, "needs a head width that divides 128"),
+        ({"attention": "cudnn"}, "tpu", "bfloat16", 128, 'model.attention "cudnn" runs only on NVIDIA GPUs'),
+        ({"attention": "cudnn"}, "gpu", "float32", 128, "supports bfloat16, not float32"),
+        ({"attention": "cudnn", "attention_dropout_rate": 0.1}, "gpu", "bfloat16", 128,
+         "does not support attention dropout"),
         ({"attention": "cudnn", "embed_dim": 36, "num_heads": 3}, "gpu", "bfloat16", 128, "a multiple of 8"),
     ],
 )  # fmt: skip
@@ -220,5 +221,6 @@ def test_attention_that_cannot_be_is_refused_before_a_corpus_is_prepared(run, tm
     for further in (["--workdir", tmp_path / "w"], ["--dry-run"]):
         done = run("train.py", "--config", "configs/tiny.toml", "--model.attention", "fused", *further)
         assert done.returncode == 2, done.stderr
-        assert done.stderr == 'error: model.attention "fused" is a kernel for TPUs; "auto" takes what there is\n'
+        reason = 'model.attention "fused" runs only on TPUs; use "auto" to select a supported implementation'
+        assert done.stderr == f"error: {reason}\n"
     assert not (tmp_path / "w").exists()

@@ -39,7 +39,7 @@ def test_a_signal_during_a_save_waits_for_it(trained, toy, run, tmp_path, number
     _, errors = process.communicate(timeout=PROMPTLY)
     assert process.returncode == status, errors
     newest = saved_steps(tmp_path / "w" / "checkpoints")[-1]
-    assert f"\nstep {newest} is saved; the same command goes on from there\n" in errors
+    assert f"\nstep {newest} is saved; run the same command again to continue\n" in errors
     assert not is_saving(tmp_path / "w")
     assert run("train.py", "--workdir", tmp_path / "w").returncode == 0
     assert same(tmp_path / "w", trained[0])
@@ -197,7 +197,7 @@ def test_a_tokenizer_that_was_changed_since_the_checkpoint(trained, toy, run, tm
     shutil.copy(other / "tokenizer.model", workdir)
     done = run("train.py", "--workdir", workdir, "--training.num-steps", 250)
     assert done.returncode == 2, done.stderr
-    assert "its checkpoints were made with another tokenizer" in done.stderr
+    assert "its checkpoints were made with a different tokenizer" in done.stderr
 
 
 def test_what_may_change_and_what_a_schedule_says_to_it(toy, run, tmp_path):

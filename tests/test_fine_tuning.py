@@ -40,7 +40,7 @@ def test_it_begins_where_the_other_run_was(trained, tuned):
     assert first == pytest.approx(last, abs=0.25)
     assert metrics(trained[0])[0]["loss"] > first + 2
     assert re.search(
-        rf"(\d+) of \1 arrays, ([\d,]+) of \2 numbers, are those of {origin}, step \d+; optimizer", done.stderr
+        rf"(\d+) of \1 arrays \(([\d,]+) of \2 parameters\) are taken from {origin}, step \d+; optimizer", done.stderr
     )
     assert (workdir / "tokenizer.model").read_bytes() == (trained[0] / "tokenizer.model").read_bytes()
     assert read_config(workdir / "config.toml").training.init_from == origin
@@ -59,8 +59,8 @@ def test_killed_it_goes_on_bit_for_bit_without_the_other_run(tuned, toy, run, tm
     finally:
         moved.rename(origin)
     assert done.returncode == 0, done.stderr
-    assert "going on from step" in done.stderr
-    assert "are those of" not in done.stderr
+    assert "resuming from step" in done.stderr
+    assert "are taken from" not in done.stderr
     assert metrics(tmp_path / "w") == metrics(workdir)
     assert digests(tmp_path / "w") == digests(workdir)
 
@@ -74,7 +74,7 @@ def test_once_begun_the_other_run_may_move(trained, toy, run, tmp_path):
     for steps, options in ((2, ["--init-from", origin]), (3, ["--init-from", moved]), (4, [])):
         done = run(*train, steps, *options)
         assert done.returncode == 0, done.stderr
-        assert "are those of" not in done.stderr
+        assert "are taken from" not in done.stderr
         assert ("training.init_from is not read again" in done.stderr) == bool(options)
 
 
@@ -93,8 +93,8 @@ def test_what_fits_is_taken_and_the_rest_accounted_for(trained, toy, tmp_path, c
     assert not [name for name in taken if name.startswith(("encoder.1", "position_embedding"))]
     assert not [name for name in taken if "mlp" in name and name.endswith("kernel")]
     assert f"{len(taken)} of " in caplog.text
-    assert re.search(r"begin anew, since not there: .*encoder\.1 \(\d+ arrays\)", caplog.text)
-    assert re.search(r"begin anew, since of another shape there: .*decoder\.0 \(\d+ arrays\)", caplog.text)
+    assert re.search(r"newly initialized \(not in that run\): .*encoder\.1 \(\d+ arrays\)", caplog.text)
+    assert re.search(r"newly initialized \(different shape\): .*decoder\.0 \(\d+ arrays\)", caplog.text)
     caplog.clear()
     other = ["--tokenizer.model-file", tmp_path / "other.model"]
     shutil.copy(trained[0] / "tokenizer.model", tmp_path / "other.model")
@@ -105,7 +105,7 @@ def test_what_fits_is_taken_and_the_rest_accounted_for(trained, toy, tmp_path, c
     taken = matching_params(trained[0], config, prepare(config, tmp_path / "bpe").tokenizer)
     assert "target_embedding" not in taken
     assert len(taken) == len(jax.tree.leaves(there)) - 1
-    assert "begin anew, since of another vocabulary: target_embedding" in caplog.text
+    assert "newly initialized (different vocabulary): target_embedding" in caplog.text
 
 
 def test_origins_that_cannot_be(trained, toy, run, tmp_path):

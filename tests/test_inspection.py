@@ -309,7 +309,7 @@ def test_what_cannot_be_inspected(run, folder, tmp_path):
         (["--inspect-data", *config, "--workdir", tmp_path / "file"], "file: not a directory"),
         (["--inspect-data", *config, "--workdir", tmp_path], "inspection.png: cannot be written (it is a folder)"),
         (["--inspect-data", *config, "--workdir", tmp_path / "w"], "vocab_size 4000 is larger than the corpus"),
-        (["--inspect-data", "--workdir", folder / "workdir", "--tokenizer.kind", "bpe"], "made with another config"),
+        (["--inspect-data", "--workdir", folder / "workdir", "--tokenizer.kind", "bpe"], "with a different config"),
     ):
         done = run("train.py", *arguments)
         assert done.returncode == 2, (arguments, done.stderr)

@@ -14,7 +14,7 @@ from host.figures import save_figure
 from options.schema import Config
 from runs.workdir import Workdir
 from tests.processes import events, metrics
-from training.learning_curves import POINTS, Curves
+from training.learning_curves import MAX_POINTS, Curves
 from training.recorder import Recorder
 from training.tensorboard_events import EventFiles
 from training.validation import Validation
@@ -26,7 +26,7 @@ def lines_of(axes):
 
 def test_the_points_by_hand():
     curves = Curves()
-    for step in range(1, 2 * POINTS + 1):
+    for step in range(1, 2 * MAX_POINTS + 1):
         curves.add({"step": step, "loss": None if step == 3 else float(step)})
     curves.add({"step": 7, "validation_loss": 2.0, "validation_loss_shuffled": 3.0, "validation_bleu": 1.5})
     curves.add({"step": 9, "validation_loss": 1.0, "validation_loss_shuffled": None, "validation_bleu": 8.0})
@@ -35,10 +35,10 @@ def test_the_points_by_hand():
     losses, scores = figure.axes
     drawn = lines_of(losses)
     training = drawn["training, with dropout and label smoothing"]
-    assert len(training) == POINTS
+    assert len(training) == MAX_POINTS
     assert training[0] == (1.5, 1.5)
     assert training[1] == (4.5, 4.5)  # 3 is not a number
-    assert training[-1] == (2 * POINTS, 2 * POINTS)
+    assert training[-1] == (2 * MAX_POINTS, 2 * MAX_POINTS)
     assert drawn["validation"] == ((7, 2.0), (9, 1.0))
     shuffled = drawn["validation, sources shuffled"]
     assert shuffled[0] == (7, 3.0)

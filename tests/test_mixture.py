@@ -178,7 +178,7 @@ def test_a_killed_run_with_mixture_sampling_and_averaging_goes_on_bit_for_bit(tr
     process.communicate()
     done = run("train.py", "--config", toy, "--workdir", tmp_path / "w")
     assert done.returncode == 0, done.stderr
-    assert "going on from step" in done.stderr
+    assert "resuming from step" in done.stderr
     assert metrics(tmp_path / "w") == metrics(trained[0])
     assert digests(tmp_path / "w") == digests(trained[0])
     names = digests(trained[0])[1]
@@ -244,7 +244,7 @@ def test_evaluate_scores_the_test_split_of_data_and_any_of_the_languages(trained
 def test_a_run_without_tags_is_asked_for_no_language(trained, tmp_path):
     (tmp_path / "config.toml").write_text("[data]\ntarget_language = 'fr'")
     (tmp_path / "tokenizer.model").write_bytes((trained[0] / "tokenizer.model").read_bytes())
-    with pytest.raises(UserError, match=r"no tags \(data.tag_target\) to ask for de: it translates into fr"):
+    with pytest.raises(UserError, match=r"tags \(data.tag_target\), so de cannot be selected: it translates into fr"):
         Translator.load(tmp_path, target_language="de")
 
 
@@ -257,7 +257,7 @@ def test_a_run_goes_on_with_the_same_mixture_only(trained, toy, run, tmp_path):
     (moved / "more.de").write_text((moved / "more.de").read_text().replace("eins", "ein"))
     changed = run("train.py", "--workdir", trained[0], "--training.num-steps", 300, *files)
     assert changed.returncode == 2
-    assert "made with another corpus" in changed.stderr
+    assert "made with a different corpus" in changed.stderr
     with pytest.raises(UserError, match=r"data.mixture.0.weight: 1.0 in the workdir, now 2.0"):
         resolve_config(["--workdir", str(trained[0]), "--data.mixture.0.weight", "2"])
 

@@ -31,7 +31,7 @@ def test_1500_steps_score_20_bleu_and_survive_a_kill_bit_for_bit(multi30k, run, 
     assert process.wait() == -signal.SIGKILL
     done = run("train.py", "--config", CONFIG, "--workdir", killed, *options, timeout=HOURS)
     assert done.returncode == 0, done.stderr
-    assert "going on from step 500" in done.stderr
+    assert "resuming from step 500" in done.stderr
     assert [line["step"] for line in metrics(killed) if "loss" in line] == list(range(1, 1501))
     assert metrics(killed) == metrics(uninterrupted)
     assert digests(killed) == digests(uninterrupted)

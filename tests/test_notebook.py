@@ -261,7 +261,7 @@ def test_interrupting_a_cell_lets_the_training_save(training) -> None:
     assert process.returncode == -signal.SIGINT
     assert err.endswith("KeyboardInterrupt\n")
     step = saved_to_the_last_step(workdir)
-    assert out.splitlines()[-1] == f"step {step} is saved; the same command goes on from there"
+    assert out.splitlines()[-1] == f"step {step} is saved; run the same command again to continue"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is of Linux")

@@ -9,24 +9,31 @@ from pathlib import Path
 
 import pytest
 
-from data.corpora.phrasebook import Pair, Phrasebook, generate, source_digest
-from data.corpora.phrasebook.ambiguity import PUZZLES
-from data.corpora.phrasebook.lexicon import load_lexicon
-from data.corpora.phrasebook.morphology import attach, elide, indefinite_article
-from data.corpora.phrasebook.phrases import (
+from data.corpora.phrasebook import (
     PRONOUNS,
+    PUZZLES,
+    READINGS,
     Form,
     NounPhrase,
+    ObjectPuzzle,
+    Pair,
+    Phrasebook,
     Pronoun,
+    VerbPuzzle,
+    attach,
     clause,
     copula,
+    elide,
+    find_readings,
     finish,
+    generate,
+    indefinite_article,
+    load_lexicon,
     name_phrase,
     noun_phrase,
     pronoun_phrase,
+    source_digest,
 )
-from data.corpora.phrasebook.puzzles import ObjectPuzzle, VerbPuzzle
-from data.corpora.phrasebook.readings import READINGS, find_readings
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -94,7 +94,7 @@ def test_a_run_that_is_stopped_while_validation_is_compiled_is_saved(toy, tmp_pa
     process.terminate()
     _, stderr = process.communicate()
     assert process.returncode == 143
-    assert re.search(r"step \d+ is saved; the same command goes on from there", stderr)
+    assert re.search(r"step \d+ is saved; run the same command again to continue", stderr)
 
 
 def test_one_length_for_all_batches():
@@ -161,4 +161,4 @@ def test_as_many_sentences_together_as_their_caches_have_room(trained, platform,
     config = translator.config.model_copy(update={"num_decoder_layers": layers, "embed_dim": width, "max_length": 256})
     mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
     translator = dataclasses.replace(translator, config=config, mesh=mesh)
-    assert translator.search_batch_size(longest, beams) == rows
+    assert translator.decoding_batch_size(longest, beams) == rows

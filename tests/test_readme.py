@@ -83,17 +83,20 @@ def test_toml_blocks_are_toml_and_files_exist():
     named = set(re.findall(r"[\w.]+\.py\b", listing))
     packages = (
         "commands",
-        "configs",
         "data",
         "data/corpora",
-        "model",
-        "reports",
-        "runtime",
-        "translation",
-        "training",
-        "verification",
+        "devices",
         "docs",
+        "evaluation",
+        "host",
+        "model",
         "notebooks",
+        "options",
+        "reports",
+        "runs",
+        "training",
+        "translation",
+        "verification",
     )
     there = {path.name for package in packages for path in (ROOT / package).glob("*.py")} - {"__init__.py"}
     assert there <= named

@@ -12,13 +12,13 @@ import pytest
 from translation.search import (
     IMPOSSIBLE,
     Constraints,
-    GrowableState,
-    SearchTask,
+    SearchConfig,
+    StateGrowth,
     beam_search,
-    best_sums,
     greedy_search,
     length_penalty,
     sample,
+    top_k_sums,
 )
 
 END, START, LENGTH = 1, 2, 4
@@ -26,11 +26,13 @@ WORDS = [2, 3, 4]  # the tokens that do not end a sentence; 0 is padding and imp
 ALL = sum(len(WORDS) ** n for n in range(LENGTH))  # hypotheses of at most LENGTH tokens, the end token included
 
 
-def constraints(limits=(LENGTH,) * 3, minimums=1, prefixes=((),) * 3):
+def constraints(max_lengths=(LENGTH,) * 3, min_lengths=1, prefixes=((),) * 3):
     room = max(map(len, prefixes))
     padded = [[*prefix, *[0] * (room - len(prefix))] for prefix in prefixes]
     return Constraints(
-        jnp.array(limits), jnp.full(len(limits), minimums), jnp.array(padded, jnp.int32).reshape(len(limits), room)
+        jnp.array(max_lengths),
+        jnp.full(len(max_lengths), min_lengths),
+        jnp.array(padded, jnp.int32).reshape(len(max_lengths), room),
     )
 
 
@@ -38,7 +40,7 @@ FREE = constraints()
 
 
 def task(own=FREE, **options):
-    return SearchTask(own, LENGTH, START, END, **options)
+    return SearchConfig(own, LENGTH, START, END, **options)
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def tables():
 
 
 def step_of(tables):
-    def step(tokens, index, lineage, state):
+    def step(tokens, index, beam_history, state):
         return jax.vmap(lambda table, last: table[index][last])(tables, tokens), state
 
     return step
@@ -72,7 +74,7 @@ def exhaustive(table, alpha):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 def test_a_beam_as_wide_as_the_space_is_exhaustive_search(tables, alpha):
-    found = beam_search(step_of(tables), (), task(alpha=alpha), beams=ALL)
+    found = beam_search(step_of(tables), (), task(length_penalty=alpha), beams=ALL)
     for sentence in range(3):
         expected = exhaustive(tables[sentence], alpha)
         np.testing.assert_allclose(found.scores[sentence], [score for score, _ in expected], atol=1e-4)
@@ -81,8 +83,8 @@ def test_a_beam_as_wide_as_the_space_is_exhaustive_search(tables, alpha):
 
 
 def test_one_beam_is_greedy_search(tables):
-    greedy = greedy_search(step_of(tables), (), task(alpha=0.6))
-    beam = beam_search(step_of(tables), (), task(alpha=0.6), beams=1)
+    greedy = greedy_search(step_of(tables), (), task(length_penalty=0.6))
+    beam = beam_search(step_of(tables), (), task(length_penalty=0.6), beams=1)
     np.testing.assert_array_equal(greedy.tokens, beam.tokens)
     np.testing.assert_allclose(greedy.scores, beam.scores, rtol=1e-6, atol=1e-6)
     for sentence in range(3):  # by a loop over argmax
@@ -105,14 +107,14 @@ def test_wider_beams_never_score_worse_here(tables):
 
 @pytest.mark.parametrize("beams", [1, ALL])
 def test_each_sentence_has_its_own_limit(tables, beams):
-    limited = task(constraints([2, 4, 3]), alpha=0.6)
+    limited = task(constraints([2, 4, 3]), length_penalty=0.6)
     found = beam_search(step_of(tables), (), limited, beams=beams)
     assert ((np.asarray(found.tokens) != 0).sum(axis=-1).max(axis=1) <= np.array([2, 4, 3])).all()
     for sentence, limit in enumerate((2, 4, 3)):
         alone = beam_search(
             step_of(tables[sentence : sentence + 1]),
             (),
-            task(constraints([limit], prefixes=((),)), alpha=0.6),
+            task(constraints([limit], prefixes=((),)), length_penalty=0.6),
             beams=beams,
         )
         np.testing.assert_array_equal(alone.tokens[0], found.tokens[sentence])
@@ -129,9 +131,9 @@ def test_sentences_that_take_long_go_on_in_smaller_batches_with_more_room_and_no
     limits = jnp.array([1, 2, 4, 2, 1, 2, 3, 1, 1, 3, 1] * 2)
     sizes = []
 
-    def step(tokens, index, lineage, state):  # what it knows of a sentence is in the state, as it must be
+    def step(tokens, index, beam_history, state):  # what it knows of a sentence is in the state, as it must be
         tables, noted = state
-        sizes.append((len(tokens), lineage.shape[2], noted.shape[1]))
+        sizes.append((len(tokens), beam_history.shape[2], noted.shape[1]))
         noted = noted.at[:, index].set(index + 1)
         positions = jnp.arange(noted.shape[1])
         nothing_lost = jnp.all(noted == jnp.where(positions <= index, positions + 1, 0))
@@ -141,11 +143,13 @@ def test_sentences_that_take_long_go_on_in_smaller_batches_with_more_room_and_no
     def longer(state, length):
         return state[0], jnp.pad(state[1], ((0, 0), (0, length - state[1].shape[1])))
 
-    def found(search, options, tables, limits, keys):
-        own = Constraints(limits, jnp.ones_like(limits), jnp.zeros((len(limits), 0), jnp.int32))
+    def found(search, options, tables, max_lengths, keys):
+        own = Constraints(max_lengths, jnp.ones_like(max_lengths), jnp.zeros((len(max_lengths), 0), jnp.int32))
         state = tables, jnp.zeros((len(tables), first), jnp.int32)
         more = {"keys": keys} if search is sample else {}
-        return search(step, state, task(own, alpha=0.6, rooms=GrowableState(first, longer)), **options, **more)
+        return search(
+            step, state, task(own, length_penalty=0.6, state_growth=StateGrowth(first, longer)), **options, **more
+        )
 
     keys = jax.random.split(jax.random.key(3), (22, 2))
     drawing = {"temperature": 1.0, "top_k": None, "top_p": None}
@@ -170,31 +174,37 @@ def test_an_early_end_leaves_the_wanted_hypotheses_as_they_were(alpha):
     tables, taken = jnp.asarray(logits), {}
     own = Constraints(jnp.full(40, 9), jnp.ones(40, jnp.int32), jnp.zeros((40, 0), jnp.int32))
 
-    def step(tokens, index, lineage, tables):
-        jax.debug.callback(lambda index: taken.setdefault(wanted, []).append(int(index)), index)
+    def step(tokens, index, beam_history, tables):
+        jax.debug.callback(lambda index: taken.setdefault(num_hypotheses, []).append(int(index)), index)
         return jax.vmap(lambda table, last: table[index][last])(tables, tokens), tables
 
     found = {}
-    for wanted in (5, 2, 1):
-        found[wanted] = beam_search(step, tables, SearchTask(own, 9, START, END, alpha), beams=5, wanted=wanted)
+    for num_hypotheses in (5, 2, 1):
+        found[num_hypotheses] = beam_search(
+            step, tables, SearchConfig(own, 9, START, END, alpha), beams=5, num_hypotheses=num_hypotheses
+        )
         jax.effects_barrier()
-        np.testing.assert_array_equal(found[wanted].tokens[:, :wanted], found[5].tokens[:, :wanted])
-        np.testing.assert_allclose(found[wanted].scores[:, :wanted], found[5].scores[:, :wanted], rtol=1e-6)
+        np.testing.assert_array_equal(
+            found[num_hypotheses].tokens[:, :num_hypotheses], found[5].tokens[:, :num_hypotheses]
+        )
+        np.testing.assert_allclose(
+            found[num_hypotheses].scores[:, :num_hypotheses], found[5].scores[:, :num_hypotheses], rtol=1e-6
+        )
     assert len(taken[1]) < len(taken[5])
 
 
 def test_the_lineage_tells_each_beams_history(tables):
-    """Of a state that notes which token stood in which row, the lineage must tell each hypothesis's own tokens."""
+    """Of a state that notes which token stood in which row, the beam_history must tell each hypothesis's own tokens."""
     seen = []
 
-    def step(tokens, index, lineage, given):
-        logits, _ = step_of(tables)(tokens, index, lineage, ())
+    def step(tokens, index, beam_history, given):
+        logits, _ = step_of(tables)(tokens, index, beam_history, ())
         given = given.at[:, :, index].set(tokens)
-        history = jnp.take_along_axis(given, lineage, axis=1)
+        history = jnp.take_along_axis(given, beam_history, axis=1)
         jax.debug.callback(lambda i, t, h: seen.append((int(i), np.array(t), np.array(h))), index, tokens, history)
         return logits, given
 
-    beam_search(step, jnp.zeros((3, 4, LENGTH), jnp.int32), task(alpha=0.6), beams=4)
+    beam_search(step, jnp.zeros((3, 4, LENGTH), jnp.int32), task(length_penalty=0.6), beams=4)
     jax.effects_barrier()
     previous = {}
     crossed = False
@@ -221,7 +231,7 @@ def test_the_best_sums_equal_those_of_numpy(size, count):
     offsets = generator.integers(-5, 5, (3, 2)).astype(np.float32)
     sums = (x + offsets[..., None]).reshape(3, -1)
     expected = np.argsort(-sums, axis=1, kind="stable")[:, :count]
-    found, rows, columns = best_sums(jnp.asarray(x), jnp.asarray(offsets), count)
+    found, rows, columns = top_k_sums(jnp.asarray(x), jnp.asarray(offsets), count)
     np.testing.assert_array_equal(rows * size + columns, expected)
     np.testing.assert_array_equal(found, np.take_along_axis(sums, expected, axis=1))
 
@@ -234,8 +244,8 @@ def test_length_penalty_by_hand():
 
 @pytest.mark.parametrize("minimum", [2, 3, LENGTH])
 def test_a_shortest_length_leaves_the_longer_hypotheses_as_they_were(tables, minimum):
-    found = beam_search(step_of(tables), (), task(constraints(minimums=minimum), alpha=0.6), beams=ALL)
-    greedy = greedy_search(step_of(tables), (), task(constraints(minimums=minimum)))
+    found = beam_search(step_of(tables), (), task(constraints(min_lengths=minimum), length_penalty=0.6), beams=ALL)
+    greedy = greedy_search(step_of(tables), (), task(constraints(min_lengths=minimum)))
     for sentence in range(3):
         expected = [each for each in exhaustive(tables[sentence], 0.6) if len(each[1]) >= minimum]
         assert (np.asarray(found.scores[sentence]) > IMPOSSIBLE / 2).sum() == len(expected)
@@ -250,7 +260,7 @@ def test_a_shortest_length_leaves_the_longer_hypotheses_as_they_were(tables, min
 def test_a_prefix_leaves_the_hypotheses_that_begin_with_it_as_they_were(tables):
     prefixes = ([3], [], [4, 2])
     forced = constraints(prefixes=prefixes)
-    found = beam_search(step_of(tables), (), task(forced, alpha=0.6), beams=ALL)
+    found = beam_search(step_of(tables), (), task(forced, length_penalty=0.6), beams=ALL)
     greedy = greedy_search(step_of(tables), (), task(forced))
     for sentence, prefix in enumerate(prefixes):
         expected = [each for each in exhaustive(tables[sentence], 0.6) if each[1][: len(prefix)] == prefix]
@@ -345,7 +355,7 @@ def test_what_is_drawn_depends_on_its_own_key_only(tables):
 
 
 def test_samples_keep_prefix_and_lengths(tables):
-    forced = constraints([3, 4, 4], minimums=3, prefixes=([3], [4], [2, 2]))
+    forced = constraints([3, 4, 4], min_lengths=3, prefixes=([3], [4], [2, 2]))
     counts, *_ = drawn(tables, 200, own=forced)
     for sentence, prefix in enumerate(((3,), (4,), (2, 2))):
         assert all(tokens[: len(prefix)] == prefix and 3 <= len(tokens) <= 4 for tokens in counts[sentence])

@@ -58,7 +58,7 @@ def test_another_number_of_processes_goes_on_with_the_batches_of_one(toy, run, t
     assert [status for status, _, _ in ended] == [0] * finally_, ended[0][2]
     if finally_ > 1:
         made = (30 - begun) * 24 // finally_
-        assert f"the first of {finally_} processes made {made} rows; a batch has 24" in ended[0][2]
+        assert f"the first of {finally_} processes gathered {made} rows; each batch has 24" in ended[0][2]
     expected, found = steps(alone), steps(together)
     assert [line["step"] for line in found] == list(range(1, 31))
     assert [line["batch"] for line in found] == [line["batch"] for line in expected]
@@ -78,7 +78,7 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(toy, tmp_path):
     running[1].send_signal(signal.SIGTERM)
     (status, _, told), (other_status, nothing, little) = finish(running)
     assert status == other_status == 143
-    assert f"step {steps(workdir)[-1]['step']} is saved; the same command goes on from there" in told
+    assert f"step {steps(workdir)[-1]['step']} is saved; run the same command again to continue" in told
     assert "loss" in told
     assert nothing == ""
     assert not [line for line in little.splitlines() if not line.startswith("[Gloo]")]
@@ -169,7 +169,7 @@ def test_processes_that_do_not_agree_are_refused(toy, tmp_path, what):
         own[1] += ["--training.seed", 2]
     ended = finish(start_together(2, "train.py", "--config", toy, "--workdir", tmp_path / "w", each=own))
     assert [status for status, _, _ in ended] == [2, 2]
-    assert ended[0][2].splitlines()[-1] == f"error: process 1 has another {what} than process 0"
+    assert ended[0][2].splitlines()[-1] == f"error: process 1 has a different {what} from process 0"
     assert not (tmp_path / "w").exists()
 
 

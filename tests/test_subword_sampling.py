@@ -180,7 +180,7 @@ def model(**options) -> sentencepiece.SentencePieceProcessor:
     [
         ({"model_type": "char", "vocab_size": 45}, 0.1, "of kind unigram or bpe"),
         ({"user_defined_symbols": ["<x>"]}, 0.1, "user-defined"),
-        ({"treat_whitespace_as_suffix": True}, 0.1, "at their beginning only"),
+        ({"treat_whitespace_as_suffix": True}, 0.1, "spaces only at the beginning"),
         ({"model_type": "bpe"}, 1.5, "must be below 1 for a tokenizer of kind bpe, got 1.5"),
     ],
 )

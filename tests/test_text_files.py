@@ -142,7 +142,7 @@ def test_a_file_without_permission(tmp_path: Path) -> None:
     try:
         path.read_bytes()
     except PermissionError:
-        with pytest.raises(UserError, match="secret: may not be read; check its permissions"):
+        with pytest.raises(UserError, match="secret: permission denied; check its permissions"):
             list(read_lines(path))
     else:
         pytest.skip("this user may read every file")

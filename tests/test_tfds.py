@@ -142,7 +142,7 @@ def test_no_network_and_no_archive(run, tmp_path: Path, cache: Path) -> None:
     pack_ted(place)  # put there, but not the published one
     done = run("train.py", "--config", config, "--workdir", tmp_path / "w", env=os.environ | nowhere)
     assert done.returncode == 2
-    assert f"error: {place}: not the published qi18naacl-dataset.tar.gz, its SHA-256 differs; delete it" in done.stderr
+    assert f"error: {place}: not the published qi18naacl-dataset.tar.gz (its SHA-256 differs); delete it" in done.stderr
 
 
 # What is in the corpus.
@@ -279,12 +279,12 @@ def test_nothing_to_train_on(tmp_path: Path, cache: Path, registered) -> None:
 @pytest.mark.parametrize(
     ("name", "languages", "message"),
     [
-        ("ted_hrlr_translat", "pt en", r'"ted_hrlr_translat" \(did you mean "ted_hrlr_translate"\?\); there are'),
+        ("ted_hrlr_translat", "pt en", r'"ted_hrlr_translat" \(did you mean "ted_hrlr_translate"\?\); the corpora are'),
         ("wmt14_translat/de-en", "de en", r'did you mean "wmt1._translate"'),
         ("multi30k/en-de", "en de", r'unknown corpus "multi30k/en-de" \(did you mean "multi30k"\?\)'),
-        ("https://x.org/ted:1", "pt en", r'corpus "https://x.org/ted:1"; there are phrasebook, multi30k, text and'),
+        ("https://x.org/ted:1", "pt en", r'corpus "https://x.org/ted:1"; the corpora are phrasebook, multi30k, text'),
         ("", "pt en", r'unknown corpus ""'),
-        ("mnist", "pt en", "mnist of TensorFlow Datasets is not a corpus of sentence pairs.*there are opus"),
+        ("mnist", "pt en", "mnist of TensorFlow Datasets is not a corpus of sentence pairs.*those are opus"),
         ("wmt_translate", "de en", "wmt_translate of TensorFlow Datasets is not a corpus"),
         ("tatoeba/tatoeba_de", "de en", "tatoeba of TensorFlow Datasets is not a corpus"),
         ("ted_hrlr_translate/pt_to_eng", "pt en", r'no config "pt_to_eng" \(did you mean "pt_to_en"\?\); it has az'),
@@ -292,7 +292,7 @@ def test_nothing_to_train_on(tmp_path: Path, cache: Path, registered) -> None:
         ("ted_hrlr_translate/pt_to_en", "fr en", r'data\.source_language: .* no language "fr"'),
         ("wmt14_translate", "de fr", "wmt14_translate has no de-fr; it has cs-en, de-en, fr-en, hi-en, ru-en"),
         ("opus", "en de", r"several corpora; name one: opus/medical, opus/law, opus/koran, opus/IT, opus/subtitles"),
-        ("para_crawl", "en en", r'data\.target_language: it is the source language, "en"'),
+        ("para_crawl", "en en", r'data\.target_language: "en" is the source language'),
     ],
 )  # fmt: skip
 def test_wrong_names(cache: Path, name: str, languages: str, message: str) -> None:
@@ -401,7 +401,7 @@ def test_download_of_something_else(cache: Path, ted: Path, server: str) -> None
     archive = ted / "qi18naacl-dataset.tar.gz"
     archive.write_bytes(b"Please log in")
     with pytest.raises(
-        UserError, match=rf"from {server} \(it does not deliver the published files\); put the file there"
+        UserError, match=rf"from {server} \(the server does not deliver the published files\); put the file there"
     ):
         opened(cache)
     archive.unlink()

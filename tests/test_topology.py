@@ -237,9 +237,9 @@ def test_what_a_dry_run_refuses(run, tmp_path, options, message):
     ("options", "message"),
     [
         (["v5e:3x3"], "devices.topology v5e:3x3: the TPU's compiler refuses it"),
-        (["v5e:1x1", "--devices.mesh.data", 2], "needs 2 devices, but there are only 1"),
+        (["v5e:1x1", "--devices.mesh.data", 2], "needs 2 devices; available: 1"),
         (["v5e:2x4", "--devices.mesh.data", 3], "devices.mesh.data 3 does not divide the 32 rows"),
-        (["v5e:1x1", "--model.attention", "cudnn"], 'model.attention "cudnn" is for NVIDIA GPUs'),
+        (["v5e:1x1", "--model.attention", "cudnn"], 'model.attention "cudnn" runs only on NVIDIA GPUs'),
     ],
 )
 def test_what_the_compiler_is_not_asked(run, options, message):
@@ -266,7 +266,7 @@ def test_without_libtpu(run, tmp_path):
 def test_libtpu_says_nothing_where_there_is_no_tpu(run):
     """It would say six lines: where it was installed for --dry-run, it is there for every command."""
     names = ("TPU_SKIP_MDS_QUERY", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_LOG_DIR", "JAX_PLATFORMS")
-    program = "from devices.mesh import initialize_devices; print(initialize_devices('auto'))"
+    program = "from devices.platform import initialize_devices; print(initialize_devices('auto'))"
     environment = {name: value for name, value in os.environ.items() if name not in names}
     done = run("-c", program, env=environment)
     assert (done.returncode, done.stderr) == (0, "")

@@ -95,8 +95,8 @@ def test_cached_decoding_equals_the_whole_pass(options):
     lineages = jnp.broadcast_to(rows.T, (2, 2, 5))
     for index in range(5):
         who = np.argsort(rows[index])  # stands in each row
-        tokens, lineage = targets[:, who, index], lineages[:, who].at[:, :, index + 1 :].set(7)
-        step, caches = model.decode_step(tokens, jnp.int32(index), lineage, memory, caches)
+        tokens, beam_history = targets[:, who, index], lineages[:, who].at[:, :, index + 1 :].set(7)
+        step, caches = model.decode_step(tokens, jnp.int32(index), beam_history, memory, caches)
         for row, target in enumerate(who):
             real = np.array(targets[:, target, index] != 0)
             np.testing.assert_allclose(step[real, row], expected[target][real, index], atol=2e-6)

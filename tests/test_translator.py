@@ -90,7 +90,7 @@ def test_scores_are_the_networks_own(translator):
     options = DecodingOptions(beam_size=3, length_penalty=1.0)
     model = nnx.merge(translator.graphdef, translator.params)
     source = jnp.array(translator.tokenizer.encode_source([LINES[0]]))
-    hypotheses = translator.search(np.pad(np.asarray(source), ((0, 0), (0, 0))), options)
+    hypotheses = translator.decode_ids(np.pad(np.asarray(source), ((0, 0), (0, 0))), options)
     for tokens, score in zip(np.asarray(hypotheses.tokens[0]), np.asarray(hypotheses.scores[0]), strict=True):
         length = int(np.argmax(tokens == EOS_ID)) + 1
         logits, _ = model(source, jnp.array([[BOS_ID, *tokens[: length - 1]]]))
@@ -107,7 +107,7 @@ def test_hypotheses_come_best_first_and_differ(translator):
 
 
 def test_the_decoding_length_is_kept(translator):
-    short = translator.search(np.array([[5, 6, 1]]), DecodingOptions(beam_size=2, max_decoding_length=3))
+    short = translator.decode_ids(np.array([[5, 6, 1]]), DecodingOptions(beam_size=2, max_decoding_length=3))
     assert short.tokens.shape == (1, 1, 3)
     assert (np.asarray(short.tokens) == EOS_ID).any(axis=-1).all()
 
@@ -116,11 +116,11 @@ def test_the_decoding_length_is_kept(translator):
     ("lines", "batch_size", "rows"), [(1, 64, 1), (3, 64, 4), (10, 64, 16), (17, 64, 64), (3, 2, 2), (5, 8, 8)]
 )
 def test_few_lines_make_a_small_batch(translator, monkeypatch, lines, batch_size, rows):
-    def search(networks, request, options, longest, wanted, whole_batches):
+    def search(networks, request, options, longest, num_hypotheses, keep_full_batches):
         assert len(request.source) == rows
-        return Hypotheses(np.full((rows, wanted, 2), EOS_ID), np.zeros((rows, wanted)))
+        return Hypotheses(np.full((rows, num_hypotheses, 2), EOS_ID), np.zeros((rows, num_hypotheses)))
 
-    monkeypatch.setattr(decoding, "search", search)
+    monkeypatch.setattr(decoding, "decode_batch", search)
     found = translator.translate(["a dog sleeps"] * lines, batch_size=batch_size)
     assert [translation.text for translation in found] == [""] * lines
 
@@ -171,7 +171,7 @@ def test_translations_begin_with_their_prefix(translator, options):
         translator.translate(LINES, prefixes=["le"])
     with pytest.raises(UserError, match='prefix "☃": the model has no token for one of its characters'):
         translator.translate(["milk"], prefixes=["☃"])
-    with pytest.raises(UserError, match=r"line 7: its prefix has .* tokens, but a translation may have 4 with its end"):
+    with pytest.raises(UserError, match=r"line 7: its prefix has .* tokens, but the translation is limited to 4, end"):
         translator.translate(["milk"], prefixes=["le chat est ici"], first_line=7, max_decoding_length=4)
 
 
@@ -183,7 +183,7 @@ def test_lengths_are_between_the_bounds(translator, caplog):
     found = translator.translate(LINES, GREEDY, max_decoding_length=3, first_line=11)
     cut_short = [11 + i for i, each in enumerate(found) if len(each.hypotheses[0].tokens) == 3]
     assert len(cut_short) == 5
-    assert f"perhaps cut short: line {', '.join(map(str, cut_short))}\n" in caplog.text
+    assert f"may be cut short: line {', '.join(map(str, cut_short))}\n" in caplog.text
     caplog.clear()
     translator.translate(LINES, GREEDY, max_decoding_length=3, first_line=None)
     assert not caplog.text

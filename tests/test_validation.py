@@ -101,7 +101,7 @@ def test_a_network_that_does_not_look_at_the_source_is_warned_of(translator, tmp
     recorder.validation(4, found, 1.0, best=True)
     assert not caplog.records  # before the end of warm-up every network is blind
     recorder.validation(5, found, 1.0, best=True)
-    assert "so far the model does not look at what it is to translate" in caplog.text
+    assert "so far the model ignores the sentences that it translates" in caplog.text
     caplog.clear()
     recorder.validation(6, Validation(1.0, 1.2, 30.0, ()), 1.0, best=True)
     recorder.validation(7, Validation(1.0, None, 30.0, ()), 1.0, best=True)

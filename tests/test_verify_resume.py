@@ -29,7 +29,7 @@ def test_a_killed_run_passes(run, toy, tmp_path):
         assert re.search(rf"│ [\d, ]*{what} +│ ([0-9a-f]{{16}}) +│ \1 +│ the same │", done.stdout)
     again = run("verify_resume.py", "--config", toy, *options)
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""From batches to trained parameters: loss, optimizer, step, validation, loop."""
+"""Training: preparation, loss, optimizer, training step, validation and the training loop."""

@@ -1,12 +1,13 @@
-"""Attention that never writes its scores: a kernel for TPUs that computes whole rows in the chip's vector memory.
+"""Attention that never stores its scores: a TPU kernel, and a wrapper of NVIDIA's cuDNN.
 
-Between the matrix products of equation 1 (Vaswani et al. 2017) lie T times S numbers for each head and row, which are
-written to main memory and read again several times, forward and backward; on a TPU that takes far longer than the
-products. Here a program takes some rows of a few heads, and what lies between the products stays where it was computed;
-the backward pass computes the weights once more (as Dao et al. 2022, whose tiles packed rows of a few hundred positions
-do not need).
+Between the two matrix products of equation 1 (Vaswani et al. 2017) are T * S scores per head and row. Computed as
+written, they are stored in main memory and read back several times in the forward and the backward pass; on a TPU this
+takes far longer than the products. Each program of the kernel processes several rows of a few heads and keeps the
+scores in the chip's vector memory. The backward pass recomputes the weights, as in Dao et al. (2022); their tiling is
+not needed for packed rows of a few hundred positions.
 
-B rows, T queries, S keys, D model width, N heads, H head width, G heads that share the 128 lanes of a vector register.
+Shapes: B rows, T queries, S keys, D model width, H head width. Heads are concatenated along D; the LANES / H adjacent
+heads that share the 128 lanes of a vector register form a group.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from devices.mesh import ROW_AXES
 from devices.platform import compute_dtype
-from devices.sharding import SHARED_BY
+from devices.sharding import MESH_AXIS_OF
 from host.errors import UserError
 from model.attention import FastAttention
 from model.masks import SegmentMask
@@ -32,16 +33,20 @@ from options.schema import Config
 from training.kernels import on_each_device, product
 
 LANES = 128
-LONGEST = 512  # positions of a row: the scores of one, forward and backward, have to fit into the memory of a core
-ROWS, POSITIONS = 8, 1024  # that a program takes at most: all nine blocks of the backward pass have to fit in twice
+LONGEST = 512  # maximum length of a row, whose scores must fit into the memory of a core, forward and backward
+ROWS, POSITIONS = 8, 1024  # maximum per program: the nine blocks of the backward pass must fit in, double-buffered
 
 
 class Operands(NamedTuple):
-    """What attention is computed of; heads lie side by side.
+    """The inputs of attention, with heads concatenated along D.
 
-    query: [B, T, D], already divided by sqrt(H); keys, values: [B, S, D]; query_segments, key_segments: [B, T] and
-    [B, S] int32, where 0 is padding. Inside a kernel they are those of one row and one group of heads: [T, LANES],
-    [S, LANES] and, of segments, [1, T] and [1, S].
+    Inside a kernel they hold a single row and a single group of heads: [T, LANES] and [S, LANES], and [1, T] and [1, S]
+    for segments.
+
+    Attributes:
+      query: [B, T, D], already divided by sqrt(H).
+      keys, values: [B, S, D].
+      query_segments, key_segments: [B, T] and [B, S] int32; 0 marks padding.
     """
 
     query: jax.Array
@@ -52,8 +57,13 @@ class Operands(NamedTuple):
 
 
 class Options(NamedTuple):
-    """head_dim: H, which divides LANES, which divides D; causal: a query sees no key at a later position of the row;
-    interpret: the kernel runs as plain JAX, on any device."""
+    """Static options of the kernel.
+
+    Attributes:
+      head_dim: H, which must divide LANES; LANES must divide D.
+      causal: Whether a query may attend only to keys at its own and earlier positions of the row.
+      interpret: Whether to run the kernel as plain JAX, which works on any device.
+    """
 
     head_dim: int
     causal: bool
@@ -62,9 +72,12 @@ class Options(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def fused_attention(operands: Operands, options: Options) -> jax.Array:
-    """Like model.attention.scaled_dot_product_attention with the mask that follows from the segments: [B, T, D].
+    """Computes `model.attention.scaled_dot_product_attention` with the mask that follows from the segments.
 
-    A query that sees nothing (padding) gets the mean of all values, which no one reads.
+    A query that may attend to no key (padding) gets the mean of all values; its output is never used.
+
+    Returns:
+      The output, [B, T, D].
     """
     return _forward(operands, options)[0]
 
@@ -84,91 +97,98 @@ fused_attention.defvjp(_forward, _backward)
 def _call(
     kernel: Callable[..., tuple[jax.Array, ...]],
     operands: Operands,
-    further: tuple[jax.Array, ...],
-    like: list[jax.Array],
+    extra_inputs: tuple[jax.Array, ...],
+    output_templates: list[jax.Array],
     products: int,
     options: Options,
 ) -> list[jax.Array]:
-    """Runs a kernel, which computes so many matrix products of each head, over blocks of rows and groups of heads.
+    """Runs a kernel over blocks of rows and groups of heads.
 
     Args:
-      further: arrays [B, T, D] that the kernel is given as well.
-      like: those that its results are like.
+      kernel: Computes the outputs for one row and one group of heads.
+      operands: The inputs of attention.
+      extra_inputs: Further inputs of the kernel, [B, T, D].
+      output_templates: Arrays with the shapes and types of the outputs.
+      products: Number of matrix products that the kernel computes per head, for the cost estimate.
+      options: Options of the kernel.
     """
-    read = (*operands, *further)
+    inputs = (*operands, *extra_inputs)
     (batch, length, width), keys = operands.query.shape, operands.keys.shape[1]
-    most = max(1, min(ROWS, POSITIONS // max(length, keys)))
-    rows = next(rows for rows in range(most, 0, -1) if batch % rows == 0)
+    max_rows = max(1, min(ROWS, POSITIONS // max(length, keys)))
+    rows = next(rows for rows in range(max_rows, 0, -1) if batch % rows == 0)
 
-    def each_row(*refs: Any) -> None:
-        def one(row: int, _: None) -> None:
-            values = [ref[row] for ref in refs[: len(read)]]
+    def run_on_rows(*refs: Any) -> None:
+        def run_on_row(row: int, _: None) -> None:
+            values = [ref[row] for ref in refs[: len(inputs)]]
             results = kernel(Operands(*values[:5]), *values[5:], options=options)
-            for ref, result in zip(refs[len(read) :], results, strict=True):
+            for ref, result in zip(refs[len(inputs) :], results, strict=True):
                 ref[row] = result.astype(ref.dtype)
 
-        jax.lax.fori_loop(0, rows, one, None)
+        jax.lax.fori_loop(0, rows, run_on_row, None)
 
     def block(operand: jax.Array) -> pl.BlockSpec:
-        if operand.ndim == 2:  # segments, which come as [B, 1, T]
+        if operand.ndim == 2:  # segments, passed as [B, 1, T] or [B, 1, S]
             return pl.BlockSpec((rows, 1, operand.shape[1]), lambda row, group: (row, 0, 0))
         return pl.BlockSpec((rows, operand.shape[1], LANES), lambda row, group: (row, 0, group))
 
     return pl.pallas_call(
-        each_row,
-        out_shape=[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in like],
+        run_on_rows,
+        out_shape=[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in output_templates],
         grid=(batch // rows, width // LANES),
-        in_specs=[block(array) for array in read],
-        out_specs=[block(array) for array in like],
+        in_specs=[block(array) for array in inputs],
+        out_specs=[block(array) for array in output_templates],
         cost_estimate=pl.CostEstimate(
             flops=2 * products * batch * length * keys * width,
             transcendentals=batch * length * keys * width // options.head_dim,
-            bytes_accessed=sum(array.nbytes for array in (*read, *like)),
+            bytes_accessed=sum(array.nbytes for array in (*inputs, *output_templates)),
         ),
         interpret=options.interpret,
-    )(*(array[:, None] if array.ndim == 2 else array for array in read))
+    )(*(array[:, None] if array.ndim == 2 else array for array in inputs))
 
 
 def _forward_kernel(row: Operands, *, options: Options) -> tuple[jax.Array]:
-    """The output, [T, LANES]."""
+    """Computes the output, [T, LANES]."""
     visible = _visible(row, causal=options.causal)
     output = jnp.zeros(row.query.shape, jnp.float32)
-    for lanes in _heads(options.head_dim):
+    for lanes in _head_lanes(options.head_dim):
         weights = _weights(jnp.where(lanes, row.query, 0), row.keys, visible)
         output = jnp.where(lanes, product(weights.astype(row.values.dtype), row.values, (1, 0)), output)
     return (output,)
 
 
 def _backward_kernel(row: Operands, gradient: jax.Array, *, options: Options) -> tuple[jax.Array, ...]:
-    """The gradients of query, keys and values; gradient: that of the output, [T, LANES]."""
+    """Computes the gradients of query, keys and values from the gradient of the output, [T, LANES]."""
     visible = _visible(row, causal=options.causal)
-    for_query = jnp.zeros(row.query.shape, jnp.float32)
-    for_keys, for_values = (jnp.zeros(row.keys.shape, jnp.float32) for _ in range(2))
-    for lanes in _heads(options.head_dim):
-        own_query, own_gradient = jnp.where(lanes, row.query, 0), jnp.where(lanes, gradient, 0)
-        weights = _weights(own_query, row.keys, visible)
-        for_values += product(weights.astype(gradient.dtype), own_gradient, (0, 0))
-        for_weights = product(own_gradient, row.values, (1, 1))
-        for_scores = weights * (for_weights - jnp.sum(weights * for_weights, axis=-1, keepdims=True))
-        for_scores = jnp.where(visible, for_scores, 0.0).astype(row.query.dtype)
-        for_query = jnp.where(lanes, product(for_scores, row.keys, (1, 0)), for_query)
-        for_keys += product(for_scores, own_query, (0, 0))
-    return for_query, for_keys, for_values
+    d_query = jnp.zeros(row.query.shape, jnp.float32)
+    d_keys, d_values = (jnp.zeros(row.keys.shape, jnp.float32) for _ in range(2))
+    for lanes in _head_lanes(options.head_dim):
+        head_query, head_gradient = jnp.where(lanes, row.query, 0), jnp.where(lanes, gradient, 0)
+        weights = _weights(head_query, row.keys, visible)
+        d_values += product(weights.astype(gradient.dtype), head_gradient, (0, 0))
+        d_weights = product(head_gradient, row.values, (1, 1))
+        d_scores = weights * (d_weights - jnp.sum(weights * d_weights, axis=-1, keepdims=True))
+        d_scores = jnp.where(visible, d_scores, 0.0).astype(row.query.dtype)
+        d_query = jnp.where(lanes, product(d_scores, row.keys, (1, 0)), d_query)
+        d_keys += product(d_scores, head_query, (0, 0))
+    return d_query, d_keys, d_values
 
 
-def _heads(head_dim: int) -> list[jax.Array]:
-    """The lanes of each head, [1, LANES] each: a product of all lanes takes no longer than one of a head's own."""
+def _head_lanes(head_dim: int) -> list[jax.Array]:
+    """Returns a mask [1, LANES] of the lanes of each head in a group.
+
+    Heads are masked rather than sliced: a product over all lanes takes no longer than one over the lanes of one head.
+    """
     lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
     return [(lane >= first) & (lane < first + head_dim) for first in range(0, LANES, head_dim)]
 
 
 def _visible(operands: Operands, *, causal: bool) -> jax.Array:
-    """[T, S]: True where a query may look."""
+    """Returns the mask [T, S], True where a query may attend to a key."""
     _, _, _, query_segments, key_segments = operands
     length, keys = query_segments.shape[1], key_segments.shape[1]
     row, column = (jax.lax.broadcasted_iota(jnp.int32, (length, length), axis) for axis in (0, 1))
-    of_query = jnp.sum(jnp.where(row == column, query_segments, 0), axis=1, keepdims=True)  # [T, 1]: lanes to rows
-    visible = (of_query == key_segments) & (key_segments > 0)
+    query_column = jnp.sum(jnp.where(row == column, query_segments, 0), axis=1, keepdims=True)  # transpose to [T, 1]
+    visible = (query_column == key_segments) & (key_segments > 0)
     if causal:
         row, column = (jax.lax.broadcasted_iota(jnp.int32, (length, keys), axis) for axis in (0, 1))
         visible &= column <= row
@@ -176,7 +196,7 @@ def _visible(operands: Operands, *, causal: bool) -> jax.Array:
 
 
 def _weights(query: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array:
-    """The softmax of a head's scores, [T, S] float32; uniform where nothing is visible."""
+    """Returns the softmax of the scores of a head, [T, S] float32; uniform for a query that may attend to no key."""
     scores = jnp.where(visible, product(query, keys, (1, 1)), jnp.finfo(jnp.float32).min)
     exponentials = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     return exponentials / jnp.sum(exponentials, axis=-1, keepdims=True)
@@ -184,7 +204,12 @@ def _weights(query: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class FusedAttention:
-    """`fused_attention` on a mesh whose devices share out rows and heads."""
+    """`fused_attention` on a mesh that shards rows and heads.
+
+    Attributes:
+      mesh: The devices.
+      interpret: As in `Options`.
+    """
 
     mesh: Mesh
     interpret: bool = False
@@ -195,21 +220,25 @@ class FusedAttention:
     def __call__(
         self, query: jax.Array, keys: jax.Array, values: jax.Array, num_heads: int, mask: SegmentMask
     ) -> jax.Array:
-        """[B, T, D], [B, S, D] twice -> [B, T, D]."""
+        """Computes attention for query [B, T, D], keys and values [B, S, D]; returns [B, T, D]."""
         head_dim = query.shape[-1] // num_heads
         options = Options(head_dim, mask.causal, self.interpret)
 
         def local(operands: Operands) -> jax.Array:
             return fused_attention(operands, options)
 
-        rows, heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, SHARED_BY["heads"])
+        rows, heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, MESH_AXIS_OF["heads"])
         operands = Operands(query / math.sqrt(head_dim), keys, values, mask.queries, mask.keys)
         return on_each_device(local, self.mesh, (Operands._make([heads, heads, heads, rows, rows]),), heads)(operands)
 
 
 @dataclasses.dataclass(frozen=True)
 class CudnnAttention:
-    """The attention of NVIDIA's cuDNN (bfloat16 or float16), by jax.nn; `implementation` "xla" runs anywhere."""
+    """The attention of NVIDIA's cuDNN (bfloat16 or float16), called through `jax.nn`.
+
+    Attributes:
+      implementation: "cudnn", or "xla", which runs on any device.
+    """
 
     implementation: Literal["cudnn", "xla"] = "cudnn"
 
@@ -219,7 +248,7 @@ class CudnnAttention:
     def __call__(
         self, query: jax.Array, keys: jax.Array, values: jax.Array, num_heads: int, mask: SegmentMask
     ) -> jax.Array:
-        """[B, T, D], [B, S, D] twice -> [B, T, D]."""
+        """Computes attention for query [B, T, D], keys and values [B, S, D]; returns [B, T, D]."""
         heads = [array.reshape(*array.shape[:2], num_heads, -1) for array in (query, keys, values)]
         output = jax.nn.dot_product_attention(
             heads[0], heads[1], heads[2], mask=mask.dense(), implementation=self.implementation
@@ -228,45 +257,48 @@ class CudnnAttention:
 
 
 def fast_attention(config: Config, mesh: Mesh) -> FastAttention | None:
-    """What computes attention in training on this mesh, as model.attention asks; None for equation 1 as it is written.
+    """Returns the attention implementation for training on this mesh, as specified by the option model.attention.
 
-    "auto" does not choose cuDNN: it was not run on a GPU with this code yet, where its mask and bits are to be checked.
+    None stands for equation 1 as written. "auto" never selects cuDNN, whose mask and bitwise reproducibility have not
+    yet been checked on a GPU with this code.
 
     Raises:
-      UserError: it was asked for by name, and cannot be.
+      UserError: The requested implementation does not support this configuration or this mesh.
     """
-    asked = config.model.attention
+    requested = config.model.attention
     why_not_fused = _why_not_fused(config, mesh)
-    reason = {"fused": why_not_fused, "cudnn": _why_not_cudnn(config, mesh)}.get(asked)
+    reason = {"fused": why_not_fused, "cudnn": _why_not_cudnn(config, mesh)}.get(requested)
     if reason:
-        raise UserError(f'model.attention "{asked}" {reason}; "auto" takes what there is')
-    if asked == "cudnn":
+        raise UserError(f'model.attention "{requested}" {reason}; use "auto" to select a supported implementation')
+    if requested == "cudnn":
         return CudnnAttention()
-    return None if asked == "plain" or why_not_fused else FusedAttention(mesh)
+    return None if requested == "plain" or why_not_fused else FusedAttention(mesh)
 
 
 def _why_not_fused(config: Config, mesh: Mesh) -> str | None:
+    """Returns why `FusedAttention` cannot be used, to complete an error message, or None if it can."""
     model = config.model
     head_dim, width = model.embed_dim // model.num_heads, model.embed_dim // mesh.shape["tensor"]
     if mesh.devices.flat[0].platform != "tpu":
-        return "is a kernel for TPUs"
+        return "runs only on TPUs"
     if model.attention_dropout_rate:
-        return "has no dropout of weights (model.attention_dropout_rate)"
+        return "does not support attention dropout (model.attention_dropout_rate)"
     if LANES % head_dim or width % LANES:
-        return f"needs heads whose width divides {LANES} and on each device a width that is a multiple of {LANES}"
+        return f"needs a head width that divides {LANES} and, per device, a model width that is a multiple of {LANES}"
     if config.data.row_length > LONGEST:
-        return f"takes rows of at most {LONGEST} positions (data.row_length)"
+        return f"supports rows of at most {LONGEST} positions (data.row_length)"
     return None
 
 
 def _why_not_cudnn(config: Config, mesh: Mesh) -> str | None:
+    """Returns why `CudnnAttention` cannot be used, to complete an error message, or None if it can."""
     device, dtype = mesh.devices.flat[0], compute_dtype(config.devices.precision, mesh)
     if device.platform != "gpu" or float(getattr(device, "compute_capability", "8.0")) < 8:
-        return "is for NVIDIA GPUs from Ampere on"
+        return "runs only on NVIDIA GPUs of the Ampere generation or later"
     if dtype != jnp.bfloat16:
-        return f"computes in bfloat16, not in {dtype} (devices.precision)"
+        return f"supports bfloat16, not {dtype} (devices.precision)"
     if config.model.attention_dropout_rate:
-        return "has no dropout of weights that a resumed run repeats (model.attention_dropout_rate)"
+        return "does not support attention dropout that a resumed run can repeat (model.attention_dropout_rate)"
     if config.model.embed_dim // config.model.num_heads % 8:
-        return "needs heads whose width is a multiple of 8"
+        return "needs a head width that is a multiple of 8"
     return None

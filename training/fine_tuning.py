@@ -1,4 +1,4 @@
-"""Beginning with another run's parameters: which of them fit, and an account of those that do not."""
+"""Initialization from the parameters of another run: selects those that fit and logs those that do not."""
 
 from __future__ import annotations
 
@@ -17,63 +17,68 @@ from model.transformer import structure
 from options.schema import Config
 from translation.translator import Translator
 
-VOCABULARY_BOUND = ("source_embedding", "target_embedding", "output_embedding")  # a row for each piece
+EMBEDDING_NAMES = ("source_embedding", "target_embedding", "output_embedding")  # one row per piece
 log = logging.getLogger(__name__)
 
 
 def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-    """The parameters of a run's best checkpoint that fit into the network of the config, by their path in it.
+    """Returns the parameters of a run's best checkpoint that fit into the network of the config, by path.
 
-    An array fits where the network has one of the same name and shape; embeddings only with the same tokenizer, since a
-    row of another vocabulary stands for another piece. The log gets an account of what was taken and what was not.
+    An array fits if the network has an array of the same path and shape. Embeddings also require the same tokenizer,
+    since the rows of a different vocabulary belong to different pieces. What was taken and what was not is logged.
+
+    Args:
+      origin: the workdir of the other run.
+      tokenizer: the tokenizer of this run.
 
     Raises:
-      UserError: the run or its checkpoint is not there or damaged, or nothing fits.
+      UserError: the run or its checkpoint is missing or damaged, or no matrix fits.
     """
-    other = Translator.load(origin, devices=config.devices)
-    there = _by_path(gather_to_host(other.params))
-    here = _by_path(structure(config.model, tokenizer.source_vocab_size, tokenizer.target_vocab_size).params)
-    same_vocabulary = other.tokenizer.fingerprint == tokenizer.fingerprint
-    taken, left = {}, {}
-    for name, leaf in here.items():
-        if name not in there:
-            left[name] = "not there"
-        elif name.partition(".")[0] in VOCABULARY_BOUND and not same_vocabulary:
-            left[name] = "of another vocabulary"
-        elif there[name].shape != leaf.shape:
-            left[name] = "of another shape there"
+    translator = Translator.load(origin, devices=config.devices)
+    available = _by_path(gather_to_host(translator.params))
+    wanted = _by_path(structure(config.model, tokenizer.source_vocab_size, tokenizer.target_vocab_size).params)
+    same_vocabulary = translator.tokenizer.fingerprint == tokenizer.fingerprint
+    taken, reasons = {}, {}  # reasons: why each of the other arrays is not taken
+    for name, leaf in wanted.items():
+        if name not in available:
+            reasons[name] = "not in that run"
+        elif name.partition(".")[0] in EMBEDDING_NAMES and not same_vocabulary:
+            reasons[name] = "different vocabulary"
+        elif available[name].shape != leaf.shape:
+            reasons[name] = "different shape"
         else:
-            taken[name] = np.asarray(there[name])
-    if not any(leaf.ndim > 1 for leaf in taken.values()):  # a few biases of the same length are no beginning
+            taken[name] = np.asarray(available[name])
+    if not any(leaf.ndim > 1 for leaf in taken.values()):  # a few biases that happen to fit are not worth taking
         raise UserError(f"{origin}: none of its matrices fits into this network; see [model] in its config.toml")
-    numbers, needed = (sum(leaf.size for leaf in tree.values()) for tree in (taken, here))
+    num_taken, num_wanted = (sum(leaf.size for leaf in arrays.values()) for arrays in (taken, wanted))
     log.info(
-        "%d of %d arrays, %s of %s numbers, are those of %s, step %s; optimizer, schedule and data begin anew",
-        len(taken), len(here), f"{numbers:,}", f"{needed:,}", origin, f"{other.step:,}",
+        "%d of %d arrays (%s of %s parameters) are taken from %s, step %s; optimizer, schedule and data start afresh",
+        len(taken), len(wanted), f"{num_taken:,}", f"{num_wanted:,}", origin, f"{translator.step:,}",
     )  # fmt: skip
-    for reason in dict.fromkeys(left.values()):
-        log.info("  begin anew, since %s: %s", reason, _grouped([name for name in left if left[name] == reason]))
-    if unused := [name for name in there if name not in here]:
-        log.info("  there, but not in this network: %s", _grouped(unused))
+    for reason in dict.fromkeys(reasons.values()):
+        names = [name for name in reasons if reasons[name] == reason]
+        log.info("  newly initialized (%s): %s", reason, _summarize(names))
+    if unused := [name for name in available if name not in wanted]:
+        log.info("  unused (not in this network): %s", _summarize(unused))
     return taken
 
 
 def replace_params(params: Any, taken: Mapping[str, Any]) -> Any:
-    """The parameters with those that were taken in their places."""
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: taken.get(_name(path), leaf), params)
+    """Returns the parameters with the arrays of `taken`, by path, substituted."""
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: taken.get(_dotted(path), leaf), params)
 
 
 def _by_path(tree: Any) -> dict[str, Any]:
-    return {_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {_dotted(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _name(path: Any) -> str:
-    """Such as encoder.0.self_attention.query."""
+def _dotted(path: Any) -> str:
+    """Returns a tree path as a name such as encoder.0.self_attention.query."""
     return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
 
 
-def _grouped(names: Sequence[str]) -> str:
-    """encoder.0 (3 arrays), output_embedding"""
+def _summarize(names: Sequence[str]) -> str:
+    """Groups the names by layer or module, for example "encoder.0 (3 arrays), output_embedding"."""
     groups: dict[str, int] = {}
     for name in names:
         parts = name.split(".")

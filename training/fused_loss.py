@@ -1,10 +1,11 @@
-"""The logarithm of the softmax's denominator without its logits: a kernel for TPUs.
+"""The logarithm of the softmax's denominator without stored logits: a TPU kernel.
 
-A batch's logits are by far the largest array of a step (26,624 positions and 37,000 pieces take 3.9 GB) and would be
-written once and read five times. Here a program computes those of some positions and some pieces in the chip's vector
-memory and keeps their sum; the backward pass computes them once more for each of its two products.
+The logits of a batch are by far the largest array of a training step (3.9 GB for 26,624 positions and 37,000 pieces).
+Otherwise they would be written to main memory once and read five times. Each program of the kernel computes the logits
+of a block of positions and pieces in the chip's vector memory and keeps only their sum. The backward pass recomputes
+them for each of its two products.
 
-M positions, V vocabulary, D model width.
+Shapes: M positions, V vocabulary size, D model width.
 """
 
 from __future__ import annotations
@@ -22,24 +23,37 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh, PartitionSpec
 
 from devices.mesh import ROW_AXES
-from devices.sharding import SHARED_BY
+from devices.sharding import MESH_AXIS_OF
 from training.kernels import on_each_device, product
 
-# Bytes of vector memory that a program may take for its part of the outer loop, its part of the inner loop, and their
-# logits; a chip has 16 MB, and more than these goes into it.
+# Vector memory, in bytes, that a program may use for its block of the outer loop, its block of the inner loop, and the
+# logits of both. A chip has 16 MB, which must hold other values as well.
 OUTER_BYTES, INNER_BYTES, LOGITS_BYTES = 2**23, 2**20, 2**21
-PIECES_AXIS = SHARED_BY["vocab"]  # of the mesh
+PIECES_AXIS = MESH_AXIS_OF["vocab"]  # the mesh axis that shards the vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
 class FusedLogNormalizer:
-    """log(sum over v of exp(x . table[v])) on a mesh."""
+    """Computes log(sum over v of exp(x . table[v])) on a mesh.
+
+    Attributes:
+      mesh: The devices.
+      interpret: Whether to run the kernel as plain JAX, which works on any device.
+    """
 
     mesh: Mesh
     interpret: bool = False
 
     def __call__(self, x: jax.Array, table: jax.Array) -> jax.Array:
-        """x [M, D], shared out by rows, and table [V, D] of the same type, by pieces -> [M] float32."""
+        """Computes the log normalizer of every position.
+
+        Args:
+          x: [M, D], sharded by positions.
+          table: [V, D], of the same type, sharded by pieces.
+
+        Returns:
+          [M] float32.
+        """
         return _log_normalizer(x, table, self)
 
 
@@ -47,108 +61,123 @@ _POSITIONS, _PIECES = PartitionSpec(ROW_AXES), PartitionSpec(PIECES_AXIS)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _log_normalizer(x: jax.Array, table: jax.Array, on: FusedLogNormalizer) -> jax.Array:
-    return _forward(x, table, on)[0]
+def _log_normalizer(x: jax.Array, table: jax.Array, options: FusedLogNormalizer) -> jax.Array:
+    return _forward(x, table, options)[0]
 
 
 def _forward(
-    x: jax.Array, table: jax.Array, on: FusedLogNormalizer
+    x: jax.Array, table: jax.Array, options: FusedLogNormalizer
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
     def local(x: jax.Array, table: jax.Array) -> jax.Array:
-        own = _sums(x, table, on.interpret)
-        greatest = jax.lax.pmax(own, PIECES_AXIS)
-        return greatest + jnp.log(jax.lax.psum(jnp.exp(own - greatest), PIECES_AXIS))
+        local_sums = _log_sums(x, table, options.interpret)
+        max_sums = jax.lax.pmax(local_sums, PIECES_AXIS)
+        return max_sums + jnp.log(jax.lax.psum(jnp.exp(local_sums - max_sums), PIECES_AXIS))
 
-    found = on_each_device(local, on.mesh, (_POSITIONS, _PIECES), _POSITIONS)(x, table)
-    return found, (x, table, found)
+    log_sums = on_each_device(local, options.mesh, (_POSITIONS, _PIECES), _POSITIONS)(x, table)
+    return log_sums, (x, table, log_sums)
 
 
 def _backward(
-    on: FusedLogNormalizer, kept: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array
+    options: FusedLogNormalizer, residuals: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    def local(x: jax.Array, table: jax.Array, found: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-        for_x = jax.lax.psum(_gradient_of_x(x, table, found, gradient, on.interpret), PIECES_AXIS)
-        for_table = jax.lax.psum(_gradient_of_table(x, table, found, gradient, on.interpret), ROW_AXES)
-        return for_x.astype(x.dtype), for_table.astype(table.dtype)
+    def local(x: jax.Array, table: jax.Array, log_sums: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+        d_x = jax.lax.psum(_gradient_of_x(x, table, log_sums, gradient, options.interpret), PIECES_AXIS)
+        d_table = jax.lax.psum(_gradient_of_table(x, table, log_sums, gradient, options.interpret), ROW_AXES)
+        return d_x.astype(x.dtype), d_table.astype(table.dtype)
 
     inputs = (_POSITIONS, _PIECES, _POSITIONS, _POSITIONS)
-    return on_each_device(local, on.mesh, inputs, (_POSITIONS, _PIECES))(*kept, gradient)
+    return on_each_device(local, options.mesh, inputs, (_POSITIONS, _PIECES))(*residuals, gradient)
 
 
 _log_normalizer.defvjp(_forward, _backward)
 
 
-def _sums(x: jax.Array, table: jax.Array, interpret: bool) -> jax.Array:
-    """log(sum over v of exp(x . table[v])), [M], piece by piece with the greatest logit so far taken out."""
+def _log_sums(x: jax.Array, table: jax.Array, interpret: bool) -> jax.Array:
+    """Computes log(sum over v of exp(x . table[v])), [M], by an online softmax: relative to the maximum so far."""
 
-    def kernel(x: Any, table: Any, result: Any, greatest: Any, total: Any, *, at: _Place) -> None:
-        @pl.when(at.is_first_process)
+    def kernel(x: Any, table: Any, result: Any, max_logits: Any, total: Any, *, block: _Block) -> None:
+        @pl.when(block.is_first)
         def _() -> None:
-            greatest[...], total[...] = jnp.full_like(greatest, -jnp.inf), jnp.zeros_like(total)
+            max_logits[...], total[...] = jnp.full_like(max_logits, -jnp.inf), jnp.zeros_like(total)
 
-        logits = jnp.where(at.pieces < at.vocabulary, product(x[...], table[...], (1, 1)), -jnp.inf)
-        before, greatest[...] = greatest[...], jnp.maximum(greatest[...], jnp.max(logits, axis=1, keepdims=True))
-        here = jnp.sum(jnp.exp(logits - greatest[...]), axis=1, keepdims=True)
-        total[...] = total[...] * jnp.exp(before - greatest[...]) + here
+        logits = jnp.where(block.pieces < block.vocabulary, product(x[...], table[...], (1, 1)), -jnp.inf)
+        before, max_logits[...] = max_logits[...], jnp.maximum(max_logits[...], jnp.max(logits, axis=1, keepdims=True))
+        block_total = jnp.sum(jnp.exp(logits - max_logits[...]), axis=1, keepdims=True)
+        total[...] = total[...] * jnp.exp(before - max_logits[...]) + block_total
 
-        @pl.when(at.is_last)
+        @pl.when(block.is_last)
         def _() -> None:
-            result[...] = greatest[...] + jnp.log(total[...])
+            result[...] = max_logits[...] + jnp.log(total[...])
 
-    like = jax.ShapeDtypeStruct((len(x), 1), jnp.float32)
-    return _call(kernel, like, x, table, products=1, sums=2, interpret=interpret)[:, 0]
+    output = jax.ShapeDtypeStruct((len(x), 1), jnp.float32)
+    return _call(kernel, output, x, table, products=1, sums=2, interpret=interpret)[:, 0]
 
 
-def _gradient_of_x(x: jax.Array, table: jax.Array, found: jax.Array, gradient: jax.Array, interpret: bool) -> jax.Array:
-    """[M, D] float32: every row of the table weighed by its probability."""
+def _gradient_of_x(
+    x: jax.Array, table: jax.Array, log_sums: jax.Array, gradient: jax.Array, interpret: bool
+) -> jax.Array:
+    """Computes the gradient of x, [M, D] float32.
 
-    def kernel(x: Any, table: Any, found: Any, gradient: Any, result: Any, *, at: _Place) -> None:
-        @pl.when(at.is_first_process)
+    The gradient of a position is the sum of the rows of the table, weighted by their probabilities, times the incoming
+    gradient.
+    """
+
+    def kernel(x: Any, table: Any, log_sums: Any, gradient: Any, result: Any, *, block: _Block) -> None:
+        @pl.when(block.is_first)
         def _() -> None:
             result[...] = jnp.zeros_like(result)
 
-        part = jnp.where(at.vocabulary > at.pieces.T, table[...], 0)  # what lies behind the end may be no number
-        weights = jnp.exp(product(x[...], part, (1, 1)) - found[...]) * gradient[...]
+        part = jnp.where(block.vocabulary > block.pieces.T, table[...], 0)  # beyond the end of the table may be NaN
+        weights = jnp.exp(product(x[...], part, (1, 1)) - log_sums[...]) * gradient[...]
         result[...] += product(weights.astype(part.dtype), part, (1, 0))
 
-    like = jax.ShapeDtypeStruct(x.shape, jnp.float32)
-    return _call(kernel, like, x, table, found, gradient, products=2, interpret=interpret)
+    output = jax.ShapeDtypeStruct(x.shape, jnp.float32)
+    return _call(kernel, output, x, table, log_sums, gradient, products=2, interpret=interpret)
 
 
 def _gradient_of_table(
-    x: jax.Array, table: jax.Array, found: jax.Array, gradient: jax.Array, interpret: bool
+    x: jax.Array, table: jax.Array, log_sums: jax.Array, gradient: jax.Array, interpret: bool
 ) -> jax.Array:
-    """[V, D] float32: every position weighed by the probability that it gives to the piece."""
+    """Computes the gradient of the table, [V, D] float32.
 
-    def kernel(x: Any, table: Any, found: Any, gradient: Any, result: Any, *, at: _Place) -> None:
-        @pl.when(at.is_first_process)
+    The gradient of a piece is the sum over all positions of x, weighted by the probability of the piece at the position
+    and by the incoming gradient.
+    """
+
+    def kernel(x: Any, table: Any, log_sums: Any, gradient: Any, result: Any, *, block: _Block) -> None:
+        @pl.when(block.is_first)
         def _() -> None:
             result[...] = jnp.zeros_like(result)
 
-        there = at.positions < at.length
-        part = jnp.where(there, x[...], 0)
-        weights = jnp.where(there, jnp.exp(product(part, table[...], (1, 1)) - found[...]) * gradient[...], 0.0)
+        in_range = block.positions < block.length
+        part = jnp.where(in_range, x[...], 0)
+        weights = jnp.where(in_range, jnp.exp(product(part, table[...], (1, 1)) - log_sums[...]) * gradient[...], 0.0)
         result[...] += product(weights.astype(part.dtype), part, (0, 0))
 
-    like = jax.ShapeDtypeStruct(table.shape, jnp.float32)
-    return _call(kernel, like, x, table, found, gradient, products=2, by_piece=True, interpret=interpret)
+    output = jax.ShapeDtypeStruct(table.shape, jnp.float32)
+    return _call(kernel, output, x, table, log_sums, gradient, products=2, by_piece=True, interpret=interpret)
 
 
-class _Place(NamedTuple):
-    """Where a program stands: its positions [block, 1] and pieces [1, block], of so many; whether it is the first or
-    the last one of those that write the same block of the result."""
+class _Block(NamedTuple):
+    """The block of positions and pieces that a program processes.
+
+    Attributes:
+      positions, pieces: Their indices, [block, 1] and [1, block]; those of the last blocks may be out of range.
+      length, vocabulary: M and V on this device.
+      is_first, is_last: Whether the program is the first or the last of those that write the same block of the result.
+    """
 
     positions: jax.Array
     pieces: jax.Array
     length: int
     vocabulary: int
-    is_first_process: jax.Array
+    is_first: jax.Array
     is_last: jax.Array
 
 
 def _call(
     kernel: Callable[..., None],
-    like: jax.ShapeDtypeStruct,
+    output: jax.ShapeDtypeStruct,
     x: jax.Array,
     table: jax.Array,
     *columns: jax.Array,
@@ -157,13 +186,21 @@ def _call(
     by_piece: bool = False,
     interpret: bool,
 ) -> jax.Array:
-    """Runs a kernel for all blocks of positions and pieces; those that the result does not have are the inner loop.
+    """Runs a kernel for all blocks of positions and pieces.
+
+    The outer loop is over the blocks of the result (positions, or pieces if `by_piece`), the inner loop over the other
+    blocks.
 
     Args:
-      columns: [M], which the kernel gets as [block, 1].
-      products: how many matrix products of a block it computes.
-      sums: how many columns [block, 1] it keeps in the inner loop.
-      by_piece: whether the result is one of the pieces, not of the positions.
+      kernel: Computes one block; its arguments are references to x, table, columns, result and sums.
+      output: Shape and type of the result.
+      x: [M, D].
+      table: [V, D].
+      *columns: Further inputs, [M], which the kernel receives as [block, 1].
+      products: Number of matrix products per block, for the cost estimate.
+      sums: Number of columns [block, 1] that the kernel keeps in memory throughout the inner loop.
+      by_piece: Whether the rows of the result are pieces rather than positions.
+      interpret: As in `FusedLogNormalizer`.
     """
     length, (vocabulary, width) = len(x), table.shape
     outer = 1 if by_piece else 0
@@ -171,13 +208,13 @@ def _call(
     rows, pieces = min(length, sizes[outer]), min(vocabulary, sizes[1 - outer])
     blocks = pl.cdiv(length, rows), pl.cdiv(vocabulary, pieces)
 
-    def block(size: int, shape: int, axis: int) -> pl.BlockSpec:
-        place = axis if outer == 0 else 1 - axis
-        return pl.BlockSpec((size, shape), lambda *ids: (ids[place], 0))
+    def block_spec(size: int, num_columns: int, axis: int) -> pl.BlockSpec:
+        grid_axis = axis if outer == 0 else 1 - axis
+        return pl.BlockSpec((size, num_columns), lambda *ids: (ids[grid_axis], 0))
 
-    def placed(*refs: Any) -> None:
+    def run_on_block(*refs: Any) -> None:
         position, piece = (pl.program_id(axis if outer == 0 else 1 - axis) for axis in (0, 1))
-        at = _Place(
+        block = _Block(
             position * rows + jax.lax.broadcasted_iota(jnp.int32, (rows, 1), 0),
             piece * pieces + jax.lax.broadcasted_iota(jnp.int32, (1, pieces), 1),
             length,
@@ -185,31 +222,38 @@ def _call(
             pl.program_id(1) == 0,
             pl.program_id(1) == pl.num_programs(1) - 1,
         )
-        kernel(*refs, at=at)
+        kernel(*refs, block=block)
 
-    read = (x.nbytes, table.nbytes)
+    input_bytes = (x.nbytes, table.nbytes)
     return pl.pallas_call(
-        placed,
-        out_shape=like,
+        run_on_block,
+        out_shape=output,
         grid=(blocks[outer], blocks[1 - outer]),
-        in_specs=[block(rows, width, 0), block(pieces, width, 1), *[block(rows, 1, 0)] * len(columns)],
-        out_specs=block(pieces if by_piece else rows, like.shape[1], outer),
+        in_specs=[block_spec(rows, width, 0), block_spec(pieces, width, 1), *[block_spec(rows, 1, 0)] * len(columns)],
+        out_specs=block_spec(pieces if by_piece else rows, output.shape[1], outer),
         scratch_shapes=[pltpu.VMEM((rows, 1), jnp.float32)] * sums,
         cost_estimate=pl.CostEstimate(
             flops=2 * products * length * vocabulary * width,
             transcendentals=length * vocabulary,
-            bytes_accessed=read[outer] + blocks[outer] * read[1 - outer] + math.prod(like.shape) * 4,
+            bytes_accessed=input_bytes[outer] + blocks[outer] * input_bytes[1 - outer] + math.prod(output.shape) * 4,
         ),
         interpret=interpret,
     )(x, table, *(column[:, None] for column in columns))
 
 
 def block_sizes(width: int, itemsize: int) -> tuple[int, int]:
-    """How many positions or pieces a program takes: of the outer loop, whose operand and float32 result are held twice,
-    as many as there is memory for, since with each block the whole other operand is read; and of the inner loop."""
+    """Returns the numbers of positions or pieces per block of the outer loop and per block of the inner loop.
 
-    def fitting(most: int) -> int:
-        return max(128, min(2048, 2 ** int(math.log2(most))))
+    Blocks of the outer loop, for which the operand and the float32 result are double-buffered, are as large as memory
+    permits, because the whole other operand is read for each of them.
 
-    outer = fitting(OUTER_BYTES // (width * (2 * itemsize + 2 * 4)))
-    return outer, fitting(min(INNER_BYTES // (width * itemsize), LOGITS_BYTES // (4 * outer)))
+    Args:
+      width: D.
+      itemsize: Bytes per element of the operands.
+    """
+
+    def power_of_two(limit: int) -> int:
+        return max(128, min(2048, 2 ** int(math.log2(limit))))
+
+    outer = power_of_two(OUTER_BYTES // (width * (2 * itemsize + 2 * 4)))
+    return outer, power_of_two(min(INNER_BYTES // (width * itemsize), LOGITS_BYTES // (4 * outer)))

@@ -1,4 +1,4 @@
-"""What the kernels have in common: matrix products inside them, and their call on a mesh."""
+"""Functions that the Pallas kernels share: matrix products inside a kernel, and running a kernel on a mesh."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 
-def product(one: jax.Array, other: jax.Array, contracted: tuple[int, int]) -> jax.Array:
-    """The matrix product that sums over these axes, float32."""
+def product(left: jax.Array, right: jax.Array, contracted: tuple[int, int]) -> jax.Array:
+    """Returns the matrix product, float32, that sums over axis contracted[0] of left and contracted[1] of right."""
     axes = ((contracted[:1], contracted[1:]), ((), ()))
-    return jax.lax.dot_general(one, other, axes, preferred_element_type=jnp.float32)
+    return jax.lax.dot_general(left, right, axes, preferred_element_type=jnp.float32)
 
 
 def on_each_device(function: Callable[..., Any], mesh: Mesh, inputs: Any, outputs: Any) -> Callable[..., Any]:
-    """The function on the part of its operands that each device has; XLA cannot share out a kernel by itself.
+    """Returns the function applied on every device to that device's shard of the operands.
+
+    XLA cannot partition a kernel by itself.
 
     Args:
+      function: A function of arrays.
+      mesh: The devices.
       inputs, outputs: PartitionSpecs of the operands and of the results.
     """
     return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)

@@ -1,4 +1,4 @@
-"""The learning curves of a run as a picture."""
+"""The learning curves of a run, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:  # matplotlib takes half a second to import
+if TYPE_CHECKING:  # slow to import
     from matplotlib.figure import Figure
 
-POINTS = 300  # of the training loss, at most: each the mean of the steps around it
+MAX_POINTS = 300  # of the training loss, at most; each is the mean of consecutive steps
 
 
 class Curves:
-    """What has been reached so far: a few numbers of each line of metrics.jsonl."""
+    """The learning curves so far: a few numbers from each line of metrics.jsonl."""
 
     def __init__(self, bleu_description: str = "greedy") -> None:
-        self._kind_of_bleu = bleu_description
+        self._bleu_description = bleu_description
         self._steps: list[tuple[int, float]] = []
         self._validations: list[tuple[int, float, float, float]] = []
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Takes in a line of metrics.jsonl. A loss that was not finite is not drawn."""
+        """Adds a line of metrics.jsonl. A training loss that is not finite is not drawn."""
         if "validation_loss" in line:
             shuffled = line.get("validation_loss_shuffled")
             numbers = (line["validation_loss"], np.nan if shuffled is None else shuffled, line["validation_bleu"])
@@ -31,11 +31,11 @@ class Curves:
             self._steps.append((line["step"], line["loss"]))
 
     def draw(self, title: str) -> Figure:
-        """Losses above, BLEU below, over the steps; with saving it takes 0.2 s, after 100,000 steps too."""
+        """Draws the losses (top) and validation BLEU (bottom) over the steps."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(9, 6.5), layout="constrained")
-        figure.suptitle(title, parse_math=False)  # a folder's name may hold $, between which text would be parsed
+        figure.suptitle(title, parse_math=False)  # a folder's name may contain $, which delimits math
         losses, scores = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         if self._steps:
             steps, loss = (_means(column) for column in zip(*self._steps, strict=True))
@@ -46,11 +46,11 @@ class Curves:
             losses.plot(steps, shuffled, "o--", markersize=4, color="tab:orange", label="validation, sources shuffled")
             scores.plot(steps, bleu, "o-", markersize=4, color="tab:blue")
             scores.set_ylim(top=max(1.0, 1.1 * bleu.max()))
-        losses.set_ylabel("loss, nats a token")
+        losses.set_ylabel("loss, nats per token")
         losses.set_ylim(bottom=0)
         if self._steps or self._validations:
             losses.legend()
-        scores.set_ylabel(f"validation BLEU ({self._kind_of_bleu})")
+        scores.set_ylabel(f"validation BLEU ({self._bleu_description})")
         scores.set_ylim(bottom=0)
         scores.set_xlabel("step")
         for axes in (losses, scores):
@@ -59,5 +59,5 @@ class Curves:
 
 
 def _means(values: tuple[float, ...]) -> np.ndarray:
-    """At most POINTS means of as many values each, one more or less."""
-    return np.array([part.mean() for part in np.array_split(np.array(values), min(POINTS, len(values)))])
+    """Returns the means of at most MAX_POINTS consecutive groups whose sizes differ by at most one."""
+    return np.array([group.mean() for group in np.array_split(np.array(values), min(MAX_POINTS, len(values)))])

@@ -1,4 +1,4 @@
-"""The training run: step, log, validate, save, until the end or a signal."""
+"""The training run: takes steps, logs, validates and saves until the run ends or a signal arrives."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from devices.processes import (
 from devices.sharding import local_rows, put_on_devices, put_rows_on_devices, sharded_shapes
 from host.errors import Interrupted, RunError, UserError
 from host.interruption import Interruption
+from host.version import VERSION
 from model.transformer import initial_params, structure
 from options.config_files import CONFIG_NAME, as_json, config_digest, refused_changes, to_toml
-from runs.checkpoint import Checkpoints
+from runs.checkpoint import RECORD_FORMAT, Checkpoints, check_format
 from runs.workdir import Workdir
 from training.device_memory import explain_out_of_memory
 from training.fast_attention import fast_attention
@@ -43,33 +44,41 @@ from training.step import (
     initial_state,
     make_train_step,
     param_shardings,
-    state_of_items,
+    state_from_checkpoint_items,
     state_shardings,
 )
 from training.step_meter import STEPS_IN_FLIGHT, DispatchedStep, StepMeter
 from training.validation import ValidationSet, bleu_description, validate, warm_up
 from translation.translator import Translator
 
-FORMAT = 2  # of a checkpoint's record: raise it when a run can no longer go on from an older one
-MAX_SKIPPED = 3  # steps in a row that may fail to be finite
+MAX_SKIPPED = 3  # consecutive steps with a non-finite loss or gradient that stop the run
 log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
-class Clock:
-    """What a run knows beside its arrays; saved with every checkpoint."""
+class Progress:
+    """The progress of a run, saved as JSON with every checkpoint.
+
+    Attributes:
+      step: the number of steps taken.
+      seconds: training time so far, including that of the earlier processes of a resumed run.
+      pairs: the number of sentence pairs seen.
+      validated: the last step at which the model was validated, 0 if there was none.
+      best_bleu, best_step: the best validation BLEU and the step at which it was reached.
+      validations_since_best: the number of validations since best_step.
+    """
 
     step: int = 0
-    seconds: float = 0.0  # of training, over all processes that took part
-    pairs: int = 0  # sentence pairs seen
-    validated: int = 0  # the last step with a validation
+    seconds: float = 0.0
+    pairs: int = 0
+    validated: int = 0
     best_bleu: float | None = None
     best_step: int | None = None
     validations_since_best: int = 0
 
 
 class Run:
-    """One training run in its workdir: `open` it, then `train`."""
+    """A training run in a workdir: call `open`, then `train`."""
 
     def __init__(
         self,
@@ -79,10 +88,11 @@ class Run:
         interruption: Interruption,
         compilations: Compilations,
     ):
-        """Reads and writes nothing.
+        """Sets up the run without reading or writing the workdir.
 
         Raises:
-          UserError: the mesh does not divide the vocabularies, or the processes of the run do not agree.
+          UserError: the mesh does not divide the vocabularies, or the processes of the run differ in config, corpus or
+            tokenizer.
         """
         config, tokenizer = prepared.config, prepared.tokenizer
         self._config = config
@@ -91,19 +101,19 @@ class Run:
         self._interruption = interruption
         self._compilations = compilations
         self._mesh = mesh
-        self._sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-        check_divides_vocabularies(mesh, self._sizes)
+        self._vocab_sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
+        check_divides_vocabularies(mesh, self._vocab_sizes)
         for what, digest in {"config": config_digest(config), **prepared.fingerprints}.items():
             check_equal_on_all_processes(what, digest)
         dtype = compute_dtype(config.devices.precision, mesh)
         fast = fast_attention(config, mesh)
         log.info("attention: %s", fast or "plain")
-        self._network = structure(config.model, *self._sizes, dtype, fast)
+        self._network = structure(config.model, *self._vocab_sizes, dtype, fast)
         self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
-        self._places = state_shardings(self._network, config, mesh)
-        whole = param_shardings(self._network, self._mesh, gathered=True)
-        self._gathered = jax.jit(lambda params: params, out_shardings=whole)
-        plain = structure(config.model, *self._sizes, dtype) if fast else self._network
+        self._state_shardings = state_shardings(self._network, config, mesh)
+        gathered = param_shardings(self._network, self._mesh, gathered=True)
+        self._gather = jax.jit(lambda params: params, out_shardings=gathered)
+        plain = structure(config.model, *self._vocab_sizes, dtype) if fast else self._network
         to_longest = pads_to_longest(config.devices.padding, mesh)
         self._translator = Translator(
             plain.graphdef, None, tokenizer, config.model, mesh=mesh, pads_to_longest=to_longest
@@ -111,39 +121,42 @@ class Run:
         self._local_rows = local_rows(self._mesh, config.rows_per_batch)
         self._batches = prepared.batches(self._local_rows)
         self._validation_set = ValidationSet.of(prepared.validation_pairs(), tokenizer)
-        self._clock = Clock()
+        self._clock = Progress()
         self._meter = StepMeter(compilations)
-        self._saved: tuple[int, int] | None = None  # step and last validation of the newest checkpoint
-        self._signals: deque[jax.Array | int] = deque()
-        self._is_under_way = False  # the first step of this process
+        self._saved_version: tuple[int, int] | None = None  # last step and last validation of the newest checkpoint
+        self._pending_signals: deque[jax.Array | int] = deque()  # one entry per step, 0 for no signal
+        self._has_taken_step = False  # in this process
 
-    # The run as a whole.
+    # Running.
 
     def open(self) -> None:
-        """Makes the workdir, or finds what was reached in it, and puts the state on the devices.
+        """Creates the workdir or resumes from its newest checkpoint, and puts the training state on the devices.
 
         Raises:
-          UserError: another process trains there, or its metrics or checkpoints are damaged or those of another run.
+          UserError: another process is training in the workdir, or its metrics or checkpoints are damaged or belong to
+            a different run.
+          RunError: a device has too little memory.
         """
         on_first_process(self._workdir.create)
-        metrics = self._workdir.read_metrics()  # not before the lock is held: a run that ends just now adds to them
+        metrics = self._workdir.read_metrics()  # after locking: a run that is just ending may still append to them
         on_first_process(self._write_tokenizer)
         self._checkpoints = Checkpoints(self._workdir.checkpoints, self._config.training.keep_checkpoints)
         with explain_out_of_memory(self._network, self._config, self._mesh):
             self._state = self._restored_state() or self._fresh_state()
-        self._logged = list(filter(self._is_reached, metrics))
-        on_first_process(lambda: self._workdir.replace_metrics(self._logged))  # what came after them will come again
+        self._logged_lines = list(filter(self._is_in_state, metrics))
+        on_first_process(lambda: self._workdir.replace_metrics(self._logged_lines))  # later steps are repeated
         on_first_process(lambda: self._workdir.write(CONFIG_NAME, to_toml(self._config).encode()))
 
     def train(self) -> None:
-        """Trains to the end, and shows what was reached.
+        """Trains until the run is finished, then prints a summary.
 
         Raises:
-          Interrupted: a signal came; the state is saved.
-          RunError: the loss stopped being finite, or a checkpoint could not be written.
+          Interrupted: a signal arrived; the state has been saved.
+          RunError: the loss or its gradient was repeatedly not finite, or a device has too little memory.
+          Exception: the error of a checkpoint that could not be written.
         """
         if self._is_finished() and not self._validation_is_due():
-            print(f"{self._workdir.path}: finished: {self._reached()}. Evaluate it with evaluate.py.")
+            print(f"{self._workdir.path}: finished: {self._progress()}. Evaluate it with evaluate.py.")
             return
         self._recorder = self._new_recorder()
         self._started = time.monotonic() - self._clock.seconds
@@ -153,39 +166,42 @@ class Run:
                 with explain_out_of_memory(self._network, self._config, self._mesh):
                     self._loop()
             except Interrupted as interrupted:
-                self._log_steps()
+                self._log_all_steps()
                 self._save()
-                saved = f"step {self._clock.step} is saved" if self._clock.step else "no step was taken yet"
-                message = f"{saved}; the same command goes on from there"
+                saved = f"step {self._clock.step} is saved" if self._clock.step else "no step was taken"
+                message = f"{saved}; run the same command again to continue"
                 raise Interrupted(interrupted.signal_number, message) from None
         log.info("compiled %s", self._compilations)
         if jax.process_count() > 1:
-            made, each = self._batches.rows_gathered, self._config.rows_per_batch
-            log.info("the first of %d processes made %d rows; a batch has %d", jax.process_count(), made, each)
+            gathered, per_batch = self._batches.rows_gathered, self._config.rows_per_batch
+            log.info(
+                "the first of %d processes gathered %d rows; each batch has %d",
+                jax.process_count(), gathered, per_batch,
+            )  # fmt: skip
         self._show_result()
 
     def _loop(self) -> None:
-        """Everything that happens in a run, in its order."""
+        """Validates, saves, takes steps and logs, each when it is due, until the run is finished."""
         self._batches.start()
         if self._validation_set and self._translator.pads_to_longest and jax.process_count() == 1:
-            threading.Thread(target=self._compile_validation).start()  # beside the step: both take long there
+            threading.Thread(target=self._compile_validation).start()  # while the step compiles: both are slow
         self._meter.restart()
         while True:
             if self._validation_is_due():
-                self._log_steps()
+                self._log_all_steps()
                 self._validate()
             if self._save_is_due():
-                self._log_steps()
+                self._log_all_steps()
                 self._save()
             if self._is_finished():
                 return
-            self._stop_if_asked()
+            self._stop_if_signaled()
             self._checkpoints.check()
             self._take_step(next(self._batches))
             if self._log_is_due():
-                self._log_done()
+                self._log_finished_steps()
 
-    # A step.
+    # Steps.
 
     def _take_step(self, batch: TrainingBatch) -> None:
         clock = self._clock
@@ -194,40 +210,44 @@ class Run:
         placed = put_rows_on_devices(batch.rows, self._mesh, self._local_rows, self._config.rows_per_batch)
         self._meter.about_to_dispatch()
         self._state, metrics = self._train_step(self._state, placed)
-        if not self._is_under_way:
-            self._is_under_way = True
+        if not self._has_taken_step:
+            self._has_taken_step = True
             log.info("step %d is under way: %s", clock.step, self._compilations)
-        self._signals.append(process_max(self._interruption.signal_number))
+        self._pending_signals.append(process_max(self._interruption.signal_number))
         epoch = clock.pairs / self._prepared.pairs_per_epoch
         self._meter.dispatched(DispatchedStep(clock.step, metrics, epoch, batch.real_tokens))
 
-    def _stop_if_asked(self) -> None:
-        """Raises Interrupted once a signal has come.
+    def _stop_if_signaled(self) -> None:
+        """Raises Interrupted if a signal has arrived.
 
-        With several processes all have to stop at the same step, so each asks the others at every step and reads the
-        answer when that step is behind it: at once it would have to wait for the device.
+        Several processes have to stop at the same step, so they exchange their signals at every step. Each result is
+        read only once STEPS_IN_FLIGHT more steps have been dispatched: reading it at once would wait for the device.
         """
         if jax.process_count() == 1:
             self._interruption.check()
-        while len(self._signals) > STEPS_IN_FLIGHT:
-            if number := int(self._signals.popleft()):
+        while len(self._pending_signals) > STEPS_IN_FLIGHT:
+            if number := int(self._pending_signals.popleft()):
                 raise Interrupted(number)
 
     # Logging.
 
     def _log_is_due(self) -> bool:
-        """Whether the last step of a progress line is done; those in flight come with the next one."""
-        done = self._meter.last_done
-        return done is not None and done % self._config.training.log_every == 0
+        """Returns whether the last finished step ends a log interval; steps in flight belong to the next one."""
+        step = self._meter.last_finished
+        return step is not None and step % self._config.training.log_every == 0
 
-    def _log_steps(self) -> None:
-        """Writes the metrics of all steps taken."""
+    def _log_all_steps(self) -> None:
+        """Waits for the steps in flight, then writes the metrics of all steps not logged yet."""
         self._meter.wait()
-        if self._meter.last_done is not None:
-            self._log_done()
+        if self._meter.last_finished is not None:
+            self._log_finished_steps()
 
-    def _log_done(self) -> None:
-        """Writes the metrics of the steps that are done; stops the run where they are not finite."""
+    def _log_finished_steps(self) -> None:
+        """Writes the metrics of the finished steps.
+
+        Raises:
+          RunError: MAX_SKIPPED steps in a row were not finite.
+        """
         self._clock.seconds = time.monotonic() - self._started
         lines, pace = self._meter.read(self._clock.seconds)
         failed = next((line for line in lines if line["skipped_in_a_row"] >= MAX_SKIPPED), None)
@@ -241,7 +261,7 @@ class Run:
             raise RunError(
                 f"step {failed['step']}: the loss or its gradient was not finite for {MAX_SKIPPED} steps in a row, at "
                 f"learning rate {failed['learning_rate']:.2e}. Lower optimizer.peak_lr, raise optimizer.warmup_steps, "
-                "or set optimizer.clip_norm, in a new --workdir; the last good checkpoint stays in "
+                "or set optimizer.clip_norm, in a new --workdir; the last good checkpoint remains in "
                 f"{self._workdir.checkpoints}"
             )
 
@@ -251,17 +271,17 @@ class Run:
         corpus = self._prepared.corpus
         title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
         steps = self._prepared.num_steps, self._clock.step
-        kind = bleu_description(self._prepared.tokenizer)
-        return Recorder(self._workdir, title, self._config, *steps, self._logged, kind)
+        description = bleu_description(self._prepared.tokenizer)
+        return Recorder(self._workdir, title, self._config, *steps, self._logged_lines, description)
 
-    def _is_reached(self, line: dict[str, Any]) -> bool:
-        """Whether a line of metrics.jsonl is of a step, or a validation, that the state has behind it."""
+    def _is_in_state(self, line: dict[str, Any]) -> bool:
+        """Returns whether the current state includes the step or validation of a line of metrics.jsonl."""
         return bool(line["step"] <= (self._clock.validated if "validation_loss" in line else self._clock.step))
 
     # Validation.
 
     def _validation_is_due(self) -> bool:
-        """Also where an earlier process was stopped before it could make it."""
+        """Returns whether a validation is due at this step, including one that an earlier process left undone."""
         step, every = self._clock.step, self._config.training.eval_every
         return (
             bool(self._validation_set) and self._clock.validated != step and (step % every == 0 or self._is_finished())
@@ -269,46 +289,47 @@ class Run:
 
     def _validate(self) -> None:
         clock, started = self._clock, time.monotonic()
-        translator = dataclasses.replace(self._translator, params=self._whole_params())
-        found = validate(translator, self._validation_set, self._stop_validation_if_asked)
+        translator = dataclasses.replace(self._translator, params=self._gathered_params())
+        result = validate(translator, self._validation_set, self._stop_validation_if_signaled)
         clock.validated = clock.step
-        best = clock.best_bleu is None or found.bleu > clock.best_bleu
+        best = clock.best_bleu is None or result.bleu > clock.best_bleu
         if best:
-            clock.best_bleu, clock.best_step, clock.validations_since_best = found.bleu, clock.step, 0
+            clock.best_bleu, clock.best_step, clock.validations_since_best = result.bleu, clock.step, 0
         else:
             clock.validations_since_best += 1
-        self._recorder.validation(clock.step, found, time.monotonic() - started, best=best)
+        self._recorder.validation(clock.step, result, time.monotonic() - started, best=best)
         self._meter.restart()
 
     def _compile_validation(self) -> None:
-        places = param_shardings(self._network, self._mesh, gathered=True)
-        params = sharded_shapes(self._network.params, places)
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # validation will meet it too, and say what it is
+        shardings = param_shardings(self._network, self._mesh, gathered=True)
+        params = sharded_shapes(self._network.params, shardings)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the validation itself will report the error
             warm_up(dataclasses.replace(self._translator, params=params), self._validation_set)
 
-    def _whole_params(self) -> Any:
-        """The parameters to translate with, gathered along "fsdp": else every step of decoding would do so."""
+    def _gathered_params(self) -> Any:
+        """Returns the parameters to translate with, gathered along "fsdp" once instead of at every decoding step."""
         params = self._state.params_to_use
-        return params if self._mesh.shape["fsdp"] == 1 else self._gathered(params)
+        return params if self._mesh.shape["fsdp"] == 1 else self._gather(params)
 
-    def _stop_validation_if_asked(self, _: int) -> None:
+    def _stop_validation_if_signaled(self, _: int) -> None:
         if number := int(process_max(self._interruption.signal_number)):
             raise Interrupted(number)
 
-    # Saving, and going on.
+    # Saving and resuming.
 
     def _save_is_due(self) -> bool:
         step, every = self._clock.step, self._config.training.checkpoint_every
         return step > 0 and (step % every == 0 or self._clock.best_step == step or self._is_finished())
 
     def _save(self) -> None:
-        """Saves what was reached, unless the newest checkpoint has it already."""
+        """Saves the current state unless no step was taken or the newest checkpoint already holds it."""
         version = (self._clock.step, self._clock.validated)
-        if self._saved == version or not self._clock.step:
+        if self._saved_version == version or not self._clock.step:
             return
         on_first_process(self._workdir.sync_metrics)
         record = {
-            "format": FORMAT,
+            "format": RECORD_FORMAT,
+            "version": VERSION,
             "data": self._batches.state(),
             "clock": dataclasses.asdict(self._clock),
             "fingerprints": self._prepared.fingerprints,
@@ -317,7 +338,7 @@ class Run:
         }
         items = checkpoint_items(self._state)
         self._checkpoints.save(self._clock.step, *items, record, self._clock.best_step)
-        self._saved = version
+        self._saved_version = version
 
     def _write_tokenizer(self) -> None:
         prepared, path = self._prepared, self._workdir.path
@@ -326,65 +347,64 @@ class Run:
             self._workdir.write(name, model)
 
     def _initial_state(self, taken: dict[str, Any]) -> TrainState:
-        """The state before the first step, with parameters that were taken from another run; to be compiled."""
+        """Returns the state before the first step, with parameters taken from another run; runs under jit."""
         key = jax.random.key(self._config.training.seed)
-        params = replace_params(initial_params(self._config.model, *self._sizes, key), taken)
+        params = replace_params(initial_params(self._config.model, *self._vocab_sizes, key), taken)
         return initial_state(params, self._config)
 
     def _fresh_state(self) -> TrainState:
-        return jax.jit(self._initial_state, out_shardings=self._places)(self._prepared.taken)
+        return jax.jit(self._initial_state, out_shardings=self._state_shardings)(self._prepared.taken)
 
     def _restored_state(self) -> TrainState | None:
-        """The newest sound checkpoint's state, with data and clock put where they were; None where there is none."""
+        """Returns the state of the newest intact checkpoint, or None if there is no checkpoint.
+
+        Also restores the data position and the clock.
+        """
         template = jax.eval_shape(self._initial_state, self._prepared.taken)
-        found = self._checkpoints.restore_newest(*checkpoint_items(template), self._check_unchanged)
-        if found is None:
+        checkpoint = self._checkpoints.restore_newest(*checkpoint_items(template), self._check_unchanged)
+        if checkpoint is None:
             return None
-        params, training, record = found
+        params, training, record = checkpoint
         self._batches.restore(record["data"])
-        self._clock = Clock(**record["clock"])
+        self._clock = Progress(**record["clock"])
         if self._prepared.num_steps > record["num_steps"]:
-            self._clock.validations_since_best = 0  # a longer run is patient anew
-        self._saved = (self._clock.step, self._clock.validated)
+            self._clock.validations_since_best = 0  # extending a run resets its patience
+        self._saved_version = (self._clock.step, self._clock.validated)
         if not self._is_finished():
-            log.info("going on from step %d", self._clock.step)
-            self._warn_of_another_schedule(record["num_steps"])
-        return put_on_devices(state_of_items(params, training), self._places)
+            log.info("resuming from step %d", self._clock.step)
+            self._warn_of_changed_schedule(record["num_steps"])
+        return put_on_devices(state_from_checkpoint_items(params, training), self._state_shardings)
 
     def _check_unchanged(self, record: dict[str, Any]) -> None:
-        """Raises UserError where a checkpoint's record is not of this config, corpus and tokenizer."""
-        saved, wanted, path = record["fingerprints"], self._prepared.fingerprints, self._workdir.path
-        if record.get("format") != FORMAT:
-            raise UserError(
-                f"{path}: its checkpoints were written by another version of this program, which alone can go on with "
-                "this run; it can still be translated with. Choose another --workdir to train anew"
-            )
+        """Raises UserError if a checkpoint's record does not match the config, corpora and tokenizer of this run."""
+        saved, current, path = record["fingerprints"], self._prepared.fingerprints, self._workdir.path
+        check_format(record, path)
         if differences := refused_changes(record["config"], self._config, f"in checkpoint {record['step']}"):
             raise UserError(
-                f"{path}: its checkpoints were made with another config: {'; '.join(differences)}. "
-                f"Give {CONFIG_NAME} the old values back, or choose another --workdir"
+                f"{path}: its checkpoints were made with a different config: {'; '.join(differences)}. "
+                f"Restore the old values in {CONFIG_NAME}, or choose another --workdir"
             )
-        if changed := [name for name in saved if saved[name] != wanted.get(name)]:
+        if changed := [name for name in saved if saved[name] != current.get(name)]:
             raise UserError(
-                f"{path}: its checkpoints were made with another {' and another '.join(changed)} "
-                "(the content differs); give the old files back, or choose another --workdir"
+                f"{path}: its checkpoints were made with a different {' and a different '.join(changed)} "
+                "(the content differs); restore the original files, or choose another --workdir"
             )
 
-    def _warn_of_another_schedule(self, num_steps: int) -> None:
+    def _warn_of_changed_schedule(self, num_steps: int) -> None:
         schedule, now = self._config.optimizer.schedule, self._prepared.num_steps
         if schedule == "cosine" and num_steps != now:
             log.warning(
                 "the %s schedule depends on the number of steps, %d when this checkpoint was saved and now %d: the "
-                "learning rate is another one from here on", schedule, num_steps, now,
+                "learning rates change from here on", schedule, num_steps, now,
             )  # fmt: skip
 
-    # The end.
+    # Finishing.
 
     def _is_finished(self) -> bool:
         clock, patience = self._clock, self._config.training.patience
         return clock.step >= self._prepared.num_steps or 0 < patience <= clock.validations_since_best
 
-    def _reached(self) -> str:
+    def _progress(self) -> str:
         clock = self._clock
         early = ", stopped early" if clock.step < self._prepared.num_steps else ""
         best = f", best validation BLEU {clock.best_bleu:.2f} at step {clock.best_step}" if clock.best_step else ""
@@ -400,6 +420,6 @@ class Run:
             "steps skipped": f"{int(gather_to_host(self._state.skipped))}",
         }
         if clock.best_step:
-            kind = bleu_description(self._prepared.tokenizer)
-            rows["best validation BLEU"] = f"{clock.best_bleu:.2f} at step {clock.best_step:,} ({kind})"
+            description = bleu_description(self._prepared.tokenizer)
+            rows["best validation BLEU"] = f"{clock.best_bleu:.2f} at step {clock.best_step:,} ({description})"
         show_table(str(self._workdir.path), rows)

@@ -1,6 +1,6 @@
-"""Label-smoothed cross-entropy over the vocabulary, as a sum and a count, block by block.
+"""Label-smoothed cross-entropy over the vocabulary, as a sum and a count, computed in blocks of positions.
 
-B rows, T positions, D model width, V vocabulary, M positions of a block.
+Shapes: B rows, T positions, D model width, V vocabulary size, M positions in a block.
 """
 
 from __future__ import annotations
@@ -11,56 +11,60 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
 from options.special_ids import PAD_ID
 
-# x [M, D] and table [V, D] of the same type -> log(sum over v of exp(x . table[v])), [M] float32.
+# (x [M, D], table [V, D]), both of the same type -> log(sum over v of exp(x . table[v])), [M] float32.
 LogNormalizer = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def cross_entropy(
-    x: jax.Array,
-    table: jax.Array,
-    targets: jax.Array | np.ndarray,
+    x: Float[Array, "*B D"],
+    table: Float[Array, "V D"],
+    targets: Int[Array | np.ndarray, "*B"],
     label_smoothing: float = 0.0,
     block_size: int | None = None,
     log_normalizer: LogNormalizer | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Cross-entropy in nats of softmax(x table^T) against (1 - e) * one-hot + e / V (Szegedy et al. 2016), summed over
-    tokens.
+    """Computes the label-smoothed cross-entropy of softmax(x table^T), in nats, summed over tokens.
 
-    Sum and count travel apart and are divided once, so that padding, packing, accumulation and sharding give the same.
+    With label smoothing e, the target distribution is (1 - e) * one-hot + e / V (Szegedy et al. 2016). Sum and count
+    are returned separately and divided only once, so that the mean does not depend on padding, packing, accumulation or
+    sharding.
 
-    The gradient with respect to the logits is simple enough to be computed along with them. Doing that in blocks means
-    that the logits of a batch are never stored, nor read again: with 4,096 positions, a width of 256 and a vocabulary
-    of 8,000 on two cores 138 ms instead of 175 ms (forward and backward); the logits alone would be 131 MB.
+    The gradient with respect to the logits is simple enough to be computed along with them. Computed in blocks, the
+    logits of a whole batch are never stored and read back (measured: benchmarks/RESULTS.md): 131 MB for 4,096 positions
+    and a vocabulary of 8,000.
 
     Args:
-      x: [B, T, D], what the decoder's layers give.
-      table: [V, D] float32, the output embedding.
-      targets: [B, T]; positions with PAD_ID do not count.
-      block_size: about how many positions to take at a time; None for all at once.
-      log_normalizer: computes the logarithm of the softmax's denominator without logits; then there are no blocks.
+      x: The decoder's output, [B, T, D].
+      table: The output embedding matrix, [V, D] float32.
+      targets: Token ids, [B, T]; positions with PAD_ID do not count.
+      label_smoothing: e.
+      block_size: Approximate number of positions per block; None for a single block.
+      log_normalizer: Computes the logarithm of the softmax's denominator without storing logits; if given, the loss is
+        not computed in blocks.
 
     Returns:
-      The sum over the tokens that count, and their number (both float32 scalars).
+      The sum of the losses of the tokens that count, and the number of these tokens (both float32 scalars).
     """
     count = jnp.sum(targets != PAD_ID, dtype=jnp.float32)
     if log_normalizer:
-        return _without_logits(x, table, jnp.asarray(targets), label_smoothing, log_normalizer), count
+        return _loss_sum_with_normalizer(x, table, jnp.asarray(targets), label_smoothing, log_normalizer), count
     rows, length = targets.shape
     blocks = _number_of_blocks(rows, length, block_size)
     total = _loss_sum(x, table, jnp.asarray(targets), label_smoothing, blocks)
     return total, count
 
 
-def _without_logits(
+def _loss_sum_with_normalizer(
     x: jax.Array, table: jax.Array, targets: jax.Array, label_smoothing: float, log_normalizer: LogNormalizer
 ) -> jax.Array:
-    """The same sum, where only the logits of the right pieces, their mean and the normalizer are computed."""
+    """Computes the loss sum from the log normalizer, the target logits and the mean logits only."""
     x, targets, table = x.reshape(-1, x.shape[-1]), targets.reshape(-1), table.astype(x.dtype)
-    right = jnp.einsum("md,md->m", x, table[targets], preferred_element_type=jnp.float32)
-    losses = log_normalizer(x, table) - (1.0 - label_smoothing) * right
+    target_logits = jnp.einsum("md,md->m", x, table[targets], preferred_element_type=jnp.float32)
+    losses = log_normalizer(x, table) - (1.0 - label_smoothing) * target_logits
     if label_smoothing:
         mean = jnp.mean(table, axis=0, dtype=jnp.float32)
         losses -= label_smoothing * jnp.einsum("md,d->m", x, mean, preferred_element_type=jnp.float32)
@@ -68,8 +72,10 @@ def _without_logits(
 
 
 def _number_of_blocks(rows: int, length: int, block_size: int | None) -> int:
-    """The most that divide the length and have at least block_size positions. A block is a part of each row, since rows
-    are shared out over devices."""
+    """Returns the largest divisor of `length` for which a block has at least `block_size` positions, or 1.
+
+    A block takes a part of every row, rather than some of the rows, because rows are sharded across devices.
+    """
     fitting = [n for n in range(1, length + 1) if length % n == 0 and block_size and rows * length // n >= block_size]
     return max(fitting, default=1)
 
@@ -89,42 +95,52 @@ def _loss_sum_and_gradients(
         sums: tuple[jax.Array, jax.Array], block: tuple[jax.Array, jax.Array]
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         loss, gradient = _losses_and_gradient(*block, table, label_smoothing)
-        of_table = jnp.einsum("mv,md->vd", gradient, block[0], preferred_element_type=jnp.float32)
-        return (sums[0] + loss, sums[1] + of_table), jnp.einsum("mv,vd->md", gradient, table.astype(x.dtype))
+        table_gradient = jnp.einsum("mv,md->vd", gradient, block[0], preferred_element_type=jnp.float32)
+        return (sums[0] + loss, sums[1] + table_gradient), jnp.einsum("mv,vd->md", gradient, table.astype(x.dtype))
 
     zeros = (jnp.zeros(()), jnp.zeros_like(table))
-    (loss, of_table), of_x = jax.lax.scan(add, zeros, (_split(x, blocks), _split(targets, blocks)))
-    return loss, (_joined(of_x, x.shape), of_table)
+    (loss, table_gradient), x_gradient = jax.lax.scan(add, zeros, (_split(x, blocks), _split(targets, blocks)))
+    return loss, (_join(x_gradient, x.shape), table_gradient)
 
 
-def _scaled(
+def _scale_gradients(
     label_smoothing: float, blocks: int, gradients: tuple[jax.Array, jax.Array], scale: jax.Array
 ) -> tuple[jax.Array, jax.Array, None]:
-    of_x, of_table = gradients
-    return of_x * scale.astype(of_x.dtype), of_table * scale, None
+    x_gradient, table_gradient = gradients
+    return x_gradient * scale.astype(x_gradient.dtype), table_gradient * scale, None
 
 
-_loss_sum.defvjp(_loss_sum_and_gradients, _scaled)
+_loss_sum.defvjp(_loss_sum_and_gradients, _scale_gradients)
 
 
 def _losses_and_gradient(
     x: jax.Array, targets: jax.Array, table: jax.Array, label_smoothing: float
 ) -> tuple[jax.Array, jax.Array]:
-    """x [M, D], targets [M] -> the sum of a block's losses, and its gradient with respect to the logits, [M, V]."""
+    """Computes the loss sum of a block and its gradient with respect to the logits.
+
+    Args:
+      x: [M, D].
+      targets: [M].
+      table: [V, D].
+      label_smoothing: As in `cross_entropy`.
+
+    Returns:
+      The sum of the losses, and its gradient [M, V] in the type of x.
+    """
     logits = jnp.einsum("md,vd->mv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
     vocabulary = logits.shape[-1]
-    greatest = jnp.max(logits, axis=-1, keepdims=True)
-    exponentials = jnp.exp(logits - greatest)
+    max_logits = jnp.max(logits, axis=-1, keepdims=True)
+    exponentials = jnp.exp(logits - max_logits)
     normalizer = jnp.sum(exponentials, axis=-1, keepdims=True)
-    right = jnp.take_along_axis(logits, targets[:, None], axis=-1)
-    losses = jnp.log(normalizer) + greatest - (1.0 - label_smoothing) * right
+    target_logits = jnp.take_along_axis(logits, targets[:, None], axis=-1)
+    losses = jnp.log(normalizer) + max_logits - (1.0 - label_smoothing) * target_logits
     if label_smoothing:
         losses -= label_smoothing * jnp.mean(logits, axis=-1, keepdims=True)
-    counts = (targets != PAD_ID)[:, None]
-    is_right = jnp.arange(vocabulary) == targets[:, None]
-    expected = jnp.where(is_right, 1.0 - label_smoothing, 0.0) + label_smoothing / vocabulary
-    gradient = jnp.where(counts, exponentials / normalizer - expected, 0.0)
-    return jnp.sum(jnp.where(counts, losses, 0.0)), gradient.astype(x.dtype)
+    is_counted = (targets != PAD_ID)[:, None]
+    is_target = jnp.arange(vocabulary) == targets[:, None]
+    target_probabilities = jnp.where(is_target, 1.0 - label_smoothing, 0.0) + label_smoothing / vocabulary
+    gradient = jnp.where(is_counted, exponentials / normalizer - target_probabilities, 0.0)
+    return jnp.sum(jnp.where(is_counted, losses, 0.0)), gradient.astype(x.dtype)
 
 
 def _split(array: jax.Array, blocks: int) -> jax.Array:
@@ -134,8 +150,8 @@ def _split(array: jax.Array, blocks: int) -> jax.Array:
     return jnp.swapaxes(parts, 0, 1).reshape(blocks, -1, *array.shape[2:])
 
 
-def _joined(parts: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """What _split has split, as it was."""
+def _join(parts: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """[blocks, M, ...] -> shape [B, T, ...]; the inverse of `_split`."""
     rows, length = shape[:2]
     blocks = parts.reshape(parts.shape[0], rows, length // parts.shape[0], *shape[2:])
     return jnp.swapaxes(blocks, 0, 1).reshape(shape)

@@ -1,4 +1,4 @@
-"""Everything a run needs before its first step, made and checked before anything is written into the workdir."""
+"""Preparation of a training run: everything is created and checked before anything is written to the workdir."""
 
 from __future__ import annotations
 
@@ -42,9 +42,17 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """corpora: as opened, that of [data] first; tokenizer: and its serialized model or models; planner: of batches of
-    the tokenized training pairs that fit; num_steps: the run's length in steps, also where the config gives it in
-    epochs; taken: the parameters to begin with where they are another run's, by path."""
+    """The prepared inputs of a training run.
+
+    Attributes:
+      config: the resolved config, with the warm-up in steps.
+      corpora: the open corpora; that of [data] comes first.
+      tokenizer: the tokenizer, with the tag of the target language if data.tag_target is set.
+      tokenizer_models: its serialized model, or one model for each side.
+      planner: plans batches of the tokenized training pairs that fit in a row.
+      num_steps: the length of the run in steps, computed if the config specifies it in epochs.
+      taken: initial parameters taken from another run, by path; empty if there are none.
+    """
 
     config: Config
     corpora: Sequence[TrainingCorpus]
@@ -56,72 +64,80 @@ class Preparation:
 
     @property
     def corpus(self) -> Corpus:
-        """The one of [data], whose validation and test splits count."""
+        """The corpus of [data], which provides the validation and test splits."""
         return self.corpora[0].corpus
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """What a checkpoint's data position and parameters are bound to."""
+        """The digests of the data and the tokenizer, which a checkpoint must match to be resumed."""
         return _fingerprints(self.corpora, self.tokenizer)
 
     @property
     def pairs_per_epoch(self) -> int:
-        """All training pairs, of all corpora."""
+        """The number of training pairs in all corpora together."""
         return len(self.planner.draws)
 
     def batches(self, kept: np.ndarray | None = None) -> TrainingBatches:
-        """The training batches from their start; kept: the rows of each that are wanted, all by default."""
+        """Returns the training batches from the beginning.
+
+        Args:
+          kept: the rows of each batch that this process keeps; all by default.
+        """
         return TrainingBatches(self.planner, self.config.rows_per_batch, kept)
 
     def validation_pairs(self) -> Sequence[tuple[str, str]]:
-        """All (source, target) strings to validate on: none where the config or the corpus has no validation."""
+        """Returns the (source, target) strings to validate on; empty if the config or the corpus has no validation."""
         if not self.config.training.eval_every or "validation" not in self.corpus.splits:
             return []
         return list(self.corpus.split("validation"))
 
 
 def prepare(config: Config, workdir: Path) -> Preparation:
-    """Opens the corpora, loads the workdir's tokenizer or trains one, and tokenizes the training splits; where the run
-    has not begun, takes the parameters it is to begin with.
+    """Opens the corpora, loads or trains the tokenizer, and tokenizes the training splits.
+
+    Unless the workdir has a checkpoint, also reads the initial parameters if training.init_from is set.
 
     Raises:
-      UserError: something in a corpus or the config cannot work.
+      UserError: a corpus or the config is invalid.
     """
     corpora, tokenizer, models = open_with_tokenizer(config, workdir)
-    tokenized = [_tokenized(config, training, corpora, tokenizer) for training in corpora]
+    tokenized = [_tokenized_pairs(config, training, corpora, tokenizer) for training in corpora]
     weights = [training.weight for training in corpora]
     planner = Planner(tokenized, weights, config.data.row_length, config.training.seed)
     if len(corpora) > 1:
         _log_shares(corpora, planner)
     tokenizer = _tagged(config, tokenizer, config.data.target_language)
     origin = config.training.init_from
-    begun = bool(saved_steps(Workdir(workdir).checkpoints))
-    if origin and begun:
-        log.info("training.init_from is not read again: the run goes on from its own checkpoint")
-    taken = matching_params(origin, config, tokenizer) if origin and not begun else {}
+    has_checkpoint = bool(saved_steps(Workdir(workdir).checkpoints))
+    if origin and has_checkpoint:
+        log.info("training.init_from is not read again: the run resumes from its own checkpoint")
+    taken = matching_params(origin, config, tokenizer) if origin and not has_checkpoint else {}
     num_steps = _num_steps(config, planner, _fingerprints(corpora, tokenizer))
     config = _with_warmup_steps(config, num_steps, workdir)
     return Preparation(config, corpora, tokenizer, models, planner, num_steps, taken)
 
 
 def _fingerprints(corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer) -> dict[str, str]:
-    each = [training.corpus.fingerprint for training in corpora]
-    corpus = each[0] if len(each) == 1 else json_digest(["mixture", each])
+    fingerprints = [training.corpus.fingerprint for training in corpora]
+    corpus = fingerprints[0] if len(fingerprints) == 1 else json_digest(["mixture", fingerprints])
     return {"corpus": corpus, "tokenizer": tokenizer.fingerprint}
 
 
 def open_with_tokenizer(
     config: Config, workdir: Path | None
 ) -> tuple[list[TrainingCorpus], Tokenizer, Sequence[bytes]]:
-    """Opens the corpora; loads their tokenizer, the workdir's where it has one, or trains it. With the models of that.
+    """Opens the corpora, and loads their tokenizer if it exists or trains it.
+
+    Returns:
+      The corpora, the tokenizer, and its serialized model, or one model for each side.
 
     Raises:
-      UserError: something in a corpus or the tokenizer's options cannot work.
+      UserError: a corpus or the options of the tokenizer are invalid.
     """
     corpora = open_training_corpora(config.data)
     for training in corpora:
         for note in training.corpus.notes:
-            log.info("%s%s", _title(training, corpora), note)
+            log.info("%s%s", _log_prefix(training, corpora), note)
     languages = config.data.target_languages
     if len(languages) > 1 and not config.data.tag_target:
         log.warning(
@@ -137,7 +153,7 @@ def open_with_tokenizer(
 
 
 def vocab_sizes(config: Config, workdir: Path | None) -> tuple[int, int]:
-    """Pieces of the source's and the target's vocabulary: of the tokenizer that is there, else as the config asks."""
+    """Returns the source and target vocabulary sizes, from the tokenizer if it exists, otherwise from the config."""
     paths = _tokenizer_files(config, workdir)
     if not paths:
         return config.tokenizer.vocab_size, config.tokenizer.vocab_size
@@ -146,11 +162,11 @@ def vocab_sizes(config: Config, workdir: Path | None) -> tuple[int, int]:
 
 
 def _check_model_file(model_file: Path | None, tokenizer: Tokenizer, workdir: Path | None) -> None:
-    """Raises UserError where the option names another tokenizer than the workdir's own, which is the one in use."""
+    """Raises UserError if tokenizer.model_file differs from the tokenizer in use, that of the workdir."""
     if model_file and model_file.exists() and load_tokenizer([model_file]).fingerprint != tokenizer.fingerprint:
         raise UserError(
             f"tokenizer.model_file {model_file} is not the tokenizer that {workdir} was made with (the content "
-            f"differs); name {workdir}/tokenizer.model, or choose another --workdir"
+            f"differs); set it to {workdir}/tokenizer.model, or choose another --workdir"
         )
 
 
@@ -167,63 +183,62 @@ def _tagged(config: Config, tokenizer: Tokenizer, language: str) -> Tokenizer:
     return tokenizer.with_source_tag(language) if config.data.tag_target else tokenizer
 
 
-def _title(training: TrainingCorpus, corpora: Sequence[TrainingCorpus]) -> str:
-    """What a line of the log about one of several corpora begins with."""
+def _log_prefix(training: TrainingCorpus, corpora: Sequence[TrainingCorpus]) -> str:
+    """Returns the prefix of log lines that names one of several corpora; empty if there is only one."""
     corpus = training.corpus
     languages = f"{corpus.source_language}-{corpus.target_language}"
     return f"{training.option}, {corpus.name} {languages}: " if len(corpora) > 1 else ""
 
 
-def _tokenized(
+def _tokenized_pairs(
     config: Config, training: TrainingCorpus, corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer
 ) -> TrainingPairs:
-    """The training pairs of a corpus that fit into a row, to be drawn in other segmentations where that is wanted."""
-    corpus, longest, cache = training.corpus, config.data.row_length, cache_directory(config.data.cache_directory)
+    """Returns the training pairs of a corpus that fit in a row, with subword sampling if the config enables it."""
+    corpus, row_length, cache = training.corpus, config.data.row_length, cache_directory(config.data.cache_directory)
     tokenizer = _tagged(config, tokenizer, corpus.target_language)
-    everything = tokenize(training.pairs, corpus.fingerprint, tokenizer, cache)
-    pairs = everything.no_longer_than(longest)
-    title = _title(training, corpora)
+    all_pairs = tokenize(training.pairs, corpus.fingerprint, tokenizer, cache)
+    pairs = all_pairs.no_longer_than(row_length)
+    prefix = _log_prefix(training, corpora)
     log.info(
         "%skept %s of %s pairs, %s longer than %d tokens",
-        title, f"{len(pairs):,}", f"{len(everything):,}", f"{len(everything) - len(pairs):,}", longest,
+        prefix, f"{len(pairs):,}", f"{len(all_pairs):,}", f"{len(all_pairs) - len(pairs):,}", row_length,
     )  # fmt: skip
     if not len(pairs):
-        raise UserError(f"{title}no training pair fits into data.row_length {longest}; raise it")
+        raise UserError(f"{prefix}no training pair fits into data.row_length {row_length}; raise it")
     alpha = config.tokenizer.sampling_alpha
-    return SampledPairs(pairs, training.pairs, tokenizer, alpha, longest) if alpha else pairs
+    return SampledPairs(pairs, training.pairs, tokenizer, alpha, row_length) if alpha else pairs
 
 
 def _log_shares(corpora: Sequence[TrainingCorpus], planner: Planner) -> None:
     total = sum(planner.weights)
-    for training, own in zip(corpora, planner.corpora, strict=True):
+    for training, pairs in zip(corpora, planner.corpora, strict=True):
         share = training.weight / total
         log.info(
             "%s%.1f%% of the training pairs drawn, each %.2f times an epoch",
-            _title(training, corpora), 100 * share, share * len(planner.draws) / len(own),
+            _log_prefix(training, corpora), 100 * share, share * len(planner.draws) / len(pairs),
         )  # fmt: skip
 
 
 def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
-    """The tokenizer that is there already: the workdir's own, else the one the config names, else that of the run whose
-    parameters are taken; else nothing.
+    """Returns the files of the existing tokenizer, or an empty list if one has to be trained.
 
-    A workdir's config is written after its tokenizer: one without a config may be another run's, killed before that.
+    The tokenizer of the workdir is preferred, then tokenizer.model_file, then that of the run in training.init_from.
+    A tokenizer in a workdir without a config is ignored: the config is written after the tokenizer, which may therefore
+    belong to a different run that was killed in between.
     """
-    own = model_paths(workdir, joint=config.tokenizer.joint) if workdir else []
-    if workdir and all(path.exists() for path in [*own, workdir / CONFIG_NAME]):
-        return own
+    in_workdir = model_paths(workdir, joint=config.tokenizer.joint) if workdir else []
+    if workdir and all(path.exists() for path in [*in_workdir, workdir / CONFIG_NAME]):
+        return in_workdir
     if config.tokenizer.model_file:
         return [config.tokenizer.model_file]
     origin = config.training.init_from
-    return _tokenizer_of(origin, joint=config.tokenizer.joint) if origin else []
+    return _tokenizer_files_of(origin, joint=config.tokenizer.joint) if origin else []
 
 
-def _tokenizer_of(origin: Path, *, joint: bool) -> list[Path]:
-    """Those of another run, which has to have as many."""
+def _tokenizer_files_of(origin: Path, *, joint: bool) -> list[Path]:
+    """Returns the tokenizer files of another run; raises UserError if its tokenizer.joint differs."""
     if read_workdir_config(origin).tokenizer.joint != joint:
-        raise UserError(
-            f"{origin}: its tokenizer.joint is {not joint}, but that of this run is {joint}; they must agree"
-        )
+        raise UserError(f"{origin}: its tokenizer.joint is {not joint}, but this run's is {joint}; they must agree")
     return model_paths(origin, joint=joint)
 
 
@@ -242,14 +257,15 @@ def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]
     steps = math.ceil(training.num_epochs * rows / config.rows_per_batch)
     if steps > MAX_COUNT:
         raise UserError(
-            f"training.num_epochs {training.num_epochs:g} are {steps:.2g} steps, and {MAX_COUNT:,} at most can be"
+            f"training.num_epochs {training.num_epochs:g} amounts to {steps:.2g} steps, more than the maximum of "
+            f"{MAX_COUNT:,}; lower it"
         )
     log.info("%g epochs are %d steps", training.num_epochs, steps)
     return steps
 
 
 def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> float:
-    """Counted once for what decides it, and kept beside the prepared corpora."""
+    """Returns the rows that the pairs of one epoch fill; counted once and cached with the prepared corpora."""
     data, alpha = config.data, config.tokenizer.sampling_alpha
     key = json_digest(
         ["rows", fingerprints, planner.weights, data.tag_target, data.row_length, config.training.seed, alpha]
@@ -263,23 +279,25 @@ def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str,
 
 
 def _with_warmup_steps(config: Config, num_steps: int, workdir: Path) -> Config:
-    """The config with its warm-up in steps: a share becomes those of the workdir's config, or else is counted now.
+    """Returns the config with its warm-up in steps.
+
+    A share is replaced by the steps in the workdir's config, or by that share of num_steps if there is none.
 
     Raises:
-      UserError: they are too many for the schedule.
+      UserError: the schedule does not allow that many steps.
     """
     optimizer = config.optimizer
-    steps = counted = optimizer.num_warmup_steps(num_steps)
+    steps = computed = optimizer.num_warmup_steps(num_steps)
     if optimizer.warmup_share is not None and (workdir / CONFIG_NAME).exists():
         steps = read_workdir_config(workdir).optimizer.num_warmup_steps(num_steps)
-    if steps != counted:
+    if steps != computed:
         log.info(
-            "warm-up stays the %d steps that this run was made with; optimizer.warmup_share %g would now be %d",
-            steps, optimizer.warmup_share, counted,
+            "warm-up stays at the %d steps with which this run was started; optimizer.warmup_share %g would now be %d",
+            steps, optimizer.warmup_share, computed,
         )  # fmt: skip
     if optimizer.schedule == "cosine" and steps >= num_steps:
         raise UserError(
-            f"optimizer.warmup_steps must be below these {num_steps} steps for the cosine schedule, got {steps}"
+            f"optimizer.warmup_steps must be below the run's {num_steps} steps for the cosine schedule, got {steps}"
         )
     resolved = optimizer.model_copy(update={"warmup_steps": steps, "warmup_share": None})
     return config.model_copy(update={"optimizer": resolved})

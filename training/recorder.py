@@ -1,4 +1,4 @@
-"""What a run tells: metrics.jsonl, event files, curves.png, progress on stderr, and the closing table on stdout."""
+"""The output of a run: metrics.jsonl, event files, curves.png, progress on stderr and a final table on stdout."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from training.validation import Validation
 
 EVENTS_FOLDER = "tensorboard"
 CURVES_NAME = "curves.png"
-# Nats a token between the loss and that with shuffled sources. A toy whose lines were out of order never had more than
-# 0.005; healthy runs had so little in their warm-up only, and 0.15 (toy), 5 (tiny.toml) and 1.2 (Multi30k) soon after.
-BLIND = 0.05
+# Increase of the loss with shuffled sources, in nats per token, below which the model is taken to ignore its sources.
+# Measured: at most 0.005 on a toy corpus with misaligned lines; below it in healthy runs only during warm-up, with 0.15
+# (toy), 5 (tiny.toml) and 1.2 (Multi30k) soon after.
+MIN_SHUFFLED_LOSS_GAP = 0.05
 log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writes metrics and shows progress; used as a context so that the terminal is left as it was."""
+    """Writes metrics and shows progress; a context manager, which restores the terminal on exit."""
 
     def __init__(
         self,
@@ -39,25 +40,27 @@ class Recorder:
         config: Config,
         num_steps: int,
         first_step: int = 0,
-        done: Sequence[dict[str, Any]] = (),
+        logged_lines: Sequence[dict[str, Any]] = (),
         bleu_description: str = "greedy",
     ):
-        """Goes on after first_step.
+        """Creates the recorder of a new or resumed run.
 
         Args:
-          title: for the picture of the curves.
-          done: the lines of metrics.jsonl so far.
-          bleu_description: how that of validations is computed.
+          title: the title of the learning curves.
+          num_steps: the length of the run.
+          first_step: the number of steps already taken.
+          logged_lines: the existing lines of metrics.jsonl.
+          bleu_description: how validation BLEU is computed.
         """
         self._workdir = workdir
         self._title = title
-        self._drawn = False
-        self._kind_of_bleu = bleu_description
+        self._is_drawn = False
+        self._bleu_description = bleu_description
         self._curves = Curves(bleu_description)
-        for line in done:
+        for line in logged_lines:
             self._curves.add(line)
         self._events = (
-            EventFiles(workdir.path / EVENTS_FOLDER, done, first_step) if config.training.tensorboard else None
+            EventFiles(workdir.path / EVENTS_FOLDER, logged_lines, first_step) if config.training.tensorboard else None
         )
         self._log_every = config.training.log_every
         self._warmup_steps = config.optimizer.num_warmup_steps(num_steps)
@@ -82,11 +85,11 @@ class Recorder:
         self._bar.stop()
         if self._events:
             self._events.close()
-        if error is None and not self._drawn:
+        if error is None and not self._is_drawn:
             self._draw()
 
     def steps(self, lines: list[dict[str, Any]], pace: Pace) -> None:
-        """Writes a line for each step and shows the last."""
+        """Writes a line of metrics for each step and shows the progress at the last one."""
         self._write(lines)
         last = lines[-1]
         rate, real = pace.tokens_per_second, pace.real_tokens
@@ -100,50 +103,54 @@ class Recorder:
                 last["step"], self._num_steps, status, last["learning_rate"], _duration(left),
             )  # fmt: skip
 
-    def validation(self, step: int, found: Validation, seconds: float, *, best: bool) -> None:
-        """Writes a line for a validation and shows it with its samples."""
+    def validation(self, step: int, result: Validation, seconds: float, *, best: bool) -> None:
+        """Writes a line of metrics for a validation, and shows the result with its sample translations."""
         line = {
             "step": step,
-            "validation_loss": found.loss,
-            "validation_loss_shuffled": found.shuffled_loss,
-            "validation_bleu": found.bleu,
+            "validation_loss": result.loss,
+            "validation_loss_shuffled": result.shuffled_loss,
+            "validation_bleu": result.bleu,
             "seconds": seconds,
         }
         self._write([line])
         self._draw()
-        shuffled = "" if found.shuffled_loss is None else f" ({found.shuffled_loss:.3f} with the sources shuffled)"
+        shuffled = "" if result.shuffled_loss is None else f" ({result.shuffled_loss:.3f} with the sources shuffled)"
         note = ", the best so far" if best else ""
         log.info(
             "validation at step %d: loss %.3f%s, BLEU %.2f (%s)%s",
-            step, found.loss, shuffled, found.bleu, self._kind_of_bleu, note,
+            step, result.loss, shuffled, result.bleu, self._bleu_description, note,
         )  # fmt: skip
-        has_begun = step >= self._warmup_steps
-        if has_begun and found.shuffled_loss is not None and found.shuffled_loss - found.loss < BLIND:
+        is_warmed_up = step >= self._warmup_steps
+        if (
+            is_warmed_up
+            and result.shuffled_loss is not None
+            and result.shuffled_loss - result.loss < MIN_SHUFFLED_LOSS_GAP
+        ):
             log.warning(
-                "with other sentences' sources the loss is hardly worse: so far the model does not look at what it is "
-                "to translate; where that stays so, check that the two sides of the corpus are aligned "
-                "(--inspect-data), train longer, or lower optimizer.peak_lr"
+                "the loss is hardly worse with the sources shuffled: so far the model ignores the sentences that it "
+                "translates. If this persists, check that the two sides of the corpus are aligned (--inspect-data), "
+                "train longer, or lower optimizer.peak_lr"
             )
-        for sample in found.samples:
+        for sample in result.samples:
             log.info("  source       %s", sample.source)
             log.info("  reference    %s", sample.reference)
             log.info("  translation  %s", sample.translation)
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
         self._workdir.append_metrics(lines)
-        self._drawn = False
+        self._is_drawn = False
         for line in lines:
             self._curves.add(line)
         if self._events:
             self._events.write(lines)
 
     def _draw(self) -> None:
-        self._drawn = True
+        self._is_drawn = True
         save_figure(self._curves.draw(self._title), self._workdir.path / CURVES_NAME)
 
 
 class NoRecorder:
-    """What all processes but the first have in its place: nothing is written or shown."""
+    """The recorder of every process but the first: writes and shows nothing."""
 
     def __enter__(self) -> NoRecorder:
         return self
@@ -152,14 +159,14 @@ class NoRecorder:
         pass
 
     def steps(self, lines: list[dict[str, Any]], pace: Pace) -> None:
-        """As Recorder.steps."""
+        """Does nothing; see Recorder.steps."""
 
-    def validation(self, step: int, found: Validation, seconds: float, *, best: bool) -> None:
-        """As Recorder.validation."""
+    def validation(self, step: int, result: Validation, seconds: float, *, best: bool) -> None:
+        """Does nothing; see Recorder.validation."""
 
 
 def show_table(title: str, rows: dict[str, str]) -> None:
-    """Prints names and values on stdout."""
+    """Prints a table of names and values on stdout."""
     table = Table(title=escape(title), show_header=False, title_justify="left")
     for name, value in rows.items():
         table.add_row(name, value)

@@ -1,7 +1,7 @@
-"""Steps between their dispatch and their line in metrics.jsonl: what they measured, their pace, what the device waited.
+"""Bookkeeping of steps from their dispatch to their line in metrics.jsonl: metrics, pace and idle time of the device.
 
-A step is dispatched while the ones before it still run on the device. Its metrics start for the host with it and are
-read once they are there, so that nobody stops the device to look at them.
+A step is dispatched while earlier ones still run on the device. Its metrics are copied to the host asynchronously and
+read once they have arrived, so that the device is never stopped to read them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,19 @@ import jax
 from devices.compilation import Compilations
 from training.step import StepMetrics
 
-STEPS_IN_FLIGHT = 2  # the device is never idle, and a signal never waits for a long queue
+STEPS_IN_FLIGHT = 2  # enough to keep the device busy, few enough that a signal is handled promptly
 
 
 @dataclasses.dataclass(frozen=True)
 class DispatchedStep:
-    """A step that was dispatched, and what the host knows of its batch."""
+    """A dispatched step.
+
+    Attributes:
+      number: the number of the step, from 1.
+      metrics: its metrics, on the device.
+      epoch: the epochs of training data seen so far, including this step.
+      real_tokens: the share of the batch's positions, both sides, that hold a token.
+    """
 
     number: int
     metrics: StepMetrics
@@ -32,10 +39,13 @@ class DispatchedStep:
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """How the steps of a progress line went.
+    """The pace of the steps of one progress line.
 
-    real_tokens: share of the batches' positions, both sides, that hold a token; waiting: share of the time in which the
-    device had nothing to do, at most, since batches or the host were late; compilations: of this process so far.
+    Attributes:
+      tokens_per_second: real target tokens per second.
+      real_tokens: the share of the batches' positions, both sides, that hold a token.
+      waiting: upper bound on the share of time in which the device was idle because a batch or the host was late.
+      compilations: those of this process so far.
     """
 
     tokens_per_second: float
@@ -45,27 +55,27 @@ class Pace:
 
 
 class StepMeter:
-    """Keeps a few steps in flight, and measures the others until they are read."""
+    """Keeps a few steps in flight, and collects the metrics of finished steps until they are read."""
 
     def __init__(self, compilations: Compilations):
         self._compilations = compilations
         self._in_flight: deque[DispatchedStep] = deque()
-        self._done: list[DispatchedStep] = []
+        self._finished: list[DispatchedStep] = []
         self.restart()
 
     def restart(self) -> None:
-        """What is measured from here on belongs to the steps to come."""
-        self._interval_start = self._seen_busy = time.monotonic()
-        self._waited = 0.0
+        """Restarts the time measurement, so that a pause is not attributed to the next steps."""
+        self._interval_start = self._last_seen_busy = time.monotonic()
+        self._idle_seconds = 0.0
 
     def about_to_dispatch(self) -> None:
-        """Adds up for how long, at most, the device has had nothing to do before the next step is given to it."""
+        """Adds an upper bound on how long the device has been idle; to be called just before a step is dispatched."""
         if not self._in_flight or self._in_flight[-1].metrics.loss.is_ready():  # type: ignore[attr-defined]
-            self._waited += time.monotonic() - self._seen_busy
+            self._idle_seconds += time.monotonic() - self._last_seen_busy
 
     def dispatched(self, step: DispatchedStep) -> None:
-        """Takes in a step, and waits for the one that is STEPS_IN_FLIGHT before it."""
-        self._seen_busy = time.monotonic()
+        """Registers a dispatched step, and waits for the step that was dispatched STEPS_IN_FLIGHT before it."""
+        self._last_seen_busy = time.monotonic()
         for metric in step.metrics:
             metric.copy_to_host_async()
         self._in_flight.append(step)
@@ -78,36 +88,38 @@ class StepMeter:
             self._finish_oldest()
 
     @property
-    def last_done(self) -> int | None:
-        """The last step that is done and was not read yet."""
-        return self._done[-1].number if self._done else None
+    def last_finished(self) -> int | None:
+        """The number of the last finished step, or None if all finished steps have been read."""
+        return self._finished[-1].number if self._finished else None
 
     def read(self, seconds: float) -> tuple[list[dict[str, Any]], Pace]:
-        """The lines of the steps that are done, for metrics.jsonl, and their pace; there has to be one.
+        """Returns the metrics.jsonl lines of the finished steps, of which there must be at least one, and their pace.
 
         Args:
-          seconds: the run's training time so far.
+          seconds: the training time of the run so far.
         """
-        steps, self._done = self._done, []
-        metrics: list[StepMetrics] = jax.device_get([step.metrics for step in steps])
-        elapsed = self._seen_busy - self._interval_start
+        steps, self._finished = self._finished, []
+        step_metrics: list[StepMetrics] = jax.device_get([step.metrics for step in steps])
+        elapsed = self._last_seen_busy - self._interval_start
         pace = Pace(
-            sum(float(each.tokens) for each in metrics) / elapsed,
+            sum(float(metrics.tokens) for metrics in step_metrics) / elapsed,
             sum(step.real_tokens for step in steps) / len(steps),
-            self._waited / elapsed,
+            self._idle_seconds / elapsed,
             dataclasses.replace(self._compilations),
         )
-        self._interval_start, self._waited = self._seen_busy, 0.0
-        return [_line(step, each, pace, seconds) for step, each in zip(steps, metrics, strict=True)], pace
+        self._interval_start, self._idle_seconds = self._last_seen_busy, 0.0
+        lines = [_line(step, metrics, pace, seconds) for step, metrics in zip(steps, step_metrics, strict=True)]
+        return lines, pace
 
     def _finish_oldest(self) -> None:
         step = self._in_flight.popleft()
         jax.block_until_ready(step.metrics.loss)
-        self._done.append(step)
-        self._seen_busy = time.monotonic()
+        self._finished.append(step)
+        self._last_seen_busy = time.monotonic()
 
 
 def _line(step: DispatchedStep, metrics: StepMetrics, pace: Pace, seconds: float) -> dict[str, Any]:
+    """Returns the line of metrics.jsonl of a step; a loss or gradient norm that is not finite becomes None."""
     loss, norm = float(metrics.loss), float(metrics.gradient_norm)
     return {
         "step": step.number,

@@ -1,4 +1,4 @@
-"""The numbers of metrics.jsonl as event files, which TensorBoard shows as curves. TensorFlow is not needed."""
+"""The metrics of metrics.jsonl as TensorBoard event files, written without TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-NOT_A_CURVE = ("step", "seconds", "batch", "programs_compiled", "compile_seconds")
+NOT_PLOTTED = ("step", "seconds", "batch", "programs_compiled", "compile_seconds")
 VALIDATION = "validation_"
 
 
 class EventFiles:
-    """Writes an event file of its own; train/loss and so on, validation/loss and so on.
+    """Writes a new event file with curves such as train/loss and validation/loss.
 
-    tensorboardX's writer without its thread, in which a full disk would go unnoticed, and a flush would not wait for
-    what is in the queue.
+    Uses the synchronous writer of tensorboardX: in its background thread an error such as a full disk would go
+    unnoticed, and a flush would not wait for the queued events.
     """
 
-    def __init__(self, folder: Path, done: Iterable[Mapping[str, Any]], step: int):
-        """Begins behind a step.
+    def __init__(self, folder: Path, logged_lines: Iterable[Mapping[str, Any]], step: int):
+        """Creates the event file of a new or resumed run.
 
         Args:
-          folder: it may have files of earlier processes; TensorBoard drops what they wrote from `step` on.
-          done: the lines of metrics.jsonl; those of `step` itself are written again, since its validation may be yet to
-            come.
-          step: the last one that was taken.
+          folder: may contain event files of earlier processes; TensorBoard discards their events from `step` on.
+          logged_lines: the existing lines of metrics.jsonl; those of `step` are written again.
+          step: the last step taken. Its old events are discarded too, because its validation may be repeated.
         """
-        # 0.01 s where checkpoints have imported protocol buffers. The toy run of the tests spends 0.05 s here in all.
+        # Imported here because event files can be turned off.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
@@ -36,23 +35,23 @@ class EventFiles:
         folder.mkdir(exist_ok=True)
         self._writer = EventsWriter(str(folder / "events"), filename_suffix=f".{step:09}")
         self._writer.write_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
-        self.write(line for line in done if line["step"] == step)
+        self.write(line for line in logged_lines if line["step"] == step)
 
     def write(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Writes every number of the lines; they are in the file when it returns."""
+        """Writes the curves of the lines and flushes the file."""
         for line in lines:
             group = "validation" if any(name.startswith(VALIDATION) for name in line) else "train"
             curves = {
                 f"{group}/{name.removeprefix(VALIDATION)}": value
                 for name, value in line.items()
-                if name not in NOT_A_CURVE and value is not None
+                if name not in NOT_PLOTTED and value is not None
             }
             values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in curves.items()]
-            # One event for all values: 0.02 ms a line, where one for each took 0.4.
+            # One event for all values of a line is far faster than one event per value.
             event = self._event(step=line["step"], wall_time=time.time(), summary=self._summary(value=values))
             self._writer.write_event(event)
         self._writer.flush()
 
     def close(self) -> None:
-        """Ends the file."""
+        """Closes the file."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""Validation: loss, greedy BLEU and a few translations to read."""
+"""Validation: loss, greedy BLEU and a few sample translations."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from options.schema import DecodingOptions
 from training.loss import cross_entropy
 from translation.translator import Translator
 
-SAMPLES = 3
-LOSS_BLOCK = 8192  # positions whose logits are computed at a time: 1.2 GB with 37,000 pieces
+NUM_SAMPLES = 3
+LOSS_BLOCK = 8192  # positions whose logits are computed at a time: 1.2 GB for a vocabulary of 37,000
 GREEDY = DecodingOptions(beam_size=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A validation sentence, its reference and its translation."""
+    """A validation sentence with its reference and its translation."""
 
     source: str
     reference: str
@@ -37,8 +37,14 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Validation:
-    """loss: cross-entropy in nats a token, without label smoothing or dropout; shuffled_loss: the same with another
-    sentence's source for each, None where all sources are the same; bleu: 13a, as `bleu_description` says."""
+    """The result of a validation.
+
+    Attributes:
+      loss: cross-entropy in nats per token, without label smoothing or dropout.
+      shuffled_loss: the loss with each source replaced by that of another sentence, or None if all sources are equal.
+      bleu: BLEU with 13a tokenization, computed as described by `bleu_description`.
+      samples: a few translations.
+    """
 
     loss: float
     shuffled_loss: float | None
@@ -48,8 +54,13 @@ class Validation:
 
 @dataclasses.dataclass(frozen=True)
 class ValidationSet:
-    """What is validated on, tokenized once for all validations: texts and ids of each pair, and the ids of another
-    pair's source for each, None where all sources are the same."""
+    """The validation split, tokenized once for all validations.
+
+    Attributes:
+      sources, references: the text of each pair.
+      source_ids, target_ids: the token ids of each pair.
+      shuffled_source_ids: for each pair, the ids of another pair's source; None if all sources are equal.
+    """
 
     sources: Sequence[str]
     references: Sequence[str]
@@ -64,8 +75,8 @@ class ValidationSet:
         source_ids, target_ids = tokenizer.encode_source(sources), tokenizer.encode_target(references)
         ids_of = dict(zip(sources, source_ids, strict=True))
         shuffled = shuffled_sources(sources)
-        others = [ids_of[source] for source in shuffled] if shuffled else None
-        return cls(sources, references, source_ids, target_ids, others)
+        shuffled_ids = [ids_of[source] for source in shuffled] if shuffled else None
+        return cls(sources, references, source_ids, target_ids, shuffled_ids)
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -74,45 +85,51 @@ class ValidationSet:
 def validate(
     translator: Translator, data: ValidationSet, after_batch: Callable[[int], None] = lambda sentences: None
 ) -> Validation:
-    """Loss and BLEU over all pairs. after_batch is called now and then and may raise to stop."""
+    """Computes loss and BLEU over all pairs.
+
+    Args:
+      after_batch: called after each batch with the number of sentences it translated, 0 for a batch of which only the
+        loss was computed; may raise to stop.
+    """
     loss = _mean_loss(translator, data.source_ids, data.target_ids, after_batch)
     shuffled_loss = None
     if data.shuffled_source_ids:
         shuffled_loss = _mean_loss(translator, data.shuffled_source_ids, data.target_ids, after_batch)
     sources, references = data.sources, data.references
-    found = translator.translate(sources, GREEDY, source_ids=data.source_ids, first_line=None, after_batch=after_batch)
-    translations = [translation.text for translation in found]
-    samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(data), SAMPLES)]
+    lines = translator.translate(sources, GREEDY, source_ids=data.source_ids, first_line=None, after_batch=after_batch)
+    translations = [line.text for line in lines]
+    samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(data), NUM_SAMPLES)]
     bleu = corpus_bleu(translations, references, lowercase=translator.tokenizer.lowercase)
     return Validation(loss, shuffled_loss, bleu, tuple(samples))
 
 
 def bleu_description(tokenizer: Tokenizer) -> str:
-    """How a validation's BLEU is computed, for people: without case where the model writes lower case."""
+    """Returns how validation BLEU is computed, in words; case is ignored if the model writes lower case."""
     return "greedy, lower case" if tokenizer.lowercase else "greedy"
 
 
 def shuffled_sources(sources: Sequence[str]) -> list[str] | None:
-    """Another sentence's source for each, always the same ones, never one with the same text; None where all are alike.
+    """Replaces each source by a different one, the same in every call; returns None if all sources are equal.
 
-    A network that translates does far worse with them; one that has learned only what sentences look like does as well.
+    The loss of a model that translates rises sharply with these sources; that of a model that has only learned what
+    target sentences look like hardly changes.
     """
-    different = list(dict.fromkeys(sources))
-    if len(different) < 2:
+    distinct = list(dict.fromkeys(sources))
+    if len(distinct) < 2:
         return None
-    random.Random(0).shuffle(different)
-    other = dict(zip(different, [*different[1:], different[0]], strict=True))
-    return [other[source] for source in sources]
+    random.Random(0).shuffle(distinct)
+    replacements = dict(zip(distinct, [*distinct[1:], distinct[0]], strict=True))
+    return [replacements[source] for source in sources]
 
 
 def warm_up(translator: Translator, data: ValidationSet) -> None:
-    """Compiles the programs that `validate` runs, side by side; of the parameters their shapes and places will do."""
+    """Compiles the programs that `validate` runs, concurrently; params may be jax.ShapeDtypeStructs with shardings."""
 
-    def loss() -> None:
+    def compile_loss() -> None:
         for batch in _loss_batches(translator, data.source_ids, data.target_ids):
             compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
 
-    compile_concurrently(loss, lambda: translator.warm_up(data.sources, GREEDY, data.source_ids))
+    compile_concurrently(compile_loss, lambda: translator.warm_up(data.sources, GREEDY, data.source_ids))
 
 
 def _mean_loss(
@@ -124,8 +141,8 @@ def _mean_loss(
     total = count = 0.0
     for batch in _loss_batches(translator, source_ids, target_ids):
         program = compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
-        part = gather_to_host(program(translator.params, batch))
-        total, count = total + float(part[0]), count + float(part[1])
+        batch_loss, batch_tokens = gather_to_host(program(translator.params, batch))
+        total, count = total + float(batch_loss), count + float(batch_tokens)
         after_batch(0)
     return total / count
 
@@ -133,7 +150,7 @@ def _mean_loss(
 def _loss_batches(
     translator: Translator, source_ids: Sequence[list[int]], target_ids: Sequence[list[int]]
 ) -> Iterator[Batch]:
-    """Batches of pairs whose sides are cut where they are longer than the network takes."""
+    """Yields batches of pairs, each side truncated to the maximum length of the network."""
     source_ids, target_ids = ([cut(ids, translator.max_length) for ids in side] for side in (source_ids, target_ids))
     lengths = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)]
     rows = translator.batch_size
@@ -143,7 +160,7 @@ def _loss_batches(
 
 @functools.partial(jax.jit, static_argnames="graphdef")
 def loss_sum(params: Any, batch: Batch, *, graphdef: nnx.GraphDef) -> tuple[jax.Array, jax.Array]:
-    """The sum of the batch's losses, and of how many tokens."""
+    """Returns the summed cross-entropy of a batch, in nats, and its number of target tokens."""
     model = nnx.merge(graphdef, params)
     x, _ = model.hidden_states(batch.source, batch.target_in)
     return cross_entropy(x, model.output_table, batch.target_out, block_size=LOSS_BLOCK)

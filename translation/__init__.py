@@ -1,1 +1,1 @@
-"""From a trained network to text and scores: search, translation, evaluation."""
+"""Translating and scoring text with a trained network: decoding, hypotheses and attention maps."""

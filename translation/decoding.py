@@ -1,6 +1,6 @@
-"""Decoding on the device: one network, or several whose probabilities are averaged, searched or asked for scores.
+"""Compiled programs that decode or score a batch with one network, or with an ensemble by averaging probabilities.
 
-B sentences, S padded source length, K beams or samples, V vocabulary.
+B sentences, S padded source length, P padded prefix length, K beams or samples, L maximum target length, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,97 +20,115 @@ from devices.compilation import compiled_program
 from devices.processes import gather_to_host
 from options.schema import DecodingOptions
 from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from translation.search import Constraints, GrowableState, Hypotheses, SearchTask, beam_search, greedy_search, sample
+from translation.search import Constraints, Hypotheses, SearchConfig, StateGrowth, beam_search, greedy_search, sample
 
-MORE_THAN_THE_SOURCE = 4  # tokens that a translation has room for at first; few are longer
-PREFIX_ROOM = 8  # prefixes are padded to a multiple of it: so many fewer programs are compiled
+EXTRA_INITIAL_POSITIONS = 4  # of the caches, beyond the source length; few translations need more
+PREFIX_LENGTH_MULTIPLE = 8  # prefixes are padded to a multiple of this, so that fewer programs are compiled
 
 
 class Network(NamedTuple):
-    """graphdef: its structure, hashable; params: its parameters."""
+    """A network's hashable structure (graphdef) and its parameters (params)."""
 
     graphdef: nnx.GraphDef
     params: Any
 
 
-class Request(NamedTuple):
-    """A batch to be translated.
+class DecodingRequest(NamedTuple):
+    """A batch of sentences to translate.
 
-    source [B, S], padded; visible [B, S] int32, 0 where no layer may look, as at padding; limits and minimums [B] and
-    prefixes [B, P] as in Constraints; numbers [B, 2] int32 make sentences draw differently, by their line and part.
+    Attributes:
+      source: padded token ids, [B, S].
+      visible: int32 [B, S]; 0 at padding and at any other position that no layer may attend to.
+      max_lengths: as in Constraints, [B].
+      min_lengths: as in Constraints, [B].
+      prefixes: as in Constraints, [B, P].
+      numbers: line number and part number of each sentence, int32 [B, 2]; they select its random numbers.
     """
 
     source: np.ndarray
     visible: np.ndarray
-    limits: np.ndarray
-    minimums: np.ndarray
+    max_lengths: np.ndarray
+    min_lengths: np.ndarray
     prefixes: np.ndarray
     numbers: np.ndarray
 
 
-def default_limit(source_length: Any) -> Any:
-    """Tokens that a translation may have, for a source of so many (a number or an array)."""
+def default_max_length(source_length: Any) -> Any:
+    """Returns the default maximum number of target tokens for a source length (a number or an array)."""
     return 2 * source_length + 10
 
 
-def prefix_room(tokens: int) -> int:
-    """Padded length of prefixes of at most so many tokens."""
-    return -(-tokens // PREFIX_ROOM) * PREFIX_ROOM
+def padded_prefix_length(tokens: int) -> int:
+    """Returns the padded length of prefixes of up to `tokens` tokens."""
+    return -(-tokens // PREFIX_LENGTH_MULTIPLE) * PREFIX_LENGTH_MULTIPLE
 
 
-def search(
+def decode_batch(
     networks: Sequence[Network],
-    request: Request,
+    request: DecodingRequest,
     options: DecodingOptions,
-    longest: int,
-    wanted: int = 1,
+    model_max_length: int,
+    num_hypotheses: int = 1,
     *,
-    whole_batches: bool = False,
+    keep_full_batches: bool = False,
 ) -> Hypotheses:
-    """So many wanted hypotheses [B, wanted] of a batch, computed on the devices.
+    """Decodes a batch on the devices.
 
     Args:
-      longest: most tokens that the networks can take.
-      whole_batches: whether the batch stays together to the end: computes more, and is compiled in less time.
+      networks: the network, or all networks of an ensemble.
+      request: the batch.
+      options: how to decode.
+      model_max_length: maximum number of tokens that the networks accept.
+      num_hypotheses: number of hypotheses to return for each sentence.
+      keep_full_batches: whether to keep the batch together to the end, which computes more but compiles faster.
+
+    Returns:
+      The hypotheses on the host: tokens [B, num_hypotheses, L], scores [B, num_hypotheses].
     """
-    program, arguments = compile_search(networks, request, options, longest, wanted, whole_batches=whole_batches)
-    found = gather_to_host(program(*arguments))
-    return Hypotheses(found.tokens[:, :wanted], found.scores[:, :wanted])
+    program, arguments = compile_decode_batch(
+        networks, request, options, model_max_length, num_hypotheses, keep_full_batches=keep_full_batches
+    )
+    hypotheses = gather_to_host(program(*arguments))
+    return Hypotheses(hypotheses.tokens[:, :num_hypotheses], hypotheses.scores[:, :num_hypotheses])
 
 
-def compile_search(
+def compile_decode_batch(
     networks: Sequence[Network],
-    request: Request,
+    request: DecodingRequest,
     options: DecodingOptions,
-    longest: int,
-    wanted: int = 1,
+    model_max_length: int,
+    num_hypotheses: int = 1,
     *,
-    whole_batches: bool = False,
+    keep_full_batches: bool = False,
 ) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
-    """The program that `search` runs and what it is given; to compile it, jax.ShapeDtypeStructs do for all arrays."""
-    padded = default_limit(request.source.shape[1]) + request.prefixes.shape[1]
+    """Returns the program that `decode_batch` runs, and its arguments.
+
+    To only compile the program, pass jax.ShapeDtypeStructs in place of the arrays.
+    """
+    default_length = default_max_length(request.source.shape[1]) + request.prefixes.shape[1]
     static = {
         "graphdefs": tuple(network.graphdef for network in networks),
-        "width": wanted if options.temperature else options.beam_size,
-        "length": options.max_decoding_length or min(max(padded, options.min_decoding_length), longest),
+        "width": num_hypotheses if options.temperature else options.beam_size,
+        "length": options.max_decoding_length
+        or min(max(default_length, options.min_decoding_length), model_max_length),
         "alpha": options.length_penalty,
         "top_k": options.top_k,
         "top_p": options.top_p,
-        "whole_batches": whole_batches,
+        "keep_full_batches": keep_full_batches,
     }
-    drawing = (np.uint32(options.seed), np.float32(options.temperature)) if options.temperature else None
-    arguments = [network.params for network in networks], request, drawing, np.int32(wanted)
-    return compiled_program(_search, *arguments, **static), arguments
+    sampling = (np.uint32(options.seed), np.float32(options.temperature)) if options.temperature else None
+    arguments = [network.params for network in networks], request, sampling, np.int32(num_hypotheses)
+    return compiled_program(_decode_batch, *arguments, **static), arguments
 
 
 @functools.partial(
-    jax.jit, static_argnames=("graphdefs", "width", "length", "alpha", "top_k", "top_p", "whole_batches")
+    jax.jit, static_argnames=("graphdefs", "width", "length", "alpha", "top_k", "top_p", "keep_full_batches")
 )
-def _search(
+def _decode_batch(
     params: Sequence[Any],
-    request: Request,
-    drawing: tuple[int, float] | None,
-    wanted: jax.Array | int,
+    request: DecodingRequest,
+    sampling: tuple[int, float] | None,
+    num_hypotheses: jax.Array | int,
     *,
     graphdefs: tuple[nnx.GraphDef, ...],
     width: int,
@@ -118,70 +136,77 @@ def _search(
     alpha: float,
     top_k: int | None,
     top_p: float | None,
-    whole_batches: bool,
+    keep_full_batches: bool,
 ) -> Hypotheses:
-    """drawing: seed and temperature, or None for a search."""
-    models = [nnx.merge(graphdef, own) for graphdef, own in zip(graphdefs, params, strict=True)]
-    first = min(length, request.source.shape[1] + request.prefixes.shape[1] + MORE_THAN_THE_SOURCE)
-    first = length if whole_batches else first
-    started = [model.start_decoding(request.source, width, first, request.visible) for model in models]
+    """Decodes a batch: samples if `sampling` holds a seed and a temperature, searches if it is None.
 
-    def step(tokens: jax.Array, index: jax.Array, lineage: jax.Array, states: Any) -> tuple[jax.Array, Any]:
-        stepped = [
-            model.decode_step(tokens, index, lineage, *state) for model, state in zip(models, states, strict=True)
+    `width` is K, `length` is L; the other arguments are as in `decode_batch` and DecodingOptions.
+    """
+    models = [nnx.merge(*network) for network in zip(graphdefs, params, strict=True)]
+    initial_length = min(length, request.source.shape[1] + request.prefixes.shape[1] + EXTRA_INITIAL_POSITIONS)
+    initial_length = length if keep_full_batches else initial_length
+    initial = [model.start_decoding(request.source, width, initial_length, request.visible) for model in models]
+
+    def step(tokens: jax.Array, index: jax.Array, beam_history: jax.Array, states: Any) -> tuple[jax.Array, Any]:
+        outputs = [
+            model.decode_step(tokens, index, beam_history, *state) for model, state in zip(models, states, strict=True)
         ]
-        logits = _mean_probability([logits for logits, _ in stepped])
-        after = [(memory, caches) for (memory, _), (_, caches) in zip(states, stepped, strict=True)]
-        return _without_special_tokens(logits), after
+        logits = _average_probabilities([logits for logits, _ in outputs])
+        new_states = [(memory, caches) for (memory, _), (_, caches) in zip(states, outputs, strict=True)]
+        return _mask_special_tokens(logits), new_states
 
-    def longer(states: Any, length: int) -> Any:
-        return [(memory, [cache.longer(length * width) for cache in caches]) for memory, caches in states]
+    def grow(states: Any, length: int) -> Any:
+        return [(memory, [cache.padded_to(length * width) for cache in caches]) for memory, caches in states]
 
-    constraints = Constraints(*map(jnp.asarray, (request.limits, request.minimums, request.prefixes)))
-    task = SearchTask(constraints, length, BOS_ID, EOS_ID, alpha, GrowableState(first, longer), not whole_batches)
-    if drawing:
-        seed, temperature = drawing
-        keys = _keys(seed, request.numbers, width)
-        return sample(step, started, task, keys=keys, temperature=temperature, top_k=top_k, top_p=top_p)
+    constraints = Constraints(*map(jnp.asarray, (request.max_lengths, request.min_lengths, request.prefixes)))
+    growable = StateGrowth(initial_length, grow)
+    task = SearchConfig(constraints, length, BOS_ID, EOS_ID, alpha, growable, not keep_full_batches)
+    if sampling:
+        seed, temperature = sampling
+        keys = _random_keys(seed, request.numbers, width)
+        return sample(step, initial, task, keys=keys, temperature=temperature, top_k=top_k, top_p=top_p)
     if width == 1:
-        return greedy_search(step, started, task)
-    return beam_search(step, started, task, beams=width, wanted=wanted)
+        return greedy_search(step, initial, task)
+    return beam_search(step, initial, task, beams=width, num_hypotheses=num_hypotheses)
 
 
-def _without_special_tokens(logits: jax.Array) -> jax.Array:
-    """[B, K, V]: minus infinity for padding, start and unknown; a pass over the first few columns, not over all."""
-    never = jnp.array([PAD_ID, BOS_ID, UNK_ID])
-    some = logits[..., : int(max(PAD_ID, BOS_ID, UNK_ID)) + 1]
-    some = jnp.where(jnp.isin(jnp.arange(some.shape[-1]), never), -jnp.inf, some)
-    return jax.lax.dynamic_update_slice_in_dim(logits, some, 0, axis=-1)
+def _mask_special_tokens(logits: jax.Array) -> jax.Array:
+    """Sets the logits [B, K, V] of padding, start and unknown to minus infinity.
+
+    Only the first few columns are rewritten; a mask over the whole vocabulary would be a pass over all logits.
+    """
+    special_ids = jnp.array([PAD_ID, BOS_ID, UNK_ID])
+    columns = logits[..., : int(max(PAD_ID, BOS_ID, UNK_ID)) + 1]
+    columns = jnp.where(jnp.isin(jnp.arange(columns.shape[-1]), special_ids), -jnp.inf, columns)
+    return jax.lax.dynamic_update_slice_in_dim(logits, columns, 0, axis=-1)
 
 
-def _mean_probability(logits: Sequence[jax.Array]) -> jax.Array:
-    """Logits of the mean of the networks' probabilities; those of the only network as they are."""
+def _average_probabilities(logits: Sequence[jax.Array]) -> jax.Array:
+    """Returns logits of the networks' mean probabilities; the logits of a single network are returned unchanged."""
     if len(logits) == 1:
         return logits[0]
     return jax.nn.logsumexp(jax.nn.log_softmax(jnp.stack(logits)), axis=0) - math.log(len(logits))
 
 
-def _keys(seed: jax.Array | int, numbers: jax.Array | np.ndarray, samples: int) -> jax.Array:
-    """[B, K] keys, each a function of the seed, the sentence's numbers and the sample's."""
+def _random_keys(seed: jax.Array | int, numbers: jax.Array | np.ndarray, samples: int) -> jax.Array:
+    """Returns keys [B, K], each a function of the seed, the sentence's numbers and the sample's index."""
 
-    def key(number: jax.Array, sample: jax.Array) -> jax.Array:
-        of_part = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), number[0]), number[1])
-        return jax.random.fold_in(of_part, sample)
+    def key(number: jax.Array, sample_index: jax.Array) -> jax.Array:
+        part_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), number[0]), number[1])
+        return jax.random.fold_in(part_key, sample_index)
 
     return jax.vmap(jax.vmap(key, (None, 0)), (0, None))(jnp.asarray(numbers), jnp.arange(samples))
 
 
-def log_probabilities(networks: Sequence[Network], batch: Batch) -> np.ndarray:
-    """Natural logarithm of the probability of each target given its source, [B]; the end token counts."""
+def score_batch(networks: Sequence[Network], batch: Batch) -> np.ndarray:
+    """Returns the natural log-probability of each target given its source, end token included, [B]."""
     graphdefs = tuple(network.graphdef for network in networks)
-    return gather_to_host(_log_probabilities([network.params for network in networks], batch, graphdefs=graphdefs))
+    return gather_to_host(_score_batch([network.params for network in networks], batch, graphdefs=graphdefs))
 
 
 @functools.partial(jax.jit, static_argnames="graphdefs")
-def _log_probabilities(params: Sequence[Any], batch: Batch, *, graphdefs: tuple[nnx.GraphDef, ...]) -> jax.Array:
-    models = [nnx.merge(graphdef, own) for graphdef, own in zip(graphdefs, params, strict=True)]
-    logits = _mean_probability([model(batch.source, batch.target_in)[0] for model in models])
-    of_targets = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(batch.target_out)[..., None], axis=-1)
-    return jnp.sum(jnp.where(batch.target_out != PAD_ID, of_targets[..., 0], 0.0), axis=-1)
+def _score_batch(params: Sequence[Any], batch: Batch, *, graphdefs: tuple[nnx.GraphDef, ...]) -> jax.Array:
+    models = [nnx.merge(*network) for network in zip(graphdefs, params, strict=True)]
+    logits = _average_probabilities([model(batch.source, batch.target_in)[0] for model in models])
+    targets = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(batch.target_out)[..., None], axis=-1)
+    return jnp.sum(jnp.where(batch.target_out != PAD_ID, targets[..., 0], 0.0), axis=-1)

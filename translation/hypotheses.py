@@ -1,4 +1,4 @@
-"""What the translator returns."""
+"""The result types of the translator."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from options.special_ids import EOS_ID
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """A translation, its log-probability divided by the length penalty, and its tokens, ended by EOS_ID.
+    """A candidate translation.
 
-    Of a line that was translated in parts the score is the sum of theirs.
+    Attributes:
+      text: the translation.
+      score: its log-probability divided by the length penalty; for a line translated in parts, the sum over the parts.
+      tokens: its token ids, ending with EOS_ID; none for a line without tokens.
     """
 
     text: str
@@ -23,35 +26,35 @@ class Hypothesis:
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """The hypotheses for one line, best first, at least one."""
+    """A source line and its hypotheses, at least one, best first."""
 
     source: str
     hypotheses: tuple[Hypothesis, ...]
 
     @property
     def text(self) -> str:
-        """The best translation."""
+        """The text of the best hypothesis."""
         return self.hypotheses[0].text
 
 
 class ScoredTranslation(NamedTuple):
-    """A given translation: its log-probability (natural logarithm), and its tokens, the end token included."""
+    """The natural log-probability of a given translation and its number of tokens, both including the end token."""
 
     log_probability: float
     tokens: int
 
 
 def join_parts(parts: Sequence[tuple[Hypothesis, ...]]) -> tuple[Hypothesis, ...]:
-    """The hypotheses of a line from those of its parts: the best ones together, then the second ones, and so on."""
+    """Joins the hypotheses of a line's parts rank by rank: the best of every part, then the second best, and so on."""
     if not parts:
         return (Hypothesis("", 0.0),)
     if len(parts) == 1:
         return parts[0]
     return tuple(
         Hypothesis(
-            text=" ".join(filter(None, (hypothesis.text for hypothesis in together))),
-            score=sum(hypothesis.score for hypothesis in together),
-            tokens=(*(token for each in together for token in each.tokens if token != EOS_ID), EOS_ID),
+            text=" ".join(filter(None, (hypothesis.text for hypothesis in ranked))),
+            score=sum(hypothesis.score for hypothesis in ranked),
+            tokens=(*(token for hypothesis in ranked for token in hypothesis.tokens if token != EOS_ID), EOS_ID),
         )
-        for together in zip(*parts, strict=False)  # a part may have fewer hypotheses than the others
+        for ranked in zip(*parts, strict=False)  # parts can have different numbers of hypotheses
     )

@@ -1,4 +1,4 @@
-"""Several calls of a function at a time, in threads."""
+"""Running a function on several items concurrently, in threads."""
 
 from __future__ import annotations
 
@@ -11,39 +11,42 @@ from typing import TypeVar
 import jax
 from jax.sharding import Mesh
 
-MOST_AT_ONCE = 4  # each holds its own arrays
+MAX_CONCURRENT_PROGRAMS = 4  # each program allocates separate arrays
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def num_concurrent_programs(mesh: Mesh) -> int:
-    """How many programs of small operations should run at a time on these devices.
+    """Returns how many programs of small operations to run concurrently on the devices of a mesh.
 
-    On a CPU an operation that is over in a tenth of a millisecond gains little from a second core: two cores translate
-    1.35 times as fast with a batch each as with both at one. Several devices have to run their programs in one order.
+    On one CPU device, operations that take a fraction of a millisecond gain little from a second core, so separate
+    batches run on separate cores (measured: benchmarks/RESULTS.md). Several devices must all run their programs in the
+    same order, hence one at a time.
     """
-    alone = mesh.size == 1 and jax.process_count() == 1 and mesh.devices.item().platform == "cpu"
-    return min(MOST_AT_ONCE, len(os.sched_getaffinity(0))) if alone and hasattr(os, "sched_getaffinity") else 1
+    single_cpu = mesh.size == 1 and jax.process_count() == 1 and mesh.devices.item().platform == "cpu"
+    if single_cpu and hasattr(os, "sched_getaffinity"):
+        return min(MAX_CONCURRENT_PROGRAMS, len(os.sched_getaffinity(0)))
+    return 1
 
 
 def map_concurrently(
-    function: Callable[[Item], Result], items: Iterable[Item], at_once: int
+    function: Callable[[Item], Result], items: Iterable[Item], max_workers: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Each item with what the function makes of it, in order, while those that follow are under way."""
-    if at_once == 1:
+    """Yields each item with its result, in order, while later items are being computed."""
+    if max_workers == 1:
         yield from ((item, function(item)) for item in items)
         return
-    running: deque[tuple[Item, Future[Result]]] = deque()
-    with ThreadPoolExecutor(at_once) as threads:
+    pending: deque[tuple[Item, Future[Result]]] = deque()
+    with ThreadPoolExecutor(max_workers) as threads:
         try:
             for item in items:
-                running.append((item, threads.submit(function, item)))
-                if len(running) > at_once:
-                    first, future = running.popleft()
-                    yield first, future.result()
-            while running:
-                first, future = running.popleft()
-                yield first, future.result()
+                pending.append((item, threads.submit(function, item)))
+                if len(pending) > max_workers:
+                    oldest, future = pending.popleft()
+                    yield oldest, future.result()
+            while pending:
+                oldest, future = pending.popleft()
+                yield oldest, future.result()
         finally:
-            for _, future in running:
+            for _, future in pending:
                 future.cancel()

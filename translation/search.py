@@ -1,10 +1,12 @@
-"""Greedy search, beam search and sampling over any function that gives the next tokens' logits; knows no model.
+"""Greedy search, beam search and sampling, independent of any model: they only need the logits of the next tokens.
 
-B sentences, K beams or samples, V vocabulary, L room for the longest hypothesis in tokens, the end token included.
-`step(tokens, index, lineage, state)` is given the tokens [B, K] that stand before position `index` and returns logits
-[B, K, V] for that position and its new state, a pytree of arrays [B, ...]. Hypotheses change their row k from position
-to position, but a state is never put into another order, which would mean to copy all of it: lineage [B, K, L] says in
-which row each hypothesis stood at each position so far.
+B sentences, K beams or samples, V vocabulary, L maximum number of tokens of a hypothesis, end token included, R number
+of positions that the state has room for (L, or at first fewer; see StateGrowth).
+
+`step(tokens, index, beam_history, state)` receives the tokens [B, K] that precede position `index`. It returns the
+logits [B, K, V] for that position and the new state, a pytree of arrays [B, ...]. Hypotheses can change their row k
+from one position to the next, but the state is never reordered, because that would copy all of it. Instead,
+beam_history [B, K, R] holds the row that each hypothesis occupied at each position so far.
 """
 
 from __future__ import annotations
@@ -17,51 +19,66 @@ import jax
 import jax.numpy as jnp
 
 Step = Callable[[jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
-Carry = TypeVar("Carry", "_Rows", "_Beam")
-IMPOSSIBLE = -1e30  # a log-probability that survives additions, where minus infinity would make NaN
+Carry = TypeVar("Carry", "_RowsState", "_BeamState")
+IMPOSSIBLE = -1e30  # a log-probability that remains finite in sums, where minus infinity could produce NaN
 
 
 class Constraints(NamedTuple):
-    """What the hypotheses of each sentence must be like, so that none depends on its neighbours.
+    """Constraints on hypotheses, given for each sentence so that no result depends on the rest of the batch.
 
-    limits [B]: most tokens they may have, at most L; minimums [B]: fewest; both count the end token. prefixes [B, P]:
-    the tokens they begin with, padded with zeros (P may be 0).
+    Attributes:
+      max_lengths: maximum number of tokens, end token included, at most L; [B].
+      min_lengths: minimum number of tokens, end token included; [B].
+      prefixes: tokens that the hypotheses begin with, padded with zeros; [B, P], where P may be 0.
     """
 
-    limits: jax.Array
-    minimums: jax.Array
+    max_lengths: jax.Array
+    min_lengths: jax.Array
     prefixes: jax.Array
 
 
-class GrowableState(NamedTuple):
-    """States that begin with less room, since a step reads all of it.
+class StateGrowth(NamedTuple):
+    """How a state that starts with room for few positions grows; a small one saves time, as each step reads all of it.
 
-    first: the positions that they have room for at first, at most L; longer(state, L): the state with room for all.
+    Attributes:
+      initial_length: number of positions that the initial state has room for, at most L.
+      grow: grow(state, L) returns the state with room for all L positions.
     """
 
-    first: int
-    longer: Callable[[Any, int], Any]
+    initial_length: int
+    grow: Callable[[Any, int], Any]
 
 
-class SearchTask(NamedTuple):
-    """What every search is given: L, the tokens that all hypotheses start from and end with, alpha of the length
-    penalty, the rooms of its states, None where they have room for all L from the beginning, and whether the last few
-    sentences go on in smaller batches, which computes less and takes longer to compile."""
+class SearchConfig(NamedTuple):
+    """The arguments that all search algorithms share.
+
+    Attributes:
+      constraints: constraints on the hypotheses.
+      max_length: L.
+      start_token: token that precedes every hypothesis.
+      end_token: token that ends every hypothesis.
+      length_penalty: alpha, the exponent of the length penalty.
+      state_growth: how the state grows, or None if it has room for all L positions from the beginning.
+      shrink_batches: whether the last few sentences continue in smaller batches, which computes less but takes
+        longer to compile.
+    """
 
     constraints: Constraints
-    length: int
-    start: int
-    end: int
-    alpha: float = 0.0
-    rooms: GrowableState | None = None
-    in_smaller_batches: bool = True
+    max_length: int
+    start_token: int
+    end_token: int
+    length_penalty: float = 0.0
+    state_growth: StateGrowth | None = None
+    shrink_batches: bool = True
 
 
 class Hypotheses(NamedTuple):
     """The best hypotheses of each sentence, best first.
 
-    tokens [B, K, L] end with the end token and are padded with zeros; scores [B, K] are log-probabilities divided by
-    the length penalty, IMPOSSIBLE where there are fewer than K.
+    Attributes:
+      tokens: tokens ending with the end token and padded with zeros, [B, K, L].
+      scores: log-probabilities divided by the length penalty, [B, K]; IMPOSSIBLE for missing hypotheses if a sentence
+        has fewer than K.
     """
 
     tokens: jax.Array
@@ -69,54 +86,63 @@ class Hypotheses(NamedTuple):
 
 
 def length_penalty(length: jax.Array, alpha: float) -> jax.Array:
-    """((5 + length) / 6)**alpha (Wu et al. 2016, equation 14)."""
+    """Returns ((5 + length) / 6)**alpha (Wu et al. 2016, equation 14)."""
     return ((5.0 + length) / 6.0) ** alpha
 
 
-def greedy_search(step: Step, state: Any, task: SearchTask) -> Hypotheses:
-    """The likeliest token at each position, until every sentence has ended; tokens [B, 1, L], scores [B, 1]."""
+def greedy_search(step: Step, state: Any, task: SearchConfig) -> Hypotheses:
+    """Chooses the likeliest token at each position until every sentence has ended.
+
+    Returns:
+      Tokens [B, 1, L] and scores [B, 1].
+    """
 
     def likeliest(logits: jax.Array, _: jax.Array, __: None) -> jax.Array:
         return jnp.argmax(logits, axis=-1)
 
-    return _one_token_after_the_other(step, state, task, likeliest, None, rows=1)
+    return _decode_independent_rows(step, state, task, likeliest, None, rows=1)
 
 
 def sample(
     step: Step,
     state: Any,
-    task: SearchTask,
+    task: SearchConfig,
     *,
     keys: jax.Array,
     temperature: jax.Array | float,
     top_k: int | None,
     top_p: float | None,
 ) -> Hypotheses:
-    """Draws each token from the probabilities to the power of 1 / temperature, K hypotheses of each sentence.
+    """Samples K hypotheses of each sentence.
+
+    Each token is drawn with a probability proportional to its probability to the power of 1 / temperature.
 
     Args:
-      keys: [B, K] random keys; what is drawn for a hypothesis depends on nothing but its own key and the logits.
-      top_k: draw from so many of the likeliest tokens only (Fan et al. 2018).
-      top_p: of those draw only from the likeliest ones that together reach this probability (Holtzman et al. 2020).
+      keys: random keys, [B, K]; the tokens drawn for a hypothesis depend only on its key and the logits.
+      temperature: the temperature, above 0.
+      top_k: if given, draw only from the k likeliest tokens (Fan et al. 2018).
+      top_p: if given, draw only from the likeliest of these tokens that together reach this probability (Holtzman et
+        al. 2020).
 
-    Returns: hypotheses with their scores under the network itself, whatever the temperature.
+    Returns:
+      Hypotheses with their scores under the network itself, independent of the temperature.
     """
 
     def draw(logits: jax.Array, index: jax.Array, keys: jax.Array) -> jax.Array:
         def noise(key: jax.Array) -> jax.Array:
             return jax.random.gumbel(jax.random.fold_in(key, index), logits.shape[-1:])
 
-        of_top = _only_top(logits / temperature, top_k, top_p)
-        return jnp.argmax(of_top + jax.vmap(jax.vmap(noise))(keys), axis=-1)
+        kept = _keep_likeliest(logits / temperature, top_k, top_p)
+        return jnp.argmax(kept + jax.vmap(jax.vmap(noise))(keys), axis=-1)
 
     rows = keys.shape[1]
-    found = _one_token_after_the_other(step, state, task, draw, keys, rows=rows)
-    scores, order = jax.lax.top_k(found.scores, rows)
-    return Hypotheses(_pick(found.tokens, order), scores)
+    samples = _decode_independent_rows(step, state, task, draw, keys, rows=rows)
+    scores, order = jax.lax.top_k(samples.scores, rows)
+    return Hypotheses(_take_rows(samples.tokens, order), scores)
 
 
-def _only_top(logits: jax.Array, top_k: int | None, top_p: float | None) -> jax.Array:
-    """[B, K, V]: the logits of the tokens to draw from, IMPOSSIBLE for the others."""
+def _keep_likeliest(logits: jax.Array, top_k: int | None, top_p: float | None) -> jax.Array:
+    """Returns logits [B, K, V] in which all tokens that must not be drawn are 2 * IMPOSSIBLE."""
     if top_k is not None:
         (values, _) = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
         logits = jnp.where(logits >= values[..., -1:], logits, 2 * IMPOSSIBLE)
@@ -124,281 +150,322 @@ def _only_top(logits: jax.Array, top_k: int | None, top_p: float | None) -> jax.
         likeliest_first = -jnp.sort(-logits, axis=-1)
         probabilities = jax.nn.softmax(likeliest_first, axis=-1)
         before = jnp.cumsum(probabilities, axis=-1) - probabilities
-        needed = jnp.sum(before < top_p, axis=-1, keepdims=True)
-        least = jnp.take_along_axis(likeliest_first, jnp.maximum(needed - 1, 0), axis=-1)
-        logits = jnp.where(logits >= least, logits, 2 * IMPOSSIBLE)
+        num_kept = jnp.sum(before < top_p, axis=-1, keepdims=True)
+        threshold = jnp.take_along_axis(likeliest_first, jnp.maximum(num_kept - 1, 0), axis=-1)
+        logits = jnp.where(logits >= threshold, logits, 2 * IMPOSSIBLE)
     return logits
 
 
-def _one_token_after_the_other(
+def _decode_independent_rows(
     step: Step,
     state: Any,
-    task: SearchTask,
+    task: SearchConfig,
     choose: Callable[[jax.Array, jax.Array, Any], jax.Array],
-    given: Any,
+    choose_inputs: Any,
     *,
     rows: int,
 ) -> Hypotheses:
-    """Hypotheses that never part: choose(logits [B, K, V], position, given) says the next token of each [B, K]; what
-    it is given are arrays [B, ...]."""
+    """Decodes hypotheses that stay in their rows, one token at each step.
 
-    def body(carry: _Rows, room: int) -> _Rows:
-        lineage = jnp.broadcast_to(jnp.arange(rows)[None, :, None], (len(carry.last), rows, room))
-        logits, state = step(carry.last, carry.position, lineage, carry.state)
-        allowed = _allowed(logits, carry.position, carry.constraints, task.end)
-        token = jnp.where(carry.done, 0, choose(allowed, carry.position, carry.given))
+    Args:
+      choose: choose(logits [B, K, V], position, choose_inputs) returns the next token of each hypothesis, [B, K].
+      choose_inputs: pytree of arrays [B, ...], or None.
+      rows: K.
+    """
+
+    def body(carry: _RowsState, room: int) -> _RowsState:
+        beam_history = jnp.broadcast_to(jnp.arange(rows)[None, :, None], (len(carry.last), rows, room))
+        logits, state = step(carry.last, carry.position, beam_history, carry.state)
+        allowed = _mask_forbidden(logits, carry.position, carry.constraints, task.end_token)
+        token = jnp.where(carry.done, 0, choose(allowed, carry.position, carry.choose_inputs))
         gained = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
-        return _Rows(
+        return _RowsState(
             position=carry.position + 1,
             last=token,
             tokens=jax.lax.dynamic_update_slice_in_dim(carry.tokens, token[..., None], carry.position, axis=2),
             score=carry.score + jnp.where(carry.done, 0.0, gained),
-            done=carry.done | (token == task.end),
+            done=carry.done | (token == task.end_token),
             constraints=carry.constraints,
-            given=carry.given,
+            choose_inputs=carry.choose_inputs,
             state=state,
         )
 
-    batch = len(task.constraints.limits)
-    first = _Rows(
+    batch = len(task.constraints.max_lengths)
+    initial = _RowsState(
         position=jnp.int32(0),
-        last=jnp.full((batch, rows), task.start, jnp.int32),
-        tokens=jnp.zeros((batch, rows, task.length), jnp.int32),
+        last=jnp.full((batch, rows), task.start_token, jnp.int32),
+        tokens=jnp.zeros((batch, rows, task.max_length), jnp.int32),
         score=jnp.zeros((batch, rows), jnp.float32),
         done=jnp.zeros((batch, rows), bool),
         constraints=task.constraints,
-        given=given,
+        choose_inputs=choose_inputs,
         state=state,
     )
 
-    def result(carry: _Rows) -> Hypotheses:
+    def result(carry: _RowsState) -> Hypotheses:
         lengths = jnp.sum(carry.tokens != 0, axis=-1)
-        return Hypotheses(carry.tokens, carry.score / length_penalty(lengths, task.alpha))
+        return Hypotheses(carry.tokens, carry.score / length_penalty(lengths, task.length_penalty))
 
-    return _until_done(task, body, lambda carry: jnp.all(carry.done, axis=1), result, first)
+    return _run_until_done(task, body, lambda carry: jnp.all(carry.done, axis=1), result, initial)
 
 
-class _Rows(NamedTuple):
+class _RowsState(NamedTuple):
     position: jax.Array
     last: jax.Array  # [B, K]
     tokens: jax.Array  # [B, K, L]
-    score: jax.Array  # [B, K]
+    score: jax.Array  # [B, K], log-probabilities
     done: jax.Array  # [B, K]
     constraints: Constraints
-    given: Any
+    choose_inputs: Any
     state: Any
 
 
-def _until_done(
-    task: SearchTask,
+def _run_until_done(
+    task: SearchConfig,
     body: Callable[[Carry, int], Carry],
     done: Callable[[Carry], jax.Array],
     result: Callable[[Carry], Hypotheses],
     carry: Carry,
 ) -> Hypotheses:
-    """Repeats body(carry, room) until done(carry) [B] holds for all sentences; the results of all.
+    """Repeats body(carry, R) until done(carry) [B] holds for all sentences, and returns their hypotheses.
 
-    All begin with less room, which is enough for most. Those that need more, or are the last few, go on in smaller
-    batches of their own, one after the other: of Multi30k's sentences, sorted by length, most batches of 64 have one
-    or two that take twice as many tokens as the others. Sentences a second with 5 beams: 241 without all this, 346 with
-    one smaller batch, 408 with less room at first too, 470 with a second smaller batch.
+    The state starts with room for fewer than L positions, which is enough for most sentences. The sentences that need
+    more, and the last few of a batch, continue in smaller batches, one after another: with Multi30k sorted by length,
+    one or two sentences in most batches of 64 take twice as many tokens as the others. The gain is in
+    benchmarks/RESULTS.md. A batch that is too small to be divided starts with room for all L positions.
     """
-    length = task.length
-    first, longer = task.rooms or (length, lambda state, _: state)
+    length = task.max_length
+    initial_room, grow = task.state_growth or (length, lambda state, _: state)
 
     def run(carry: Carry, sizes: Sequence[int], room: int) -> Hypotheses:
-        few = sizes[0] if sizes else 0
+        next_size = sizes[0] if sizes else 0
 
-        def goes_on(now: Carry) -> jax.Array:
-            return (jnp.sum(~done(now)) > few) & (now.position < room)
+        def should_continue(carry: Carry) -> jax.Array:
+            return (jnp.sum(~done(carry)) > next_size) & (carry.position < room)
 
-        carry = jax.lax.while_loop(goes_on, lambda now: body(now, room), carry)
-        if not few:
+        carry = jax.lax.while_loop(should_continue, lambda carry: body(carry, room), carry)
+        if not next_size:
             return result(carry)
 
-        def take_few(found: tuple[jax.Array, Hypotheses]) -> tuple[jax.Array, Hypotheses]:
-            ended, results = found
-            _, left = jax.lax.top_k((~ended).astype(jnp.int32), few)
-            rest = jax.tree.map(lambda leaf: leaf[left] if leaf.ndim else leaf, carry)
-            own = run(rest._replace(state=longer(rest.state, length)), sizes[1:], length)
-            return ended.at[left].set(True), jax.tree.map(lambda all_, new: all_.at[left].set(new), results, own)
+        def finish_some(progress: tuple[jax.Array, Hypotheses]) -> tuple[jax.Array, Hypotheses]:
+            finished, results = progress
+            _, chosen = jax.lax.top_k((~finished).astype(jnp.int32), next_size)
+            subset = jax.tree.map(lambda leaf: leaf[chosen] if leaf.ndim else leaf, carry)
+            subset_results = run(subset._replace(state=grow(subset.state, length)), sizes[1:], length)
+            return finished.at[chosen].set(True), jax.tree.map(
+                lambda old, new: old.at[chosen].set(new), results, subset_results
+            )
 
-        return jax.lax.while_loop(lambda found: ~jnp.all(found[0]), take_few, (done(carry), result(carry)))[1]
+        return jax.lax.while_loop(lambda progress: ~jnp.all(progress[0]), finish_some, (done(carry), result(carry)))[1]
 
-    if sizes := _smaller_batches(len(done(carry))) if task.in_smaller_batches else []:
-        return run(carry, sizes, first)
-    return run(carry._replace(state=longer(carry.state, length)), sizes, length)
+    if sizes := _smaller_batch_sizes(len(done(carry))) if task.shrink_batches else []:
+        return run(carry, sizes, initial_room)
+    return run(carry._replace(state=grow(carry.state, length)), sizes, length)
 
 
-def _smaller_batches(batch: int) -> list[int]:
-    """In how many sentences at a time the rest goes on, and the rest of these; none where the batch is small."""
+def _smaller_batch_sizes(batch: int) -> list[int]:
+    """Returns the sizes of the successively smaller batches in which the last sentences continue.
+
+    Sizes of 1 or less are left out, so the list is empty if the batch is small.
+    """
     return [size for size in (batch * 3 // 8, batch * 3 // 32) if size > 1]
 
 
 def beam_search(
-    step: Step, state: Any, task: SearchTask, *, beams: int, wanted: jax.Array | int | None = None
+    step: Step, state: Any, task: SearchConfig, *, beams: int, num_hypotheses: jax.Array | int | None = None
 ) -> Hypotheses:
-    """Beam search with length penalty; a sentence is done when K of its hypotheses have ended, or earlier where none
-    can still get among the `wanted` best, by default all K.
+    """Beam search with a length penalty.
 
-    Of the 2 K likeliest continuations of a sentence, those among the first K that end it are finished hypotheses, and
-    the first K that do not end it live on. At its limit every hypothesis must end. So one beam is greedy search, and
-    as many beams as there are hypotheses is exhaustive search.
+    Of the 2 K likeliest continuations of a sentence, those among the first K that end it become finished hypotheses,
+    and the first K that do not end it stay in the beam. At the limit of a sentence every hypothesis must end. A
+    sentence is done when K of its hypotheses have finished, or earlier if no other hypothesis can become one of the
+    `num_hypotheses` best. A single beam is equivalent to greedy search, and as many beams as there are hypotheses to
+    exhaustive search.
+
+    Args:
+      beams: K.
+      num_hypotheses: number of best hypotheses that the caller needs, by default K.
     """
-    batch, length = len(task.constraints.limits), task.length
+    batch, length = len(task.constraints.max_lengths), task.max_length
 
-    def done(beam: _Beam) -> jax.Array:
-        return _is_done(beam, beams if wanted is None else wanted, task.alpha) | (
-            beam.position >= beam.constraints.limits
+    def done(beam: _BeamState) -> jax.Array:
+        return _is_done(beam, beams if num_hypotheses is None else num_hypotheses, task.length_penalty) | (
+            beam.position >= beam.constraints.max_lengths
         )
 
-    def body(beam: _Beam, room: int) -> _Beam:
-        here = jnp.broadcast_to(jnp.arange(beams)[None, :, None], (len(beam.last), beams, 1))
-        lineage = jax.lax.dynamic_update_slice_in_dim(beam.lineage, here, beam.position, axis=2)
-        logits, state = step(beam.last, beam.position, lineage[:, :, :room], beam.state)
+    def body(beam: _BeamState, room: int) -> _BeamState:
+        own_rows = jnp.broadcast_to(jnp.arange(beams)[None, :, None], (len(beam.last), beams, 1))
+        beam_history = jax.lax.dynamic_update_slice_in_dim(beam.beam_history, own_rows, beam.position, axis=2)
+        logits, state = step(beam.last, beam.position, beam_history[:, :, :room], beam.state)
         scores, origins, tokens = _best_continuations(
-            beam.scores, logits, beam.position, beam.constraints, count=2 * beams, end=task.end
+            beam.scores, logits, beam.position, beam.constraints, count=2 * beams, end=task.end_token
         )
-        ends = tokens == task.end
+        ends = tokens == task.end_token
         sequences = _extend(beam.tokens, origins, tokens, beam.position)
-        ended = jnp.where(
-            ends & (scores > IMPOSSIBLE / 2), scores / length_penalty(beam.position + 1, task.alpha), IMPOSSIBLE
+        finished_scores = jnp.where(
+            ends & (scores > IMPOSSIBLE / 2),
+            scores / length_penalty(beam.position + 1, task.length_penalty),
+            IMPOSSIBLE,
         )
-        ended = jnp.where(done(beam)[:, None], IMPOSSIBLE, ended)
-        finished = _best_finished(beam.finished, sequences[:, :beams], ended[:, :beams])
+        finished_scores = jnp.where(done(beam)[:, None], IMPOSSIBLE, finished_scores)
+        finished = _best_finished(beam.finished, sequences[:, :beams], finished_scores[:, :beams])
         alive_scores, chosen = jax.lax.top_k(jnp.where(ends, 2 * IMPOSSIBLE, scores), beams)
         origins = jnp.take_along_axis(origins, chosen, axis=1)
-        return _Beam(
+        return _BeamState(
             position=beam.position + 1,
             last=jnp.take_along_axis(tokens, chosen, axis=1),
-            tokens=_pick(sequences, chosen),
+            tokens=_take_rows(sequences, chosen),
             scores=jnp.maximum(alive_scores, IMPOSSIBLE),
             finished=finished,
-            lineage=_pick(lineage, origins),
+            beam_history=_take_rows(beam_history, origins),
             constraints=beam.constraints,
             state=state,
         )
 
-    return _until_done(
+    return _run_until_done(
         task,
         body,
         done,
         lambda beam: beam.finished,
-        _Beam(
+        _BeamState(
             position=jnp.int32(0),
-            last=jnp.full((batch, beams), task.start, jnp.int32),
+            last=jnp.full((batch, beams), task.start_token, jnp.int32),
             tokens=jnp.zeros((batch, beams, length), jnp.int32),
-            scores=jnp.full((batch, beams), IMPOSSIBLE).at[:, 0].set(0.0),  # all beams are alike at first: one counts
+            # All beams start with the same hypothesis, so only the first one counts.
+            scores=jnp.full((batch, beams), IMPOSSIBLE).at[:, 0].set(0.0),
             finished=Hypotheses(
                 jnp.zeros((batch, beams, length), jnp.int32), jnp.full((batch, beams), IMPOSSIBLE, jnp.float32)
             ),
-            lineage=jnp.zeros((batch, beams, length), jnp.int32),
+            beam_history=jnp.zeros((batch, beams, length), jnp.int32),
             constraints=task.constraints,
             state=state,
         ),
     )
 
 
-class _Beam(NamedTuple):
+class _BeamState(NamedTuple):
     position: jax.Array
     last: jax.Array  # [B, K]
     tokens: jax.Array  # [B, K, L]
     scores: jax.Array  # [B, K], log-probabilities
     finished: Hypotheses
-    lineage: jax.Array  # [B, K, L]
+    beam_history: jax.Array  # [B, K, L]
     constraints: Constraints
     state: Any
 
 
-def _is_done(beam: _Beam, wanted: jax.Array | int, alpha: float) -> jax.Array:
-    """[B]: K hypotheses of the sentence have ended, or `wanted` ones with which no other can catch up.
+def _is_done(beam: _BeamState, num_hypotheses: jax.Array | int, alpha: float) -> jax.Array:
+    """Returns whether each sentence is done, apart from its limit, [B].
 
-    A log-probability can only fall, and the length penalty divides it by at most that of the limit.
+    A sentence is done when K of its hypotheses have finished, or when `num_hypotheses` have finished that no other can
+    overtake: no score can exceed the best log-probability in the beam, which can only fall, divided by the length
+    penalty at the limit, which is the largest.
     """
-    best_to_come = beam.scores[:, 0] / length_penalty(beam.constraints.limits, alpha)
-    least_wanted = jnp.take(beam.finished.scores, wanted - 1, axis=1)
-    return (beam.finished.scores[:, -1] > IMPOSSIBLE / 2) | (least_wanted >= best_to_come)
+    best_possible = beam.scores[:, 0] / length_penalty(beam.constraints.max_lengths, alpha)
+    worst_wanted = jnp.take(beam.finished.scores, num_hypotheses - 1, axis=1)
+    return (beam.finished.scores[:, -1] > IMPOSSIBLE / 2) | (worst_wanted >= best_possible)
 
 
-def _only_token(position: jax.Array, constraints: Constraints, end: int) -> jax.Array:
-    """[B]: the one token that may stand at this position, of a prefix or at a limit; 0 where any may."""
-    limits, _, prefixes = constraints
-    only = jnp.where(position == limits - 1, end, 0)
+def _forced_token(position: jax.Array, constraints: Constraints, end: int) -> jax.Array:
+    """Returns the only token allowed at this position by a prefix or a limit, or 0 if none is forced, [B]."""
+    max_lengths, _, prefixes = constraints
+    forced = jnp.where(position == max_lengths - 1, end, 0)
     if prefixes.shape[1]:
-        forced = jnp.where(position < prefixes.shape[1], prefixes[:, jnp.minimum(position, prefixes.shape[1] - 1)], 0)
-        only = jnp.where(forced > 0, forced, only)
-    return only
+        prefix = jnp.where(position < prefixes.shape[1], prefixes[:, jnp.minimum(position, prefixes.shape[1] - 1)], 0)
+        forced = jnp.where(prefix > 0, prefix, forced)
+    return forced
 
 
-def _allowed(logits: jax.Array, position: jax.Array, constraints: Constraints, end: int) -> jax.Array:
-    """[B, K, V]: IMPOSSIBLE for the tokens that may not stand at this position; the others keep their own."""
+def _mask_forbidden(logits: jax.Array, position: jax.Array, constraints: Constraints, end: int) -> jax.Array:
+    """Returns logits [B, K, V] in which all tokens that are not allowed at this position are IMPOSSIBLE."""
     token = jnp.arange(logits.shape[-1])
-    only = _only_token(position, constraints, end)[:, None]
-    too_early = (position < constraints.minimums - 1)[:, None]
-    allowed = jnp.where(only > 0, token == only, ~too_early | (token != end))
+    forced = _forced_token(position, constraints, end)[:, None]
+    too_early = (position < constraints.min_lengths - 1)[:, None]
+    allowed = jnp.where(forced > 0, token == forced, ~too_early | (token != end))
     return jnp.where(allowed[:, None], logits, IMPOSSIBLE)
 
 
 def _best_continuations(
     scores: jax.Array, logits: jax.Array, position: jax.Array, constraints: Constraints, *, count: int, end: int
 ) -> tuple[jax.Array, ...]:
-    """The best continuations of each sentence: log-probabilities, beams they come from, tokens, [B, count] each.
+    """Returns the best continuations of each sentence.
 
-    The constraints are held against the few best: as masks they would be passes over all logits [B, K, V].
+    The constraints are applied to the few best candidates only: as masks they would be passes over all logits.
+
+    Returns:
+      Log-probabilities, beams that the continuations extend, and tokens, each [B, count].
     """
     beams = logits.shape[1]
     offsets = scores - jax.nn.logsumexp(logits, axis=-1)
-    best, origins, tokens = best_sums(logits, offsets, count + beams)  # so many more as ends may have to be taken out
-    too_early = (position < constraints.minimums - 1)[:, None]
+    # One more candidate for each beam, since its end token may be ruled out.
+    best, origins, tokens = top_k_sums(logits, offsets, count + beams)
+    too_early = (position < constraints.min_lengths - 1)[:, None]
     best = jnp.where(too_early & (tokens == end), IMPOSSIBLE, best)
-    only = _only_token(position, constraints, end)[:, None]
-    of_only = jnp.take_along_axis(logits, only[:, None], axis=-1)[..., 0] + offsets
-    of_only = jnp.pad(of_only, ((0, 0), (0, count)), constant_values=2 * IMPOSSIBLE)
-    best, tokens = jnp.where(only > 0, of_only, best), jnp.where(only > 0, only, tokens)
-    origins = jnp.where(only > 0, jnp.minimum(jnp.arange(count + beams), beams - 1), origins)
+    forced = _forced_token(position, constraints, end)[:, None]
+    forced_scores = jnp.take_along_axis(logits, forced[:, None], axis=-1)[..., 0] + offsets
+    forced_scores = jnp.pad(forced_scores, ((0, 0), (0, count)), constant_values=2 * IMPOSSIBLE)
+    best, tokens = jnp.where(forced > 0, forced_scores, best), jnp.where(forced > 0, forced, tokens)
+    origins = jnp.where(forced > 0, jnp.minimum(jnp.arange(count + beams), beams - 1), origins)
     best, order = jax.lax.top_k(best, count)
     return best, jnp.take_along_axis(origins, order, axis=1), jnp.take_along_axis(tokens, order, axis=1)
 
 
-def best_sums(x: jax.Array, offsets: jax.Array, count: int) -> tuple[jax.Array, ...]:
-    """The greatest of the sums x[b, k, v] + offsets[b, k] for each b: the sums, k and v, [B, count] each, best first.
+def top_k_sums(x: jax.Array, offsets: jax.Array, count: int) -> tuple[jax.Array, ...]:
+    """Returns the `count` greatest sums x[b, k, v] + offsets[b, k] of each b.
 
-    They are all in those `count` blocks of x whose own greatest sums are the greatest: only the maxima of the blocks,
-    and then those blocks, are sorted. Of equal sums the first counts, as with jax.lax.top_k.
+    All of them lie in the `count` blocks with the greatest maxima, so only the maxima of all blocks and the elements of
+    those blocks are sorted. Equal sums keep their order, as with jax.lax.top_k.
+
+    Args:
+      x: [B, K, V].
+      offsets: [B, K].
+
+    Returns:
+      The sums, best first, and their k and v, each [B, count].
     """
     batch, rows, columns = x.shape
-    block = _block(columns, rows * columns / count)
+    block = _block_size(columns, rows * columns / count)
     blocks = x.reshape(batch, -1, block)
-    of_blocks = jnp.repeat(offsets, columns // block, axis=1)
-    _, chosen = jax.lax.top_k(jnp.max(blocks, axis=-1) + of_blocks, count)
+    block_offsets = jnp.repeat(offsets, columns // block, axis=1)
+    _, chosen = jax.lax.top_k(jnp.max(blocks, axis=-1) + block_offsets, count)
     chosen = jnp.sort(chosen, axis=-1)
     candidates = jnp.take_along_axis(blocks, chosen[..., None], axis=1)
-    candidates += jnp.take_along_axis(of_blocks, chosen, axis=1)[..., None]
-    sums, where = jax.lax.top_k(candidates.reshape(batch, -1), count)
-    where = jnp.take_along_axis(chosen, where // block, axis=1) * block + where % block
-    return sums, where // columns, where % columns
+    candidates += jnp.take_along_axis(block_offsets, chosen, axis=1)[..., None]
+    sums, indices = jax.lax.top_k(candidates.reshape(batch, -1), count)
+    indices = jnp.take_along_axis(chosen, indices // block, axis=1) * block + indices % block
+    return sums, indices // columns, indices % columns
 
 
-def _block(columns: int, candidates: float) -> int:
-    """The length of the blocks that the columns are cut into: so that both sorts are of about as many values."""
-    ideal = math.sqrt(candidates)
+def _block_size(columns: int, elements_per_result: float) -> int:
+    """Returns the divisor of `columns` with which both sorts of `top_k_sums` have about the same size.
+
+    Returns 1 if no divisor is close enough to that size, or blocks would be too small to help.
+    """
+    ideal = math.sqrt(elements_per_result)
     block = min((n for n in range(1, columns + 1) if columns % n == 0), key=lambda n: abs(math.log(n / ideal)))
     return block if ideal >= 4 and 0.5 < block / ideal < 2.0 else 1
 
 
 def _extend(sequences: jax.Array, origins: jax.Array, tokens: jax.Array, index: jax.Array) -> jax.Array:
-    """The sequences [B, K, L] that the continuations [B, C] come from, with their token at position index."""
-    return jax.lax.dynamic_update_slice_in_dim(_pick(sequences, origins), tokens[:, :, None], index, axis=2)
+    """Returns the sequences [B, C, L] of the continuations.
+
+    Args:
+      sequences: the sequences of the beams, [B, K, L].
+      origins: the beam that each continuation extends, [B, C].
+      tokens: the token that it adds, [B, C].
+      index: the position of that token.
+    """
+    return jax.lax.dynamic_update_slice_in_dim(_take_rows(sequences, origins), tokens[:, :, None], index, axis=2)
 
 
 def _best_finished(finished: Hypotheses, sequences: jax.Array, scores: jax.Array) -> Hypotheses:
-    """The K best of the finished hypotheses and the new ones."""
+    """Returns the K best of the finished hypotheses and the newly finished ones."""
     all_scores = jnp.concatenate([finished.scores, scores], axis=1)
     all_tokens = jnp.concatenate([finished.tokens, sequences], axis=1)
     best, chosen = jax.lax.top_k(all_scores, finished.scores.shape[1])
-    return Hypotheses(_pick(all_tokens, chosen), best)
+    return Hypotheses(_take_rows(all_tokens, chosen), best)
 
 
-def _pick(array: jax.Array, chosen: jax.Array) -> jax.Array:
-    """array [B, K, ...] and indices [B, C] -> [B, C, ...]."""
+def _take_rows(array: jax.Array, chosen: jax.Array) -> jax.Array:
+    """Returns the rows of array [B, K, ...] at indices [B, C], as [B, C, ...]."""
     return jax.vmap(lambda rows, index: rows[index])(array, chosen)

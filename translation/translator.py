@@ -1,10 +1,13 @@
-"""Lines in, translations out: tokenization, batches of a few lengths, search on the device, original order.
+"""Translating and scoring lines of text.
+
+The translator tokenizes the lines, sorts them into batches of a few padded lengths, decodes the batches on the devices
+and returns the results in the original order.
 
     from translation.translator import Translator
 
     translator = Translator.load("checkpoints/tiny")
-    for found in translator.translate(["I swam across the river."], beam_size=5):
-        print(found.text, found.hypotheses[0].score)
+    for translation in translator.translate(["I swam across the river."], beam_size=5):
+        print(translation.text, translation.hypotheses[0].score)
 
 B sentences, S padded source length, K beams or samples.
 """
@@ -34,7 +37,7 @@ from options.config_files import CONFIG_NAME, read_workdir_config, refused_chang
 from options.messages import validated
 from options.schema import ComputeConfig, Config, DecodingOptions, MeshConfig, ModelConfig
 from options.special_ids import PAD_ID, UNK_ID
-from runs.checkpoint import load_params
+from runs.checkpoint import check_format, load_params
 from runs.workdir import Workdir
 from translation import decoding
 from translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts
@@ -44,21 +47,26 @@ from translation.search import IMPOSSIBLE, Hypotheses
 
 log = logging.getLogger(__name__)
 
-LINES_NAMED = 5  # in a warning
-# What few sentences are padded to, instead of a whole batch: one alone takes 8 ms and not 52, and the program for three
-# is compiled in 1 second and not in 3.
-SMALL_BATCHES = (1, 4, 16)
+MAX_LINES_IN_WARNING = 5
+# A few sentences are padded to one of these batch sizes instead of a full batch, which is faster to run and to compile.
+SMALL_BATCH_SIZES = (1, 4, 16)
 BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
-# That a batch's keys and values may have before a search takes fewer sentences: 4 GB in bfloat16. By the account of a
-# v5e's compiler the base model needs 9.7 GB for 512 sentences of 64 tokens with 5 beams, which have twice as many.
-MOST_CACHED_NUMBERS = 2**31
-SCORED_TOGETHER = 64  # whose logits all have to fit into memory
+# Maximum number of elements of a batch's keys and values, 4 GB in bfloat16; beyond it, fewer sentences are decoded
+# together. The base model just exceeds it with 512 sentences of 64 tokens and 5 beams, for which the compiler for a TPU
+# v5e reports 9.7 GB of temporaries (benchmarks/RESULTS.md).
+MAX_CACHE_ELEMENTS = 2**31
+SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
 
 
 class _Part(NamedTuple):
-    """What is translated in one go, a line or a part of one: ids of its source, and those its translation begins with.
+    """A line, or a part of a line that is too long, translated as one sentence.
 
-    line: its index among the lines; part: its number in that; limit: most tokens of its translation.
+    Attributes:
+      line: index of the line.
+      part: index of the part within the line.
+      source: source ids.
+      prefix: ids that the translation begins with.
+      limit: maximum number of tokens of the translation.
     """
 
     line: int
@@ -70,15 +78,20 @@ class _Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Translator:
-    """A trained network with its tokenizer, or an ensemble of several that share one.
+    """A trained network with its tokenizer, or an ensemble of networks that share a tokenizer.
 
-    With `params` replaced (dataclasses.replace) nothing is compiled again.
+    Replacing `params` (dataclasses.replace) does not require recompilation.
 
     Attributes:
-      step: of the checkpoint; of averaged ones, that of the newest.
-      mesh: the devices that share out the sentences of a batch, by default all there are.
-      others: the other networks of an ensemble, whose probabilities are averaged with this one's.
-      pads_to_longest: whether one program serves all lines of a call (see devices.padding).
+      graphdef: the structure of the network.
+      params: its parameters.
+      tokenizer: the tokenizer of both sides.
+      config: the configuration of the network.
+      step: step of the checkpoint; of averaged checkpoints, the newest step.
+      mesh: devices across which the sentences of a batch are sharded, by default all devices.
+      others: the other networks of an ensemble; the probabilities of all networks are averaged.
+      pads_to_longest: whether all lines of a call are padded to the same length, so that one program serves them all
+        (see devices.padding).
     """
 
     graphdef: nnx.GraphDef
@@ -99,18 +112,20 @@ class Translator:
         target_language: str | None = None,
         ensemble: Sequence[str | Path] = (),
     ) -> Translator:
-        """Loads a run's tokenizer and the parameters of a checkpoint.
+        """Loads the tokenizer of a run and the parameters of a checkpoint.
 
         Args:
-          checkpoint: best, last, a step's number, or average:N for the mean of the newest N.
-          devices: what to compute on, by default as the config says: on CPUs where it says so, else on the best devices
-            there are, whatever it was trained on.
-          target_language: of a model trained with data.tag_target, the one to translate into instead of [data]'s.
-          ensemble: more workdirs, trained with the same tokenizer; the same checkpoint is taken of each.
+          workdir: folder of the run.
+          checkpoint: best, last, the number of a step, or average:N for the mean of the newest N checkpoints.
+          devices: platform, precision and padding to use. By default they follow the config of the run: CPUs if it
+            specifies them, otherwise the best devices available, regardless of which ones the run was trained on.
+          target_language: for a model trained with data.tag_target, the language to translate into; by default
+            data.target_language.
+          ensemble: workdirs of further runs with the same tokenizer; the same `checkpoint` is loaded from each.
 
         Raises:
-          UserError: a workdir, its tokenizer or the checkpoint is missing or damaged, or has no such language; or the
-            tokenizers differ; or there is no device of the platform that `devices` asks for.
+          UserError: a workdir, its tokenizer or the checkpoint is missing or damaged; the model cannot translate into
+            `target_language`; the tokenizers of an ensemble differ; or no device of the requested platform exists.
         """
         trained_on = read_workdir_config(Path(workdir)).devices
         devices = devices or trained_on.compute
@@ -124,11 +139,11 @@ class Translator:
         for path, other in zip(ensemble, others, strict=True):
             if other.tokenizer.fingerprint != first.tokenizer.fingerprint:
                 raise UserError(
-                    f"{path}: its tokenizer is not that of {workdir}; an ensemble needs runs with the same one "
-                    "(tokenizer.model_file)"
+                    f"{path}: its tokenizer differs from that of {workdir}; all runs of an ensemble must share one "
+                    "tokenizer (tokenizer.model_file)"
                 )
             if other.tokenizer.source_tag != first.tokenizer.source_tag:
-                raise UserError(f"{path}: its sources have another tag than those of {workdir}; see data.tag_target")
+                raise UserError(f"{path}: its source tag differs from that of {workdir}; see data.tag_target")
         return dataclasses.replace(first, others=tuple(others))
 
     @classmethod
@@ -138,16 +153,17 @@ class Translator:
         files = Workdir(workdir)
         config = read_workdir_config(files.path)
         tokenizer = load_tokenizer(model_paths(files.path, joint=config.tokenizer.joint))
-        tokenizer = _with_tag(tokenizer, config, target_language)
+        tokenizer = _with_target_tag(tokenizer, config, target_language)
         sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
         network = structure(config.model, *sizes, compute_dtype(devices.precision, mesh))
 
         def check(record: dict[str, Any]) -> None:
+            check_format(record, files.path)
             step = record["step"]
             if record["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
                 raise UserError(f"{files.path}: its tokenizer is not the one that checkpoint {step} was trained with")
             if changed := refused_changes(record["config"], config, f"in checkpoint {step}", "model."):
-                raise UserError(f"{files.path}: its {CONFIG_NAME} is not that of its checkpoints: {'; '.join(changed)}")
+                raise UserError(f"{files.path}: its {CONFIG_NAME} differs from its checkpoints: {'; '.join(changed)}")
 
         step, params, _ = load_params(files.checkpoints, checkpoint, network.params, check)
         placed = put_on_devices(params, replicated(mesh))
@@ -156,30 +172,39 @@ class Translator:
 
     @property
     def max_length(self) -> int:
-        """Most tokens of a sentence, on either side, that every network of the ensemble can take."""
-        return min(each.config.max_length for each in (self, *self.others))
+        """The maximum number of tokens of a sentence, on either side, that every network of the ensemble accepts."""
+        return min(member.config.max_length for member in (self, *self.others))
 
     @property
     def networks(self) -> list[decoding.Network]:
-        """This network and the others."""
-        return [decoding.Network(each.graphdef, each.params) for each in (self, *self.others)]
+        """All networks of the ensemble, this one first."""
+        return [decoding.Network(member.graphdef, member.params) for member in (self, *self.others)]
 
     @property
     def batch_size(self) -> int:
-        """How many sentences are validated together: what keeps a device of this kind busy."""
+        """The number of sentences that are validated together, large enough to keep the kind of device busy."""
         return BATCH_SIZE_ON_CPU if self.mesh.devices.flat[0].platform == "cpu" else BATCH_SIZE
 
-    def search_batch_size(self, longest: int, beams: int) -> int:
-        """How many sentences, of at most so many tokens, are translated together by default."""
+    def decoding_batch_size(self, longest: int, beams: int) -> int:
+        """Returns the default number of sentences that are translated together.
+
+        It is halved from `batch_size` until the caches have at most MAX_CACHE_ELEMENTS elements, but not below
+        BATCH_SIZE_ON_CPU.
+
+        Args:
+          longest: tokens of the longest source.
+          beams: number of beams.
+        """
         rows = self.batch_size
-        room = min(decoding.default_limit(longest), self.max_length)
-        cached = 2 * sum(each.config.num_decoder_layers * each.config.embed_dim for each in (self, *self.others))
-        while rows > BATCH_SIZE_ON_CPU and rows * beams * room * cached > MOST_CACHED_NUMBERS:
+        positions = min(decoding.default_max_length(longest), self.max_length)
+        members = (self, *self.others)
+        per_position = 2 * sum(member.config.num_decoder_layers * member.config.embed_dim for member in members)
+        while rows > BATCH_SIZE_ON_CPU and rows * beams * positions * per_position > MAX_CACHE_ELEMENTS:
             rows //= 2
         return rows
 
     def length_batches(self, lengths: Sequence[int], rows: int) -> list[tuple[list[int], int]]:
-        """Sentences of these lengths in groups of `rows`: their indices, and the length that they are padded to."""
+        """Groups sentences of these lengths into batches of `rows`: (their indices, the padded length) of each."""
         return list(length_batches(lengths, rows, self.max_length, same_length=self.pads_to_longest))
 
     def translate(
@@ -194,76 +219,86 @@ class Translator:
         after_batch: Callable[[int], None] = lambda sentences: None,
         **overrides: Any,
     ) -> list[Translation]:
-        """Translates each line, in order; a line without a token becomes an empty line.
+        """Translates each line and returns the translations in order; a line without tokens becomes an empty line.
 
-        A line longer than max_length is cut at every sentence end (see split_line), translated in parts and joined.
+        A line longer than max_length is split at every sentence end (see `split_line`), translated in parts and joined.
 
         Args:
           lines: detokenized text.
-          num_hypotheses: how many to return for each line; of a search at most its beam_size.
-          prefixes: text that each line's translation has to begin with, "" for any.
-          source_ids: the lines' tokens, where they are known, as tokenizer.encode_source gives them.
-          first_line: the number of lines[0], for the log and for what is drawn at random; None says nothing in the log.
-          after_batch: called with the number of lines done since the last call; may raise to stop.
-          overrides: fields of DecodingOptions, such as beam_size=5, instead of those of `options`.
+          options: how to decode.
+          num_hypotheses: number of hypotheses to return for each line; for a search, at most its beam_size.
+          prefixes: text that the translation of each line must begin with, "" for none.
+          source_ids: the token ids of the lines as returned by tokenizer.encode_source, if already known.
+          first_line: number of lines[0], used in warnings and to seed sampling; None suppresses the warnings.
+          after_batch: called with the number of lines without a token, then after each batch with the number of lines
+            whose first part was in it; may raise to stop.
+          **overrides: fields of DecodingOptions that replace those of `options`, such as beam_size=5.
 
         Raises:
-          UserError: an option does not exist or is not possible with this model, or a prefix is not.
+          UserError: an option or a prefix is invalid, or not possible with this model.
+          TypeError: `lines` is a single string.
         """
-        options = _overridden(options, overrides)
+        options = _apply_overrides(options, overrides)
         self.check(options, num_hypotheses)
         _check_lines(lines, prefixes)
         source_ids = source_ids or self.tokenizer.encode_source(lines)
         parts = self._parts(lines, source_ids, prefixes or [""] * len(lines), options, first_line)
-        options, batches = self._batches(parts, options)
-        hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # of each part
+        options, batches = self._batches(parts, options, num_hypotheses)
+        hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # by index into `parts`
 
         def search(batch: tuple[list[int], int]) -> Hypotheses:
             request = self._request([parts[i] for i in batch[0]], options, batch[1], first_line or 1)
-            return decoding.search(
-                self.networks, request, options, self.max_length, num_hypotheses, whole_batches=self.pads_to_longest
+            return decoding.decode_batch(
+                self.networks, request, options, self.max_length, num_hypotheses, keep_full_batches=self.pads_to_longest
             )
 
-        for (group, _), searched in map_concurrently(search, batches, num_concurrent_programs(self.mesh)):
-            hypotheses.update(zip(group, self._texts(searched, len(group), num_hypotheses), strict=True))
+        after_batch(len(lines) - sum(part.part == 0 for part in parts))  # lines without a token
+        for (group, _), decoded in map_concurrently(search, batches, num_concurrent_programs(self.mesh)):
+            hypotheses.update(zip(group, self._detokenized(decoded, len(group), num_hypotheses), strict=True))
             after_batch(sum(parts[i].part == 0 for i in group))
         if first_line is not None:
-            cut_short = [i for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit]
-            _warn_of_limits({first_line + parts[i].line for i in cut_short})
-        found: list[list[tuple[Hypothesis, ...]]] = [[] for _ in lines]
+            at_limit = [i for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit]
+            _warn_about_limits({first_line + parts[i].line for i in at_limit})
+        by_line: list[list[tuple[Hypothesis, ...]]] = [[] for _ in lines]
         for i, part in enumerate(parts):
-            found[part.line].append(hypotheses[i])
-        return [Translation(line, join_parts(own)) for line, own in zip(lines, found, strict=True)]
+            by_line[part.line].append(hypotheses[i])
+        return [Translation(line, join_parts(joined)) for line, joined in zip(lines, by_line, strict=True)]
 
     def warm_up(
         self, lines: Sequence[str], options: DecodingOptions, source_ids: Sequence[list[int]] | None = None
     ) -> None:
-        """Compiles the programs that translate(lines, options) runs, side by side, and runs none of them."""
+        """Compiles the programs that translate(lines, options) runs, concurrently and without running them."""
         parts = self._parts(lines, source_ids or self.tokenizer.encode_source(lines), [""] * len(lines), options, None)
-        options, batches = self._batches(parts, options)
+        options, batches = self._batches(parts, options, num_hypotheses=1)
         part = _Part(line=0, part=0, source=[], prefix=[], limit=1)
 
-        def compile_search(length: int) -> None:
+        def compile_decode_batch(length: int) -> None:
             request = self._request([part], options, length, 1)
-            decoding.compile_search(
-                self.networks, request, options, self.max_length, whole_batches=self.pads_to_longest
+            decoding.compile_decode_batch(
+                self.networks, request, options, self.max_length, keep_full_batches=self.pads_to_longest
             )
 
         lengths = sorted({length for _, length in batches})
-        compile_concurrently(*(functools.partial(compile_search, length) for length in lengths))
+        compile_concurrently(*(functools.partial(compile_decode_batch, length) for length in lengths))
 
     def score(
         self,
         sources: Sequence[str],
         targets: Sequence[str],
         *,
-        batch_size: int = SCORED_TOGETHER,
+        batch_size: int = SCORING_BATCH_SIZE,
         after_batch: Callable[[int], None] = lambda sentences: None,
     ) -> list[ScoredTranslation]:
-        """The probability that the model gives to each target as the translation of its source.
+        """Returns the log-probability of each target as the translation of its source, in order.
+
+        Args:
+          sources: detokenized source lines.
+          targets: a translation of each source line.
+          batch_size: number of pairs that are scored together.
+          after_batch: called after each batch with its number of pairs; may raise to stop.
 
         Raises:
-          UserError: a side of a pair is longer than max_length, or the numbers of lines differ.
+          UserError: one side of a pair is longer than max_length, or the numbers of lines differ.
         """
         if len(sources) != len(targets):
             raise UserError(f"{len(sources):,} sources, but {len(targets):,} translations; they must be aligned")
@@ -272,38 +307,53 @@ class Translator:
         for number, length in enumerate(lengths, 1):
             if length > self.max_length:
                 raise UserError(f"line {number} has {length} tokens; the model can score at most {self.max_length}")
-        found: dict[int, ScoredTranslation] = {}
+        scored: dict[int, ScoredTranslation] = {}
         for group, length in self.length_batches(lengths, batch_size):
-            scores = decoding.log_probabilities(
+            scores = decoding.score_batch(
                 self.networks,
                 self.batch([source_ids[i] for i in group], [target_ids[i] for i in group], batch_size, length),
             )
-            for i, score in zip(group, scores, strict=False):  # the batch's last rows may be empty
-                found[i] = ScoredTranslation(float(score), len(target_ids[i]))
+            for i, score in zip(group, scores, strict=False):  # the last rows of the batch may be empty
+                scored[i] = ScoredTranslation(float(score), len(target_ids[i]))
             after_batch(len(group))
-        return [found[i] for i in range(len(sources))]
+        return [scored[i] for i in range(len(sources))]
 
-    def search(self, source: np.ndarray, options: DecodingOptions, hidden: np.ndarray | None = None) -> Hypotheses:
-        """source [B, S] -> the best hypothesis of each, [B, 1, L], computed on the devices.
+    def decode_ids(self, source: np.ndarray, options: DecodingOptions, hidden: np.ndarray | None = None) -> Hypotheses:
+        """Decodes padded source ids on the devices.
 
-        Where `hidden` [B, S] is True no layer may look at the source, as if there were padding.
+        Args:
+          source: padded source ids, [B, S].
+          options: how to decode; its batch_size is ignored.
+          hidden: bool [B, S]; positions that are True are masked in every layer, like padding.
+
+        Returns:
+          The best hypothesis of each sentence: tokens [B, 1, L], scores [B, 1].
         """
         rows = [ids[ids != PAD_ID].tolist() for ids in source]
         parts = [_Part(i, 0, ids, [], self._limit(len(ids), 0, options) if ids else 1) for i, ids in enumerate(rows)]
         options = options.model_copy(update={"batch_size": len(source)})
         request = self._request(parts, options, source.shape[1], 1, hidden)
-        found = decoding.search(self.networks, request, options, self.max_length, whole_batches=self.pads_to_longest)
-        return Hypotheses(*(array[: len(source)] for array in found))
+        decoded = decoding.decode_batch(
+            self.networks, request, options, self.max_length, keep_full_batches=self.pads_to_longest
+        )
+        return Hypotheses(*(array[: len(source)] for array in decoded))
 
     def batch(self, sources: Sequence[list[int]], targets: Sequence[list[int]], rows: int, length: int) -> Batch:
-        """One pair a row, at least `rows` of them, shared out over the devices."""
+        """Returns a batch with one pair a row, sharded across the devices.
+
+        Missing rows are padding; `rows` is rounded up to a multiple of the number of row shards.
+        """
         return put_on_devices(
             unpacked_batch(sources, targets, round_up_to_row_shards(self.mesh, rows), length),
             row_sharding(self.mesh),
         )
 
     def check(self, options: DecodingOptions, num_hypotheses: int = 1) -> None:
-        """Raises UserError where this model cannot decode so."""
+        """Checks that this model can decode with these options.
+
+        Raises:
+          UserError: it cannot.
+        """
         options.check_num_hypotheses(num_hypotheses)
         for name in ("min_decoding_length", "max_decoding_length"):
             length = getattr(options, name)
@@ -311,7 +361,7 @@ class Translator:
                 raise UserError(f"{name} {length} exceeds the model's max_length {self.max_length}")
 
     def _limit(self, source_tokens: int, prefix_tokens: int, options: DecodingOptions) -> int:
-        limit = max(decoding.default_limit(source_tokens) + prefix_tokens, options.min_decoding_length)
+        limit = max(decoding.default_max_length(source_tokens) + prefix_tokens, options.min_decoding_length)
         return options.max_decoding_length or min(limit, self.max_length)
 
     def _parts(
@@ -322,7 +372,10 @@ class Translator:
         options: DecodingOptions,
         first_line: int | None,
     ) -> list[_Part]:
-        """What there is to translate of the lines: each as a whole, but for those that are too long."""
+        """Returns the parts to translate: each line as a whole, or in several parts if it is too long.
+
+        A line without tokens has no parts.
+        """
         parts: list[_Part] = []
         for line, (source, prefix) in enumerate(zip(source_ids, self._encode_prefixes(prefixes), strict=True)):
             sources = [source] if len(source) <= self.max_length else self._split(lines[line])
@@ -332,33 +385,39 @@ class Translator:
                     first_line + line, len(source) - 1, self.max_length - 1, len(sources),
                 )  # fmt: skip
             for number, ids in enumerate(sources):
-                begin = [] if number else prefix
-                limit = self._limit(len(ids), len(begin), options)
-                if len(begin) >= limit:
+                part_prefix = [] if number else prefix
+                limit = self._limit(len(ids), len(part_prefix), options)
+                if len(part_prefix) >= limit:
                     raise UserError(
-                        f"line {(first_line or 1) + line}: its prefix has {len(begin)} tokens, but a translation may "
-                        f"have {limit} with its end; shorten it"
+                        f"line {(first_line or 1) + line}: its prefix has {len(part_prefix)} tokens, but the "
+                        f"translation is limited to {limit}, end token included; shorten the prefix"
                     )
                 if len(ids) > 1:
-                    parts.append(_Part(line, number, ids, begin, limit))
+                    parts.append(_Part(line, number, ids, part_prefix, limit))
         return parts
 
     def _batches(
-        self, parts: Sequence[_Part], options: DecodingOptions
+        self, parts: Sequence[_Part], options: DecodingOptions, num_hypotheses: int
     ) -> tuple[DecodingOptions, list[tuple[list[int], int]]]:
-        """The options with the batch size that few parts need; and of each batch its parts' indices and length."""
+        """Groups the parts into batches.
+
+        Returns:
+          The options with the batch size to use, reduced to one of SMALL_BATCH_SIZES if that is enough for all parts;
+          and for each batch the indices of its parts and their padded length.
+        """
         lengths = [len(part.source) for part in parts]
-        most = options.batch_size or self.search_batch_size(max(lengths, default=1), options.beam_size)
-        rows = min([size for size in SMALL_BATCHES if len(parts) <= size < most], default=most)
+        width = num_hypotheses if options.temperature else options.beam_size
+        full = options.batch_size or self.decoding_batch_size(max(lengths, default=1), width)
+        rows = min([size for size in SMALL_BATCH_SIZES if len(parts) <= size < full], default=full)
         return options.model_copy(update={"batch_size": rows}), self.length_batches(lengths, rows)
 
     def _split(self, line: str) -> list[list[int]]:
-        """The ids of the parts of a line that is too long."""
+        """Returns the ids of each part of a line that is too long."""
 
         def fits(part: str) -> bool:
             return len(self.tokenizer.encode_source([part])[0]) <= self.max_length
 
-        # Only a single character can still be too long: one that is spelled in more bytes than there is room for.
+        # A part can only still be too long if it is a single character with more byte tokens than max_length.
         return [cut(ids, self.max_length) for ids in self.tokenizer.encode_source(split_line(line, fits))]
 
     def _encode_prefixes(self, prefixes: Sequence[str]) -> list[list[int]]:
@@ -375,10 +434,11 @@ class Translator:
         length: int,
         first_line: int,
         hidden: np.ndarray | None = None,
-    ) -> decoding.Request:
-        """The parts as a batch of at least options.batch_size rows, shared out over the devices.
+    ) -> decoding.DecodingRequest:
+        """Returns the parts as a batch that is sharded across the devices.
 
-        A row that only fills the batch is finished at once. Where `hidden` is True no layer looks.
+        The batch has options.batch_size rows, rounded up to a multiple of the number of row shards. The search finishes
+        unused rows immediately. No layer attends to positions at which `hidden` is True.
         """
         assert options.batch_size
         rows = round_up_to_row_shards(self.mesh, options.batch_size)
@@ -390,18 +450,18 @@ class Translator:
         limits[: len(parts)] = [part.limit for part in parts]
         numbers = np.zeros((rows, 2), np.int32)
         numbers[: len(parts)] = [(first_line + part.line, part.part) for part in parts]
-        room = decoding.prefix_room(max(len(part.prefix) for part in parts))
-        request = decoding.Request(
+        prefix_length = decoding.padded_prefix_length(max(len(part.prefix) for part in parts))
+        request = decoding.DecodingRequest(
             source=source,
             visible=visible,
-            limits=limits,
-            minimums=np.minimum(limits, options.min_decoding_length).astype(np.int32),
-            prefixes=pad_rows([part.prefix for part in parts], rows, room),
+            max_lengths=limits,
+            min_lengths=np.minimum(limits, options.min_decoding_length).astype(np.int32),
+            prefixes=pad_rows([part.prefix for part in parts], rows, prefix_length),
             numbers=numbers,
         )
         return put_on_devices(request, row_sharding(self.mesh))
 
-    def _texts(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
+    def _detokenized(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
         tokens, scores = (array[:rows, :count] for array in hypotheses)
         return [
             tuple(
@@ -413,15 +473,15 @@ class Translator:
         ]
 
 
-def _warn_of_limits(reached: set[int]) -> None:
-    """Names the lines whose translation has as many tokens as it may."""
-    if reached:
-        shown = ", ".join(map(str, sorted(reached)[:LINES_NAMED]))
-        more = f" and {len(reached) - LINES_NAMED:,} more" if len(reached) > LINES_NAMED else ""
-        log.warning("as many tokens as a translation may have, perhaps cut short: line %s%s", shown, more)
+def _warn_about_limits(lines: set[int]) -> None:
+    """Logs the numbers of the lines whose translation reached its maximum number of tokens."""
+    if lines:
+        numbers = ", ".join(map(str, sorted(lines)[:MAX_LINES_IN_WARNING]))
+        rest = f" and {len(lines) - MAX_LINES_IN_WARNING:,} more" if len(lines) > MAX_LINES_IN_WARNING else ""
+        log.warning("translation reached its length limit and may be cut short: line %s%s", numbers, rest)
 
 
-def _overridden(options: DecodingOptions, overrides: dict[str, Any]) -> DecodingOptions:
+def _apply_overrides(options: DecodingOptions, overrides: dict[str, Any]) -> DecodingOptions:
     if not overrides:
         return options
     return validated(
@@ -436,13 +496,22 @@ def _check_lines(lines: Sequence[str], prefixes: Sequence[str] | None) -> None:
         raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
 
 
-def _with_tag(tokenizer: Tokenizer, config: Config, target_language: str | None) -> Tokenizer:
-    """The tokenizer that asks for a language, by default that of [data], where the model has learned to be asked."""
+def _with_target_tag(tokenizer: Tokenizer, config: Config, target_language: str | None) -> Tokenizer:
+    """Returns the tokenizer with the tag of the target language, if the model was trained with such tags.
+
+    Args:
+      tokenizer: the tokenizer of the run.
+      config: the config of the run.
+      target_language: language to translate into; by default data.target_language.
+
+    Raises:
+      UserError: `target_language` is given, but the model was trained without tags or has no tag for it.
+    """
     if config.data.tag_target:
         return tokenizer.with_source_tag(target_language or config.data.target_language)
     if target_language:
-        only = config.data.target_language
         raise UserError(
-            f"the run has no tags (data.tag_target) to ask for {target_language}: it translates into {only}"
+            f"the run was trained without target-language tags (data.tag_target), so {target_language} cannot be "
+            f"selected: it translates into {config.data.target_language}"
         )
     return tokenizer

@@ -1,4 +1,4 @@
-"""Words, as people see them, of the pieces that a sentence was cut into."""
+"""Grouping the pieces of a tokenized sentence into words."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Word(NamedTuple):
     positions: tuple[int, ...]
 
 
-def words_of(pieces: Sequence[str]) -> list[Word]:
-    """Puts the pieces of a sentence together: ▁a cross ▁the ▁river . </s> -> across, the, river, ., </s>.
+def group_pieces(pieces: Sequence[str]) -> list[Word]:
+    """Groups the pieces of a sentence into words: ▁a cross ▁the ▁river . </s> -> across, the, river, ., </s>.
 
-    A word begins after a space, between a letter or digit and another character, and at a control token.
+    A word begins after a space, between an alphanumeric character and any other, and before and after a control token.
     """
     words: list[Word] = []
     for position, piece in enumerate(pieces):

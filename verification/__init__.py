@@ -1,1 +1,1 @@
-"""Checks anybody can make of a run on their own machine: is one that was killed the same as one that was not?"""
+"""Verification for users to run on their own machine: a run that was killed and resumed equals one that was not."""

@@ -1,4 +1,4 @@
-"""Whether two runs are the same one: their batches, every number that they measured, every array that they saved."""
+"""The comparison of two runs: their batches, every number in their metrics and every array that they saved."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ from typing import Any
 from runs.checkpoint import digests, read_item, saved_steps
 from runs.workdir import Workdir
 
-# Of metrics.jsonl: these depend on the machine's mood, and on what it has in its caches.
-TIMES = {"seconds", "tokens_per_second", "waiting", "programs_compiled", "compile_seconds"}
+# The keys of metrics.jsonl whose values depend on the machine's speed and caches.
+MACHINE_DEPENDENT = {"seconds", "tokens_per_second", "waiting", "programs_compiled", "compile_seconds"}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One thing that two runs have to have alike: what there is of it, its SHA-256 in both, the first difference."""
+    """A part of two runs that has to be equal in both.
+
+    Attributes:
+      what: the name of the part.
+      extent: the number of its elements, with their unit.
+      digests: the SHA-256 of the part in each run.
+      difference: the first difference, empty if there is none.
+    """
 
     what: str
     extent: str
@@ -26,46 +33,50 @@ class Compared:
 
     @property
     def same(self) -> bool:
-        """Whether it is alike."""
+        """Whether the part is equal in both runs."""
         return self.digests[0] == self.digests[1]
 
 
-def compare(one: Path, other: Path) -> list[Compared]:
-    """Two workdirs of finished runs: batches, metrics, and the arrays of the last checkpoint as they are on disk."""
-    metrics = [Workdir(workdir).read_metrics() for workdir in (one, other)]
+def compare(first: Path, second: Path) -> list[Compared]:
+    """Compares the workdirs of two finished runs: batches, metrics and the stored arrays of the last checkpoint."""
+    metrics = [Workdir(workdir).read_metrics() for workdir in (first, second)]
     batches, numbers = zip(*(_batches_and_numbers(lines) for lines in metrics), strict=True)
-    compared = [_compared("batches", "batches", *batches), _compared("metrics.jsonl", "numbers", *numbers)]
-    parts = [_arrays(workdir / "checkpoints") for workdir in (one, other)]
-    return compared + [_compared(what, "arrays", parts[0][what], parts[1].get(what, {})) for what in parts[0]]
+    compared = [_compare_part("batches", "batches", *batches), _compare_part("metrics.jsonl", "numbers", *numbers)]
+    arrays = [_arrays(workdir / "checkpoints") for workdir in (first, second)]
+    return compared + [_compare_part(what, "arrays", arrays[0][what], arrays[1].get(what, {})) for what in arrays[0]]
 
 
 def _batches_and_numbers(lines: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the digests of the batches and all comparable numbers, by where they are in the metrics."""
     batches, numbers = {}, {}
     for number, line in enumerate(lines, 1):
         kind = "validation" if "validation_loss" in line else "step"
         for name, value in line.items():
             if name == "batch":
                 batches[f"step {line['step']}"] = value
-            elif name not in TIMES:
+            elif name not in MACHINE_DEPENDENT:
                 numbers[f"line {number}, {kind} {line['step']}, {name}"] = value
     return batches, numbers
 
 
 def _arrays(checkpoints: Path) -> dict[str, dict[str, str]]:
-    """SHA-256 of each array of the last checkpoint. Where there is an average, it lies among params and the parameters
-    that were trained at the end of training: optimizer, step, skipped, skipped in a row, parameters."""
+    """Returns the SHA-256 of each array of the last checkpoint: parameters, optimizer and, if there is one, average.
+
+    A moving average is stored as the item params. The parameters that were trained then come last in the item training:
+    optimizer, step, skipped, skipped in a row, parameters.
+    """
     step = saved_steps(checkpoints)[-1]
     params, training = (digests(item, read_item(checkpoints, step, item)) for item in ("params", "training"))
-    own = {name: digest for name, digest in training.items() if name.startswith("training[4]")}
-    optimizer = {name: digest for name, digest in training.items() if name not in own}
-    found = {"parameters": own or params, "optimizer": optimizer}
-    return found | ({"average": params} if own else {})
+    trained = {name: digest for name, digest in training.items() if name.startswith("training[4]")}
+    optimizer = {name: digest for name, digest in training.items() if name not in trained}
+    parts = {"parameters": trained or params, "optimizer": optimizer}
+    return parts | ({"average": params} if trained else {})
 
 
-def _compared(what: str, unit: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> Compared:
-    digests = [hashlib.sha256(repr(list(part.items())).encode()).hexdigest() for part in (one, other)]
-    first = next((name for name in [*one, *other] if one.get(name) != other.get(name)), None)
-    difference = f"{first}: {one.get(first, 'none')}, {other.get(first, 'none')}" if first else ""
-    if not first and digests[0] != digests[1]:
-        difference = "another order"
-    return Compared(what, f"{len(one):,} {unit}", (digests[0], digests[1]), difference)
+def _compare_part(what: str, unit: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Compared:
+    digests = [hashlib.sha256(repr(list(part.items())).encode()).hexdigest() for part in (first, second)]
+    differing = next((name for name in [*first, *second] if first.get(name) != second.get(name)), None)
+    difference = f"{differing}: {first.get(differing, 'none')}, {second.get(differing, 'none')}" if differing else ""
+    if not differing and digests[0] != digests[1]:
+        difference = "different order"
+    return Compared(what, f"{len(first):,} {unit}", (digests[0], digests[1]), difference)

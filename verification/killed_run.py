@@ -1,4 +1,4 @@
-"""train.py in processes of its own, one after the other, each killed at its moment until the last one ends the run."""
+"""Runs train.py in one process after another, each killed at a chosen moment, until the last one finishes the run."""
 
 from __future__ import annotations
 
@@ -20,35 +20,47 @@ from runs.checkpoint import saved_steps
 from runs.workdir import Workdir
 
 TRAIN = Path(__file__).parent.parent / "train.py"
-# The same sums in every run, and no choice of algorithms by stopwatch; read by XLA on GPUs only.
+# On GPUs, makes XLA add in the same order in every run and not choose algorithms by timing them.
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
-POLL = 0.002  # seconds between two looks at a run's files
-GOES_ON = re.compile(r"going on from step (\d+)")
-UNDER_WAY = re.compile(r"step \d+ is under way")
+POLL_SECONDS = 0.002  # between two checks of a run's files
+RESUMED = re.compile(r"resuming from step (\d+)")
+FIRST_STEP = re.compile(r"step \d+ is under way")
 
 
-class Training:
-    """train.py in a process of its own, with what it has printed and when."""
+class TrainProcess:
+    """A process that runs train.py, with its log and its timing.
 
-    def __init__(self, config: Path, workdir: Path, compiled: Path, check: Callable[[], None]):
-        """Starts it.
+    Attributes:
+      workdir: the folder of the run.
+      process: the process.
+      started: when it was started (time.monotonic).
+      resumed_from: the step of the checkpoint that it resumed from, 0 for none; None until it has logged that.
+      seconds_to_first_step: seconds from the start to the first step; None before it.
+      prepared: seconds from the start to the compilation of the step; None before it.
+      printed: the lines of its standard error so far.
+    """
+
+    def __init__(self, config: Path, workdir: Path, compilation_cache: Path, check: Callable[[], None]):
+        """Starts the process.
 
         Args:
-          compiled: folder of the programs that it compiles, so that the first start finds none.
-          check: called over and over while it is waited for; raises where that is to end.
+          config: the TOML file of the run.
+          workdir: the folder of the run.
+          compilation_cache: the folder for compiled programs, so that the first start finds none.
+          check: called repeatedly while waiting for the process; raises to stop waiting.
         """
         flags = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
         command = [sys.executable, str(TRAIN), "--config", str(config), "--workdir", str(workdir)]
         self.workdir = workdir
         self._check = check
-        self.began = time.monotonic()
+        self.started = time.monotonic()
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"XLA_FLAGS": flags, "JAX_COMPILATION_CACHE_DIR": str(compiled)},
+            env=os.environ | {"XLA_FLAGS": flags, "JAX_COMPILATION_CACHE_DIR": str(compilation_cache)},
         )  # fmt: skip
-        self.went_on_from: int | None = None  # the step of its checkpoint, 0 for none, once it has said so
-        self.under_way: float | None = None  # seconds from the start to the first step
-        self.prepared: float | None = None  # seconds from the start to the compilation of the step
+        self.resumed_from: int | None = None
+        self.seconds_to_first_step: float | None = None
+        self.prepared: float | None = None
         self.printed: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -57,45 +69,53 @@ class Training:
         assert self.process.stderr
         for line in self.process.stderr:
             self.printed.append(line)
-            if found := GOES_ON.match(line):
-                self.went_on_from = int(found[1])
-            if UNDER_WAY.match(line):
-                self.under_way = time.monotonic() - self.began
-                self.went_on_from = self.went_on_from or 0
+            if match := RESUMED.match(line):
+                self.resumed_from = int(match[1])
+            if FIRST_STEP.match(line):
+                self.seconds_to_first_step = time.monotonic() - self.started
+                self.resumed_from = self.resumed_from or 0
 
     def wait_until(self, condition: Callable[[], object]) -> bool:
-        """Waits for the condition; False where the process ends first."""
+        """Waits for the condition; returns False if the process ends first."""
         while not condition():
             self._check()
             if self.process.poll() is not None:
                 return False
             if self.prepared is None and (self.workdir / CONFIG_NAME).exists():
-                self.prepared = time.monotonic() - self.began
-            time.sleep(POLL)
+                self.prepared = time.monotonic() - self.started
+            time.sleep(POLL_SECONDS)
         return True
 
     def finish(self) -> None:
-        """Waits for the end.
+        """Waits until the process ends.
 
         Raises:
-          UserError, RunError: what it printed last, where it fails.
+          UserError: the process ended with status 2; the message is its own.
+          RunError: the process failed in another way.
         """
         self.wait_until(lambda: False)
         self._reader.join()
         if self.process.returncode:
-            said = "".join(self.printed[-3:]).strip().removeprefix("error: ")
-            raise UserError(said) if self.process.returncode == 2 else RunError(f"train.py failed: {said}")
+            message = "".join(self.printed[-3:]).strip().removeprefix("error: ")
+            raise UserError(message) if self.process.returncode == 2 else RunError(f"train.py failed: {message}")
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kills the process with SIGKILL."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How long things took in the run that was not killed, in seconds; moments are drawn within them."""
+class PhaseDurations:
+    """The durations of phases of the uninterrupted run, in seconds; kills are timed within them.
+
+    Attributes:
+      start: from the start of the process to its first step.
+      compilation: from the preparation of the run to its first step.
+      step: one training step.
+      validation: the shortest validation, 0 if there was none.
+    """
 
     start: float
     compilation: float
@@ -103,79 +123,108 @@ class Pace:
     validation: float
 
     @classmethod
-    def of(cls, training: Training) -> Pace:
-        """That of a run that has ended."""
+    def of(cls, training: TrainProcess) -> PhaseDurations:
+        """Returns the durations of a finished run."""
         lines = Workdir(training.workdir).read_metrics()
-        rate = [line for line in lines if "loss" in line][-1]
-        assert training.under_way is not None
+        last_step = [line for line in lines if "loss" in line][-1]
+        assert training.seconds_to_first_step is not None
         assert training.prepared is not None
         return cls(
-            training.under_way,
-            training.under_way - training.prepared,
-            rate["tokens"] / rate["tokens_per_second"],
+            training.seconds_to_first_step,
+            training.seconds_to_first_step - training.prepared,
+            last_step["tokens"] / last_step["tokens_per_second"],
             min((line["seconds"] for line in lines if "validation_loss" in line), default=0.0),
         )
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill: during what, not before which step, and how far into it (0 to 1)."""
+    """When to kill a process.
+
+    Attributes:
+      during: the phase.
+      step: the step before which the phase does not begin.
+      fraction: how far into the phase, from 0 to 1.
+    """
 
     during: str
     step: int
-    part: float
+    fraction: float
 
 
 def draw_moments(config: Config, num_steps: int, kills: int, seed: int) -> list[Moment]:
-    """The kills in the order in which a run comes to them: one of each kind, as far as there are so many, the others at
-    random steps and in random starts."""
-    draw = random.Random(seed)
+    """Draws the moments of the kills, in the order in which the run reaches them.
+
+    One moment is drawn in each kind of phase, as far as the number of kills allows, and the others at random steps and
+    in random starts.
+    """
+    rng = random.Random(seed)
     training = config.training
     kinds = ["a validation"] if training.eval_every else []
     kinds += ["a save", "the compilation", "the first step"]
-    kinds = kinds[:kills] + [draw.choice(["training", "training", "a start"]) for _ in range(kills - len(kinds))]
+    kinds = kinds[:kills] + [rng.choice(["training", "training", "a start"]) for _ in range(kills - len(kinds))]
 
-    def at(kind: str) -> int:
+    def draw_step(kind: str) -> int:
         if kind in ("the compilation", "the first step"):
             return 0
-        every = {"a save": training.checkpoint_every, "a validation": training.eval_every}.get(kind)
-        if every:
-            return min(num_steps, every * draw.randint(1, max(1, num_steps // every)))
-        return draw.randint(1, num_steps)
+        interval = {"a save": training.checkpoint_every, "a validation": training.eval_every}.get(kind)
+        if interval:
+            return min(num_steps, interval * rng.randint(1, max(1, num_steps // interval)))
+        return rng.randint(1, num_steps)
 
-    moments = [Moment(kind, at(kind), draw.random()) for kind in kinds]
+    moments = [Moment(kind, draw_step(kind), rng.random()) for kind in kinds]
     return sorted(moments, key=lambda moment: (moment.step, kinds.index(moment.during)))
 
 
 @dataclass(frozen=True)
 class Kill:
-    """What was killed: during what, after which step; from which step its process had gone on, and after how many
-    seconds it took its first step, None where it had not come to it."""
+    """A kill that took place.
+
+    Attributes:
+      during: the phase in which the process was killed.
+      after: the last step in the metrics.
+      resumed_from: the step that the process had resumed from, 0 for none; None if it was killed before that.
+      seconds_to_first_step: seconds from the start of the process to its first step; None if it was killed before that.
+    """
 
     during: str
     after: int
-    went_on_from: int | None
-    under_way: float | None
+    resumed_from: int | None
+    seconds_to_first_step: float | None
 
 
-def run_killed(start: Callable[[], Training], moments: Sequence[Moment], config: Config, pace: Pace,
-               tell: Callable[[int, Kill], None]) -> tuple[list[Kill], Training]:  # fmt: skip
-    """A run that is killed at each of the moments and then left alone; with the process that ended it.
+def run_killed(start: Callable[[], TrainProcess], moments: Sequence[Moment], config: Config, pace: PhaseDurations,
+               report: Callable[[int, Kill], None]) -> tuple[list[Kill], TrainProcess]:  # fmt: skip
+    """Runs a training process, kills and restarts it at each of the moments, and then lets it finish.
 
-    A moment that never comes, since the process ended before, is no kill.
+    A moment that is not reached because the process ends first does not count as a kill.
+
+    Args:
+      start: starts a process on the workdir of the run.
+      moments: the moments of the kills.
+      config: the config of the run.
+      pace: the durations of the uninterrupted run.
+      report: called with the number of each kill, from 1, and the kill.
+
+    Returns:
+      the kills, and the process that finished the run.
     """
     kills: list[Kill] = []
     for moment in moments:
         training = start()
-        pace = replace(pace, start=min([pace.start, *(kill.under_way for kill in kills if kill.under_way)]))
+        pace = replace(
+            pace, start=min([pace.start, *(kill.seconds_to_first_step for kill in kills if kill.seconds_to_first_step)])
+        )
         try:
-            came = _wait_for(moment, training, config, pace)
+            is_reached = _wait_for(moment, training, config, pace)
         finally:
             training.kill()
-        if came:
+        if is_reached:
             after = Workdir(training.workdir).last_step()
-            kills.append(Kill(_what_was_hit(moment, training), after, training.went_on_from, training.under_way))
-            tell(len(kills), kills[-1])
+            kills.append(
+                Kill(_phase_at_kill(moment, training), after, training.resumed_from, training.seconds_to_first_step)
+            )
+            report(len(kills), kills[-1])
     last = start()
     try:
         last.finish()
@@ -184,34 +233,36 @@ def run_killed(start: Callable[[], Training], moments: Sequence[Moment], config:
     return kills, last
 
 
-def _wait_for(moment: Moment, training: Training, config: Config, pace: Pace) -> bool:
+def _wait_for(moment: Moment, training: TrainProcess, config: Config, pace: PhaseDurations) -> bool:
+    """Waits for the moment; returns False if the process ends first."""
     workdir, step = training.workdir, moment.step
-    until, seconds = {
+    condition, seconds = {
         "a start": (lambda: True, pace.start),
         "the compilation": (lambda: training.prepared, pace.compilation),
-        "the first step": (lambda: training.under_way, pace.step),
+        "the first step": (lambda: training.seconds_to_first_step, pace.step),
         "a save": (lambda: _half_saved(workdir, step) or step in saved_steps(workdir / "checkpoints"), 0.0),
-        "a validation": (
-            lambda: Workdir(workdir).last_step() >= step,
-            pace.validation,
-        ),  # which comes right behind that line
+        # The validation begins right after the line of its step is written.
+        "a validation": (lambda: Workdir(workdir).last_step() >= step, pace.validation),
         "training": (
-            lambda: training.under_way and Workdir(workdir).last_step() >= step - step % config.training.log_every,
+            lambda: (
+                training.seconds_to_first_step
+                and Workdir(workdir).last_step() >= step - step % config.training.log_every
+            ),
             pace.step * (step % config.training.log_every),
         ),
     }[moment.during]
-    if not training.wait_until(until):
+    if not training.wait_until(condition):
         return False
-    then = time.monotonic() + moment.part * seconds
-    return training.wait_until(lambda: time.monotonic() >= then)
+    kill_time = time.monotonic() + moment.fraction * seconds
+    return training.wait_until(lambda: time.monotonic() >= kill_time)
 
 
-def _what_was_hit(moment: Moment, training: Training) -> str:
-    """What the killed process was at, by what it has left: it may have been faster than the kill."""
+def _phase_at_kill(moment: Moment, training: TrainProcess) -> str:
+    """Returns the phase in which the process was killed: it may have left the intended one before the kill."""
     workdir, step = training.workdir, moment.step
     missed = {
-        "a start": training.under_way,
-        "the compilation": training.under_way,
+        "a start": training.seconds_to_first_step,
+        "the compilation": training.seconds_to_first_step,
         "a save": not _half_saved(workdir, step),
         "a validation": any(
             "validation_loss" in line and line["step"] == step for line in Workdir(workdir).read_metrics()
@@ -221,6 +272,6 @@ def _what_was_hit(moment: Moment, training: Training) -> str:
 
 
 def _half_saved(workdir: Path, step: int) -> bool:
-    """Whether there is the beginning of a checkpoint of this step, which has another name until it is complete."""
+    """Returns whether a checkpoint of the step has been begun; it has a temporary name until it is complete."""
     folder = workdir / "checkpoints"
     return folder.is_dir() and any(path.name.startswith(f"{step}.") for path in folder.iterdir())

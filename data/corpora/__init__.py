@@ -1,4 +1,4 @@
-"""Parallel corpora, opened by name: phrasebook (built in), multi30k, text (the user's own files), those of TFDS."""
+"""Parallel corpora, opened by name: phrasebook (built in), multi30k, text (the user's own files), and those of TFDS."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["Corpus", "Pair", "PairSource", "open_corpus"]
 
 _TEXT_FILES = tuple(f"{split}_{side}" for split in ("train", "validation", "test") for side in ("source", "target"))
 _OPTIONS: dict[str, tuple[str, ...]] = {"phrasebook": (), "multi30k": ("directory",), "text": _TEXT_FILES}
-_OPTIONS_OF_TFDS = ("directory",)
+_TFDS_OPTIONS = ("directory",)
 
 
 def open_corpus(config: DataConfig, *, train_only: bool = False) -> Corpus:
-    """Open the corpus config.name, prepared in the cache folder on first use.
+    """Opens the corpus config.name, prepared in the cache folder on first use.
 
     Args:
-        train_only: its other splits are not wanted, so none is held out of train.
+      train_only: only the train split is needed, so nothing is held out of it for other splits.
 
     Raises:
-        UserError: there is no such corpus, an option does not belong to it, or its input is wrong.
-        RunError: the disk is full.
+      UserError: there is no such corpus, an option does not belong to it, or its input is wrong.
+      RunError: the disk is full.
     """
     if config.name not in _OPTIONS:
         _check_name(config.name)
     _check_options(config)
-    # Imported where needed: TensorFlow Datasets takes most of a second.
+    # Imported only when needed: TensorFlow Datasets is slow to import.
     if config.name == "multi30k":
         from data.corpora.multi30k import open_multi30k
 
@@ -38,7 +38,7 @@ def open_corpus(config: DataConfig, *, train_only: bool = False) -> Corpus:
 
         return open_text(config, train_only=train_only)
     if config.name == "phrasebook":
-        from data.corpora.phrasebook.corpus import open_phrasebook
+        from data.corpora.phrasebook import open_phrasebook
 
         return open_phrasebook(config)
     from data.corpora.tfds_corpus import open_tfds
@@ -53,18 +53,18 @@ def _check_name(name: str) -> None:
         nearest = difflib.get_close_matches(name.partition("/")[0], [*_OPTIONS, *TRANSLATION_CORPORA], n=1)
         hint = f' (did you mean "{nearest[0]}"?)' if nearest else ""
         raise UserError(
-            f'data.name: unknown corpus "{name}"{hint}; there are {", ".join(_OPTIONS)} '
+            f'data.name: unknown corpus "{name}"{hint}; the corpora are {", ".join(_OPTIONS)} '
             f"and, from TensorFlow Datasets, {', '.join(TRANSLATION_CORPORA)}"
         )
 
 
 def _check_options(config: DataConfig) -> None:
-    """Refuse an option that would be silently without effect."""
-    own = _OPTIONS.get(config.name, _OPTIONS_OF_TFDS)
+    """Raises a UserError for an option that would otherwise have no effect."""
+    accepted = _OPTIONS.get(config.name, _TFDS_OPTIONS)
     for option in ("directory", *_TEXT_FILES):
-        if option not in own and getattr(config, option) is not None:
+        if option not in accepted and getattr(config, option) is not None:
             owners = [f'"{name}"' for name, options in _OPTIONS.items() if option in options]
-            owners += ["a corpus of TensorFlow Datasets"] * (option in _OPTIONS_OF_TFDS)
+            owners += ["a corpus of TensorFlow Datasets"] * (option in _TFDS_OPTIONS)
             raise UserError(
                 f'data.{option} has no effect with data.name = "{config.name}", only with {" or ".join(owners)}'
             )

@@ -1,4 +1,4 @@
-"""Files from the web as they were published: no host is waited for endlessly, and no other file is accepted."""
+"""Downloads published files: waiting is limited, and a file with another SHA-256 is refused."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from data.corpora.pair_files import sha256
 from host.errors import UserError
 
 _WAIT_SECONDS = (3, 60)  # for a connection, and for the next bytes
-_PART = 1 << 20  # bytes
+_CHUNK_BYTES = 1 << 20
 
 
 class DownloadFailedError(Exception):
-    """A file could not be had, for a reason of a few words, from its URL, if that is known."""
+    """A file could not be downloaded.
+
+    Attributes:
+      reason: a few words.
+      url: None if unknown.
+    """
 
     def __init__(self, reason: str, url: str | None = None) -> None:
         super().__init__(f"{url}: {reason}")
@@ -24,10 +29,14 @@ class DownloadFailedError(Exception):
 
 
 class Session(requests.Session):
-    """Waits for a limited time, and says which URL it could not get."""
+    """A session with time limits, whose errors name the URL."""
 
     def request(self, method: Any, url: Any, *arguments: Any, **options: Any) -> requests.Response:
-        """Do what requests does, or raise DownloadFailedError."""
+        """Sends a request as requests does.
+
+        Raises:
+          DownloadFailedError: there is no connection, or the status is not 200.
+        """
         try:
             response = super().request(method, url, *arguments, **{"timeout": _WAIT_SECONDS, **options})
         except requests.RequestException as error:
@@ -38,39 +47,39 @@ class Session(requests.Session):
 
 
 def download(url: str, path: Path, digest: str) -> None:
-    """Download a file, unless it is there; its SHA-256 has to be the digest.
+    """Downloads a file unless it exists already, and compares its SHA-256 with the digest.
 
     Raises:
-        DownloadFailedError: there is no network, or it does not deliver the published file.
-        UserError: what is there is not the published file.
+      DownloadFailedError: there is no network, or the server does not deliver the published file.
+      UserError: the existing file is not the published one.
     """
     if not path.exists():
         partial = path.with_name(f"{path.name}.partial")
         try:
             with Session() as session, session.get(url, stream=True) as response, partial.open("wb") as stream:
-                for part in response.iter_content(_PART):
-                    stream.write(part)
+                for chunk in response.iter_content(_CHUNK_BYTES):
+                    stream.write(chunk)
             if sha256(partial) != digest:
-                raise DownloadFailedError("it does not deliver the published files", url)
+                raise DownloadFailedError("the server does not deliver the published files", url)
             partial.rename(path)
         except requests.RequestException as error:
-            raise DownloadFailedError("the connection broke off", url) from error
+            raise DownloadFailedError("the connection was lost", url) from error
         finally:
             partial.unlink(missing_ok=True)
     check_published(path, path.name, digest)
 
 
 def check_published(path: Path, name: str, digest: str) -> None:
-    """Refuse a file that is not the published one of that name.
+    """Checks that a file is the published one of this name.
 
     Raises:
-        UserError: its SHA-256 is not the digest, or it cannot be read.
+      UserError: its SHA-256 is not the digest, or it cannot be read.
     """
     if sha256(path) != digest:
         raise wrong_file(path, name)
 
 
 def wrong_file(path: Path, name: str) -> UserError:
-    """The error for a file that is not the published one of that name."""
-    remedy = 'delete it and fetch it again (data.name = "text" is for files of your own)'
-    return UserError(f"{path}: not the published {name}, its SHA-256 differs; {remedy}")
+    """Returns the error for a file that is not the published one of this name."""
+    remedy = 'delete it and fetch it again (for your own files, set data.name = "text")'
+    return UserError(f"{path}: not the published {name} (its SHA-256 differs); {remedy}")

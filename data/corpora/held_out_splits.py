@@ -1,8 +1,8 @@
-"""From pairs to a prepared corpus: what is left out of train, and what is held out where a split is missing.
+"""Writes a prepared corpus from pairs: drops unusable training pairs and holds out missing splits.
 
 The pairs are read once and never held in memory. A pair with an empty side teaches nothing and is left out of train;
-the other splits keep every pair, because every one is scored. Where validation or test is not given, a part of train is
-held out for it: all the pairs of some source sentences, so that no sentence is on both sides.
+the other splits keep every pair, because every pair is scored. If validation or test is not given, part of train is
+held out for it: all pairs of some source sentences, so that train and the held-out split share no source sentence.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from data.text_files import chunks
 
 SPLITS = ("train", "validation", "test")
 _HELD_OUT_PAIRS = 1000
-_HELD_OUT_PART = 20  # or one pair in twenty, whichever is less
+_HELD_OUT_DIVISOR = 20  # or one pair in twenty, whichever is less
 _COUNTED = 1 << 14  # hashes sorted at a time
 _UNDIVIDED = "undivided"
 
 
 class NoPairsError(Exception):
-    """A split has no pair, or train none without an empty side."""
+    """A split has no pairs, or every pair of train has an empty side."""
 
     def __init__(self, split: str, reason: str) -> None:
         super().__init__(f"{split}: {reason}")
@@ -38,18 +38,18 @@ class NoPairsError(Exception):
 def write_splits(
     folder: Path, splits: Mapping[str, Iterable[Pair]], notes: Sequence[str] = (), *, hold_out: bool = True
 ) -> None:
-    """Write a corpus of these splits, train first.
+    """Writes a corpus of these splits, train first.
 
     Args:
-        hold_out: whether a missing split is to be held out of train.
+      hold_out: whether to hold missing splits out of train.
 
     Raises:
-        NoPairsError: there is nothing to write for a split that is given.
+      NoPairsError: there is nothing to write for one of the splits.
     """
     missing = [split for split in SPLITS if split not in splits] if hold_out else []
     writers: dict[str, SplitWriter] = {}
     left_out = 0
-    for name, pairs in reversed(list(splits.items())):  # train last: mistakes elsewhere show before that long work
+    for name, pairs in reversed(list(splits.items())):  # train last, so that errors in short splits show first
         with SplitWriter(folder, _UNDIVIDED if missing and name == "train" else name) as writer:
             for chunk in chunks(pairs, CHUNK):
                 kept = [pair for pair in chunk if pair[0].strip() and pair[1].strip()] if name == "train" else chunk
@@ -84,7 +84,7 @@ def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str]) -> 
 
 
 def _divide(folder: Path, undivided: StoredPairs, missing: Sequence[str]) -> dict[str, SplitWriter]:
-    """Write train and what is held out of it, in the order of the undivided pairs, whose files are removed."""
+    """Divides the pairs into train and the missing splits, in their original order, and removes the undivided files."""
     path = folder / f"{_UNDIVIDED}.hashes"
     with path.open("wb") as stream:
         for sources, _ in undivided.blocks():
@@ -95,50 +95,50 @@ def _divide(folder: Path, undivided: StoredPairs, missing: Sequence[str]) -> dic
     with ExitStack() as stack:
         writers = {name: stack.enter_context(SplitWriter(folder, name)) for name in ("train", *held_out)}
         for begin, (sources, targets) in zip(itertools.count(0, CHUNK), undivided.blocks(), strict=False):
-            split_of = np.zeros(len(sources.lengths), np.uint8)  # 0 is train
+            split_numbers = np.zeros(len(sources.lengths), np.uint8)  # 0 is train
             for number, chosen in enumerate(held_out.values(), start=1):
-                split_of[np.isin(hashes[begin : begin + CHUNK], chosen)] = number
+                split_numbers[np.isin(hashes[begin : begin + CHUNK], chosen)] = number
             for number, writer in enumerate(writers.values()):
-                writer.write_texts(sources.where(split_of == number), targets.where(split_of == number))
-    for done in folder.glob(f"{_UNDIVIDED}.*"):
-        done.unlink()
+                writer.write_texts(sources.where(split_numbers == number), targets.where(split_numbers == number))
+    for path in folder.glob(f"{_UNDIVIDED}.*"):
+        path.unlink()
     return writers
 
 
 def _choose_held_out(hashes: np.ndarray, splits: Sequence[str]) -> dict[str, np.ndarray]:
-    """Choose source sentences, by their hashes, for the splits; the same ones in whatever order they come.
+    """Returns the hashes of the source sentences to hold out for each split, whatever the order of the pairs is.
 
-    A split gets about _HELD_OUT_PAIRS pairs or one part in _HELD_OUT_PART, whichever is less, and at least one. Train
-    keeps at least one source sentence; where there are too few for that, nothing is held out.
+    A split gets about _HELD_OUT_PAIRS pairs or 1 / _HELD_OUT_DIVISOR of all, whichever is less, and at least one. Train
+    keeps at least one source sentence; if there are too few for that, nothing is held out.
     """
-    pairs_of = _count_smallest(hashes, limit=len(splits) * _HELD_OUT_PAIRS + 1)
-    if len(pairs_of) <= len(splits):
+    pairs_by_source = _count_smallest(hashes, limit=len(splits) * _HELD_OUT_PAIRS + 1)
+    if len(pairs_by_source) <= len(splits):
         return {}
-    wanted = min(_HELD_OUT_PAIRS, len(hashes) // _HELD_OUT_PART)
-    left = list(pairs_of)
+    max_pairs = min(_HELD_OUT_PAIRS, len(hashes) // _HELD_OUT_DIVISOR)
+    remaining = list(pairs_by_source)
     chosen = {}
     for i, split in enumerate(splits):
-        most = len(left) - (len(splits) - i)  # one for each split to come, and one for train
+        max_sources = len(remaining) - (len(splits) - i)  # leaves one for each later split and one for train
         picked: list[int] = []
         size = 0
-        for candidate in left:
-            if len(picked) < most and size + pairs_of[candidate] <= wanted:
+        for candidate in remaining:
+            if len(picked) < max_sources and size + pairs_by_source[candidate] <= max_pairs:
                 picked.append(candidate)
-                size += pairs_of[candidate]
-        if not picked:  # few pairs, or every source is there many times: take the rarest
-            picked = [min(left, key=lambda candidate: pairs_of[candidate])]
+                size += pairs_by_source[candidate]
+        if not picked:  # few pairs, or every source occurs many times: take the rarest
+            picked = [min(remaining, key=lambda candidate: pairs_by_source[candidate])]
         chosen[split] = np.array(picked, np.uint64)
-        left = sorted(set(left) - set(picked))
+        remaining = sorted(set(remaining) - set(picked))
     return chosen
 
 
 def _count_smallest(hashes: np.ndarray, limit: int) -> dict[int, int]:
-    """Count how often each of the limit smallest hashes occurs, in ascending order and bounded memory."""
+    """Returns the number of occurrences of each of the `limit` smallest hashes, ascending, in bounded memory."""
     smallest, counts = hashes[:0], np.zeros(0, np.int64)
     for begin in range(0, len(hashes), _COUNTED):
-        # A hash that is cut off here is never counted again: as many smaller ones are there for good.
-        found, times = np.unique(hashes[begin : begin + _COUNTED], return_counts=True)
-        smallest, places = np.unique(np.concatenate([smallest, found]), return_inverse=True)
-        counts = np.bincount(places, np.concatenate([counts, times])).astype(np.int64)[:limit]
+        # A hash that is cut off here can never return: `limit` smaller ones have been found.
+        values, occurrences = np.unique(hashes[begin : begin + _COUNTED], return_counts=True)
+        smallest, places = np.unique(np.concatenate([smallest, values]), return_inverse=True)
+        counts = np.bincount(places, np.concatenate([counts, occurrences])).astype(np.int64)[:limit]
         smallest = smallest[:limit]
     return dict(zip(smallest.tolist(), counts.tolist(), strict=True))

@@ -1,8 +1,8 @@
 """Multi30k (Elliott et al. 2016 to 2018): image captions in English, German, French and Czech, in every direction.
 
-The published files lie at https://github.com/multi30k/dataset; multi30k.sha256 has their digests, as sha256sum writes
-them. They are downloaded, or read from a folder that has them already, and must in both cases be the published ones,
-byte for byte. Lines keep the published order.
+The files are published at https://github.com/multi30k/dataset; multi30k.sha256 holds their digests in the format of
+sha256sum. They are downloaded or read from a folder, and in both cases must be identical to the published files. Lines
+keep the published order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from options.schema import DataConfig
 
 _LANGUAGES = ("en", "de", "fr", "cs")
 _REPOSITORY = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
-_FILES = {  # what each split is called in the names of its files
+_FILES = {  # the stem of the file names of each split
     "train": "train",
     "validation": "val",
     "test": "test_2016_flickr",
@@ -33,16 +33,16 @@ _REQUIRED = ("train", "validation", "test")
 _DIGESTS = {
     name: digest for digest, name in map(str.split, Path(__file__).with_suffix(".sha256").read_text().splitlines())
 }
-_REMEDY = "name a folder that has the published files with --data.directory"
+_REMEDY = "name a folder that contains the published files with --data.directory"
 
 
 def open_multi30k(config: DataConfig) -> Corpus:
-    """Open one direction of Multi30k: train, validation, test (test_2016_flickr) and the further test sets it has.
+    """Opens one direction of Multi30k: train, validation, test (test_2016_flickr) and further test sets if available.
 
     Raises:
-        UserError: a language that it does not have, no network, a file that is missing or not as published, or a
-            cache folder that cannot be written.
-        RunError: the disk is full.
+      UserError: a language is not in Multi30k, there is no network, a file is missing or not as published, or the cache
+        folder cannot be written.
+      RunError: the disk is full.
     """
     languages = different_languages(config)
     for option, code in zip(("source_language", "target_language"), languages, strict=True):
@@ -51,14 +51,14 @@ def open_multi30k(config: DataConfig) -> Corpus:
     files = _published(languages)
     directory = config.directory and config.directory.expanduser()
     if directory:
-        files = _there(directory, files)
+        files = _available(directory, files)
     downloads = cache_directory(config.cache_directory) / "multi30k" / "downloads"
 
     def write(folder: Path) -> None:
         if not directory:
             _download(files, downloads)
-        place = directory or downloads
-        pairs = {split: read_aligned(*(place / name for name in names)) for split, names in files.items()}
+        source = directory or downloads
+        pairs = {split: read_aligned(*(source / name for name in names)) for split, names in files.items()}
         write_splits(folder, pairs)
 
     contents = [(split, [_DIGESTS[name] for name in names]) for split, names in files.items()]
@@ -66,18 +66,18 @@ def open_multi30k(config: DataConfig) -> Corpus:
 
 
 def _published(languages: tuple[str, str]) -> dict[str, list[str]]:
-    """Return the names of both files of each split that the direction has."""
+    """Returns the names of the two files of each split that is published in both languages."""
     names = {split: [f"{stem}.{code}.gz" for code in languages] for split, stem in _FILES.items()}
     return {split: pair for split, pair in names.items() if all(name in _DIGESTS for name in pair)}
 
 
-def _there(directory: Path, files: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Return the splits whose files lie in the folder.
+def _available(directory: Path, files: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Returns the splits whose files are in the folder.
 
     Raises:
-        UserError: a file that has to be there is not, or one that is there is not as published.
+      UserError: a required file is missing, or a file is not as published.
     """
-    found = {}
+    available = {}
     for split, names in files.items():
         missing = [name for name in names if not (directory / name).is_file()]
         if missing and split in _REQUIRED:
@@ -85,15 +85,15 @@ def _there(directory: Path, files: Mapping[str, list[str]]) -> dict[str, list[st
         if not missing:
             for name in names:
                 check_published(directory / name, name, _DIGESTS[name])
-            found[split] = names
-    return found
+            available[split] = names
+    return available
 
 
 def _download(files: Mapping[str, list[str]], folder: Path) -> None:
-    """Download what is not in the folder.
+    """Downloads the files that are not in the folder.
 
     Raises:
-        UserError: there is no network, it delivers something else, or a file in the folder is damaged.
+      UserError: there is no network, the server delivers another file, or a file in the folder is damaged.
     """
     try:
         with exclusive_lock(folder / ".lock"):

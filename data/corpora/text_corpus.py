@@ -1,7 +1,7 @@
-"""The user's own corpus: two aligned text files a split, or one TSV or JSON-lines file, each plain or as .gz.
+"""The user's own corpus: for each split two aligned text files, or one TSV or JSON-lines file, plain or as .gz.
 
-Each file is read twice, once for the SHA-256 by which a prepared copy is found and once to store its pairs, and never
-held in memory. What is left out of train and held out for the other splits: splits.py.
+Each file is read twice, once for the SHA-256 that identifies the prepared copy and once to store its pairs, and is
+never held in memory. held_out_splits.py decides which pairs are left out of train or held out for other splits.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from options.schema import DataConfig
 
 
 def open_text(config: DataConfig, *, train_only: bool = False) -> Corpus:
-    """Open the corpus in the files that the config names; with train_only nothing is held out.
+    """Opens the corpus in the files that the config names.
+
+    Args:
+      train_only: only the train split is needed, so nothing is held out of it for other splits.
 
     Raises:
-        UserError: a file is missing or wrong, or the cache folder cannot be written.
-        RunError: the disk is full.
+      UserError: a file is missing or malformed, or the cache folder cannot be written.
+      RunError: the disk is full.
     """
     languages = (config.source_language, config.target_language)
     files = _files(config)
@@ -33,7 +36,7 @@ def open_text(config: DataConfig, *, train_only: bool = False) -> Corpus:
                 folder, {split: _read(paths, languages) for split, paths in files.items()}, hold_out=not train_only
             )
         except NoPairsError as error:
-            remedy = f"data.{error.split}_source has to name at least one pair"
+            remedy = f"data.{error.split}_source must contain at least one pair"
             raise UserError(f"{files[error.split][0]}: {error.reason}; {remedy}") from error
 
     contents = [(split, [(format_of(path), sha256(path)) for path in paths]) for split, paths in files.items()]
@@ -41,10 +44,10 @@ def open_text(config: DataConfig, *, train_only: bool = False) -> Corpus:
 
 
 def _files(config: DataConfig) -> Mapping[str, tuple[Path, ...]]:
-    """Return the files of train and of each further split that is given: source and target, or one with both sides.
+    """Returns the files of train and of each other split that is given: source and target, or one with both sides.
 
     Raises:
-        UserError: a file is not given that has to be, or one is given that cannot go with the others.
+      UserError: a required file is not given, a file is inconsistent with the others, or one is not a regular file.
     """
     files: dict[str, tuple[Path, ...]] = {}
     for split in SPLITS:
@@ -56,7 +59,7 @@ def _files(config: DataConfig) -> Mapping[str, tuple[Path, ...]]:
             continue
         both_sides = format_of(source) != "lines"
         if both_sides and target is not None:
-            reason = f"data.{split}_source {source} holds both sides, as its name says"
+            reason = f"data.{split}_source {source} holds both sides, judging by its extension"
             raise UserError(f"{reason}; leave out data.{split}_target")
         if not both_sides and target is None:
             remedy = f"set data.{split}_target too, or name a .tsv or .jsonl file that holds both sides"
@@ -66,7 +69,7 @@ def _files(config: DataConfig) -> Mapping[str, tuple[Path, ...]]:
         raise UserError('data.name = "text" needs files to train on; set data.train_source and data.train_target')
     for path in (path for paths in files.values() for path in paths):
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise UserError(f"{path}: not a regular file; it has to be, because it is read more than once")
+            raise UserError(f"{path}: not a regular file; it must be one because it is read more than once")
     return files
 
 

@@ -1,7 +1,7 @@
-"""A build of TensorFlow Datasets (TFDS) from checked archives, with limited waiting and without TensorFlow.
+"""Builds a dataset with TensorFlow Datasets (TFDS) from verified archives, with time limits and without TensorFlow.
 
-TFDS waits for ever for a host that does not answer, retries for minutes, and takes an archive that lies among its
-downloads without a look at its checksum; here it does none of these.
+By default TFDS waits forever for a host that does not answer, retries for minutes, and uses an archive in its download
+folder without verifying its checksum. This module prevents all three.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from data.corpora.downloads import DownloadFailedError, Session, check_published
 from data.corpora.prepared_corpus import exclusive_lock
 from host.errors import RunError, UserError, is_disk_full
 
-_RETRIES = 2  # TFDS's own 10 take minutes
+_RETRIES = 2  # the 10 of TFDS take minutes
 
 
 def registered_files(builder: tfds.core.DatasetBuilder) -> Mapping[str, Any]:
-    """Return size, SHA-256 (`checksum`) and name (`filename`), as published, by URL; of other configs too."""
+    """Returns the size, SHA-256 (`checksum`) and name (`filename`) of the published files of all configs, by URL."""
     return builder.url_infos or {}
 
 
 def build(builder: tfds.core.DatasetBuilder, name: str, folder: Path, downloads: Path, archives: Path) -> None:
-    """Have TFDS write the builder's data, from files in `archives` where they lie there, else from the web.
+    """Writes the builder's data from the files in `archives`; files missing there are downloaded.
 
     Args:
-        builder: its data_dir is in `folder`.
-        name: of the corpus in messages.
-        folder: temporary; what is extracted lies there until the end.
-        downloads: where TFDS keeps what it downloads.
-        archives: folder with files under their published names, in which no other of that name is accepted.
+      builder: its data_dir is in `folder`.
+      name: of the corpus, for messages.
+      folder: temporary; holds the extracted files during the build.
+      downloads: where TFDS keeps its downloads.
+      archives: a folder with published files under their published names; other files of these names are refused.
 
     Raises:
-        UserError: an archive is missing and cannot be downloaded, is not the published one or cannot be read.
-        RunError: TFDS expects the disk to become full.
+      UserError: an archive is missing and cannot be downloaded, is not the published one or cannot be read.
+      RunError: TFDS expects the disk to become full.
     """
     try:
         _build(builder, folder, downloads, archives)
@@ -62,7 +62,7 @@ def build(builder: tfds.core.DatasetBuilder, name: str, folder: Path, downloads:
         raise UserError(f"{name} could not be downloaded{where} ({error.reason}); {remedy}") from error
     except ImportError as error:
         raise UserError(f"{name} needs the Python package {error.name}; install it and try again") from error
-    except AssertionError as error:  # how builders refuse what they find
+    except AssertionError as error:  # how builders report unexpected data
         if is_disk_full(error):
             raise
         raise UserError(f"{name} could not be prepared: {' '.join(str(error).split())}") from error
@@ -70,7 +70,7 @@ def build(builder: tfds.core.DatasetBuilder, name: str, folder: Path, downloads:
 
 def _build(builder: tfds.core.DatasetBuilder, folder: Path, downloads: Path, archives: Path) -> None:
     without_tensorflow.install()
-    extracted = folder / "extracted"  # never reused: TFDS does not check it against the archive
+    extracted = folder / "extracted"  # not kept: TFDS does not compare it with the archive
     options = tfds.download.DownloadConfig(manual_dir=archives, extract_dir=extracted, try_download_gcs=False)
     tfds.display_progress_bar(sys.stderr.isatty())
     try:
@@ -91,7 +91,7 @@ def _build(builder: tfds.core.DatasetBuilder, folder: Path, downloads: Path, arc
             raise
         raise UserError(f"{error}; delete the damaged archive and fetch it again") from error
     except (requests.RequestException, URLError) as error:
-        raise DownloadFailedError("the connection broke off") from error
+        raise DownloadFailedError("the connection was lost") from error
     except OSError as error:
         if error.errno is None and "disk space" in str(error):
             raise RunError(f"{folder}: {error}; choose another folder with --data.cache-directory") from error
@@ -102,7 +102,7 @@ def _build(builder: tfds.core.DatasetBuilder, folder: Path, downloads: Path, arc
 
 @contextlib.contextmanager
 def _no_partial_downloads(folder: Path) -> Iterator[None]:
-    """Wait for other processes that download into the folder, and let no part of a download stay there."""
+    """Waits for other processes that download into the folder, and removes partial downloads on entry and exit."""
 
     def clear() -> None:
         for unfinished in folder.glob("*.tmp.*"):
@@ -118,20 +118,20 @@ def _no_partial_downloads(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _limited_waiting() -> Iterator[None]:
-    """TFDS has no option for time limits: it makes its sessions by this name."""
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns of every retry
-    before = requests.Session, downloader.MAX_RETRIES
+    """Replaces the session class that TFDS looks up in requests, since TFDS has no option for time limits."""
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns about every retry
+    original = requests.Session, downloader.MAX_RETRIES
     requests.Session, downloader.MAX_RETRIES = Session, _RETRIES  # type: ignore[misc]
     try:
         yield
     finally:
-        requests.Session, downloader.MAX_RETRIES = before  # type: ignore[misc]
+        requests.Session, downloader.MAX_RETRIES = original  # type: ignore[misc]
 
 
 def _mismatch(error: NonMatchingChecksumError, archives: Path) -> Exception:
-    """The error for what TFDS refused: a file in the folder, or else what it downloaded."""
-    found = re.search(r"Artifact (.+), downloaded to (.+), has wrong checksum", str(error))
-    url, path = found.groups() if found else (None, "")
+    """Returns the error for a file that TFDS refused, which is in the folder `archives` or was downloaded."""
+    match = re.search(r"Artifact (.+), downloaded to (.+), has wrong checksum", str(error))
+    url, path = match.groups() if match else (None, "")
     if Path(path).parent == archives:
         return wrong_file(Path(path), Path(path).name)
-    return DownloadFailedError("it does not deliver the published files", url)
+    return DownloadFailedError("the server does not deliver the published files", url)

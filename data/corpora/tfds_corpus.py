@@ -1,10 +1,10 @@
 """The translation corpora of TensorFlow Datasets (TFDS), by name, such as ted_hrlr_translate/pt_to_en.
 
-TFDS downloads, checks and reads the published archives with its own builders; what they yield is stored once like the
-pairs of all other corpora. Archives that are here already are taken from --data.directory, or else from
-CACHE/tfds/archives, under their published names, and from TFDS's own CACHE/tfds/downloads; where TFDS registers a
-SHA-256, another file is refused. The text of a pair is left as the builder gives it: newstest sets of WMT, for one,
-keep SGML entities such as &amp;. Builders write in an order of their own, which is not that of the published files.
+The builders of TFDS download, verify and read the published archives; the pairs are then stored like those of other
+corpora. Archives that have already been downloaded are read from --data.directory (by default CACHE/tfds/archives)
+under their published names, and from CACHE/tfds/downloads, where TFDS keeps its downloads. If TFDS registers a SHA-256,
+a file that differs is refused. Text is stored as the builder returns it; for example, the newstest sets of WMT contain
+SGML entities such as &amp;. Builders write pairs in an order that differs from that of the published files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow_datasets as tfds
-import tensorflow_datasets.translate  # registers wmt*_translate, which TFDS itself does only with TensorFlow
+import tensorflow_datasets.translate  # registers wmt*_translate, which TFDS does only if TensorFlow is installed
 from rich.console import Console
 from rich.progress import Progress
 
@@ -30,45 +30,45 @@ from host.cache import cache_directory
 from host.errors import UserError
 from options.schema import DataConfig
 
-# What is there to train on, for whoever misspells a name: TFDS cannot be asked which of its datasets are translations.
+# Listed in error messages: TFDS cannot list which of its datasets are translation corpora.
 TRANSLATION_CORPORA = (
     "opus", "para_crawl", "ted_hrlr_translate", "ted_multi_translate", "wmt13_translate", "wmt14_translate",
     "wmt15_translate", "wmt16_translate", "wmt17_translate", "wmt18_translate", "wmt19_translate", "wmt_t2t_translate",
 )  # fmt: skip
-_CHUNK = 1024  # records read at a time: four times as fast as one by one
+_CHUNK = 1024  # records read at a time, which is much faster than one by one
 _ORDER_NOTE = "pairs are in the order of TensorFlow Datasets, which is not that of the published files"
 
 
 def open_tfds(config: DataConfig, *, train_only: bool = False) -> Corpus:
-    """Open one direction of a corpus of TFDS, whose config is named behind a slash or follows from the languages.
+    """Opens one direction of a corpus of TFDS, whose config is named after a slash or determined by the languages.
 
     Args:
-        train_only: nothing is held out of its train split.
+      train_only: only the train split is needed, so nothing is held out of it for other splits.
 
     Raises:
-        UserError: the corpus or its config does not exist, is no translation corpus or lacks the languages; there is no
-            network, an archive that is not the published one, or a cache folder that cannot be written.
-        RunError: the disk is full.
+      UserError: the corpus or its config does not exist, is not a translation corpus or lacks the languages; there is
+        no network, an archive is not the published one, or the cache folder cannot be written.
+      RunError: the disk is full.
     """
     languages = different_languages(config)
     directory = config.directory and config.directory.expanduser()
     if directory and not directory.is_dir():
-        raise UserError(f"data.directory {directory}: no such folder; it has to hold the published archives")
+        raise UserError(f"data.directory {directory}: no such folder; it must contain the published archives")
     builder_class = find_builder(config.name)
-    assert builder_class is not None  # open_corpus asks before
+    assert builder_class is not None  # checked by open_corpus
     chosen = _choose_config(builder_class, config.name.partition("/")[2], languages)
-    place = cache_directory(config.cache_directory) / "tfds"
+    cache = cache_directory(config.cache_directory) / "tfds"
 
     def builder_in(folder: Path) -> tfds.core.DatasetBuilder:
         return builder_class(data_dir=folder, config=chosen or None)
 
-    builder = builder_in(place / "downloads")
+    builder = builder_in(cache / "downloads")
     name = "/".join(filter(None, [builder.name, chosen]))
     registered = sorted((url, info.checksum) for url, info in tfds_build.registered_files(builder).items())
 
     def write(folder: Path) -> None:
         builder = builder_in(folder / "tfds")
-        tfds_build.build(builder, name, folder, place / "downloads", directory or place / "archives")
+        tfds_build.build(builder, name, folder, cache / "downloads", directory or cache / "archives")
         _store(builder, name, languages, folder, hold_out=not train_only)
         shutil.rmtree(folder / "tfds")
 
@@ -77,13 +77,13 @@ def open_tfds(config: DataConfig, *, train_only: bool = False) -> Corpus:
 
 
 def find_builder(name: str) -> type[tfds.core.DatasetBuilder] | None:
-    """Return TFDS's builder for a corpus, with or without its config behind a slash; None where it has none."""
+    """Returns TFDS's builder for a corpus, or None if there is none; a config after a slash is ignored."""
     dataset = name.partition("/")[0]
-    if not re.fullmatch(r"\w+", dataset):  # others would be looked up in the web
+    if not re.fullmatch(r"\w+", dataset):  # TFDS would look up other names on the web
         return None
     try:
         return tfds.builder_cls(dataset)
-    except (ValueError, ImportError):  # ImportError: its module needs a package that is not here
+    except (ValueError, ImportError):  # ImportError: its module needs a package that is not installed
         return None
 
 
@@ -91,71 +91,71 @@ def find_builder(name: str) -> type[tfds.core.DatasetBuilder] | None:
 
 
 def _choose_config(builder_class: type[tfds.core.DatasetBuilder], wanted: str, languages: Sequence[str]) -> str:
-    """Return the name of the config that was asked for, or of the only one that has both languages.
+    """Returns the name of the wanted config, or if none is named, of the only one that has both languages.
 
     Raises:
-        UserError: there is none, or more than one.
+      UserError: there is no such config, or more than one.
     """
     name = builder_class.name
     codes_of = _languages_of_configs(builder_class)
     if not any(codes_of.values()):
         raise UserError(
             f"data.name: {name} of TensorFlow Datasets is not a corpus of sentence pairs in named languages; "
-            f"there are {', '.join(TRANSLATION_CORPORA)}"
+            f"those are {', '.join(TRANSLATION_CORPORA)}"
         )
     if wanted:
-        found = _named(codes_of, wanted)
-        if found is None:
+        config = _find_config(codes_of, wanted)
+        if config is None:
             nearest = difflib.get_close_matches(wanted, codes_of, n=1)
             hint = f' (did you mean "{nearest[0]}"?)' if nearest else ""
             raise UserError(f'data.name: {name} has no config "{wanted}"{hint}; it has {", ".join(codes_of)}')
         for option, code in zip(("source_language", "target_language"), languages, strict=True):
-            if code not in codes_of[found]:
-                has = " and ".join(codes_of[found])
-                raise UserError(f'data.{option}: {name}/{found} has no language "{code}"; it has {has}')
-        return found
+            if code not in codes_of[config]:
+                has = " and ".join(codes_of[config])
+                raise UserError(f'data.{option}: {name}/{config} has no language "{code}"; it has {has}')
+        return config
     fitting = [config for config, codes in codes_of.items() if set(codes) >= set(languages)]
     if not fitting:
-        there = ", ".join(sorted({"-".join(codes) for codes in codes_of.values()}))
+        available = ", ".join(sorted({"-".join(codes) for codes in codes_of.values()}))
         if len(codes_of) == 1:
-            there = ", ".join(*codes_of.values())
-        asked = "-".join(languages)
-        raise UserError(f"data.source_language, data.target_language: {name} has no {asked}; it has {there}")
+            available = ", ".join(*codes_of.values())
+        wanted_pair = "-".join(languages)
+        raise UserError(f"data.source_language, data.target_language: {name} has no {wanted_pair}; it has {available}")
     if len(fitting) > 1:
         raise UserError(f"data.name: {name} has several corpora; name one: {name}/{f', {name}/'.join(fitting)}")
     return fitting[0]
 
 
 def _languages_of_configs(builder_class: type[tfds.core.DatasetBuilder]) -> dict[str, list[str]]:
-    """Return the languages of each config by its name ("" where there are no configs); none without translations."""
+    """Returns the languages of each config by name ("" if there are no configs); none if it has no translations."""
     codes_of = {}
     for config in [config.name for config in builder_class.BUILDER_CONFIGS] or [""]:
-        try:  # a millisecond each
+        try:
             features = builder_class(config=config or None, data_dir="nowhere").info.features
-        except (ValueError, ImportError):  # an abstract builder, or one that needs a package that is not here
+        except (ValueError, ImportError):  # an abstract builder, or one that needs a package that is not installed
             features = None
         codes_of[config] = _languages(features)
     return codes_of
 
 
 def _languages(features: Any) -> list[str]:
-    """Return the languages of a builder's features; none where it has no translations."""
+    """Returns the languages of a builder's features; none if they are not translations."""
     if isinstance(features, tfds.features.Translation):
         return list(features)
-    variable = _variable(features)
+    variable = _variable_feature(features)
     return list(features[variable].languages or []) if variable else []
 
 
-def _variable(features: Any) -> str | None:
-    """Return the feature, if there is one, whose translations are into other languages in each record."""
+def _variable_feature(features: Any) -> str | None:
+    """Returns the name of the feature, if any, whose translations are in different languages in each record."""
     if not isinstance(features, tfds.features.FeaturesDict):
         return None
     kind = tfds.features.TranslationVariableLanguages
     return next((name for name, feature in features.items() if isinstance(feature, kind)), None)
 
 
-def _named(codes_of: Mapping[str, Sequence[str]], wanted: str) -> str | None:
-    """Return the config of that name, or the one whose name has the two languages the other way round."""
+def _find_config(codes_of: Mapping[str, Sequence[str]], wanted: str) -> str | None:
+    """Returns the config with this name, or the one whose name has the two languages in reverse order."""
     if wanted in codes_of:
         return wanted
     for config, codes in codes_of.items():
@@ -173,15 +173,15 @@ def _named(codes_of: Mapping[str, Sequence[str]], wanted: str) -> str | None:
 def _store(
     builder: tfds.core.DatasetBuilder, name: str, languages: tuple[str, str], folder: Path, *, hold_out: bool
 ) -> None:
-    """Store what TFDS wrote.
+    """Stores the pairs that TFDS wrote.
 
     Raises:
-        UserError: there is nothing to train on.
+      UserError: there is nothing to train on.
     """
-    found = [split for split, info in builder.info.splits.items() if info.num_examples]
-    if "train" not in found:
-        raise UserError(f"data.name: {name} has nothing to train on; its splits are {', '.join(found)}")
-    order = sorted(found, key=lambda split: (*SPLITS, split).index(split))
+    available = [split for split, info in builder.info.splits.items() if info.num_examples]
+    if "train" not in available:
+        raise UserError(f"data.name: {name} has nothing to train on; its splits are {', '.join(available)}")
+    order = sorted(available, key=lambda split: (*SPLITS, split).index(split))
     pairs = {split: _read(builder, split, languages) for split in order}
     try:
         write_splits(folder, pairs, [_ORDER_NOTE], hold_out=hold_out)
@@ -190,16 +190,16 @@ def _store(
 
 
 def _read(builder: tfds.core.DatasetBuilder, split: str, languages: tuple[str, str]) -> Iterator[Pair]:
-    """Yield what a split has in both languages, with a progress bar on a terminal."""
+    """Yields the pairs of a split that are in both languages, with a progress bar on a terminal."""
     records = builder.as_data_source(split)
-    variable = _variable(builder.info.features)
+    variable = _variable_feature(builder.info.features)
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
         for begin in bar.track(range(0, len(records), _CHUNK), description=f"converting {split}"):
             for record in records.__getitems__(range(begin, min(begin + _CHUNK, len(records)))):
                 if variable:
-                    there = record[variable]
-                    codes = [code.decode() for code in there["language"]]
-                    record = dict(zip(codes, there["translation"], strict=True))
+                    translations = record[variable]
+                    codes = [code.decode() for code in translations["language"]]
+                    record = dict(zip(codes, translations["translation"], strict=True))
                 if set(languages) <= record.keys():
                     yield Pair(*(record[code].decode() for code in languages))

@@ -1,7 +1,7 @@
-"""What TensorFlow Datasets asks of TensorFlow while it downloads and extracts, for where TensorFlow is not installed.
+"""Replaces the TensorFlow functions that TensorFlow Datasets (TFDS) uses to download and extract archives.
 
-TFDS reads and writes ArrayRecord files without TensorFlow. Of what comes before that, two modules of TFDS 4.9.10 do
-not: extraction turns names into text and writes files with TensorFlow, and so does a download that is not over HTTP.
+TFDS reads and writes ArrayRecord files without TensorFlow, but two modules of TFDS 4.9.10 need it before that: the
+extractor, which decodes names and writes files with it, and the downloader, for downloads that do not use HTTP.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tensorflow_datasets.core.download import downloader, extractor
 
 
 class UnimplementedError(Exception):
-    """In place of tf.errors.UnimplementedError: the copy function does not know the file system of a URL."""
+    """Replaces tf.errors.UnimplementedError: the copy function does not support the file system of a URL."""
 
 
 def _as_text(text: str | bytes) -> str:
@@ -23,7 +23,7 @@ def _as_text(text: str | bytes) -> str:
 
 
 def _copy(source: str, target: Path) -> None:
-    if "://" in str(source):  # ftp: TFDS turns to urllib after this error
+    if "://" in str(source):  # FTP: TFDS falls back on urllib after this error
         raise UnimplementedError(source)
     shutil.copyfile(source, target)
 
@@ -36,6 +36,6 @@ STAND_IN = SimpleNamespace(
 
 
 def install() -> None:
-    """Have TFDS's extractor and downloader use STAND_IN, unless there is TensorFlow itself."""
+    """Makes TFDS's extractor and downloader use STAND_IN, unless TensorFlow is installed."""
     if importlib.util.find_spec("tensorflow") is None:
         extractor.tf = downloader.tf = STAND_IN

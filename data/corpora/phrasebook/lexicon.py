@@ -1,8 +1,8 @@
-"""The bilingual word list: nouns, adjectives, verbs, names and adverbs, with the classes that keep sentences sensible.
+"""The bilingual lexicon: nouns, adjectives, verbs, names and adverbs, with classes that keep sentences meaningful.
 
-A class (``edible``, ``openable``, ``animal`` ...) says what a word may be combined with: a verb names the classes of
-its objects, an adjective the classes of the nouns it may describe. The tables are plain text, one entry per item,
-so that a word can be added without touching code. Every dictionary below keeps the order of its table.
+The classes of a noun (readable, openable, animal ...) determine which words it can be combined with: a verb names the
+classes of its objects, an adjective the classes of the nouns it can describe. The tables are plain text, so that words
+can be added without changing code. The order of their entries is part of the corpus: the random draws depend on it.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from .morphology import (
     french_plural,
 )
 
-COMMON_GOOD = frozenset({"person", "outdoors", "way", "solid"})  # classes of nouns without owner
+NOT_OWNABLE = frozenset({"person", "outdoors", "way", "solid"})  # classes of nouns that take no possessive
 
 
 @dataclass(frozen=True, eq=False)
 class Noun:
-    """A noun pair. `mass` nouns have no plural and take the partitive (bread, du pain)."""
+    """A noun in both languages. A `mass` noun has no plural and takes the partitive (bread, du pain)."""
 
     english: str
     english_plural: str
@@ -35,26 +35,28 @@ class Noun:
 
     @property
     def kind(self) -> str:
-        """The narrowest class that still compares like with like: a chair is furniture, a cat an animal."""
+        """The class within which nouns are compared with one another: furniture for a chair, animal for a cat."""
         return self.classes[1] if self.classes[0] == "thing" else self.classes[0]
 
     @property
     def ownable(self) -> bool:
-        """Whether one says my, your, his ...: my teacher and my garden, but hardly my woman or my desert."""
-        return "ownable" in self.classes or COMMON_GOOD.isdisjoint(self.classes)
+        """Whether the noun takes a possessive: my teacher and my garden, but not my woman or my desert."""
+        return "ownable" in self.classes or NOT_OWNABLE.isdisjoint(self.classes)
 
     @property
     def key(self) -> str:
-        """Unique name: bank/banque and bank/rive are two lemmas."""
+        """The unique lemma key: bank/banque and bank/rive are two lemmas."""
         return f"{self.english}/{self.french}"
 
 
 @dataclass(frozen=True, eq=False)
 class Adjective:
-    """An adjective pair with its four French forms.
+    """An adjective in both languages, with its four French forms.
 
-    `before` places it before the noun, `prevocalic` is the masculine form before a vowel (bel). An `idiom` is said
-    with avoir and a bare noun (hungry, avoir faim) and cannot stand beside a noun.
+    Attributes:
+      before: whether the French adjective precedes the noun.
+      prevocalic: the masculine singular before a vowel (bel), if it differs.
+      idiom: whether French uses avoir and a bare noun (hungry: avoir faim); such an adjective cannot modify a noun.
     """
 
     english: str
@@ -62,41 +64,47 @@ class Adjective:
     classes: tuple[str, ...]
     before: bool = False
     prevocalic: str = ""
-    attributive: bool = True  # may stand beside its noun
-    predicative: bool = True  # may stand after to be
-    gradable: bool = True  # may be very or too
+    attributive: bool = True  # can modify a noun directly
+    predicative: bool = True  # can follow to be
+    gradable: bool = True  # can be used with very and too
     idiom: bool = False
 
     @property
     def key(self) -> str:
-        """Unique name: light/léger and light/clair are two lemmas."""
+        """The unique lemma key: light/léger and light/clair are two lemmas."""
         return f"{self.english}/{self.forms[0]}"
 
     def agree(self, feminine: bool, plural: bool) -> str:
-        """The French form for a gender and number."""
+        """Returns the French form for a gender and number."""
         return self.forms[2 * plural + feminine]
 
 
 @dataclass(frozen=True, eq=False)
 class Verb:
-    """A verb pair; `preposition` stands between the French verb and its object (rendre visite à, avoir besoin de)."""
+    """A verb in both languages.
+
+    Attributes:
+      objects: classes or English names of the nouns that can be its object.
+      preposition: between the French verb and its object (jouer à, rendre visite à).
+      suffix: a fixed word after the French verb (rendre visite).
+    """
 
     english: EnglishVerb
     french: FrenchVerb
     objects: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     preposition: str = ""
-    suffix: str = ""  # a fixed word after the French verb: rendre visite
+    suffix: str = ""
 
     @property
     def key(self) -> str:
-        """Unique name: visit/visiter and visit/rendre visite are two lemmas."""
+        """The unique lemma key: visit/visiter and visit/rendre visite are two lemmas."""
         return f"{self.english.infinitive}/{self.french.infinitive} {self.suffix}".strip()
 
 
 # --- Nouns -------------------------------------------------------------------------------------------------------
-# [classes shared by the section]
-# english[/plural] = french[/plural] gender [+more +classes]; ...
+# [classes shared by the nouns of the section]
+# english[/plural] = french[/plural] gender [+further -removed classes]; ...
 
 NOUN_TABLE = """
 [animal]
@@ -229,7 +237,7 @@ locker = casier m
 """
 
 # --- Adjectives --------------------------------------------------------------------------------------------------
-# [before|after|state|idiom]: before or after its noun, only predicative, or said with avoir
+# [before|after|state|idiom]: French position before or after the noun, predicative only, or an idiom with avoir
 # english = masculine[/feminine[/prevocalic]] : classes of nouns
 
 ADJECTIVE_TABLE = """
@@ -327,22 +335,32 @@ afraid = peur : person animal
 sleepy = sommeil : person animal
 """
 
-# neither very, nor too, nor as ... as
-UNGRADED = frozenset((
+# not used with very, too or as ... as
+NOT_GRADABLE = frozenset((
     "red", "blue", "green", "white", "black", "yellow", "gray", "round", "wooden", "electric", "plastic", "broken",
     "delicious", "closed", "alone", "asleep", "empty", "late", "rotten", "ready",
 ))  # fmt: skip
-BESIDE_ONLY = ("new", "bad", "good")  # not said after to be here
+ATTRIBUTIVE_ONLY = ("new", "bad", "good")  # the phrasebook does not use them after to be
 
 # --- Verbs -------------------------------------------------------------------------------------------------------
 # english[:past] = infinitive [je il nous ils participle] : classes of objects ; flags
-# Flags: stative (no progressive), generic (likes fish, aime le poisson), present (no past), habit (past in the
-# imparfait), event (just happens: nobody wants to or must), roam (moves about: not at a place), place (a place may
-# follow), beast (animals do it too), plural (done to several), person (object may be a pronoun: me, him ...)
+# Flags:
+#   etre       the passé composé takes être
+#   reflexive  used with se
+#   stative    no progressive
+#   generic    objects without article are meant in general: likes fish, aime le poisson
+#   present    present tense only
+#   habit      the past is the imparfait
+#   event      involuntary: not used with can, must or want to
+#   animals    the subject can be an animal
+#   person     the object can be a personal pronoun: me, him ...
+#   plural     the object is plural
+#   place      a place can follow
+#   roam       the verb moves its subject: its places are those with in or on, not at
 
 TRANSITIVE_TABLE = """
-eat:ate = manger : food countfood ; beast
-drink:drank = boire bois boit buvons boivent bu : drink ; beast
+eat:ate = manger : food countfood ; animals
+drink:drank = boire bois boit buvons boivent bu : drink ; animals
 buy:bought = acheter : wood food countfood drink thing vehicle clothes
 sell:sold = vendre vends vend vendons vendent vendu : food countfood thing vehicle house
 cut:cut = couper : bread meat cheese ham cake pie melon rope vegetable apple pear wood grass
@@ -363,13 +381,13 @@ wear:wore = porter : clothes
 show:showed = montrer : thing -furniture animal room
 sing:sang = chanter : song
 hear:heard = entendre entends entend entendons entendent entendu : song animal person kin train bus ; stative \
-person beast
+person animals
 listen to:listened = écouter : song story person kin ; person
 see:saw = voir vois voit voyons voient vu : animal person kin building tree vehicle thing outdoors ; stative \
-person beast
-watch = regarder : film animal kin young train boat ; person beast
+person animals
+watch = regarder : film animal kin young train boat ; person animals
 look at:looked = regarder : painting photo animal kin lady flower tree map clock house castle cathedral ; person \
-beast
+animals
 like = aimer : food countfood drink animal kin book film song poem museum garden ; generic stative present
 love = adorer : food countfood drink animal kin flower story film ; generic stative present
 hate = détester : food countfood drink lesson exam animal ; generic stative present
@@ -378,7 +396,7 @@ call = appeler : doctor kin job taxi ambulance ; person
 thank = remercier : kin person ; person
 invite = inviter : kin person ; person
 wait for:waited = attendre attends attend attendons attendent attendu : bus train kin person taxi boat ; person
-follow = suivre suis suit suivons suivent suivi : animal person kin vehicle ; person beast
+follow = suivre suis suit suivons suivent suivi : animal person kin vehicle ; person animals
 meet:met = rencontrer : person kin ; person
 forget:forgot = oublier : portable clothes answer word number address lesson ; stative event
 take:took = prendre prends prend prenons prennent pris : bus train taxi plane portable clothes
@@ -387,12 +405,12 @@ repair = réparer : structure vehicle clock lamp computer chair roof door toy ma
 draw:drew = dessiner : animal tree house castle boat flower map body wall
 paint = peindre peins peint peignons peignent peint : door structure house chair boat bedroom window gate
 build:built = construire construis construit construisons construisent construit : built bridge boat
-cross = traverser : street road avenue bridge field forest river desert city village park ; beast
+cross = traverser : street road avenue bridge field forest river desert city village park ; animals
 borrow = emprunter : portable vehicle coat umbrella ladder
 throw:threw = jeter : ball stone package toy hat newspaper
 count = compter : coin egg animal chair cup word tree ; plural
 feed:fed = nourrir : animal
-catch:caught = attraper : animal ball thief ; beast
+catch:caught = attraper : animal ball thief ; animals
 understand:understood = comprendre comprends comprend comprenons comprennent compris : text -number -address story \
 poem book ; stative
 study = étudier : lesson poem map contract word song
@@ -405,7 +423,7 @@ have:had = avoir ai a avons ont eu : thing pet vehicle house garden ; stative ha
 photograph = photographier : animal building tree kin outdoors flower hand eye ear
 ask:asked = poser : question
 solve = résoudre résous résout résolvons résolvent résolu : problem exercise
-protect = protéger : animal young house garden village ; beast
+protect = protéger : animal young house garden village ; animals
 admire = admirer : painting queen king hero building outdoors tree jewel
 bake = cuire cuis cuit cuisons cuisent cuit : baked -omelet -sandwich
 pick = cueillir cueille cueille cueillons cueillent cueilli : fruit flower tomato bean
@@ -413,40 +431,40 @@ push = pousser : door car bicycle boat furniture gate
 """
 
 INTRANSITIVE_TABLE = """
-sleep:slept = dormir dors dort dormons dorment dormi ; beast place
-run:ran = courir cours court courons courent couru ; beast place roam
-swim:swam = nager ; beast
+sleep:slept = dormir dors dort dormons dorment dormi ; animals place
+run:ran = courir cours court courons courent couru ; animals place roam
+swim:swam = nager ; animals
 work = travailler ; place
 cry = pleurer ; place event
 laugh = rire ris rit rions rient ri
 smile = sourire souris sourit sourions sourient souri
 dance = danser ; place
 speak:spoke = parler
-walk = marcher ; beast place roam
-wait = attendre attends attend attendons attendent attendu ; beast place
+walk = marcher ; animals place roam
+wait = attendre attends attend attendons attendent attendu ; animals place
 sing:sang = chanter ; place
 cook = cuisiner
-eat:ate = manger ; beast place
+eat:ate = manger ; animals place
 travel = voyager
 study = étudier ; place
 think:thought = réfléchir
 cough = tousser ; event
-fall:fell = tomber ; beast etre event
-arrive = arriver ; beast etre
-leave:left = partir pars part partons partent parti ; beast etre
-go out:went = sortir sors sort sortons sortent sorti ; beast etre
-come back:came = revenir reviens revient revenons reviennent revenu ; beast etre
-stay = rester ; beast etre place
-get up:got = lever ; beast etre reflexive
-wake up:woke = réveiller ; beast etre reflexive
-hurry = dépêcher ; beast etre reflexive
-rest = reposer ; beast etre reflexive place
+fall:fell = tomber ; animals etre event
+arrive = arriver ; animals etre
+leave:left = partir pars part partons partent parti ; animals etre
+go out:went = sortir sors sort sortons sortent sorti ; animals etre
+come back:came = revenir reviens revient revenons reviennent revenu ; animals etre
+stay = rester ; animals etre place
+get up:got = lever ; animals etre reflexive
+wake up:woke = réveiller ; animals etre reflexive
+hurry = dépêcher ; animals etre reflexive
+rest = reposer ; animals etre reflexive place
 get dressed:got = habiller ; etre reflexive
 have fun:had = amuser ; etre reflexive place
-fall asleep:fell = endormir endors endort endormons endorment endormi ; beast etre reflexive place event
-get lost:got = perdre perds perd perdons perdent perdu ; beast etre reflexive event
+fall asleep:fell = endormir endors endort endormons endorment endormi ; animals etre reflexive place event
+get lost:got = perdre perds perd perdons perdent perdu ; animals etre reflexive event
 get bored:got = ennuyer ; etre reflexive place event
-stop = arrêter ; beast etre reflexive
+stop = arrêter ; animals etre reflexive
 """
 
 # --- Names and adverbs -------------------------------------------------------------------------------------------
@@ -454,7 +472,7 @@ stop = arrêter ; beast etre reflexive
 FEMALE_NAMES = ("Marie", "Sophie", "Claire", "Julie", "Emma", "Alice")
 MALE_NAMES = ("Paul", "Thomas", "Lucas", "Antoine", "Pierre", "Olivier")
 
-# tense group -> (english, french), said at the end of the sentence
+# group of tenses -> (English, French), at the end of the sentence
 TIME_ADVERBS = {
     "past": (
         ("yesterday", "hier"), ("last night", "hier soir"), ("this morning", "ce matin"),
@@ -474,24 +492,24 @@ TIME_ADVERBS = {
 FREQUENCY_ADVERBS = (("often", "souvent"), ("always", "toujours"), ("sometimes", "parfois"))
 
 
-# --- Reading the tables ------------------------------------------------------------------------------------------
+# --- Parsing the tables ------------------------------------------------------------------------------------------
 
 
 def parse_noun(entry: str, shared: tuple[str, ...] = ()) -> Noun:
-    """Read "wolf/wolves = loup m +wild -farm"; `shared` are the classes of the section."""
+    """Parses an entry such as "wolf/wolves = loup m +wild -farm"; `shared` are the classes of its section."""
     english, _, right = entry.partition(" = ")
     words = right.split()
     marks = [word for word in words if word[0] in "+-"]
     *french_words, gender = [word for word in words if word not in marks]
-    one, _, many = english.strip().partition("/")
-    french, _, french_many = " ".join(french_words).partition("/")
-    dropped = {mark[1:] for mark in marks if mark[0] == "-"}
-    classes = tuple(c for c in (*shared, *(mark[1:] for mark in marks if mark[0] == "+")) if c not in dropped)
+    singular, _, plural = english.strip().partition("/")
+    french_singular, _, irregular_plural = " ".join(french_words).partition("/")
+    removed = {mark[1:] for mark in marks if mark[0] == "-"}
+    classes = tuple(c for c in (*shared, *(mark[1:] for mark in marks if mark[0] == "+")) if c not in removed)
     return Noun(
-        english=one,
-        english_plural=many or english_plural(one),
-        french=french,
-        french_plural=french_many or french_plural(french),
+        english=singular,
+        english_plural=plural or english_plural(singular),
+        french=french_singular,
+        french_plural=irregular_plural or french_plural(french_singular),
         feminine=gender == "f",
         classes=classes,
         mass="mass" in classes,
@@ -499,7 +517,7 @@ def parse_noun(entry: str, shared: tuple[str, ...] = ()) -> Noun:
 
 
 def parse_adjective(entry: str, position: str = "after") -> Adjective:
-    """Read "old = vieux/vieille/vieil : person animal"."""
+    """Parses an entry such as "old = vieux/vieille/vieil : person animal"; `position` is the header of its section."""
     english, _, right = entry.partition(" = ")
     french, _, classes = right.partition(" : ")
     masculine, feminine, prevocalic = (*french.strip().split("/"), "", "")[:3]
@@ -513,30 +531,30 @@ def parse_adjective(entry: str, position: str = "after") -> Adjective:
         before=position == "before",
         prevocalic=prevocalic,
         attributive=position in ("before", "after"),
-        predicative=position != "before" or english.strip() not in BESIDE_ONLY,
-        gradable=english.strip() not in UNGRADED,
+        predicative=position != "before" or english.strip() not in ATTRIBUTIVE_ONLY,
+        gradable=english.strip() not in NOT_GRADABLE,
         idiom=position == "idiom",
     )
 
 
 def parse_verb(entry: str) -> Verb:
-    """Read "wait for:waited = attendre attends attend ... attendu : bus train ; person"."""
+    """Parses an entry such as "wait for:waited = attendre attends attend ... attendu : bus train ; person"."""
     english, _, right = entry.partition(" = ")
-    french, _, flags = right.partition(";")
+    french, _, flag_words = right.partition(";")
     forms, _, objects = french.partition(" : ")
     words, _, past = english.strip().partition(":")
-    infinitive, _, keys = forms.strip().partition(" ")
-    marks = tuple(flags.split())
+    infinitive, _, key_forms = forms.strip().partition(" ")
+    flags = tuple(flag_words.split())
     return Verb(
         english_verb(words, past),
-        conjugate(infinitive, keys, "etre" in marks, "reflexive" in marks),
+        conjugate(infinitive, key_forms, "etre" in flags, "reflexive" in flags),
         tuple(objects.split()),
-        marks,
+        flags,
     )
 
 
 def _sections(table: str) -> list[tuple[tuple[str, ...], str]]:
-    """(section header words, entry) for every entry of a table with [header] lines."""
+    """Returns (words of the section header, line) for every line of a table with [header] lines."""
     header: tuple[str, ...] = ()
     entries: list[tuple[tuple[str, ...], str]] = []
     for line in table.strip().splitlines():
@@ -549,7 +567,7 @@ def _sections(table: str) -> list[tuple[tuple[str, ...], str]]:
 
 @dataclass(frozen=True, eq=False)
 class Lexicon:
-    """All words, and which go together."""
+    """All words of the tables, in table order."""
 
     nouns: tuple[Noun, ...]
     adjectives: tuple[Adjective, ...]
@@ -573,46 +591,57 @@ class Lexicon:
         return self._intransitives_by_english | {verb.english.infinitive: verb for verb in self.transitives}
 
     def noun(self, english: str) -> Noun:
-        """The noun with this English form."""
+        """Returns the noun with this English form."""
         return self._nouns_by_english[english]
 
     def adjective(self, english: str) -> Adjective:
-        """The adjective with this English form."""
+        """Returns the adjective with this English form."""
         return self._adjectives_by_english[english]
 
     def verb(self, english: str) -> Verb:
-        """The verb with this English infinitive; a transitive one comes first."""
+        """Returns the verb with this English infinitive; a transitive verb takes precedence."""
         return self._verbs_by_english[english]
 
     def intransitive(self, english: str) -> Verb:
-        """The verb without object that has this English infinitive."""
+        """Returns the intransitive verb with this English infinitive."""
         return self._intransitives_by_english[english]
 
     def select(self, wanted: tuple[str, ...]) -> tuple[Noun, ...]:
-        """Nouns named by classes or English names; "-lemon" or "-pet" takes some away again."""
-        known = {c for noun in self.nouns for c in (*noun.classes, noun.english)}
+        """Returns the nouns selected by classes or English names, in table order.
+
+        Args:
+          wanted: terms such as "pet" or "lemon"; those with a leading "-" exclude nouns ("-pet", "-lemon").
+
+        Raises:
+          ValueError: a term is neither a noun nor a class.
+        """
+        known = {term for noun in self.nouns for term in (*noun.classes, noun.english)}
         for term in wanted:
             if term.lstrip("-").replace("_", " ") not in known:
                 raise ValueError(f"the lexicon has no noun and no class of nouns called {term!r}")
-        plus = {term.replace("_", " ") for term in wanted if term[0] != "-"}
-        minus = {term[1:] for term in wanted if term[0] == "-"}
+        included = {term.replace("_", " ") for term in wanted if term[0] != "-"}
+        excluded = {term[1:] for term in wanted if term[0] == "-"}
 
         def matches(noun: Noun, terms: set[str]) -> bool:
             return noun.english in terms or not terms.isdisjoint(noun.classes)
 
-        return tuple(noun for noun in self.nouns if matches(noun, plus) and not matches(noun, minus))
+        return tuple(noun for noun in self.nouns if matches(noun, included) and not matches(noun, excluded))
 
 
 @cache
 def load_lexicon() -> Lexicon:
-    """Read all tables once; two entries with one English word would make the translation ambiguous."""
+    """Returns the lexicon, parsed once.
+
+    Raises:
+      ValueError: an English noun is listed twice, which would make its translation ambiguous.
+    """
     nouns = tuple(
         parse_noun(item, header) for header, line in _sections(NOUN_TABLE) for item in line.split(";") if item.strip()
     )
     names = [noun.english for noun in nouns]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise ValueError(f"nouns listed twice: {doubled}")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise ValueError(f"nouns listed twice: {duplicates}")
     return Lexicon(
         nouns=nouns,
         adjectives=tuple(parse_adjective(line, header[0]) for header, line in _sections(ADJECTIVE_TABLE)),

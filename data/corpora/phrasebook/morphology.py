@@ -1,7 +1,8 @@
 """Word forms of both languages: plurals, agreement, conjugation, elision and contraction.
 
-Everything here is spelling; it knows no dictionary. Words that a rule gets wrong carry their form in the lexicon
-table instead. Grammatical persons are numbered 0 je, 1 il/elle, 2 nous, 3 vous, 4 ils (the phrasebook never says tu).
+These functions only apply spelling rules; they use no dictionary. A word that a rule gets wrong has its form in the
+tables of the lexicon instead. Grammatical persons are numbered 0 je, 1 il/elle, 2 nous, 3 vous, 4 ils (the phrasebook
+never uses tu).
 """
 
 import re
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 VOWELS = "aeiouyàâäéèêëîïôöùûüœ"
 
-# French words with an h that forbids elision (h aspiré); any other h counts as silent.
+# French words whose initial h blocks elision (h aspiré). Every other initial h is treated as silent.
 ASPIRATED = (
     "hibou", "haricot", "hache", "harpe", "héros", "haut", "homard", "hamster", "hérisson", "handball", "hall",
 )  # fmt: skip
@@ -19,25 +20,25 @@ _SOUNDS_LIKE_VOWEL = re.compile(rf"(?!{_NO_ELISION})[h{VOWELS}]", re.IGNORECASE)
 _ELISION = re.compile(rf"\b(je|me|se|le|la|ne|de|que) (?=(?!{_NO_ELISION})[h{VOWELS}])", re.IGNORECASE)
 _CONTRACTIONS = {("à", "le"): "au", ("à", "les"): "aux", ("de", "le"): "du", ("de", "les"): "des"}
 
-_AN_EXCEPTIONS = ("useful", "uniform", "university")  # written with a vowel, spoken with a consonant
+_AN_EXCEPTIONS = ("useful", "uniform", "university")  # spelled with a vowel, pronounced with a consonant
 _SILENT_H = ("honest", "hour")
 _DOUBLING = frozenset(("cut", "forget", "get", "run", "sit", "stop", "swim", "trim", "win"))
 
 
 def starts_with_vowel(french: str) -> bool:
-    """Whether a French word makes the word before it elide or change (l'homme, cet homme, bel homme)."""
+    """Returns whether a French word makes the preceding word elide or change (l'homme, cet homme, bel homme)."""
     return _SOUNDS_LIKE_VOWEL.match(french) is not None
 
 
 def elide(french: str) -> str:
-    """Apply elision to a whole sentence: je ai -> j'ai, que elle -> qu'elle, but le hibou stays."""
+    """Applies elision to a whole sentence: je ai -> j'ai, que elle -> qu'elle, but le hibou is unchanged."""
     return _ELISION.sub(lambda match: match.group(1)[:-1] + "'", french)
 
 
 def attach(preposition: str, noun_phrase: str) -> str:
-    """Put à or de (or any other preposition) before a noun phrase: de + le chat -> du chat, à + la gare -> à la gare.
+    """Puts à, de or another preposition before a noun phrase: de + le chat -> du chat, à + la gare -> à la gare.
 
-    Contraction is left alone before an elided article: de + le arbre stays and elides later to de l'arbre.
+    An article that will be elided is not contracted: de + le arbre is left as it is, and `elide` makes it de l'arbre.
     """
     article, _, rest = noun_phrase.partition(" ")
     contracted = _CONTRACTIONS.get((preposition, article))
@@ -47,7 +48,7 @@ def attach(preposition: str, noun_phrase: str) -> str:
 
 
 def capitalise(sentence: str) -> str:
-    """Capital first letter, the rest untouched."""
+    """Returns the sentence with a capital first letter, otherwise unchanged."""
     return sentence[0].upper() + sentence[1:]
 
 
@@ -55,7 +56,7 @@ def capitalise(sentence: str) -> str:
 
 
 def french_plural(word: str) -> str:
-    """Regular plural: chats, journaux, gâteaux, tapis."""
+    """Returns the regular plural: chats, journaux, gâteaux, tapis."""
     if word.endswith(("s", "x", "z")):
         return word
     if word.endswith("al"):
@@ -66,7 +67,7 @@ def french_plural(word: str) -> str:
 
 
 def french_feminine(adjective: str) -> str:
-    """Regular feminine: verte, heureuse, chère, neuve, rouge."""
+    """Returns the regular feminine: verte, heureuse, chère, neuve, rouge."""
     if adjective.endswith("e"):
         return adjective
     if adjective.endswith("eux"):
@@ -81,16 +82,25 @@ def french_feminine(adjective: str) -> str:
 
 
 def agree(stem: str, feminine: bool, plural: bool) -> str:
-    """A past participle with its agreement: vu, vue, vus, vues (assis takes no second s)."""
-    word = stem + "e" if feminine else stem
-    return word + "s" if plural and not word.endswith("s") else word
+    """Returns a past participle with its agreement: vu, vue, vus, vues (assis takes no second s)."""
+    singular = stem + "e" if feminine else stem
+    return singular + "s" if plural and not singular.endswith("s") else singular
 
 
 # --- French verbs ------------------------------------------------------------------------------------------------
 
 
 class FrenchVerb(NamedTuple):
-    """One French verb: infinitive without se, present and imparfait of the five persons, masculine participle."""
+    """A French verb.
+
+    Attributes:
+      infinitive: without se.
+      present: one form for each of the five persons.
+      imperfect: the imparfait, one form for each of the five persons.
+      participle: the masculine singular past participle.
+      etre: whether the passé composé takes être.
+      reflexive: whether the verb is used with se.
+    """
 
     infinitive: str
     present: tuple[str, ...]
@@ -105,7 +115,7 @@ _IMPERFECT_ENDINGS = ("ais", "ait", "ions", "iez", "aient")
 
 
 def _first_group(infinitive: str) -> tuple[str, str, str, str, str]:
-    """Key forms (je, il, nous, ils, participle) of a regular -er verb with its spelling changes."""
+    """Returns the key forms (je, il, nous, ils, participle) of a regular -er verb, with its spelling changes."""
     stem = infinitive[:-2]
     weak, strong = stem, stem
     if stem.endswith("g"):
@@ -122,13 +132,13 @@ def _first_group(infinitive: str) -> tuple[str, str, str, str, str]:
 
 
 def _second_group(infinitive: str) -> tuple[str, str, str, str, str]:
-    """Key forms of a verb like choisir."""
+    """Returns the key forms (je, il, nous, ils, participle) of a verb like choisir."""
     stem = infinitive[:-1]
     return stem + "s", stem + "t", stem + "ssons", stem + "ssent", stem
 
 
 def conjugate(infinitive: str, key_forms: str = "", etre: bool = False, reflexive: bool = False) -> FrenchVerb:
-    """Build a verb from its infinitive, and for irregular ones from "je il nous ils participle"."""
+    """Returns a verb built from its infinitive and, if it is irregular, the key forms "je il nous ils participle"."""
     if key_forms:
         je, il, nous, ils, participle = key_forms.split()
     elif infinitive.endswith("er"):
@@ -144,21 +154,21 @@ def conjugate(infinitive: str, key_forms: str = "", etre: bool = False, reflexiv
 
 
 def _imperfect(infinitive: str, nous: str) -> tuple[str, ...]:
-    """Imparfait from the nous form: mangeais but mangions, étais for être."""
+    """Returns the imparfait, derived from the nous form: mangeais but mangions; étais for être."""
     stem = "ét" if infinitive == "être" else nous[:-3]
-    soft = stem
+    stem_before_i = stem
     if stem.endswith("ge"):
-        soft = stem[:-1]
+        stem_before_i = stem[:-1]
     elif stem.endswith("ç"):
-        soft = stem[:-1] + "c"
-    return tuple((soft if ending.startswith("i") else stem) + ending for ending in _IMPERFECT_ENDINGS)
+        stem_before_i = stem[:-1] + "c"
+    return tuple((stem_before_i if ending.startswith("i") else stem) + ending for ending in _IMPERFECT_ENDINGS)
 
 
 # --- English -----------------------------------------------------------------------------------------------------
 
 
 class EnglishVerb(NamedTuple):
-    """One English verb; `particle` follows every form (look at, wait for, get up)."""
+    """An English verb; `particle` follows every form (look at, wait for, get up)."""
 
     base: str
     third: str
@@ -168,7 +178,7 @@ class EnglishVerb(NamedTuple):
 
     @property
     def infinitive(self) -> str:
-        """Base form with its particle: look for."""
+        """The base form with its particle: look for."""
         return f"{self.base} {self.particle}".strip()
 
 
@@ -181,12 +191,17 @@ def _add_s(word: str) -> str:
 
 
 def english_plural(noun: str) -> str:
-    """Regular plural: cats, boxes, cherries; piano, photo and the like carry theirs in the table."""
+    """Returns the regular plural: cats, boxes, cherries. Exceptions such as pianos are listed in the lexicon."""
     return _add_s(noun)
 
 
 def english_verb(words: str, past: str = "") -> EnglishVerb:
-    """Build the forms of a verb; `words` may hold a particle ("look for"), `past` is given when irregular."""
+    """Returns the forms of a verb.
+
+    Args:
+      words: the base form, followed by a particle if there is one ("look for").
+      past: the simple past, if it is irregular.
+    """
     base, _, particle = words.partition(" ")
     doubled = base + base[-1] if base in _DOUBLING else base
     if base.endswith("e") and not base.endswith("ee"):
@@ -202,7 +217,7 @@ def english_verb(words: str, past: str = "") -> EnglishVerb:
 
 
 def indefinite_article(next_word: str) -> str:
-    """a or an, by the sound of the next word."""
+    """Returns a or an, depending on the sound of the next word."""
     if next_word.startswith(_AN_EXCEPTIONS):
         return "a"
     return "an" if next_word[0] in "aeiou" or next_word.startswith(_SILENT_H) else "a"

@@ -1,7 +1,7 @@
-"""Noun phrases and clauses in both languages at once, without any chance: the same arguments, the same words.
+"""Noun phrases and clauses, built in both languages at once by deterministic functions.
 
-French is built with full articles and pronouns (le homme, je ai, que elle); `finish` elides the whole sentence at
-the end, so that no builder has to look at its neighbours.
+French phrases are built with unelided articles and pronouns (le homme, je ai, que elle). `finish` elides the complete
+sentence at the end, so the functions that build its parts need not know the neighbouring words.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,12 @@ Combination = tuple[str, str]
 
 
 class Sentence(NamedTuple):
-    """A finished pair with what it is made of: lemma keys, and (verb, object) or (adjective, noun) combinations."""
+    """A finished sentence in both languages.
+
+    Attributes:
+      lemmas: the keys of its lemmas.
+      combinations: its (verb, object noun) and (adjective, noun) combinations, as pairs of lemma keys.
+    """
 
     english: str
     french: str
@@ -30,7 +35,13 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Pronoun:
-    """A personal pronoun with its clitic, reflexive and possessive forms."""
+    """A personal pronoun in both languages, with its other forms.
+
+    Attributes:
+      english: the subject form, as is `french`.
+      clitic: the French object form.
+      possessives: the French possessives before a masculine, a feminine and a plural noun.
+    """
 
     english: str
     french: str
@@ -41,7 +52,7 @@ class Pronoun:
     clitic: str
     reflexive: str
     english_possessive: str
-    possessives: tuple[str, str, str]  # before a masculine, a feminine, a plural noun
+    possessives: tuple[str, str, str]
 
 
 I = Pronoun("I", "je", 0, False, False, "me", "me", "me", "my", ("mon", "ma", "mes"))  # noqa: E741
@@ -55,7 +66,7 @@ PRONOUNS = (I, HE, SHE, WE, YOU, THEY)
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """A subject or object. `negated` is its French after a negation (du pain -> de pain)."""
+    """A subject or object in both languages; `negated` is the French form after a negation (du pain -> de pain)."""
 
     english: str
     french: str
@@ -77,10 +88,12 @@ def noun_phrase(
     noun: Noun, determiner: str | Pronoun, plural: bool = False, adjective: Adjective | None = None,
     generic: bool = False,
 ) -> NounPhrase:  # fmt: skip
-    """Determiner, noun and perhaps an adjective.
+    """Returns a determiner, a noun and, if given, an adjective.
 
-    `determiner` is the, a, this, that, a number word, a pronoun (its possessive), or bare: no word in English, du,
-    de la or des in French - or the definite article where the noun is meant in general (`generic`: likes fish).
+    Args:
+      determiner: the, a, this, that, these, a number word, a pronoun for its possessive, or "bare" for a noun without
+        determiner in English, which takes du, de la or des in French.
+      generic: whether a bare noun is meant in general (likes fish); French then uses the definite article.
     """
     core = _french_core(noun, plural, adjective)
     article = "les" if plural else "la" if noun.feminine else "le"
@@ -111,7 +124,7 @@ def noun_phrase(
 
 
 def _french_core(noun: Noun, plural: bool, adjective: Adjective | None) -> str:
-    """Noun with its adjective before or after it: bel arbre, pomme rouge."""
+    """Returns the French noun with its adjective before or after it: bel arbre, pomme rouge."""
     word = noun.french_plural if plural else noun.french
     if adjective is None:
         return word
@@ -124,16 +137,16 @@ def _french_core(noun: Noun, plural: bool, adjective: Adjective | None) -> str:
 
 
 def _agreeing_determiner(determiner: str | Pronoun, feminine: bool, plural: bool, core: str) -> str:
-    """Demonstrative, possessive or number: cet arbre, mon amie, deux chats."""
-    vowel = starts_with_vowel(core)
+    """Returns a French demonstrative, possessive or number: cet (arbre), mon (amie), deux (chats)."""
+    before_vowel = starts_with_vowel(core)
     if isinstance(determiner, Pronoun):
-        masculine, female, many = determiner.possessives
-        return many if plural else female if feminine and not vowel else masculine
+        masculine_form, feminine_form, plural_form = determiner.possessives
+        return plural_form if plural else feminine_form if feminine and not before_vowel else masculine_form
     if determiner in NUMBERS:
         return NUMBERS[determiner]
     if plural:
         return "ces"
-    return "cette" if feminine else "cet" if vowel else "ce"
+    return "cette" if feminine else "cet" if before_vowel else "ce"
 
 
 def _english_determiner(determiner: str | Pronoun, next_word: str) -> list[str]:
@@ -145,17 +158,17 @@ def _english_determiner(determiner: str | Pronoun, next_word: str) -> list[str]:
 
 
 def pronoun_phrase(pronoun: Pronoun) -> NounPhrase:
-    """A pronoun as subject."""
+    """Returns a pronoun as subject."""
     return NounPhrase(pronoun.english, pronoun.french, "", pronoun.person, pronoun.feminine, pronoun.plural, pronoun)
 
 
 def name_phrase(name: str, feminine: bool) -> NounPhrase:
-    """A first name, the same in both languages."""
+    """Returns a first name, which is the same in both languages."""
     return NounPhrase(name, name, name, 1, feminine, False, SHE if feminine else HE, lemmas=(f"{name}/{name}",))
 
 
-def befriend(name: NounPhrase, owner: Pronoun) -> NounPhrase:
-    """My friend Marie: the name decides between ami and amie (and French says mon amie)."""
+def friend_phrase(name: NounPhrase, owner: Pronoun) -> NounPhrase:
+    """Returns "my friend Marie": the name decides between ami and amie; both take the form mon, son ..."""
     french = f"{owner.possessives[0]} {'amie' if name.feminine else 'ami'} {name.french}"
     english = f"{owner.english_possessive} friend {name.english}"
     return replace(name, english=english, french=french, negated=french, lemmas=(*name.lemmas, "friend/ami"))
@@ -165,12 +178,20 @@ def befriend(name: NounPhrase, owner: Pronoun) -> NounPhrase:
 
 
 class Form(NamedTuple):
-    """How a clause is said. Tenses: present, progressive, past, past progressive, future, can, must, want, habit."""
+    """Tense, polarity, mood and frequency adverb of a clause.
+
+    Attributes:
+      tense: present, progressive, past, past progressive, future, can, must, want, or habit (simple past in English,
+        imparfait in French).
+      negation: "", "not" or "never".
+      english_adverb: before the English verb (often).
+      french_adverb: after the conjugated French verb (souvent).
+    """
 
     tense: str = "present"
-    negation: str = ""  # "", not, never
+    negation: str = ""
     question: bool = False
-    english_adverb: str = ""  # between English subject and verb, after the French verb: often, souvent
+    english_adverb: str = ""
     french_adverb: str = ""
 
 
@@ -189,11 +210,11 @@ BE_PAST = ("was", "was", "were", "were", "were")
 
 
 def english_clause(subject: NounPhrase, verb: Verb, form: Form, rest: str = "") -> str:
-    """Subject, verb group and the rest, with do-support and inversion in questions."""
+    """Returns subject, verb group and the rest, with do-support and, in questions, inversion."""
     words, person = verb.english, subject.person
-    third = person == 1
+    third_person = person == 1
     adverb = "never" if form.negation == "never" else form.english_adverb
-    denied = "not" if form.negation == "not" else ""
+    negation = "not" if form.negation == "not" else ""
     auxiliary, main = "", f"want to {words.base}" if form.tense == "want" else words.base
     past = form.tense in ("past", "habit")
     if form.tense in ("progressive", "past progressive"):
@@ -202,16 +223,16 @@ def english_clause(subject: NounPhrase, verb: Verb, form: Form, rest: str = "") 
         auxiliary, main = BE[person], f"going to {words.base}"
     elif form.tense in ("can", "must"):
         auxiliary = form.tense
-    elif denied or form.question:
-        auxiliary = "did" if past else "does" if third else "do"
+    elif negation or form.question:
+        auxiliary = "did" if past else "does" if third_person else "do"
     elif form.tense == "want":
-        main = f"wants to {words.base}" if third else main
+        main = f"wants to {words.base}" if third_person else main
     else:
-        main = words.past if past else words.third if third else words.base
-    if auxiliary == "can" and denied and not form.question:
-        auxiliary, denied = "cannot", ""
+        main = words.past if past else words.third if third_person else words.base
+    if auxiliary == "can" and negation and not form.question:
+        auxiliary, negation = "cannot", ""
     head = (auxiliary, subject.english) if form.question else (subject.english, auxiliary)
-    return _join(*head, denied, adverb, main, words.particle, rest)
+    return _join(*head, negation, adverb, main, words.particle, rest)
 
 
 def _join(*parts: str) -> str:
@@ -222,9 +243,10 @@ def french_verb_group(
     verb: FrenchVerb, suffix: str, form: Form, subject: NounPhrase, clitic: str = "",
     antecedent: tuple[bool, bool] | None = None,
 ) -> str:  # fmt: skip
-    """Clitic, negation, auxiliary and verb: ne l'a pas mangée, va se lever.
+    """Returns clitic, negation, auxiliary and verb: ne la a pas mangée, va se lever.
 
-    `antecedent` is gender and number of the object the clitic stands for; the participle agrees with it.
+    Args:
+      antecedent: (feminine, plural) of the object that the clitic replaces; the participle agrees with it.
     """
     person = subject.person
     if verb.reflexive:
@@ -235,22 +257,28 @@ def french_verb_group(
         return _join(
             "ne" if negation else "", MODALS[form.tense][person], negation, adverb, clitic, verb.infinitive, suffix
         )
-    tail = ""
+    participle = ""
     if form.tense == "past":
         etre = verb.etre or verb.reflexive
         conjugated = (ETRE if etre else AVOIR)[person]
         agreement = (subject.feminine, subject.plural) if etre else antecedent or (False, False)
-        tail = agree(verb.participle, *agreement)
+        participle = agree(verb.participle, *agreement)
     else:
         conjugated = (verb.imperfect if form.tense in ("past progressive", "habit") else verb.present)[person]
-    return _join("ne" if negation else "", clitic, conjugated, negation, adverb, tail, suffix)
+    return _join("ne" if negation else "", clitic, conjugated, negation, adverb, participle, suffix)
 
 
 def clause(
     subject: NounPhrase, verb: Verb, form: Form, object_: NounPhrase | None = None, clitic: Pronoun | None = None,
     tail: Pair = ("", ""),
 ) -> Pair:  # fmt: skip
-    """A whole clause, not yet finished; a question starts with est-ce que in French."""
+    """Returns a complete clause that is yet to be passed to `finish`; French questions start with est-ce que.
+
+    Args:
+      object_: a noun phrase as object, or None.
+      clitic: a pronoun as object, or None.
+      tail: the end of the clause, in English and in French.
+    """
     english_object = object_.english if object_ else clitic.english_object if clitic else ""
     english = english_clause(subject, verb, form, _join(english_object, tail[0]))
     french_object = ""
@@ -267,16 +295,21 @@ def clause(
 def copula(
     subject: NounPhrase, adjective: Adjective, form: Form, degree: Pair = ("", ""), tail: Pair = ("", "")
 ) -> Pair:
-    """Subject is (very, too) adjective; idioms take avoir: elle a très faim."""
+    """Returns a clause of subject, to be and adjective; idioms take avoir: elle a très faim.
+
+    Args:
+      degree: an adverb before the adjective, in English and in French (very, très).
+      tail: the end of the clause, in English and in French.
+    """
     past = form.tense == "past"
     be = (BE_PAST if past else BE)[subject.person]
-    denied = "not" if form.negation else ""
+    negation = "not" if form.negation else ""
     head = (be, subject.english) if form.question else (subject.english, be)
-    english = _join(*head, denied, degree[0], adjective.english, tail[0])
+    english = _join(*head, negation, degree[0], adjective.english, tail[0])
     forms = (AVOIR_PAST if past else AVOIR) if adjective.idiom else (ETRE_PAST if past else ETRE)
     french = _join(
-        "est-ce que" if form.question else "", subject.french, "ne" if denied else "", forms[subject.person],
-        "pas" if denied else "", degree[1], adjective.agree(subject.feminine, subject.plural), tail[1],
+        "est-ce que" if form.question else "", subject.french, "ne" if negation else "", forms[subject.person],
+        "pas" if negation else "", degree[1], adjective.agree(subject.feminine, subject.plural), tail[1],
     )  # fmt: skip
     return english, french
 
@@ -284,7 +317,7 @@ def copula(
 def finish(
     pair: Pair, question: bool, lemmas: tuple[str, ...] = (), combinations: tuple[Combination, ...] = ()
 ) -> Sentence:
-    """Elide, capitalise and punctuate."""
+    """Returns the clause as a sentence: elided, capitalised and punctuated."""
     english, french = pair
     return Sentence(
         capitalise(english) + ("?" if question else "."),

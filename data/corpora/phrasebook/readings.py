@@ -1,7 +1,7 @@
-"""The two French renderings of each ambiguous word of the phrasebook's contrast split, as patterns.
+"""Patterns for the two translations of each ambiguous word of the contrast split.
 
-They tell which sense a translation has chosen, whatever else is in it. Every reference of the split matches the
-pattern of its own sense and not the other's (tested).
+The patterns show which sense a translation has chosen, whatever else it says. Every reference of the split matches the
+pattern of its sense and not that of the other sense (tests/test_phrasebook.py).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from data.corpora.corpus import Readings
 
 
 def _readings(word: str, first: str, second: str) -> Readings:
-    whole = [re.compile(rf"\b(?:{pattern})\b") for pattern in (word, first, second)]
-    return Readings(whole[0], (whole[1], whole[2]))
+    whole_words = [re.compile(rf"\b(?:{pattern})\b") for pattern in (word, first, second)]
+    return Readings(whole_words[0], (whole_words[1], whole_words[2]))
 
 
 _PLAY = r"jou\w+(?: (?:pas|jamais|souvent|toujours|parfois|rarement))?"
@@ -46,7 +46,7 @@ READINGS = (
 
 
 def find_readings(sources: tuple[str, str], references: tuple[str, str]) -> tuple[Readings, tuple[int, int]] | None:
-    """What a contrast pair is about, and the sense of each of its references; None for any other pair of sentences."""
+    """Returns the ambiguous word of a contrast pair and the sense of each reference, or None for any other pair."""
     for readings in READINGS:
         if all(readings.word.search(source) for source in sources):
             first, second = (readings.of(reference) for reference in references)

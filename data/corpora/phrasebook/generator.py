@@ -1,29 +1,31 @@
-"""From sentences to splits: what is held out of training, and how many sentences of what go where."""
+"""The generator: holds combinations out of training, draws sentences and divides them among the splits."""
 
 from collections import Counter
 from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
-from .ambiguity import PUZZLES
-from .draw import Draw
-from .grammar import TEMPLATES
+from .ambiguous_words import PUZZLES
+from .contrast_templates import Contrast
 from .lexicon import load_lexicon
 from .phrases import Combination, Pair, Sentence
-from .puzzles import Contrast
+from .random_draws import Draw
+from .templates import TEMPLATES
 
 TRAIN_SIZE = 50_000
 EVALUATION_SIZE = 1_000  # each of validation and test
 UNSEEN_SHARE = 0.55  # of validation and test: sentences with a held-out combination
 CONTRASTS_PER_WORD = 18
-HELD_OUT_RATE = 0.09  # of all combinations the lexicon allows
-MOST_HELD_OUT = 0.14  # of the combinations of any one word
+HELD_OUT_SHARE = 0.09  # of all combinations that the lexicon allows
+MAX_HELD_OUT_SHARE = 0.14  # of the combinations of any one word
 
-FLOOR = 110  # training sentences aimed at for every lemma; sentences with a word that lags behind are always kept
-COMMON_KEPT = 0.4  # share kept of the other sentences
+# Sentences with a lemma that is behind schedule for TARGET_LEMMA_COUNT training sentences are always kept; only
+# KEPT_SHARE of the others are kept.
+TARGET_LEMMA_COUNT = 110
+KEPT_SHARE = 0.4
 
-# Sentences that must stand in the test split.
-LANDMARKS: tuple[Pair, ...] = (
+# Sentences that are always in the test split.
+FIXED_TEST_PAIRS: tuple[Pair, ...] = (
     ("The cat eats fish.", "Le chat mange du poisson."),
     ("She ate an apple.", "Elle a mangé une pomme."),
     ("The cat sits on the mat.", "Le chat est assis sur le tapis."),
@@ -37,34 +39,40 @@ LANDMARKS: tuple[Pair, ...] = (
 
 
 class Phrasebook(NamedTuple):
-    """All splits, with what the tests need to know about them."""
+    """All splits, and facts about them that the tests check.
+
+    Attributes:
+      held_out: (verb, object noun) and (adjective, noun) combinations that train never contains.
+      combinations: English sentence of train, validation or test -> its combinations.
+      lemma_counts: lemma -> number of training sentences that contain it.
+    """
 
     train: list[Pair]
     validation: list[Pair]
     test: list[Pair]
     contrasts: list[Contrast]
-    held_out: frozenset[Combination]  # (verb, object noun) and (adjective, noun) that train never contains
-    combinations: dict[str, tuple[Combination, ...]]  # English sentence of any split -> its combinations
-    lemma_counts: dict[str, int]  # lemma -> number of training sentences it stands in
+    held_out: frozenset[Combination]
+    combinations: dict[str, tuple[Combination, ...]]
+    lemma_counts: dict[str, int]
 
     @property
     def unseen_share(self) -> float:
-        """Share of validation and test sentences with at least one held-out combination."""
+        """The share of validation and test sentences that have at least one held-out combination."""
         sentences = [english for english, _ in self.validation + self.test]
         return sum(not self.held_out.isdisjoint(self.combinations[english]) for english in sentences) / len(sentences)
 
 
 def draw_held_out(rng: Random) -> frozenset[Combination]:
-    """Choose the combinations kept from training; every word keeps most of its own."""
+    """Returns the combinations to hold out of training; every word keeps most of its combinations."""
     lexicon = load_lexicon()
     pairs = [(verb.key, noun.key) for verb in lexicon.transitives for noun in lexicon.select(verb.objects)]
     pairs += [(item.key, noun.key) for item in lexicon.adjectives for noun in lexicon.select(item.classes)]
-    allowance = {word: MOST_HELD_OUT * count for word, count in Counter(w for pair in pairs for w in pair).items()}
-    wanted = int(HELD_OUT_RATE * len(pairs))
+    allowance = {word: MAX_HELD_OUT_SHARE * count for word, count in Counter(w for pair in pairs for w in pair).items()}
+    total = int(HELD_OUT_SHARE * len(pairs))
     rng.shuffle(pairs)
     chosen: list[Combination] = []
     for pair in pairs:
-        if len(chosen) < wanted and all(allowance[word] >= 1 for word in pair):
+        if len(chosen) < total and all(allowance[word] >= 1 for word in pair):
             chosen.append(pair)
             for word in pair:
                 allowance[word] -= 1
@@ -72,13 +80,17 @@ def draw_held_out(rng: Random) -> frozenset[Combination]:
 
 
 class Collector:
-    """Takes distinct sentences and insists that one English sentence has one French."""
+    """Collects distinct pairs and ensures that every English sentence has a single translation."""
 
     def __init__(self) -> None:
         self.french: dict[str, str] = {}
 
     def take(self, pair: Pair) -> bool:
-        """Whether the pair is new; raises if its English already has another French."""
+        """Adds a pair and returns whether it is new.
+
+        Raises:
+          ValueError: the English sentence already has another translation.
+        """
         english, french = pair
         known = self.french.get(english)
         if known is None:
@@ -89,7 +101,10 @@ class Collector:
 
 
 def deciding_tokens(first: str, second: str) -> tuple[str, str] | None:
-    """The one token two English sentences differ in, without punctuation; None if they differ otherwise."""
+    """Returns the only token in which two English sentences differ, as it is in each of them and without punctuation.
+
+    Returns None if the sentences do not differ in exactly one token.
+    """
     left, right = first.split(), second.split()
     differing = [(a, b) for a, b in zip(left, right, strict=False) if a != b]
     if len(left) != len(right) or len(differing) != 1:
@@ -98,7 +113,7 @@ def deciding_tokens(first: str, second: str) -> tuple[str, str] | None:
 
 
 def draw_contrasts(draw: Draw, held_out: frozenset[Combination], collector: Collector) -> list[Contrast]:
-    """The contrast pairs of every ambiguous word, made of nothing that is held out of training."""
+    """Returns the contrast pairs of every ambiguous word, without any held-out combination."""
     contrasts: list[Contrast] = []
     words = Counter(puzzle.word for puzzle in PUZZLES)
     for puzzle in PUZZLES:
@@ -120,7 +135,7 @@ def draw_contrasts(draw: Draw, held_out: frozenset[Combination], collector: Coll
 def draw_sentences(
     draw: Draw, held_out: frozenset[Combination], collector: Collector, plain_size: int, unseen_size: int
 ) -> tuple[list[Sentence], list[Sentence]]:
-    """New sentences without and with held-out combinations, in random order."""
+    """Returns `plain_size` new sentences without and `unseen_size` with held-out combinations, in the order drawn."""
     plain: list[Sentence] = []
     unseen: list[Sentence] = []
     counts: Counter[str] = Counter()
@@ -128,9 +143,9 @@ def draw_sentences(
     weights = list(accumulate(weight for _, weight in TEMPLATES))
     while len(plain) < plain_size or len(unseen) < unseen_size:
         sentence = draw.rng.choices(templates, cum_weights=weights)[0](draw)
-        due = FLOOR * len(plain) / plain_size
-        lags = any(counts[lemma] <= due for lemma in sentence.lemmas)
-        if not lags and not draw.chance(COMMON_KEPT):
+        scheduled = TARGET_LEMMA_COUNT * len(plain) / plain_size
+        is_behind = any(counts[lemma] <= scheduled for lemma in sentence.lemmas)
+        if not is_behind and not draw.chance(KEPT_SHARE):
             continue
         if not collector.take(sentence.pair):
             continue
@@ -143,28 +158,28 @@ def draw_sentences(
     return plain, unseen
 
 
-def build(seed: int) -> Phrasebook:
-    """Draw sentences until every split is full; the same seed gives the same phrasebook."""
+def generate(seed: int = 0) -> Phrasebook:
+    """Returns all splits; the same seed gives the same phrasebook on every machine."""
     rng = Random(seed)
     held_out = draw_held_out(rng)
     draw, collector = Draw(rng), Collector()
-    for landmark in LANDMARKS:
-        collector.take(landmark)
+    for pair in FIXED_TEST_PAIRS:
+        collector.take(pair)
     contrasts = draw_contrasts(draw, held_out, collector)
 
     unseen_size = int(UNSEEN_SHARE * EVALUATION_SIZE)
-    plain_size = TRAIN_SIZE + 2 * (EVALUATION_SIZE - unseen_size) - len(LANDMARKS)
+    plain_size = TRAIN_SIZE + 2 * (EVALUATION_SIZE - unseen_size) - len(FIXED_TEST_PAIRS)
     plain, unseen = draw_sentences(draw, held_out, collector, plain_size, 2 * unseen_size)
     train = plain[:TRAIN_SIZE]
-    half = EVALUATION_SIZE - unseen_size
-    validation = plain[TRAIN_SIZE : TRAIN_SIZE + half] + unseen[:unseen_size]
-    test = plain[TRAIN_SIZE + half :] + unseen[unseen_size:]
-    test_pairs = [*LANDMARKS, *(sentence.pair for sentence in test)]
+    validation_end = TRAIN_SIZE + EVALUATION_SIZE - unseen_size
+    validation = plain[TRAIN_SIZE:validation_end] + unseen[:unseen_size]
+    test = plain[validation_end:] + unseen[unseen_size:]
+    test_pairs = [*FIXED_TEST_PAIRS, *(sentence.pair for sentence in test)]
     validation_pairs = [sentence.pair for sentence in validation]
     rng.shuffle(test_pairs)
     rng.shuffle(validation_pairs)
     combinations = {sentence.english: sentence.combinations for sentence in (*plain, *unseen)}
-    combinations |= {english: () for english, _ in LANDMARKS}
+    combinations |= {english: () for english, _ in FIXED_TEST_PAIRS}
     return Phrasebook(
         train=[sentence.pair for sentence in train],
         validation=validation_pairs,

@@ -1,41 +1,29 @@
-"""Puzzles: families of sentences with one ambiguous English word that one other word decides.
+"""Puzzles: sentence templates with an ambiguous English word, the sense of which is decided by one other word.
 
-Everything but the decider is drawn first (the scene); the same scene with a decider of the other sense gives a
-contrast pair: two sentences that differ in one word and in the translation of another. The words themselves stand in
-`ambiguity`.
+A puzzle first draws a scene: everything except the deciding word. Rendering the same scene with a decider of each sense
+gives a contrast pair: two sentences that differ in one English word and in the translation of the ambiguous word. The
+ambiguous words are listed in `ambiguous_words`.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from .draw import Draw
-from .lexicon import (
-    Adjective,
-    Noun,
-    Verb,
-    load_lexicon,
-    parse_verb,
-)
+from .lexicon import Adjective, Noun, Verb, load_lexicon, parse_verb
 from .morphology import attach
-from .phrases import (
-    PRONOUNS,
-    Form,
-    NounPhrase,
-    Pair,
-    Pronoun,
-    Sentence,
-    clause,
-    copula,
-    finish,
-    noun_phrase,
-)
+from .phrases import PRONOUNS, Form, NounPhrase, Pair, Pronoun, Sentence, clause, copula, finish, noun_phrase
+from .random_draws import Draw
 
 Scene = TypeVar("Scene")
 
 
 class Contrast(NamedTuple):
-    """Two sentences that differ in one English word, the decider, and in the French of the ambiguous `word`."""
+    """A contrast pair: two sentences that differ in one English word and in the translation of another.
+
+    Attributes:
+      word: the ambiguous word, which both sentences contain.
+      deciding: the words of the first and the second sentence that decide its sense.
+    """
 
     word: str
     first: Pair
@@ -45,38 +33,43 @@ class Contrast(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Puzzle(ABC, Generic[Scene]):
-    """Sentences about one ambiguous word; `deciders` are the deciding English words of its two senses."""
+    """A template for sentences with an ambiguous word.
+
+    Attributes:
+      word: the ambiguous word.
+      deciders: the English words that decide for each of its two senses.
+    """
 
     word: str
     deciders: tuple[tuple[str, ...], tuple[str, ...]]
 
     @property
     def weight(self) -> int:
-        """Share of the corpus: every decider must be met often enough."""
+        """The relative share of the corpus, which grows with the deciders so that each of them is frequent enough."""
         return 3 * max(map(len, self.deciders))
 
     @abstractmethod
     def scene(self, draw: Draw) -> Scene:
-        """Draw everything but the decider."""
+        """Draws everything except the decider."""
 
     @abstractmethod
     def render(self, scene: Scene, sense: int, decider: str) -> Sentence:
-        """The sentence of a scene with a decider of the given sense."""
+        """Returns the sentence of a scene with a decider of the given sense."""
 
     def sample(self, draw: Draw) -> Sentence:
-        """One sentence, for training."""
+        """Returns one sentence with a random sense and decider."""
         sense = draw.one((0, 1))
         return self.render(self.scene(draw), sense, draw.one(self.deciders[sense]))
 
     def contrast(self, draw: Draw) -> tuple[Sentence, Sentence]:
-        """One scene told twice, with a decider of either sense."""
+        """Returns two sentences of one scene, the first with a decider of sense 0, the second with one of sense 1."""
         scene = self.scene(draw)
         first, second = (draw.one(words) for words in self.deciders)
         return self.render(scene, 0, first), self.render(scene, 1, second)
 
 
 class ClauseScene(NamedTuple):
-    """Subject, verb, form and time of a clause, and how the object is determined."""
+    """The subject, verb, form and time adverb of a clause and the determiner of its object."""
 
     subject: NounPhrase
     verb: Verb
@@ -92,8 +85,8 @@ def _clause_scene(draw: Draw, verb: Verb, determiners: tuple[str, ...]) -> Claus
 
 
 NEUTRAL_VERBS = tuple(
-    parse_verb(line)
-    for line in (
+    parse_verb(entry)
+    for entry in (
         "see:saw = voir vois voit voyons voient vu : thing ; stative",
         "look at:looked = regarder : thing",
         "find:found = trouver : thing ; stative",
@@ -107,7 +100,11 @@ NEUTRAL_VERBS = tuple(
 
 @dataclass(frozen=True, eq=False)
 class PlacePuzzle(Puzzle[ClauseScene]):
-    """He saw a seal on the beach / on the letter."""
+    """The place decides the sense of the object: he saw a seal on the beach / on the letter.
+
+    Attributes:
+      senses: the ambiguous noun in its two senses.
+    """
 
     senses: tuple[Noun, Noun]
     english_preposition: str
@@ -131,7 +128,12 @@ class PlacePuzzle(Puzzle[ClauseScene]):
 
 @dataclass(frozen=True, eq=False)
 class VerbPuzzle(Puzzle[ClauseScene]):
-    """She lit the match / She won the match. `verbs` maps a deciding past form to its verb."""
+    """The verb decides the sense of its object: she lit the match / she won the match.
+
+    Attributes:
+      senses: the ambiguous noun in its two senses.
+      verbs: the deciding verbs by their English base forms.
+    """
 
     senses: tuple[Noun, Noun]
     verbs: dict[str, Verb]
@@ -143,14 +145,12 @@ class VerbPuzzle(Puzzle[ClauseScene]):
 
     def render(self, scene: ClauseScene, sense: int, decider: str) -> Sentence:
         verb, noun = self.verbs[decider], self.senses[sense]
-        pair = clause(
-            scene.subject, verb, scene.form, noun_phrase(noun, scene.determiner), None, scene.time
-        )  # fmt: skip
+        pair = clause(scene.subject, verb, scene.form, noun_phrase(noun, scene.determiner), None, scene.time)
         return finish(pair, scene.form.question, (verb.key, noun.key, *scene.subject.lemmas))
 
 
 class StateScene(NamedTuple):
-    """Speaker, determiner, form and degree of a statement about a thing."""
+    """A statement about a thing, optionally reported as the opinion of a speaker."""
 
     speaker: NounPhrase | None
     opinion: Verb
@@ -189,7 +189,11 @@ def _state(scene: StateScene, subject: NounPhrase, adjective: Adjective, lemmas:
 
 @dataclass(frozen=True, eq=False)
 class PredicatePuzzle(Puzzle[StateScene]):
-    """The bat is hungry / The bat is broken."""
+    """The predicate decides the sense of the subject: the bat is hungry / the bat is broken.
+
+    Attributes:
+      senses: the ambiguous noun in its two senses.
+    """
 
     senses: tuple[Noun, Noun]
 
@@ -205,10 +209,15 @@ class PredicatePuzzle(Puzzle[StateScene]):
 
 @dataclass(frozen=True, eq=False)
 class ModifiedPuzzle(Puzzle[StateScene]):
-    """The suitcase is light / The kitchen is light."""
+    """The subject decides the sense of the predicate: the suitcase is light / the kitchen is light.
+
+    Attributes:
+      senses: the ambiguous adjective in its two senses.
+      owned: whether all deciding nouns can take a possessive.
+    """
 
     senses: tuple[Adjective, Adjective]
-    owned: bool = True  # the deciding nouns can all belong to somebody
+    owned: bool = True
 
     def scene(self, draw: Draw) -> StateScene:
         return _state_scene(draw)
@@ -221,7 +230,12 @@ class ModifiedPuzzle(Puzzle[StateScene]):
 
 @dataclass(frozen=True, eq=False)
 class AttributePuzzle(Puzzle[ClauseScene]):
-    """He showed the right hand / He showed the right answer."""
+    """The noun decides the sense of its adjective: he showed the right hand / he showed the right answer.
+
+    Attributes:
+      senses: the ambiguous adjective in its two senses.
+      verbs: verbs that fit nouns of both senses.
+    """
 
     senses: tuple[Adjective, Adjective]
     verbs: tuple[Verb, ...]
@@ -238,9 +252,11 @@ class AttributePuzzle(Puzzle[ClauseScene]):
 
 @dataclass(frozen=True, eq=False)
 class ObjectPuzzle(Puzzle[ClauseScene]):
-    """They visited the museum / They visited the doctor: the object decides the verb.
+    """The object decides the sense of the verb: they visited the doctor / they visited the museum.
 
-    `words` gives objects that are no noun of the lexicon (why, tennis, Marie) with their French.
+    Attributes:
+      senses: the ambiguous verb in its two senses.
+      words: objects that are not nouns of the lexicon (why, tennis, Marie), with their translations.
     """
 
     senses: tuple[Verb, Verb]
@@ -252,11 +268,9 @@ class ObjectPuzzle(Puzzle[ClauseScene]):
     def render(self, scene: ClauseScene, sense: int, decider: str) -> Sentence:
         verb = self.senses[sense]
         if decider in self.words:
-            name = decider[0].isupper()
-            phrase = NounPhrase(
-                decider, self.words[decider], self.words[decider], 1, False, False,
-                lemmas=(f"{decider}/{decider if name else self.words[decider].split()[-1]}",),
-            )  # fmt: skip
+            is_name, french = decider[0].isupper(), self.words[decider]
+            lemma = f"{decider}/{decider if is_name else french.split()[-1]}"
+            phrase = NounPhrase(decider, french, french, 1, False, False, lemmas=(lemma,))
         else:
             phrase = noun_phrase(load_lexicon().noun(decider), scene.determiner)
         pair = clause(scene.subject, verb, scene.form, phrase, None, scene.time)

@@ -1,16 +1,16 @@
-"""The sentence templates: each draws its words at random and returns one finished pair.
+"""The sentence templates: each draws its words at random and returns one finished sentence.
 
-A template is a function from `Draw` (a random generator with the lexicon at hand) to a `Sentence`. TEMPLATES at the
-end lists them with their share of the corpus. Sentences whose words are ambiguous stand in `ambiguity`.
+A template is a function from `Draw` (random choice from the lexicon) to a `Sentence`; its docstring gives examples.
+TEMPLATES, at the end, lists all templates with their shares of the corpus, including those for ambiguous words, which
+are defined in `ambiguous_words`.
 """
 
 from collections.abc import Callable
 from functools import cache
 
-from .ambiguity import PUZZLES
-from .anaphora import ANIMATE_REASONS, lying_around
-from .banks import banking, crossing
-from .draw import PREDICATES, Draw, adjectives_of, at_place, nouns, nouns_of, objects_of, unmistakable
+from .ambiguous_words import PUZZLES
+from .bank_templates import banking, crossing
+from .it_templates import ANIMATE_REASONS, on_surface
 from .lexicon import Noun, Verb, load_lexicon, parse_verb
 from .morphology import agree, attach
 from .phrases import (
@@ -38,6 +38,16 @@ from .phrases import (
     noun_phrase,
     pronoun_phrase,
 )
+from .random_draws import (
+    PREDICATIVE_ADJECTIVES,
+    Draw,
+    adjectives_of,
+    at_place,
+    nouns,
+    nouns_of,
+    objects_of,
+    past_if_ambiguous,
+)
 
 Template = Callable[[Draw], Sentence]
 
@@ -47,7 +57,7 @@ LEXICON = load_lexicon()
 MEAL_VERBS = tuple(LEXICON.verb(word) for word in ("eat", "drink", "taste", "buy", "like", "love", "hate", "prepare"))
 DYNAMIC_VERBS = tuple(verb for verb in LEXICON.transitives if "present" not in verb.flags)
 PERSON_VERBS = tuple(verb for verb in LEXICON.transitives if "person" in verb.flags)
-# what one does, and the states one does it for
+# (intransitive verbs, states that are a reason for them)
 REASONS = (
     (("sleep", "rest", "fall asleep"), ("tired", "sick", "sleepy", "sad")),
     (("stay", "wait"), ("tired", "sick", "afraid", "sad", "busy")),
@@ -58,11 +68,11 @@ REASONS = (
     (("get up",), ("hungry", "thirsty", "afraid", "happy", "late")),
     (("smile", "laugh", "dance", "sing"), ("happy", "proud")),
 )
-COMPARABLE = tuple(item for item in PREDICATES if item.gradable and not item.idiom)
+COMPARABLE = tuple(item for item in PREDICATIVE_ADJECTIVES if item.gradable and not item.idiom)
 DESCRIBABLE = tuple(noun for noun in LEXICON.nouns if not noun.mass and adjectives_of(noun, True))
 
 
-def _pairs(verb: Verb, noun: Noun) -> tuple[Combination, ...]:
+def _combinations(verb: Verb, noun: Noun) -> tuple[Combination, ...]:
     return ((verb.key, noun.key),)
 
 
@@ -70,56 +80,57 @@ def _pairs(verb: Verb, noun: Noun) -> tuple[Combination, ...]:
 
 
 def transitive(draw: Draw) -> Sentence:
-    """She ate an apple. Do you want to open the window?"""
+    """A transitive verb in any form: She ate an apple. Do you want to open the window?"""
     verb = draw.one(draw.lexicon.transitives)
-    subject = draw.subject("beast" in verb.flags)
+    subject = draw.subject("animals" in verb.flags)
     form = draw.form(verb, subject)
     noun = draw.one(objects_of(verb))
     phrase = draw.object(noun, subject, form, verb)
-    return _clause_sentence(subject, verb, form, phrase, draw.time(form, verb), _pairs(verb, noun))
+    return _clause_sentence(subject, verb, form, phrase, draw.time(form, verb), _combinations(verb, noun))
 
 
 def _clause_sentence(
     subject: NounPhrase, verb: Verb, form: Form, phrase: NounPhrase | None, tail: Pair,
     combinations: tuple[Combination, ...] = (), lemmas: tuple[str, ...] = (),
 ) -> Sentence:  # fmt: skip
-    """Finish a clause and note its words."""
+    """Returns the finished clause with its lemmas and combinations, given those of verb and tail."""
     parts = (subject, phrase) if phrase else (subject,)
-    words = (verb.key, *lemmas, *(lemma for part in parts for lemma in part.lemmas))
-    pairs = (*combinations, *(pair for part in parts for pair in part.combinations))
-    return finish(clause(subject, verb, form, phrase, None, tail), form.question, words, pairs)
+    all_lemmas = (verb.key, *lemmas, *(lemma for part in parts for lemma in part.lemmas))
+    all_combinations = (*combinations, *(pair for part in parts for pair in part.combinations))
+    return finish(clause(subject, verb, form, phrase, None, tail), form.question, all_lemmas, all_combinations)
 
 
 def statement(draw: Draw) -> Sentence:
-    """She ate an apple. The cat eats fish. The plainest sentences, without adverb or negation."""
+    """A transitive verb without adverb or negation: She ate an apple. The cat eats fish."""
     verb = draw.one(DYNAMIC_VERBS)
-    subject = draw.subject("beast" in verb.flags)
+    subject = draw.subject("animals" in verb.flags)
     tense = draw.one(("past", "present")) if "habit" not in verb.flags else "habit"
-    form = unmistakable(Form(tense), verb, subject)
+    form = past_if_ambiguous(Form(tense), verb, subject)
     noun = draw.one(objects_of(verb))
-    return _clause_sentence(subject, verb, form, draw.object(noun, subject, form, verb), ("", ""), _pairs(verb, noun))
+    phrase = draw.object(noun, subject, form, verb)
+    return _clause_sentence(subject, verb, form, phrase, ("", ""), _combinations(verb, noun))
 
 
 @cache
 def edibles_of(verb: Verb) -> tuple[Noun, ...]:
-    """Food and drink among the objects of a verb."""
+    """Returns the food and drink among the objects of a verb."""
     return tuple(noun for noun in objects_of(verb) if noun in nouns("food", "drink", "countfood"))
 
 
 def meal(draw: Draw) -> Sentence:
-    """The cat eats fish. We did not drink water. They like apples."""
+    """Food and drink: The cat eats fish. We did not drink water. They like apples."""
     verb = draw.one(MEAL_VERBS)
-    subject = draw.subject("beast" in verb.flags)
+    subject = draw.subject("animals" in verb.flags)
     form = draw.form(verb, subject)
     noun = draw.one(edibles_of(verb))
     phrase = draw.object(noun, subject, form, verb)
-    return _clause_sentence(subject, verb, form, phrase, draw.time(form, verb, 0.2), _pairs(verb, noun))
+    return _clause_sentence(subject, verb, form, phrase, draw.time(form, verb, 0.2), _combinations(verb, noun))
 
 
 def intransitive(draw: Draw) -> Sentence:
-    """The children are sleeping in the garden. Marie did not get up this morning."""
+    """An intransitive verb: The children are sleeping in the garden. Marie did not get up this morning."""
     verb = draw.one(draw.lexicon.intransitives)
-    subject = draw.subject("beast" in verb.flags)
+    subject = draw.subject("animals" in verb.flags)
     form = draw.form(verb, subject)
     english, french, lemmas = draw.place(verb) if "place" in verb.flags and draw.chance(0.75) else ("", "", ())
     adverb = draw.time(form, verb, 0.5, "season")
@@ -127,30 +138,31 @@ def intransitive(draw: Draw) -> Sentence:
     return _clause_sentence(subject, verb, form, None, tail, (), lemmas)
 
 
-# verb, English and French preposition, where to (aller à la gare, but not à la colline) or from
+# destinations that take à (aller à la gare, but not à la colline)
 GOALS = ("at", "garden", "park", "beach", "castle", "church", "village", "port", "house", "lake", "river", "cathedral")
 PLACES = ("at", "in", "on", "-room", "-way")
+# (verb, English preposition, French preposition, classes of places)
 MOTIONS = (
-    (parse_verb("go:went = aller vais va allons vont allé ; etre beast"), "to", "à", GOALS),
-    (parse_verb("come:came = venir viens vient venons viennent venu ; etre beast"), "from", "de", PLACES),
+    (parse_verb("go:went = aller vais va allons vont allé ; etre animals"), "to", "à", GOALS),
+    (parse_verb("come:came = venir viens vient venons viennent venu ; etre animals"), "from", "de", PLACES),
     (LEXICON.verb("come back"), "from", "de", PLACES),
-    (parse_verb("return = retourner ; etre beast"), "to", "à", GOALS),
+    (parse_verb("return = retourner ; etre animals"), "to", "à", GOALS),
     (LEXICON.verb("run"), "to", "jusqu'à", PLACES),
     (LEXICON.verb("walk"), "to", "jusqu'à", PLACES),
 )
-LEAVE = parse_verb("leave:left = quitter ; beast")
+LEAVE = parse_verb("leave:left = quitter ; animals")
 
 
 def motion(draw: Draw) -> Sentence:
-    """We went to the market yesterday. The cat came back from the forest. She left the house."""
+    """Motion to or from a place: We went to the market yesterday. The cat came back from the forest."""
     if draw.chance(0.15):
         place = noun_phrase(draw.one(nouns(*PLACES)), "the")
         verb, english, french = LEAVE, place.english, place.french
     else:
-        verb, towards, preposition, where = draw.one(MOTIONS)
-        place = noun_phrase(draw.one(nouns(*where)), "the")
-        english = f"{towards} {place.english}"
-        prefix, _, preposition = preposition.rpartition("'")
+        verb, english_preposition, french_preposition, classes = draw.one(MOTIONS)
+        place = noun_phrase(draw.one(nouns(*classes)), "the")
+        english = f"{english_preposition} {place.english}"
+        prefix, _, preposition = french_preposition.rpartition("'")  # jusqu'à la gare, jusqu'au parc
         french = f"{prefix}'" * bool(prefix) + attach(preposition, place.french)
     subject = draw.subject(draw.chance(0.5))
     form = draw.form(verb, subject)
@@ -160,29 +172,29 @@ def motion(draw: Draw) -> Sentence:
 
 
 def object_pronoun(draw: Draw) -> Sentence:
-    """I saw her yesterday. They are not going to help us."""
+    """A personal pronoun as object: I saw her yesterday. They are not going to help us."""
     verb = draw.one(PERSON_VERBS)
-    subject = draw.subject("beast" in verb.flags and draw.chance(0.4))
-    same = {subject.pronoun} | ({I, WE} if subject.pronoun in (I, WE) else set())
-    clitic = draw.one([pronoun for pronoun in PRONOUNS if pronoun not in same])
+    subject = draw.subject("animals" in verb.flags and draw.chance(0.4))
+    excluded = {subject.pronoun} | ({I, WE} if subject.pronoun in (I, WE) else set())
+    clitic = draw.one([pronoun for pronoun in PRONOUNS if pronoun not in excluded])
     form = draw.form(verb, subject)
     pair = clause(subject, verb, form, None, clitic, draw.time(form, verb))
     return finish(pair, form.question, (verb.key, *subject.lemmas), subject.combinations)
 
 
 def predicate(draw: Draw) -> Sentence:
-    """The soup is not too salty. Are your shoes clean? I am very hungry."""
-    adjective = draw.one(PREDICATES)
+    """To be and an adjective: The soup is not too salty. Are your shoes clean? I am very hungry."""
+    adjective = draw.one(PREDICATIVE_ADJECTIVES)
     noun = draw.one(nouns_of(adjective))
     if {"person", "animal"} & set(noun.classes) and draw.chance(0.35):
         subject = pronoun_phrase(draw.one(PRONOUNS)) if draw.chance(0.6) else draw.person()
         if adjective not in adjectives_of(draw.one(nouns("man")), False):
             subject = noun_phrase(noun, "the")
     elif noun.mass:
-        subject = noun_phrase(noun, draw.determined(noun, "the", "this"))
+        subject = noun_phrase(noun, draw.determiner_or_possessive(noun, "the", "this"))
     else:
         plural = draw.chance(0.25)
-        determiner = draw.determined(noun, "the", "the", "these" if plural else "this")
+        determiner = draw.determiner_or_possessive(noun, "the", "the", "these" if plural else "this")
         subject = noun_phrase(noun, determiner, plural)
     form = Form(draw.one(("present", "present", "past")), draw.one(("", "", "", "not")), draw.chance(0.15))
     degree = draw.one(DEGREES) if draw.chance(0.35) and adjective.gradable else ("", "")
@@ -191,11 +203,11 @@ def predicate(draw: Draw) -> Sentence:
         form = form._replace(negation="")
     return finish(
         copula(subject, adjective, form, degree), form.question, (adjective.key, *subject.lemmas), combinations
-    )  # fmt: skip
+    )
 
 
 def comparison(draw: Draw) -> Sentence:
-    """The horse is as strong as the bear. Marie is less tired than Paul."""
+    """A comparison: The horse is as strong as the bear. The cake is less sweet than that cake."""
     adjective = draw.one(COMPARABLE)
     first = draw.one(nouns_of(adjective))
     second = draw.one([noun for noun in nouns_of(adjective) if noun.kind == first.kind])
@@ -210,7 +222,7 @@ def comparison(draw: Draw) -> Sentence:
     return finish(pair, False, (adjective.key, first.key, second.key), combinations)
 
 
-# what there may be where
+# (classes of things, classes of the places they can be at)
 SCENERY = (
     ("animal", "at outdoors barn house field road bridge"),
     ("person", "at in on"),
@@ -222,11 +234,11 @@ SCENERY = (
 
 
 def existence(draw: Draw) -> Sentence:
-    """There is a big tree in the garden. There were three red cars near the station."""
+    """There is or was something: There is a big tree in the garden. There were three red cars on the bridge."""
     things, places = draw.one(SCENERY)
     english_place, french_place, lemmas = at_place(draw.one(nouns(*places.split())))
     noun = draw.one(nouns(*things.split()))
-    adjective = draw.adjective_beside(noun) if draw.chance(0.6) else None
+    adjective = draw.attributive_adjective(noun) if draw.chance(0.6) else None
     plural = draw.chance(0.4)
     phrase = noun_phrase(noun, draw.one(tuple(NUMBERS)) if plural else "a", plural, adjective)
     past, question = draw.chance(0.4), draw.chance(0.15)
@@ -238,28 +250,28 @@ def existence(draw: Draw) -> Sentence:
 
 
 def location(draw: Draw) -> Sentence:
-    """The book is on the table. Where were my keys? - without the answer."""
+    """Where a thing is: The book is under the table. Where were my shoes?"""
     noun = draw.one(nouns("portable", "clothes", "pet"))
     plural = draw.chance(0.2)
-    subject = noun_phrase(noun, draw.determined(noun, "the"), plural)
-    where = noun_phrase(draw.one(nouns("furniture", "container", "openable", "vehicle", "-gate")), "the")
-    spot = draw.one(SPOTS)
+    subject = noun_phrase(noun, draw.determiner_or_possessive(noun, "the"), plural)
+    place = noun_phrase(draw.one(nouns("furniture", "container", "openable", "vehicle", "-gate")), "the")
+    preposition = draw.one(SPATIAL_PREPOSITIONS)
     past = draw.chance(0.4)
     be, etre = (BE_PAST, ETRE_PAST) if past else (BE, ETRE)
     if draw.chance(0.12):
         pair = (f"where {be[subject.person]} {subject.english}", f"où {etre[subject.person]} {subject.french}")
         return finish(pair, True, subject.lemmas)
-    french_spot = attach(spot[1], where.french)
-    if spot[1].endswith(" de"):
-        french_spot = spot[1][:-2] + attach("de", where.french)
+    french_place = attach(preposition[1], place.french)
+    if preposition[1].endswith(" de"):
+        french_place = preposition[1][:-2] + attach("de", place.french)
     pair = (
-        f"{subject.english} {be[subject.person]} {spot[0]} {where.english}",
-        f"{subject.french} {etre[subject.person]} {french_spot}",
+        f"{subject.english} {be[subject.person]} {preposition[0]} {place.english}",
+        f"{subject.french} {etre[subject.person]} {french_place}",
     )
-    return finish(pair, False, (*subject.lemmas, *where.lemmas))
+    return finish(pair, False, (*subject.lemmas, *place.lemmas))
 
 
-SPOTS = (
+SPATIAL_PREPOSITIONS = (
     ("under", "sous"),
     ("behind", "derrière"),
     ("near", "près de"),
@@ -269,30 +281,31 @@ SPOTS = (
 
 
 def identity(draw: Draw) -> Sentence:
-    """This is an old house. It is not my umbrella. Is this your coat?"""
+    """What a thing is: This is an old house. This is not my umbrella. Is this your coat?"""
     noun = draw.one(DESCRIBABLE)
-    adjective = draw.adjective_beside(noun) if draw.chance(0.7) else None
+    adjective = draw.attributive_adjective(noun) if draw.chance(0.7) else None
     determiner: str | Pronoun = draw.one(PRONOUNS)
     if "kin" in noun.classes:
         adjective = None
     elif "body" not in noun.classes:
-        determiner = draw.determined(noun, "a", "a", "the")
+        determiner = draw.determiner_or_possessive(noun, "a", "a", "the")
     plural = determiner != "a" and draw.chance(0.2)
     phrase = noun_phrase(noun, determiner, plural, adjective)
-    this = "these are" if plural else "this is"
-    verb, question = ("ce sont" if plural else "c'est"), draw.chance(0.2)
+    english_head = "these are" if plural else "this is"
+    french_head, question = ("ce sont" if plural else "c'est"), draw.chance(0.2)
     if question:
-        pair = (" ".join(reversed(this.split())) + f" {phrase.english}", f"est-ce que {verb} {phrase.french}")
+        inverted_head = " ".join(reversed(english_head.split()))
+        pair = (f"{inverted_head} {phrase.english}", f"est-ce que {french_head} {phrase.french}")
     elif draw.chance(0.2):
-        denied = "ce ne sont pas" if plural else "ce n'est pas"
-        pair = (f"{this} not {phrase.english}", f"{denied} {phrase.french}")
+        negated_head = "ce ne sont pas" if plural else "ce n'est pas"
+        pair = (f"{english_head} not {phrase.english}", f"{negated_head} {phrase.french}")
     else:
-        pair = (f"{this} {phrase.english}", f"{verb} {phrase.french}")
+        pair = (f"{english_head} {phrase.english}", f"{french_head} {phrase.french}")
     return finish(pair, question, phrase.lemmas, phrase.combinations)
 
 
 def ownership(draw: Draw) -> Sentence:
-    """Paul's car is very old. I found the teacher's umbrella."""
+    """A thing with its owner: Paul's car is old. I found the teacher's umbrella."""
     owner = draw.name() if draw.chance(0.5) else noun_phrase(draw.one(nouns("person")), "the")
     if draw.chance(0.3):
         owner = noun_phrase(draw.one(nouns("kin")), draw.one(PRONOUNS))
@@ -301,18 +314,18 @@ def ownership(draw: Draw) -> Sentence:
         verb, noun = draw.lexicon.verb(word), draw.one(nouns(*classes.split()))
         subject = draw.subject()
         form = draw.form(verb, subject)
-        phrase = _owned(noun, owner)
-        return _clause_sentence(subject, verb, form, phrase, draw.time(form, verb), _pairs(verb, noun))
+        phrase = _owned_phrase(noun, owner)
+        return _clause_sentence(subject, verb, form, phrase, draw.time(form, verb), _combinations(verb, noun))
     noun = draw.one(nouns("clothes", "portable", "vehicle", "pet", "room", "house", "garden"))
     options = adjectives_of(noun, False)
     if not options:
         return ownership(draw)
     adjective = draw.one(options)
-    subject = _owned(noun, owner)
+    subject = _owned_phrase(noun, owner)
     form = Form(draw.one(("present", "past")), draw.one(("", "", "not")))
     return finish(
         copula(subject, adjective, form), False, (adjective.key, *subject.lemmas), ((adjective.key, noun.key),)
-    )  # fmt: skip
+    )
 
 
 OWNED_VERBS = (
@@ -326,8 +339,8 @@ OWNED_VERBS = (
 )
 
 
-def _owned(noun: Noun, owner: NounPhrase) -> NounPhrase:
-    """The owner's thing: la voiture de Paul, le livre du professeur."""
+def _owned_phrase(noun: Noun, owner: NounPhrase) -> NounPhrase:
+    """Returns a thing with its owner: la voiture de Paul, le livre du professeur."""
     article = "la" if noun.feminine else "le"
     return NounPhrase(
         english=f"{owner.english}'s {noun.english}",
@@ -342,7 +355,7 @@ def _owned(noun: Noun, owner: NounPhrase) -> NounPhrase:
 
 
 def giving(draw: Draw) -> Sentence:
-    """She gave a book to the teacher. We are going to show the map to Paul."""
+    """A direct and an indirect object: She gave a book to the teacher. We are going to show the map to Paul."""
     verb = draw.one(GIVING_VERBS)
     noun = draw.one(objects_of(verb))
     subject = draw.subject()
@@ -352,12 +365,12 @@ def giving(draw: Draw) -> Sentence:
     while receiver.english == subject.english:
         receiver = draw.person()
     tail = (f"to {receiver.english}", attach("à", receiver.french))
-    return _clause_sentence(subject, verb, form, phrase, tail, _pairs(verb, noun), receiver.lemmas)
+    return _clause_sentence(subject, verb, form, phrase, tail, _combinations(verb, noun), receiver.lemmas)
 
 
 GIVING_VERBS = tuple(
-    parse_verb(line)
-    for line in (
+    parse_verb(entry)
+    for entry in (
         "give:gave = donner : portable clothes readable countfood flower",
         "send:sent = envoyer : portable letter book contract clothes",
         "lend:lent = prêter : portable clothes vehicle book",
@@ -371,13 +384,13 @@ GIVING_VERBS = tuple(
 
 
 def opinion(draw: Draw) -> Sentence:
-    """I think that she is tired. Paul says that the soup is cold."""
+    """A statement and its speaker: I think that she is tired. Paul says that the soup is cold."""
     speaker = draw.subject()
     verb = draw.one(OPINION_VERBS)
-    adjective = draw.one(PREDICATES)
+    adjective = draw.one(PREDICATIVE_ADJECTIVES)
     noun = draw.one(nouns_of(adjective))
     living = {"person", "animal"} & set(noun.classes)
-    subject = noun_phrase(noun, draw.determined(noun, "the", "the"))
+    subject = noun_phrase(noun, draw.determiner_or_possessive(noun, "the", "the"))
     if living and adjective.english in ANIMATE_REASONS and draw.chance(0.7):
         subject = pronoun_phrase(draw.one(PRONOUNS))
     inner = copula(subject, adjective, Form(negation=draw.one(("", "", "not"))))
@@ -395,7 +408,7 @@ OPINION_VERBS = (
 )
 
 
-# first verb, second verb, what both can be done to
+# (first verb, second verb, classes of the objects of both)
 SEQUELS = (
     ("buy", "eat", "food countfood -soup"),
     ("buy", "wear", "clothes"),
@@ -423,7 +436,7 @@ SEQUELS = (
 
 
 def and_then(draw: Draw) -> Sentence:
-    """She bought an apple and ate it. They washed the shirts and folded them."""
+    """Two verbs with one object: She bought an apple and ate it. They washed the shirts and folded them."""
     first_word, second_word, classes = draw.one(SEQUELS)
     first, second = draw.lexicon.verb(first_word), draw.lexicon.verb(second_word)
     noun = draw.one(nouns(*classes.split()))
@@ -431,22 +444,20 @@ def and_then(draw: Draw) -> Sentence:
     form = Form("past")
     phrase = draw.object(noun, subject, form, first)
     clitic = THEY if phrase.plural else SHE if phrase.feminine else HE
-    one = clause(subject, first, form, phrase)
-    antecedent = (phrase.feminine, phrase.plural)
-    two = second.french
-    auxiliary = f"{clitic.clitic} {AVOIR[subject.person]}"
-    english = f"{one[0]} and {second.english.past} {second.english.particle}".strip()
+    first_clause = clause(subject, first, form, phrase)
+    participle = agree(second.french.participle, phrase.feminine, phrase.plural)
+    english = f"{first_clause[0]} and {second.english.past} {second.english.particle}".strip()
     pair = (
         f"{english} {'them' if phrase.plural else 'it'}",
-        f"{one[1]} et {auxiliary} {agree(two.participle, *antecedent)}",
+        f"{first_clause[1]} et {clitic.clitic} {AVOIR[subject.person]} {participle}",
     )
     lemmas = (first.key, second.key, *subject.lemmas, *phrase.lemmas)
-    combinations = (*_pairs(first, noun), *_pairs(second, noun), *phrase.combinations)
+    combinations = (*_combinations(first, noun), *_combinations(second, noun), *phrase.combinations)
     return finish(pair, False, lemmas, combinations)
 
 
 def reason(draw: Draw) -> Sentence:
-    """Marie stayed at the hotel because she was sick."""
+    """An action and its reason: Marie stayed at the hotel because she was sick."""
     verbs, states = draw.one(REASONS)
     verb = draw.lexicon.intransitive(draw.one(verbs))
     subject = pronoun_phrase(draw.one(PRONOUNS)) if draw.chance(0.5) else draw.name()
@@ -454,12 +465,12 @@ def reason(draw: Draw) -> Sentence:
     adjective = draw.lexicon.adjective(draw.one(states))
     past = draw.chance(0.7)
     main = clause(subject, verb, Form("past" if past else "progressive"), None, None, (english, french))
-    why = copula(pronoun_phrase(subject.pronoun), adjective, Form("past" if past else "present"))
-    pair = (f"{main[0]} because {why[0]}", f"{main[1]} parce que {why[1]}")
+    because = copula(pronoun_phrase(subject.pronoun), adjective, Form("past" if past else "present"))
+    pair = (f"{main[0]} because {because[0]}", f"{main[1]} parce que {because[1]}")
     return finish(pair, False, (verb.key, adjective.key, *subject.lemmas, *lemmas))
 
 
-# every kind of sentence and its share of the corpus (relative weights)
+# (template, relative share of the corpus); the order is part of the corpus, because the random draws depend on it
 TEMPLATES: tuple[tuple[Template, int], ...] = (
     (transitive, 190),
     (statement, 60),
@@ -477,7 +488,7 @@ TEMPLATES: tuple[tuple[Template, int], ...] = (
     (opinion, 30),
     (and_then, 35),
     (reason, 25),
-    (lying_around, 40),
+    (on_surface, 40),
     (banking, 25),
     (crossing, 30),
     *((puzzle.sample, puzzle.weight) for puzzle in PUZZLES),

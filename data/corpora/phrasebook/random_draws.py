@@ -1,4 +1,4 @@
-"""Drawing words, phrases and verb forms at random, within what the lexicon's classes allow."""
+"""Random choice of words, phrases and verb forms, within what the classes of the lexicon allow."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -14,7 +14,7 @@ from .phrases import (
     NounPhrase,
     Pair,
     Pronoun,
-    befriend,
+    friend_phrase,
     name_phrase,
     noun_phrase,
     pronoun_phrase,
@@ -22,7 +22,7 @@ from .phrases import (
 
 Item = TypeVar("Item")
 
-STEADY = frozenset({"habit", "present"})  # flags of verbs that say a lasting state: has, knows, likes
+STATE_FLAGS = frozenset({"habit", "present"})  # flags of verbs for a lasting state: has, knows, likes
 TENSES = ("present", "progressive", "past", "past progressive", "future", "can", "must", "want")
 TENSE_WEIGHTS = (24, 34, 68, 73, 85, 90, 95, 100)  # cumulative
 PLACE_PREPOSITIONS = {"in": "dans", "at": "à", "on": "sur"}
@@ -30,41 +30,42 @@ PLACE_PREPOSITIONS = {"in": "dans", "at": "à", "on": "sur"}
 
 @cache
 def objects_of(verb: Verb) -> tuple[Noun, ...]:
-    """Nouns that can be the object of a verb."""
+    """Returns the nouns that can be the object of a verb."""
     return load_lexicon().select(verb.objects)
 
 
 @cache
 def nouns_of(adjective: Adjective) -> tuple[Noun, ...]:
-    """Nouns an adjective can describe."""
+    """Returns the nouns that an adjective can describe."""
     return load_lexicon().select(adjective.classes)
 
 
-ATTRIBUTES = tuple(item for item in load_lexicon().adjectives if item.attributive)
-PREDICATES = tuple(item for item in load_lexicon().adjectives if item.predicative)
+ATTRIBUTIVE_ADJECTIVES = tuple(item for item in load_lexicon().adjectives if item.attributive)
+PREDICATIVE_ADJECTIVES = tuple(item for item in load_lexicon().adjectives if item.predicative)
 
 
 @cache
-def adjectives_of(noun: Noun, beside: bool) -> tuple[Adjective, ...]:
-    """Adjectives that can describe a noun, `beside` it (a red apple) or after to be."""
-    return tuple(item for item in (ATTRIBUTES if beside else PREDICATES) if noun in nouns_of(item))
+def adjectives_of(noun: Noun, attributive: bool) -> tuple[Adjective, ...]:
+    """Returns the adjectives that can describe a noun: `attributive` (a red apple) or after to be."""
+    adjectives = ATTRIBUTIVE_ADJECTIVES if attributive else PREDICATIVE_ADJECTIVES
+    return tuple(item for item in adjectives if noun in nouns_of(item))
 
 
 @cache
 def nouns(*classes: str) -> tuple[Noun, ...]:
-    """Nouns of the given classes or names."""
+    """Returns the nouns of the given classes or names."""
     return load_lexicon().select(classes)
 
 
 def at_place(noun: Noun) -> tuple[str, str, tuple[str, ...]]:
-    """A place behind its own preposition: in the kitchen, at the station; with its lemmas."""
+    """Returns a place with the preposition it takes (in the kitchen, at the station): English, French and lemmas."""
     preposition = next(word for word in PLACE_PREPOSITIONS if word in noun.classes)
     phrase = noun_phrase(noun, "the")
     return f"{preposition} {phrase.english}", attach(PLACE_PREPOSITIONS[preposition], phrase.french), phrase.lemmas
 
 
-def unmistakable(form: Form, verb: Verb, subject: NounPhrase) -> Form:
-    """They read, they cut: where English does not tell present from past, it is past."""
+def past_if_ambiguous(form: Form, verb: Verb, subject: NounPhrase) -> Form:
+    """Returns the form, in the past if its English is the same in the present and the past (they read, they cut)."""
     unmarked = verb.english.base == verb.english.past and subject.person != 1
     if unmarked and form.tense == "present" and form.negation != "not" and not form.question:
         return Form("past", form.negation)
@@ -72,62 +73,62 @@ def unmistakable(form: Form, verb: Verb, subject: NounPhrase) -> Form:
 
 
 class Draw:
-    """A random generator that knows the lexicon: draws words, phrases and forms."""
+    """Draws words, phrases and verb forms of the lexicon with a random generator."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.lexicon = load_lexicon()
 
     def one(self, items: Sequence[Item]) -> Item:
-        """One item, all alike."""
+        """Returns one of the items, all equally likely."""
         return items[int(self.rng.random() * len(items))]
 
     def chance(self, probability: float) -> bool:
-        """True with the given probability."""
+        """Returns True with the given probability."""
         return self.rng.random() < probability
 
     def name(self) -> NounPhrase:
-        """A first name."""
+        """Returns a first name."""
         female = self.chance(0.5)
         return name_phrase(self.one(FEMALE_NAMES if female else MALE_NAMES), female)
 
     def person(self) -> NounPhrase:
-        """A person as subject or object, never a pronoun."""
+        """Returns a person as subject or object, never a pronoun."""
         roll = self.rng.random()
         if roll < 0.3:
             return self.name()
         if roll < 0.35:
-            return befriend(self.name(), self.one(PRONOUNS))
+            return friend_phrase(self.name(), self.one(PRONOUNS))
         if roll < 0.55:
             return noun_phrase(self.one(nouns("kin")), self.one(PRONOUNS))
         if roll < 0.9:
             return noun_phrase(self.one(nouns("person")), "the")
         return noun_phrase(self.one(nouns("person")), "the", plural=True)
 
-    def subject(self, beast: bool = False) -> NounPhrase:
-        """A subject; where a `beast` can do it, often an animal."""
-        if beast and self.chance(0.4):
+    def subject(self, animals: bool = False) -> NounPhrase:
+        """Returns a subject: a pronoun, a person or, only if `animals` is set, an animal."""
+        if animals and self.chance(0.4):
             return noun_phrase(self.one(nouns("animal")), "the", plural=self.chance(0.2))
         return pronoun_phrase(self.one(PRONOUNS)) if self.chance(0.5) else self.person()
 
     def form(self, verb: Verb, subject: NounPhrase) -> Form:
-        """A tense, negation and mood that verb and subject allow."""
+        """Returns a tense, negation and mood that verb and subject allow."""
         tense, roll = self.tense(verb), self.rng.random()
-        steady = not STEADY.isdisjoint(verb.flags)
+        is_state = not STATE_FLAGS.isdisjoint(verb.flags)
         if roll < 0.16:
             form = Form(tense, "not")
         elif roll < 0.26 and subject.person != 0:
             form = Form(tense, question=True)
-        elif roll < 0.33 and tense in ("present", "past") and not steady:
+        elif roll < 0.33 and tense in ("present", "past") and not is_state:
             form = Form(tense, "never")
-        elif tense == "present" and roll < 0.48 and not steady:
+        elif tense == "present" and roll < 0.48 and not is_state:
             form = Form(tense, "", False, *self.one(FREQUENCY_ADVERBS))
         else:
             form = Form(tense)
-        return unmistakable(form, verb, subject)
+        return past_if_ambiguous(form, verb, subject)
 
     def tense(self, verb: Verb) -> str:
-        """A tense the verb allows."""
+        """Returns a tense that the verb allows."""
         if "habit" in verb.flags:
             return self.one(("present", "present", "habit"))
         if "present" in verb.flags:
@@ -138,20 +139,25 @@ class Draw:
         return "past" if "event" in verb.flags and tense in ("can", "must", "want") else tense
 
     def time(self, form: Form, verb: Verb, probability: float = 0.3, present: str = "present") -> Pair:
-        """A time adverb that fits form and verb, or nothing; `present` names the group for the simple present."""
-        adverb = form.english_adverb or form.negation == "never" or not STEADY.isdisjoint(verb.flags)
+        """Returns a time adverb that fits form and verb, or two empty strings.
+
+        Args:
+          probability: of an adverb, if the form and the verb allow one.
+          present: the group of adverbs for the simple present.
+        """
+        excluded = form.english_adverb or form.negation == "never" or not STATE_FLAGS.isdisjoint(verb.flags)
         groups = {"past": "past", "present": present, "progressive": "now", "future": "future"}
-        if adverb or form.tense not in groups or not self.chance(probability):
+        if excluded or form.tense not in groups or not self.chance(probability):
             return "", ""
         return self.one(TIME_ADVERBS[groups[form.tense]])
 
-    def determined(self, noun: Noun, *words: str) -> str | Pronoun:
-        """One of the given determiners, or a possessive where the noun can belong to somebody."""
-        index = int(self.rng.random() * (len(words) + noun.ownable))
-        return words[index] if index < len(words) else self.one(PRONOUNS)
+    def determiner_or_possessive(self, noun: Noun, *determiners: str) -> str | Pronoun:
+        """Returns one of the given determiners or, if the noun takes one, a possessive."""
+        index = int(self.rng.random() * (len(determiners) + noun.ownable))
+        return determiners[index] if index < len(determiners) else self.one(PRONOUNS)
 
     def determiner(self, noun: Noun, owner: NounPhrase) -> str | Pronoun:
-        """A determiner for one countable thing; possessives mostly mean the subject's own."""
+        """Returns a determiner for a singular countable noun; a possessive refers mostly to `owner`."""
         roll = self.rng.random()
         if roll < 0.38:
             return "the"
@@ -162,35 +168,36 @@ class Draw:
         return self.one(("this", "that"))
 
     def owner(self, subject: NounPhrase) -> Pronoun:
-        """Whose: mostly the subject's own, but nothing belongs to animals."""
+        """Returns an owner: mostly the subject, unless the subject is an animal."""
         return subject.pronoun if subject.human and self.chance(0.65) else self.one(PRONOUNS)
 
     def object(self, noun: Noun, owner: NounPhrase, form: Form, verb: Verb) -> NounPhrase:
-        """A noun as object, with a fitting determiner and sometimes an adjective."""
+        """Returns a noun as object, with a suitable determiner and sometimes an adjective."""
         generic = "generic" in verb.flags
         if "kin" in noun.classes:
             return noun_phrase(noun, self.owner(owner))
         if generic and self.chance(0.6):
             return noun_phrase(noun, "bare", plural=not noun.mass, generic=True)
-        adjective = self.adjective_beside(noun) if self.chance(0.25) else None
+        adjective = self.attributive_adjective(noun) if self.chance(0.25) else None
         if noun.mass or generic:
-            bare = ("the", "this") if generic else ("bare", "bare", "bare", "the")
-            return noun_phrase(noun, self.determined(noun, *bare), adjective=adjective)
+            determiners = ("the", "this") if generic else ("bare", "bare", "bare", "the")
+            return noun_phrase(noun, self.determiner_or_possessive(noun, *determiners), adjective=adjective)
         if self.chance(0.74) and "plural" not in verb.flags:
             determiner = self.determiner(noun, owner)
             if determiner == "a" and form.negation == "never":
                 determiner = "the"
             return noun_phrase(noun, determiner, adjective=adjective)
         number = self.one(tuple(NUMBERS))
-        return noun_phrase(noun, self.determined(noun, "the", "bare", "bare", "these", number), True, adjective)
+        determiner = self.determiner_or_possessive(noun, "the", "bare", "bare", "these", number)
+        return noun_phrase(noun, determiner, True, adjective)
 
-    def adjective_beside(self, noun: Noun) -> Adjective | None:
-        """An adjective that can stand next to the noun, if there is any."""
+    def attributive_adjective(self, noun: Noun) -> Adjective | None:
+        """Returns an adjective that can modify the noun, or None if there is none."""
         options = adjectives_of(noun, True)
         return self.one(options) if options else None
 
     def place(self, verb: Verb) -> tuple[str, str, tuple[str, ...]]:
-        """Where one does it, with the lemmas used: in the garden, at the station, on the beach, near the tree."""
+        """Returns a place for an action (in the garden, at the station, near the tree): English, French and lemmas."""
         if self.chance(0.2):
             phrase = noun_phrase(self.one(nouns("place", "way", "tree", "structure", "-room")), "the")
             return f"near {phrase.english}", f"près {attach('de', phrase.french)}", phrase.lemmas

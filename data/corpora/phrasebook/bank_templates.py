@@ -1,30 +1,16 @@
-"""The two banks: what one swims to is a rive, what one brings money to a banque."""
+"""Templates for the word bank: rive if it is the bank of a river or lake, banque if it is the bank for money."""
 
 from typing import NamedTuple
 
-from .draw import Draw, nouns
-from .lexicon import (
-    Noun,
-    Verb,
-    load_lexicon,
-    parse_noun,
-    parse_verb,
-)
-from .phrases import (
-    Form,
-    NounPhrase,
-    Pair,
-    Sentence,
-    clause,
-    finish,
-    noun_phrase,
-)
-from .puzzles import Puzzle
+from .contrast_templates import Puzzle
+from .lexicon import Noun, Verb, load_lexicon, parse_noun, parse_verb
+from .phrases import Form, NounPhrase, Pair, Sentence, clause, finish, noun_phrase
+from .random_draws import Draw, nouns
 
 BANKS = (parse_noun("bank = rive f"), parse_noun("bank = banque f"))
 SIDE = parse_noun("side = côté m")
 CROSS = parse_verb("cross = traverser")
-# how one crosses: English verb, French manner, what one crosses
+# (English verb, French manner, classes of what is crossed)
 CROSSINGS = (
     (parse_verb("swim:swam = nager"), "à la nage", ("waterway",)),
     (parse_verb("row = ramer"), "à la rame", ("waterway",)),
@@ -36,30 +22,30 @@ GOALS = ("house", "station", "hotel", "restaurant", "market", "school", "farm", 
 
 
 def crossing(draw: Draw) -> Sentence:
-    """I swam across the river to get to the other bank."""
+    """Crossing a way to get somewhere: I swam across the river to get to the other bank."""
     verb, manner, classes = draw.one(CROSSINGS)
     way = draw.one(nouns(*classes))
     roll = draw.rng.random()
     if roll < 0.5 and way.english != "bridge":
         goal = BANKS[0 if "waterway" in way.classes else 1]
-        other = draw.chance(0.65)
+        with_other = draw.chance(0.65)
     elif roll < 0.65:
-        goal, other = SIDE, True
+        goal, with_other = SIDE, True
     else:
-        goal, other = draw.lexicon.noun(draw.one(GOALS)), False
+        goal, with_other = draw.lexicon.noun(draw.one(GOALS)), False
     subject = draw.subject(draw.chance(0.4))
     form = draw.form(verb, subject)._replace(english_adverb="", french_adverb="")
-    return _cross(subject, verb, manner, form, way, goal, other)
+    return _crossing_sentence(subject, verb, manner, form, way, goal, with_other)
 
 
-def _cross(
-    subject: NounPhrase, verb: Verb, manner: str, form: Form, way: Noun, goal: Noun, other: bool
-) -> Sentence:  # fmt: skip
-    across, end = noun_phrase(way, "the"), noun_phrase(goal, "the")
-    english_goal = end.english.replace("the ", "the other ") if other else end.english
-    french_goal = f"le autre {goal.french}" if other else end.french
-    english = f"across {across.english} to get to {english_goal}"
-    french = f"{across.french} {manner}".rstrip() + f" pour atteindre {french_goal}"
+def _crossing_sentence(
+    subject: NounPhrase, verb: Verb, manner: str, form: Form, way: Noun, goal: Noun, with_other: bool
+) -> Sentence:
+    way_phrase, goal_phrase = noun_phrase(way, "the"), noun_phrase(goal, "the")
+    english_goal = goal_phrase.english.replace("the ", "the other ") if with_other else goal_phrase.english
+    french_goal = f"le autre {goal.french}" if with_other else goal_phrase.french
+    english = f"across {way_phrase.english} to get to {english_goal}"
+    french = f"{way_phrase.french} {manner}".rstrip() + f" pour atteindre {french_goal}"
     english_side = clause(subject, verb, form, None, None, (english, ""))[0]
     french_side = clause(subject, CROSS, form, None, None, ("", french))[1]
     lemmas = (verb.key, way.key, goal.key, *subject.lemmas)
@@ -67,15 +53,15 @@ def _cross(
 
 
 class CrossingScene(NamedTuple):
-    """Who goes across, how it is said, and whether to the other bank."""
+    """The subject and the form of a crossing, and whether its goal is the other bank or the bank."""
 
     subject: NounPhrase
     form: Form
-    other: bool
+    with_other: bool
 
 
 class CrossingPuzzle(Puzzle[CrossingScene]):
-    """We went across the river / the street to get to the bank."""
+    """What is crossed decides the sense of bank: we went across the river / the street to get to the bank."""
 
     def scene(self, draw: Draw) -> CrossingScene:
         subject = draw.subject(draw.chance(0.3))
@@ -85,11 +71,11 @@ class CrossingPuzzle(Puzzle[CrossingScene]):
     def render(self, scene: CrossingScene, sense: int, decider: str) -> Sentence:
         verb, manner, _ = CROSSINGS[-1]
         way = load_lexicon().noun(decider)
-        return _cross(scene.subject, verb, manner, scene.form, way, BANKS[sense], scene.other)
+        return _crossing_sentence(scene.subject, verb, manner, scene.form, way, BANKS[sense], scene.with_other)
 
 
 class AgentScene(NamedTuple):
-    """What happens near the bank."""
+    """What happens near a bank, and when."""
 
     verb: Verb
     form: Form
@@ -104,7 +90,7 @@ AGENT_VERBS = tuple(
 
 
 class AgentPuzzle(Puzzle[AgentScene]):
-    """The frog is waiting near the bank / The cashier is waiting near the bank."""
+    """The subject decides the sense of bank: the frog / the cashier is waiting near the bank."""
 
     def scene(self, draw: Draw) -> AgentScene:
         verb = draw.one(AGENT_VERBS)
@@ -127,7 +113,7 @@ MONEY = (
 )
 BANKING = (
     parse_verb("deposit = déposer"),
-    parse_verb("deposit = déposer"),  # twice: the usual thing to do there
+    parse_verb("deposit = déposer"),  # listed twice to be drawn twice as often
     parse_verb("leave:left = laisser"),
     parse_verb("lose:lost = perdre perds perd perdons perdent perdu ; stative event"),
     parse_verb("forget:forgot = oublier ; stative event"),
@@ -135,7 +121,7 @@ BANKING = (
 
 
 def banking(draw: Draw) -> Sentence:
-    """I deposited my paycheck at the bank yesterday."""
+    """Money at a bank: I deposited my paycheck at the bank yesterday."""
     verb, noun, subject = draw.one(BANKING), draw.one(MONEY), draw.subject()
     form = draw.form(verb, subject)
     determiner = draw.owner(subject) if draw.chance(0.6) else "the"

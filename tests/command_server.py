@@ -1,0 +1,101 @@
+"""Runs the project's commands as real processes, forked from one that has already imported JAX and the project.
+
+Importing them takes a process four seconds, more than most commands of the tests need for everything else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PRELOADED = [
+    "commands.evaluate",
+    "commands.main",
+    "commands.train",
+    "commands.translate",
+    "commands.verify_resume",
+    "evaluation.evaluate",
+    "evaluation.table",
+    "matplotlib.figure",
+    "reports.data_report",
+    "reports.dry_run",
+    "tensorboardX.event_file_writer",
+    "training.loop",
+    "training.preparation",
+    "translation.attention_figures",
+    "translation.attention_maps",
+    "verification.comparison",
+    "verification.killed_run",
+]
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload(PRELOADED)
+
+
+def run_forked(
+    program: str | Path,
+    *arguments: object,
+    timeout: float,
+    cwd: Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    input: str = "",  # as subprocess.run calls it
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end, like subprocess.run with text pipes.
+
+    Args:
+      env: the environment, by default that of this process; variables that JAX reads at import have no effect.
+
+    Raises:
+      subprocess.TimeoutExpired: the program did not end in time; it was killed.
+    """
+    command = [str(program), *map(str, arguments)]
+    with tempfile.TemporaryDirectory() as folder:
+        streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
+        streams[0].write_text(input, encoding="utf-8")
+        process = _server.Process(target=_execute, args=(command, cwd, dict(env or os.environ), streams))
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(command, timeout)
+        stdout, stderr = (stream.read_text(encoding="utf-8", errors="strict") for stream in streams[1:])
+        return subprocess.CompletedProcess(command, process.exitcode, stdout, stderr)
+
+
+def _execute(command: list[str], cwd: Path, env: dict[str, str], streams: list[Path]) -> None:
+    """Becomes the program: streams, folder, environment and arguments as a process of its own would have them."""
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    for number, (stream, flags) in enumerate(zip(streams, (os.O_RDONLY, _CREATE, _CREATE), strict=True)):
+        os.dup2(os.open(stream, flags), number)
+    sys.stdin, sys.stdout, sys.stderr = (  # multiprocessing has tied those of the forked process to no file
+        os.fdopen(number, mode, encoding="utf-8") for number, mode in ((0, "r"), (1, "w"), (2, "w"))
+    )
+    sys.argv = command
+    status: Any = 0
+    try:
+        runpy.run_path(command[0], run_name="__main__")
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)
+
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_APPEND
