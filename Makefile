@@ -8,7 +8,7 @@ KILLS ?= 5
 # Most tests wait for subprocesses that do not keep two cores busy. loadfile: the tests of a file share fixtures.
 TESTS_AT_ONCE ?= --numprocesses 2 --dist loadfile
 
-.PHONY: train verify-resume docs notebook test test-all install clean
+.PHONY: train verify-resume docs notebook lint test test-all coverage mutants install clean
 
 install: .venv/installed
 
@@ -39,17 +39,25 @@ docs: install
 notebook: .venv/installed-test
 	$(BIN)/python notebooks/execute.py
 
-test: .venv/installed-test
+lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+test: lint
 	$(BIN)/python -m pytest $(TESTS_AT_ONCE)
 
-test-all: .venv/installed-test
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+test-all: lint
 	$(BIN)/python -m pytest $(TESTS_AT_ONCE) -m 'slow or not slow'
+
+coverage: .venv/installed-test
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(TESTS_AT_ONCE)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+mutants: .venv/installed-test
+	$(BIN)/python tests/mutants.py
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -1,7 +1,8 @@
-"""The PyTorch baseline for training speed: a plain torch.nn.Transformer with the sizes of a config of this project.
+"""The PyTorch baseline for training speed: torch.nn.Transformer with the sizes of a config of this project.
 
-benchmarks/training.py runs this program; to run it on its own:
-  python benchmarks/pytorch_training.py --config benchmarks/configs/width_128.toml --tokens tokens.npz --steps 60
+On a CPU, the loop of this file trains on padded sentences sorted by length; on a GPU, that of pytorch_gpu_training.py
+on packed rows. benchmarks/pytorch_comparison.py runs this program and writes its tokens; to run it on its own:
+  python benchmarks/pytorch_training.py --config benchmarks/configs/width_128.toml --tokens tokens.npz --vocab-size 5000
 """
 
 # ruff: noqa: E402 - the clock starts before the imports, which count as startup time
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import resource
 import time
 from collections.abc import Iterator
@@ -19,58 +19,16 @@ from pathlib import Path
 STARTED = time.time()
 
 import numpy as np
+import pytorch_gpu_training
 import torch
+from pytorch_model import Translator, batch_loss
 from torch import nn
-from torch.nn import functional as F
 
 from options.config_files import read_config
-from options.schema import Config, ModelConfig
-from options.special_ids import BOS_ID, PAD_ID
+from options.schema import Config
+from options.special_ids import PAD_ID
 
 POOL = 100  # batches; pairs are sorted by length within a pool of about this many
-
-
-class Translator(nn.Module):
-    """The counterpart of model/transformer.py: tied embeddings, sinusoidal positions and torch.nn.Transformer.
-
-    Raises:
-      SystemExit: the config has other positions or qk_norm.
-    """
-
-    def __init__(self, config: ModelConfig, vocab_size: int):
-        super().__init__()
-        if config.positions != "sinusoidal" or config.qk_norm:
-            raise SystemExit("error: the PyTorch model supports only sinusoidal positions without qk_norm")
-        d = config.embed_dim
-        self.embedding = nn.Embedding(vocab_size, d)
-        nn.init.normal_(self.embedding.weight, std=d**-0.5)
-        self.transformer = nn.Transformer(
-            d, config.num_heads, config.num_encoder_layers, config.num_decoder_layers, config.mlp_dim,
-            dropout=config.dropout_rate, batch_first=True, norm_first=config.norm == "pre",
-        )  # fmt: skip
-        for module in self.modules():
-            if isinstance(module, nn.MultiheadAttention):
-                module.dropout = config.attention_dropout_rate
-        self.dropout = nn.Dropout(config.dropout_rate)
-        rates = config.position_base ** (-torch.arange(0, d, 2) / d)
-        angles = torch.arange(config.max_length)[:, None] * rates
-        self.positions = torch.stack([angles.sin(), angles.cos()], -1).reshape(-1, d)
-
-    def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Returns scaled embeddings plus position encodings, with dropout: [B, L] -> [B, L, D]."""
-        x = self.embedding(ids) * math.sqrt(self.embedding.embedding_dim) + self.positions[: ids.shape[1]]
-        return self.dropout(x)
-
-    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Returns the input of the output projection: [B, S], [B, T] -> [B, T, D]."""
-        # The target needs no padding mask, since the causal mask already hides the padding at its end. So PyTorch
-        # need not merge two kinds of masks.
-        padding_mask = source == PAD_ID
-        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1]).isinf()
-        return self.transformer(
-            self.embed(source), self.embed(target), tgt_mask=causal, tgt_is_causal=True,
-            src_key_padding_mask=padding_mask, memory_key_padding_mask=padding_mask,
-        )  # fmt: skip
 
 
 def batches(tokens: Path, positions: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -80,7 +38,7 @@ def batches(tokens: Path, positions: int, seed: int) -> Iterator[tuple[np.ndarra
     within pools of about POOL batches.
 
     Args:
-      tokens: the file written by benchmarks/training.py.
+      tokens: the file written by benchmarks/pytorch_comparison.py.
     """
     with np.load(tokens) as arrays:
         source, target = (np.split(arrays[side], arrays[f"{side}_ends"][:-1]) for side in ("source", "target"))
@@ -110,16 +68,8 @@ def padded(sentences: list[np.ndarray]) -> np.ndarray:
     return array
 
 
-def batch_loss(model: Translator, source: torch.Tensor, target: torch.Tensor, smoothing: float) -> torch.Tensor:
-    """Returns the mean label-smoothed cross-entropy over target tokens; padding is not projected to the vocabulary."""
-    start = torch.full_like(target[:, :1], BOS_ID)
-    x = model(source, torch.cat([start, target[:, :-1]], 1))
-    is_token = target != PAD_ID
-    return F.cross_entropy(x[is_token] @ model.embedding.weight.T, target[is_token], label_smoothing=smoothing)
-
-
 def train(config: Config, options: argparse.Namespace) -> dict[str, float]:
-    """Trains for `options.steps` steps and returns measurements.
+    """Trains on the CPU for `options.steps` steps and returns measurements.
 
     Speeds and shares of tokens leave out the first `options.warm_up` steps.
     """
@@ -140,7 +90,8 @@ def train(config: Config, options: argparse.Namespace) -> dict[str, float]:
         loss = step_loss(model, torch.from_numpy(source), torch.from_numpy(target), config.training.label_smoothing)
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)
+        if o.clip_norm:
+            nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)
         optimizer.step()
         schedule.step()
         last_loss = loss.item()
@@ -165,15 +116,32 @@ def main() -> None:
     """Prints the measurements as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--tokens", type=Path, required=True, help="token file written by benchmarks/training.py")
+    parser.add_argument(
+        "--tokens", type=Path, required=True, help="token file written by benchmarks/pytorch_comparison.py"
+    )
     parser.add_argument("--vocab-size", type=int, required=True)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warm-up", type=int, default=10, help="number of first steps that are not measured")
-    parser.add_argument("--compile", action="store_true", help="torch.compile with dynamic shapes")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--compile", action="store_true", help="cpu: torch.compile with dynamic shapes")
+    parser.add_argument(
+        "--without", nargs="+", choices=("compile", "cuda-graph", "autocast"), default=(), help="gpu: turn these off"
+    )
     parser.add_argument("--unfused", action="store_true", help="Adam without the fused kernel")
     parser.add_argument("--started", type=float, default=STARTED, help="Unix time at which the process was started")
     options = parser.parse_args()
-    print(json.dumps(train(read_config(options.config), options)))
+    if options.warm_up >= options.steps:
+        parser.error(f"--steps {options.steps} must exceed --warm-up {options.warm_up}")
+    if options.compile if options.device == "gpu" else options.without:
+        parser.error("--compile is for --device cpu, and --without for --device gpu")
+    config = read_config(options.config)
+    if options.device == "cpu":
+        measurements = train(config, options)
+    elif torch.cuda.is_available():
+        measurements = pytorch_gpu_training.train(config, options, torch.device("cuda"))
+    else:
+        parser.error("--device gpu: PyTorch finds no GPU on this machine; install PyTorch with CUDA, or use cpu")
+    print(json.dumps(measurements))
 
 
 if __name__ == "__main__":

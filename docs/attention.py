@@ -76,6 +76,7 @@ def one_head(
     """
     query, keys, values = (jnp.asarray(array, jnp.float32)[None, None] for array in (query, keys, values))
     query = query if scaled else query * np.sqrt(query.shape[-1])  # undoes the scaling
+    mask = None if mask is None else jnp.broadcast_to(mask, (1, 1, query.shape[2], keys.shape[2]))
     output, weights = scaled_dot_product_attention(query, keys, values, mask)
     return np.asarray(output[0, 0]), np.asarray(weights[0, 0])
 

@@ -6,6 +6,7 @@ Importing them takes a process four seconds, more than most commands of the test
 from __future__ import annotations
 
 import atexit
+import logging
 import multiprocessing
 import os
 import runpy
@@ -83,6 +84,7 @@ def _execute(command: list[str], cwd: Path, env: dict[str, str], streams: list[P
         os.fdopen(number, mode, encoding="utf-8") for number, mode in ((0, "r"), (1, "w"), (2, "w"))
     )
     sys.argv = command
+    logging.root.handlers.clear()  # which the import of some library has added
     status: Any = 0
     try:
         runpy.run_path(command[0], run_name="__main__")

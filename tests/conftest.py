@@ -49,13 +49,10 @@ def run():
         options = {"timeout": HUNG_AFTER} | options
         if program == "-c" or any(name.startswith(("JAX_", "PYTHON")) for name in own):  # read when a process starts
             command = [sys.executable, str(program), *map(str, arguments)]
-            return subprocess.run(
-                command,
-                **({"cwd": ROOT, "stdin": subprocess.DEVNULL} | options),
-                env=env,
-                capture_output=True,
-                text=True,
-            )
+            defaults = {"cwd": ROOT, "capture_output": True, "text": True}
+            if "input" not in options:
+                defaults["stdin"] = subprocess.DEVNULL
+            return subprocess.run(command, **(defaults | options), env=env)
         return run_forked(program, *arguments, env=env, **options)
 
     return run_command

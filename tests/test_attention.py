@@ -23,6 +23,7 @@ HAND = {"atol": 1.1e-4}  # the examples are rounded to four places
 def one_head(query, keys, values, mask=None):
     """The product's attention for a single sentence and head: [T, H], [S, H], [S, H] -> outputs, weights."""
     arrays = (jnp.asarray(x, jnp.float32)[None, None] for x in (query, keys, values))
+    mask = None if mask is None else jnp.broadcast_to(mask, (1, 1, len(query), len(keys)))
     output, weights = scaled_dot_product_attention(*arrays, mask)
     return output[0, 0], weights[0, 0]
 

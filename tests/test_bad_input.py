@@ -246,9 +246,7 @@ def test_translations_that_cannot_be(refused, workdir, tmp_path):
     (tmp_path / "bad").write_bytes(b"one.\n\xff\n")
     refused("translate.py", "--workdir", workdir, "--input", tmp_path / "bad", words=["bad, line 2", "not valid UTF-8"])
     refused("translate.py", "--workdir", workdir, "--input", tmp_path / "none", words=["none: no such file"])
-    refused(
-        "translate.py", "--workdir", workdir, "--num-hypotheses", 6, words=["--num-hypotheses 6 exceeds --beam-size 5"]
-    )
+    refused("translate.py", "--workdir", workdir, "--num-hypotheses", 6, words=["num_hypotheses 6 exceeds beam_size 5"])
 
 
 def test_a_tokenizer_that_is_not_the_checkpoints(refused, workdir, run, tmp_path):

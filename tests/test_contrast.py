@@ -102,7 +102,7 @@ def test_hidden_positions_go_to_their_own_sentence_in_order(translator):
     seeing = SimpleNamespace(
         tokenizer=translator.tokenizer,
         max_length=translator.max_length,
-        search=search,
+        decode_ids=search,
         length_batches=lambda lengths, rows: length_batches(lengths, rows, translator.max_length),
     )
     lines = [SOURCES[0], "The bat.", SOURCES[2]]

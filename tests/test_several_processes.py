@@ -154,8 +154,8 @@ def test_standard_input_reaches_one_process_only(trained):
     for status, _, errors in finish(start_together(2, "translate.py", "--workdir", trained[0])):
         assert status == 2
         assert errors.splitlines()[-1] == (
-            "error: there are 2 processes, and standard input reaches one of them only: give the text with --input, "
-            "a file that all can read"
+            "error: there are 2 processes, and standard input reaches only one of them: give the text with --input, "
+            "a file that all of them can read"
         )
 
 

@@ -1,0 +1,75 @@
+"""The PyTorch model that Lingua Flax is compared with: torch.nn.Transformer with the sizes of a config.
+
+Shapes: B rows, S source length, T target length, D model width, V pieces.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from options.schema import ModelConfig
+from options.special_ids import BOS_ID, PAD_ID
+
+
+class Translator(nn.Module):
+    """The counterpart of model/transformer.py: tied embeddings, sinusoidal positions and torch.nn.Transformer.
+
+    `forward` processes padded sentences with the modules of PyTorch as they are; benchmarks/pytorch_packed_model.py
+    computes the same function for packed rows.
+
+    Raises:
+      SystemExit: the config has other positions or qk_norm.
+    """
+
+    positions: torch.Tensor  # encodings, [max_length, D]
+
+    def __init__(self, config: ModelConfig, vocab_size: int):
+        super().__init__()
+        if config.positions != "sinusoidal" or config.qk_norm:
+            raise SystemExit("error: the PyTorch model supports only sinusoidal positions without qk_norm")
+        d = config.embed_dim
+        self.embedding = nn.Embedding(vocab_size, d)
+        nn.init.normal_(self.embedding.weight, std=d**-0.5)
+        self.transformer = nn.Transformer(
+            d, config.num_heads, config.num_encoder_layers, config.num_decoder_layers, config.mlp_dim,
+            dropout=config.dropout_rate, batch_first=True, norm_first=config.norm == "pre",
+        )  # fmt: skip
+        for module in self.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = config.attention_dropout_rate
+        self.dropout = nn.Dropout(config.dropout_rate)
+        rates = config.position_base ** (-torch.arange(0, d, 2) / d)
+        angles = torch.arange(config.max_length)[:, None] * rates
+        encodings = torch.stack([angles.sin(), angles.cos()], -1).reshape(-1, d)
+        self.register_buffer("positions", encodings, persistent=False)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Returns scaled embeddings plus position encodings, with dropout: [B, L] -> [B, L, D]."""
+        x = self.embedding(ids) * math.sqrt(self.embedding.embedding_dim) + self.positions[: ids.shape[1]]
+        return self.dropout(x)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Returns the input of the output projection: [B, S], [B, T] -> [B, T, D]."""
+        # The target needs no padding mask, since the causal mask already hides the padding at its end. So PyTorch
+        # need not merge two kinds of masks.
+        padding_mask = source == PAD_ID
+        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1]).isinf()
+        return self.transformer(
+            self.embed(source), self.embed(target), tgt_mask=causal, tgt_is_causal=True,
+            src_key_padding_mask=padding_mask, memory_key_padding_mask=padding_mask,
+        )  # fmt: skip
+
+
+def batch_loss(model: Translator, source: torch.Tensor, target: torch.Tensor, smoothing: float) -> torch.Tensor:
+    """Returns the mean label-smoothed cross-entropy over the target tokens of padded sentences, [B, S] and [B, T].
+
+    Padding is not projected to the vocabulary.
+    """
+    start = torch.full_like(target[:, :1], BOS_ID)
+    x = model(source, torch.cat([start, target[:, :-1]], 1))
+    is_token = target != PAD_ID
+    return F.cross_entropy(x[is_token] @ model.embedding.weight.T, target[is_token], label_smoothing=smoothing)
