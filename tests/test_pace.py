@@ -40,3 +40,26 @@ def test_batches_that_are_late_make_the_device_wait(toy, tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     assert read_lines(tmp_path)[-1]["waiting"] > 0.5
+
+
+# Raises at any implicit transfer in the thread that takes the steps: all that a step needs was put on the device before.
+GUARDED = """
+import runpy, sys
+import jax
+import training.loop
+take_step = training.loop.Run._take_step
+
+def guarded(self, batch):
+    with jax.transfer_guard("disallow"):
+        take_step(self, batch)
+
+training.loop.Run._take_step = guarded
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_step_transfers_nothing_implicitly(toy, run, tmp_path):
+    done = run("-c", GUARDED, "train.py", "--config", toy, "--workdir", tmp_path, *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert read_lines(tmp_path)[-1]["step"] == 12
