@@ -42,7 +42,7 @@ def test_batches_that_are_late_make_the_device_wait(toy, tmp_path):
     assert read_lines(tmp_path)[-1]["waiting"] > 0.5
 
 
-# Raises at any implicit transfer in the thread that takes the steps: all that a step needs was put on the device before.
+# Makes every implicit transfer in the thread that takes the steps an error.
 GUARDED = """
 import runpy, sys
 import jax
