@@ -81,7 +81,8 @@ def _create(folder: Path) -> None:
 
 
 def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
-    from verification.comparison import compare  # imported here so that invalid options are reported at once
+    from devices.platform import initialize_devices  # imported here so that invalid options are reported at once
+    from verification.comparison import compare
     from verification.killed_run import PhaseDurations, TrainProcess, draw_moments, run_killed
 
     seed = random.randrange(1000) if command.kill_seed is None else command.kill_seed
@@ -101,6 +102,7 @@ def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
             lambda: TrainProcess(config_file, killed, folder / "compiled-killed", interruption.check),
             moments, config, PhaseDurations.of(training), _log_kill,
         )  # fmt: skip
+    initialize_devices("cpu")  # comparing needs no accelerator
     comparisons = compare(uninterrupted, killed)
     _show_kills(kills, last)
     _show_comparisons(comparisons)
