@@ -21,7 +21,8 @@ from pytorch_model import Translator
 from pytorch_packed_model import packed_loss
 from torch import nn
 
-from data.packing import assign_rows
+from data.batch import Batch, gather
+from data.packing import assign_rows, lay_out_rows
 from options.schema import Config
 from options.special_ids import PAD_ID
 
@@ -41,23 +42,16 @@ def packed_rows(tokens: Path, row_length: int) -> torch.Tensor:
       The fields of pytorch_packed_model.PackedRows, [rows, 6, row_length] int32.
     """
     with np.load(tokens) as arrays:
-        sides = [(arrays[side], arrays[f"{side}_ends"]) for side in ("source", "target")]
-    lengths = [np.diff(ends, prepend=0) for _, ends in sides]
+        ids = arrays["source"], arrays["target"]
+        ends = np.stack([arrays["source_ends"], arrays["target_ends"]])
+    lengths = np.diff(ends, prepend=0)
     rows = assign_rows(lengths[0], lengths[1], row_length)
-    order = np.argsort(rows, kind="stable")
-    first_in_row = np.searchsorted(rows[order], rows[order])  # for each pair, the first pair of its row
-    segments = np.arange(len(order)) - first_in_row + 1
-    packed = np.zeros((rows.max() + 1, 6, row_length), np.int32)
-    for side, (ids, ends) in enumerate(sides):
-        length = lengths[side][order]
-        begins = np.cumsum(length) - length
-        positions = np.arange(length.sum()) - np.repeat(begins, length)
-        columns = np.repeat(begins - begins[first_in_row], length) + positions
-        token_rows = np.repeat(rows[order], length)
-        packed[token_rows, 3 * side, columns] = ids[np.repeat((ends - lengths[side])[order], length) + positions]
-        packed[token_rows, 3 * side + 1, columns] = np.repeat(segments, length)
-        packed[token_rows, 3 * side + 2, columns] = positions
-    return torch.from_numpy(packed)
+    window = lay_out_rows(rows, ends - lengths, lengths, np.zeros_like(rows))
+    batch, every_row = Batch.zeros(len(window), row_length), np.arange(len(window))
+    gather(batch, every_row, window, every_row, [ids])
+    source = (batch.source, batch.source_segments, batch.source_positions)
+    target = (batch.target_out, batch.target_segments, batch.target_positions)
+    return torch.from_numpy(np.stack((*source, *target), axis=1))
 
 
 def shuffled_rows(rows: int, rows_per_batch: int, seed: int) -> Iterator[torch.Tensor]:

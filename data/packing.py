@@ -100,16 +100,7 @@ class Planner:
         permutation = np.empty(count, np.int64)
         permutation[np.argsort(random_words(self.seed, number, np.arange(count)), kind="stable")] = np.arange(count)
         rows = permutation[rows]
-        order = np.argsort(rows, kind="stable")
-        row_starts = np.searchsorted(rows[order], np.arange(count + 1))
-        first_in_row = np.repeat(row_starts[:-1], np.diff(row_starts))  # for each pair, the first pair of its row
-        source, target = (
-            Side(start[order], length[order], _columns(length[order], first_in_row))
-            for start, length in zip(starts, lengths, strict=True)
-        )
-        segments = np.arange(len(order)) - first_in_row + 1
-        tokens = np.add.reduceat(source.lengths + target.lengths, row_starts[:-1])
-        return Window(row_starts, drawn.corpora[order], segments, tokens, source, target, ids)
+        return lay_out_rows(rows, starts, lengths, drawn.corpora, ids)
 
     def _locate_sentences(self, drawn: Drawn) -> tuple[np.ndarray, np.ndarray, None]:
         """Returns starts and lengths, [2, pairs] each, of the sentences in the ids of the corpora."""
@@ -135,6 +126,33 @@ class Planner:
         lengths = np.array([[len(sentence) for sentence in side] for side in sides])
         source, target = (np.fromiter(itertools.chain.from_iterable(side), np.int32) for side in sides)
         return np.cumsum(lengths, axis=1) - lengths, lengths, (source, target)
+
+
+def lay_out_rows(
+    rows: np.ndarray,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    corpora: np.ndarray,
+    ids: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Window:
+    """Returns the window in which each pair is in a given row.
+
+    Args:
+      rows: [pairs], the row of each pair; every row from 0 on has one.
+      starts, lengths: [2, pairs], of the source and target sentences in the ids of their corpora, or in `ids`.
+      corpora: [pairs], the number of each pair's corpus.
+      ids: as in Window.
+    """
+    order = np.argsort(rows, kind="stable")
+    row_starts = np.searchsorted(rows[order], np.arange(int(rows.max()) + 2))
+    first_in_row = np.repeat(row_starts[:-1], np.diff(row_starts))  # for each pair, the first pair of its row
+    source, target = (
+        Side(start[order], length[order], _columns(length[order], first_in_row))
+        for start, length in zip(starts, lengths, strict=True)
+    )
+    segments = np.arange(len(order)) - first_in_row + 1
+    tokens = np.add.reduceat(source.lengths + target.lengths, row_starts[:-1])
+    return Window(row_starts, corpora[order], segments, tokens, source, target, ids)
 
 
 def _columns(lengths: np.ndarray, first_in_row: np.ndarray) -> np.ndarray:

@@ -45,9 +45,10 @@ class DamagedCheckpoint(Exception):
 def check_format(record: dict[str, Any], workdir: Path) -> None:
     """Raises UserError if a checkpoint's record was written by a version whose checkpoints this one cannot use."""
     if record.get("format") != RECORD_FORMAT:
+        writer = f"version {record['version']}" if "version" in record else "a development version"
         raise UserError(
-            f"{workdir}: its checkpoints were written by version {record.get('version', '0.1.0 or earlier')} of this "
-            f"program, whose format this version, {VERSION}, cannot read; use that version, or choose another --workdir"
+            f"{workdir}: its checkpoints were written by {writer} of this program, in a format that this version, "
+            f"{VERSION}, cannot read; use the program that wrote them, or choose another --workdir"
         )
 
 

@@ -90,6 +90,9 @@ def _execute(command: list[str], cwd: Path, env: dict[str, str], streams: list[P
         runpy.run_path(command[0], run_name="__main__")
     except SystemExit as end:
         status = end.code
+        if isinstance(status, str):  # a message, which Python prints
+            print(status, file=sys.stderr)
+            status = 1
     except BaseException:
         sys.excepthook(*sys.exc_info())
         status = 1

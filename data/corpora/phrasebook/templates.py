@@ -10,6 +10,7 @@ from functools import cache
 
 from .ambiguous_words import PUZZLES
 from .bank_templates import banking, crossing
+from .contrast_templates import OPINIONS
 from .it_templates import ANIMATE_REASONS, on_surface
 from .lexicon import Noun, Verb, load_lexicon, parse_verb
 from .morphology import agree, attach
@@ -400,12 +401,7 @@ def opinion(draw: Draw) -> Sentence:
     return finish(pair, form.question, (verb.key, adjective.key, *speaker.lemmas, *subject.lemmas), combinations)
 
 
-OPINION_VERBS = (
-    parse_verb("think:thought = penser"),
-    parse_verb("say:said = dire dis dit disons disent dit"),
-    parse_verb("believe = croire crois croit croyons croient cru"),
-    parse_verb("hope = espérer"),
-)
+OPINION_VERBS = (*OPINIONS, parse_verb("hope = espérer"))
 
 
 # (first verb, second verb, classes of the objects of both)
