@@ -21,7 +21,7 @@ from options.schema import Config, Count
 from runs.workdir import Workdir
 
 if TYPE_CHECKING:
-    from verification.comparison import Compared
+    from verification.comparison import PartComparison
     from verification.killed_run import Kill, TrainProcess
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ def _show_kills(kills: Sequence[Kill], last: TrainProcess) -> None:
     print_table(table)
 
 
-def _show_comparisons(comparisons: Sequence[Compared]) -> None:
+def _show_comparisons(comparisons: Sequence[PartComparison]) -> None:
     table = Table("compared", "number", "SHA-256 uninterrupted", "SHA-256 killed", "verdict")
     for comparison in comparisons:
         verdict = "the same" if comparison.same else f"NOT the same: {comparison.difference}"

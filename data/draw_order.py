@@ -33,7 +33,7 @@ def _mix(words: np.ndarray) -> np.ndarray:
     return words ^ (words >> np.uint64(31))
 
 
-def shuffled(indices: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
+def permute(indices: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
     """Returns the image of each index under a random permutation of range(size), int64.
 
     A Feistel network permutes a range whose size is the next power of four; results outside range(size) go through the
@@ -112,5 +112,5 @@ class Draws:
         for corpus, size in enumerate(self._sizes):
             selected = corpora == corpus
             epochs[selected], index = np.divmod(draws_of_corpus[selected], size)
-            pairs[selected] = shuffled(index, size, random_words(self._seed, corpus, epochs[selected]))
+            pairs[selected] = permute(index, size, random_words(self._seed, corpus, epochs[selected]))
         return Drawn(corpora, epochs, pairs)

@@ -25,7 +25,7 @@ def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[
     """Returns the parameters of a run's best checkpoint that fit into the network of the config, by path.
 
     An array fits if the network has an array of the same path and shape. Embeddings also require the same tokenizer,
-    since the rows of a different vocabulary belong to different pieces. What was taken and what was not is logged.
+    since the rows of a different vocabulary belong to different pieces. Which arrays were inherited is logged.
 
     Args:
       origin: the workdir of the other run.
@@ -38,7 +38,7 @@ def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[
     available = _by_path(gather_to_host(translator.params))
     wanted = _by_path(structure(config.model, tokenizer.source_vocab_size, tokenizer.target_vocab_size).params)
     same_vocabulary = translator.tokenizer.fingerprint == tokenizer.fingerprint
-    taken, reasons = {}, {}  # reasons: why each of the other arrays is not taken
+    inherited, reasons = {}, {}  # reasons: why each of the other arrays is not inherited
     for name, leaf in wanted.items():
         if name not in available:
             reasons[name] = "not in that run"
@@ -47,25 +47,27 @@ def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[
         elif available[name].shape != leaf.shape:
             reasons[name] = "different shape"
         else:
-            taken[name] = np.asarray(available[name])
-    if not any(leaf.ndim > 1 for leaf in taken.values()):  # a few biases that happen to fit are not worth taking
+            inherited[name] = np.asarray(available[name])
+    if not any(
+        leaf.ndim > 1 for leaf in inherited.values()
+    ):  # a few biases that happen to fit are not worth inheriting
         raise UserError(f"{origin}: none of its matrices fits into this network; see [model] in its config.toml")
-    num_taken, num_wanted = (sum(leaf.size for leaf in arrays.values()) for arrays in (taken, wanted))
+    num_inherited, num_wanted = (sum(leaf.size for leaf in arrays.values()) for arrays in (inherited, wanted))
     log.info(
         "%d of %d arrays (%s of %s parameters) are taken from %s, step %s; optimizer, schedule and data start afresh",
-        len(taken), len(wanted), f"{num_taken:,}", f"{num_wanted:,}", origin, f"{translator.step:,}",
+        len(inherited), len(wanted), f"{num_inherited:,}", f"{num_wanted:,}", origin, f"{translator.step:,}",
     )  # fmt: skip
     for reason in dict.fromkeys(reasons.values()):
         names = [name for name in reasons if reasons[name] == reason]
         log.info("  newly initialized (%s): %s", reason, _summarize(names))
     if unused := [name for name in available if name not in wanted]:
         log.info("  unused (not in this network): %s", _summarize(unused))
-    return taken
+    return inherited
 
 
-def replace_params(params: Any, taken: Mapping[str, Any]) -> Any:
-    """Returns the parameters with the arrays of `taken`, by path, substituted."""
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: taken.get(_dotted(path), leaf), params)
+def replace_params(params: Any, inherited: Mapping[str, Any]) -> Any:
+    """Returns the parameters with the inherited arrays, by path, substituted."""
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: inherited.get(_dotted(path), leaf), params)
 
 
 def _by_path(tree: Any) -> dict[str, Any]:

@@ -34,9 +34,10 @@ class Curves:
         """Draws the losses (top) and validation BLEU (bottom) over the steps."""
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(9, 6.5), layout="constrained")
+        figure = Figure(figsize=(9, 6.5))
         figure.suptitle(title, parse_math=False)  # a folder's name may contain $, which delimits math
-        losses, scores = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        margins = {"left": 0.08, "right": 0.98, "top": 0.94, "bottom": 0.08, "hspace": 0.08}
+        losses, scores = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2), gridspec_kw=margins)
         if self._steps:
             steps, loss = (_means(column) for column in zip(*self._steps, strict=True))
             losses.plot(steps, loss, color="tab:gray", label="training, with dropout and label smoothing")

@@ -346,21 +346,21 @@ class Run:
         for name, model in zip(names, prepared.tokenizer_models, strict=True):
             self._workdir.write(name, model)
 
-    def _initial_state(self, taken: dict[str, Any]) -> TrainState:
-        """Returns the state before the first step, with parameters taken from another run; runs under jit."""
+    def _initial_state(self, inherited: dict[str, Any]) -> TrainState:
+        """Returns the state before the first step, with parameters copied from another run; runs under jit."""
         key = jax.random.key(self._config.training.seed)
-        params = replace_params(initial_params(self._config.model, *self._vocab_sizes, key), taken)
+        params = replace_params(initial_params(self._config.model, *self._vocab_sizes, key), inherited)
         return initial_state(params, self._config)
 
     def _fresh_state(self) -> TrainState:
-        return jax.jit(self._initial_state, out_shardings=self._state_shardings)(self._prepared.taken)
+        return jax.jit(self._initial_state, out_shardings=self._state_shardings)(self._prepared.inherited)
 
     def _restored_state(self) -> TrainState | None:
         """Returns the state of the newest intact checkpoint, or None if there is no checkpoint.
 
         Also restores the data position and the clock.
         """
-        template = jax.eval_shape(self._initial_state, self._prepared.taken)
+        template = jax.eval_shape(self._initial_state, self._prepared.inherited)
         checkpoint = self._checkpoints.restore_newest(*checkpoint_items(template), self._check_unchanged)
         if checkpoint is None:
             return None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from options.special_ids import PAD_ID
 
@@ -26,7 +26,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     block_size: int | None = None,
     log_normalizer: LogNormalizer | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Computes the label-smoothed cross-entropy of softmax(x table^T), in nats, summed over tokens.
 
     With label smoothing e, the target distribution is (1 - e) * one-hot + e / V (Szegedy et al. 2016). Sum and count
@@ -59,8 +59,12 @@ def cross_entropy(
 
 
 def _loss_sum_with_normalizer(
-    x: jax.Array, table: jax.Array, targets: jax.Array, label_smoothing: float, log_normalizer: LogNormalizer
-) -> jax.Array:
+    x: Float[Array, "*B D"],
+    table: Float[Array, "V D"],
+    targets: Int[Array, "*B"],
+    label_smoothing: float,
+    log_normalizer: LogNormalizer,
+) -> Float[Array, ""]:
     """Computes the loss sum from the log normalizer, the target logits and the mean logits only."""
     x, targets, table = x.reshape(-1, x.shape[-1]), targets.reshape(-1), table.astype(x.dtype)
     target_logits = jnp.einsum("md,md->m", x, table[targets], preferred_element_type=jnp.float32)
@@ -114,19 +118,9 @@ _loss_sum.defvjp(_loss_sum_and_gradients, _scale_gradients)
 
 
 def _losses_and_gradient(
-    x: jax.Array, targets: jax.Array, table: jax.Array, label_smoothing: float
-) -> tuple[jax.Array, jax.Array]:
-    """Computes the loss sum of a block and its gradient with respect to the logits.
-
-    Args:
-      x: [M, D].
-      targets: [M].
-      table: [V, D].
-      label_smoothing: As in `cross_entropy`.
-
-    Returns:
-      The sum of the losses, and its gradient [M, V] in the type of x.
-    """
+    x: Float[Array, "M D"], targets: Int[Array, "M"], table: Float[Array, "V D"], label_smoothing: float
+) -> tuple[Float[Array, ""], Float[Array, "M V"]]:
+    """Returns the loss sum of a block and its gradient with respect to the logits, in the type of x."""
     logits = jnp.einsum("md,vd->mv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
     vocabulary = logits.shape[-1]
     max_logits = jnp.max(logits, axis=-1, keepdims=True)
@@ -143,15 +137,15 @@ def _losses_and_gradient(
     return jnp.sum(jnp.where(is_counted, losses, 0.0)), gradient.astype(x.dtype)
 
 
-def _split(array: jax.Array, blocks: int) -> jax.Array:
-    """[B, T, ...] -> [blocks, M, ...]."""
+def _split(array: Shaped[Array, "B T *D"], blocks: int) -> Shaped[Array, "{blocks} M *D"]:
+    """Splits all rows into blocks."""
     rows, length = array.shape[:2]
     parts = array.reshape(rows, blocks, length // blocks, *array.shape[2:])
     return jnp.swapaxes(parts, 0, 1).reshape(blocks, -1, *array.shape[2:])
 
 
-def _join(parts: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """[blocks, M, ...] -> shape [B, T, ...]; the inverse of `_split`."""
+def _join(parts: Shaped[Array, "N M *D"], shape: tuple[int, ...]) -> Shaped[Array, "B T *D"]:
+    """Joins blocks to an array of this shape: the inverse of `_split`."""
     rows, length = shape[:2]
     blocks = parts.reshape(parts.shape[0], rows, length // parts.shape[0], *shape[2:])
     return jnp.swapaxes(blocks, 0, 1).reshape(shape)

@@ -51,7 +51,7 @@ class Preparation:
       tokenizer_models: its serialized model, or one model for each side.
       planner: plans batches of the tokenized training pairs that fit in a row.
       num_steps: the length of the run in steps, computed if the config specifies it in epochs.
-      taken: initial parameters taken from another run, by path; empty if there are none.
+      inherited: parameters copied from another run, by path; empty if there are none.
     """
 
     config: Config
@@ -60,7 +60,7 @@ class Preparation:
     tokenizer_models: Sequence[bytes]
     planner: Planner
     num_steps: int
-    taken: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    inherited: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def corpus(self) -> Corpus:
@@ -111,10 +111,10 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     has_checkpoint = bool(saved_steps(Workdir(workdir).checkpoints))
     if origin and has_checkpoint:
         log.info("training.init_from is not read again: the run resumes from its own checkpoint")
-    taken = matching_params(origin, config, tokenizer) if origin and not has_checkpoint else {}
+    inherited = matching_params(origin, config, tokenizer) if origin and not has_checkpoint else {}
     num_steps = _num_steps(config, planner, _fingerprints(corpora, tokenizer))
     config = _with_warmup_steps(config, num_steps, workdir)
-    return Preparation(config, corpora, tokenizer, models, planner, num_steps, taken)
+    return Preparation(config, corpora, tokenizer, models, planner, num_steps, inherited)
 
 
 def _fingerprints(corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer) -> dict[str, str]:

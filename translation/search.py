@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, Num, Shaped
 
 Step = Callable[[jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
 Carry = TypeVar("Carry", "_RowsState", "_BeamState")
@@ -27,14 +28,14 @@ class Constraints(NamedTuple):
     """Constraints on hypotheses, given for each sentence so that no result depends on the rest of the batch.
 
     Attributes:
-      max_lengths: maximum number of tokens, end token included, at most L; [B].
-      min_lengths: minimum number of tokens, end token included; [B].
-      prefixes: tokens that the hypotheses begin with, padded with zeros; [B, P], where P may be 0.
+      max_lengths: maximum number of tokens, end token included, at most L.
+      min_lengths: minimum number of tokens, end token included.
+      prefixes: tokens that the hypotheses begin with, padded with zeros; P may be 0.
     """
 
-    max_lengths: jax.Array
-    min_lengths: jax.Array
-    prefixes: jax.Array
+    max_lengths: Int[Array, "B"]
+    min_lengths: Int[Array, "B"]
+    prefixes: Int[Array, "B P"]
 
 
 class StateGrowth(NamedTuple):
@@ -76,16 +77,16 @@ class Hypotheses(NamedTuple):
     """The best hypotheses of each sentence, best first.
 
     Attributes:
-      tokens: tokens ending with the end token and padded with zeros, [B, K, L].
-      scores: log-probabilities divided by the length penalty, [B, K]; IMPOSSIBLE for missing hypotheses if a sentence
-        has fewer than K.
+      tokens: tokens ending with the end token and padded with zeros.
+      scores: log-probabilities divided by the length penalty; IMPOSSIBLE for missing hypotheses if a sentence has fewer
+        than K.
     """
 
-    tokens: jax.Array
-    scores: jax.Array
+    tokens: Int[Array, "B K L"]
+    scores: Float[Array, "B K"]
 
 
-def length_penalty(length: jax.Array, alpha: float) -> jax.Array:
+def length_penalty(length: Num[Array, "*B"], alpha: float | Float[Array, ""]) -> Float[Array, "*B"]:
     """Returns ((5 + length) / 6)**alpha (Wu et al. 2016, equation 14)."""
     return ((5.0 + length) / 6.0) ** alpha
 
@@ -108,17 +109,17 @@ def sample(
     state: Any,
     task: SearchConfig,
     *,
-    keys: jax.Array,
-    temperature: jax.Array | float,
+    keys: Key[Array, "B K"],
+    temperature: float | Float[Array, ""],
     top_k: int | None,
-    top_p: float | None,
+    top_p: float | Float[Array, ""] | None,
 ) -> Hypotheses:
     """Samples K hypotheses of each sentence.
 
     Each token is drawn with a probability proportional to its probability to the power of 1 / temperature.
 
     Args:
-      keys: random keys, [B, K]; the tokens drawn for a hypothesis depend only on its key and the logits.
+      keys: random keys; the tokens drawn for a hypothesis depend only on its key and the logits.
       temperature: the temperature, above 0.
       top_k: if given, draw only from the k likeliest tokens (Fan et al. 2018).
       top_p: if given, draw only from the likeliest of these tokens that together reach this probability (Holtzman et
@@ -141,8 +142,10 @@ def sample(
     return Hypotheses(_take_rows(samples.tokens, order), scores)
 
 
-def _keep_likeliest(logits: jax.Array, top_k: int | None, top_p: float | None) -> jax.Array:
-    """Returns logits [B, K, V] in which all tokens that must not be drawn are 2 * IMPOSSIBLE."""
+def _keep_likeliest(
+    logits: Float[Array, "B K V"], top_k: int | None, top_p: float | Float[Array, ""] | None
+) -> Float[Array, "B K V"]:
+    """Returns logits in which all tokens that must not be drawn are 2 * IMPOSSIBLE."""
     if top_k is not None:
         (values, _) = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))
         logits = jnp.where(logits >= values[..., -1:], logits, 2 * IMPOSSIBLE)
@@ -210,11 +213,11 @@ def _decode_independent_rows(
 
 
 class _RowsState(NamedTuple):
-    position: jax.Array
-    last: jax.Array  # [B, K]
-    tokens: jax.Array  # [B, K, L]
-    score: jax.Array  # [B, K], log-probabilities
-    done: jax.Array  # [B, K]
+    position: Int[Array, ""]
+    last: Int[Array, "B K"]
+    tokens: Int[Array, "B K L"]
+    score: Float[Array, "B K"]  # log-probabilities
+    done: Bool[Array, "B K"]
     constraints: Constraints
     choose_inputs: Any
     state: Any
@@ -272,7 +275,7 @@ def _smaller_batch_sizes(batch: int) -> list[int]:
 
 
 def beam_search(
-    step: Step, state: Any, task: SearchConfig, *, beams: int, num_hypotheses: jax.Array | int | None = None
+    step: Step, state: Any, task: SearchConfig, *, beams: int, num_hypotheses: int | Int[Array, ""] | None = None
 ) -> Hypotheses:
     """Beam search with a length penalty.
 
@@ -344,18 +347,20 @@ def beam_search(
 
 
 class _BeamState(NamedTuple):
-    position: jax.Array
-    last: jax.Array  # [B, K]
-    tokens: jax.Array  # [B, K, L]
-    scores: jax.Array  # [B, K], log-probabilities
+    position: Int[Array, ""]
+    last: Int[Array, "B K"]
+    tokens: Int[Array, "B K L"]
+    scores: Float[Array, "B K"]  # log-probabilities
     finished: Hypotheses
-    beam_history: jax.Array  # [B, K, L]
+    beam_history: Int[Array, "B K L"]
     constraints: Constraints
     state: Any
 
 
-def _is_done(beam: _BeamState, num_hypotheses: jax.Array | int, alpha: float) -> jax.Array:
-    """Returns whether each sentence is done, apart from its limit, [B].
+def _is_done(
+    beam: _BeamState, num_hypotheses: int | Int[Array, ""], alpha: float | Float[Array, ""]
+) -> Bool[Array, "B"]:
+    """Returns whether each sentence is done, apart from its limit.
 
     A sentence is done when K of its hypotheses have finished, or when `num_hypotheses` have finished that no other can
     overtake: no score can exceed the best log-probability in the beam, which can only fall, divided by the length
@@ -366,8 +371,8 @@ def _is_done(beam: _BeamState, num_hypotheses: jax.Array | int, alpha: float) ->
     return (beam.finished.scores[:, -1] > IMPOSSIBLE / 2) | (worst_wanted >= best_possible)
 
 
-def _forced_token(position: jax.Array, constraints: Constraints, end: int) -> jax.Array:
-    """Returns the only token allowed at this position by a prefix or a limit, or 0 if none is forced, [B]."""
+def _forced_token(position: Int[Array, ""], constraints: Constraints, end: int) -> Int[Array, "B"]:
+    """Returns the only token allowed at this position by a prefix or a limit, or 0 if none is forced."""
     max_lengths, _, prefixes = constraints
     forced = jnp.where(position == max_lengths - 1, end, 0)
     if prefixes.shape[1]:
@@ -376,8 +381,10 @@ def _forced_token(position: jax.Array, constraints: Constraints, end: int) -> ja
     return forced
 
 
-def _mask_forbidden(logits: jax.Array, position: jax.Array, constraints: Constraints, end: int) -> jax.Array:
-    """Returns logits [B, K, V] in which all tokens that are not allowed at this position are IMPOSSIBLE."""
+def _mask_forbidden(
+    logits: Float[Array, "B K V"], position: Int[Array, ""], constraints: Constraints, end: int
+) -> Float[Array, "B K V"]:
+    """Returns logits in which all tokens that are not allowed at this position are IMPOSSIBLE."""
     token = jnp.arange(logits.shape[-1])
     forced = _forced_token(position, constraints, end)[:, None]
     too_early = (position < constraints.min_lengths - 1)[:, None]
@@ -386,14 +393,17 @@ def _mask_forbidden(logits: jax.Array, position: jax.Array, constraints: Constra
 
 
 def _best_continuations(
-    scores: jax.Array, logits: jax.Array, position: jax.Array, constraints: Constraints, *, count: int, end: int
-) -> tuple[jax.Array, ...]:
-    """Returns the best continuations of each sentence.
+    scores: Float[Array, "B K"],
+    logits: Float[Array, "B K V"],
+    position: Int[Array, ""],
+    constraints: Constraints,
+    *,
+    count: int,
+    end: int,
+) -> tuple[Float[Array, "B {count}"], Int[Array, "B {count}"], Int[Array, "B {count}"]]:
+    """Returns the best continuations of each sentence: log-probabilities, the beams that they extend, and tokens.
 
     The constraints are applied to the few best candidates only: as masks they would be passes over all logits.
-
-    Returns:
-      Log-probabilities, beams that the continuations extend, and tokens, each [B, count].
     """
     beams = logits.shape[1]
     offsets = scores - jax.nn.logsumexp(logits, axis=-1)
@@ -410,18 +420,13 @@ def _best_continuations(
     return best, jnp.take_along_axis(origins, order, axis=1), jnp.take_along_axis(tokens, order, axis=1)
 
 
-def top_k_sums(x: jax.Array, offsets: jax.Array, count: int) -> tuple[jax.Array, ...]:
-    """Returns the `count` greatest sums x[b, k, v] + offsets[b, k] of each b.
+def top_k_sums(
+    x: Float[Array, "B K V"], offsets: Float[Array, "B K"], count: int
+) -> tuple[Float[Array, "B {count}"], Int[Array, "B {count}"], Int[Array, "B {count}"]]:
+    """Returns the `count` greatest sums x[b, k, v] + offsets[b, k] of each b, best first, and their k and v.
 
     All of them lie in the `count` blocks with the greatest maxima, so only the maxima of all blocks and the elements of
     those blocks are sorted. Equal sums keep their order, as with jax.lax.top_k.
-
-    Args:
-      x: [B, K, V].
-      offsets: [B, K].
-
-    Returns:
-      The sums, best first, and their k and v, each [B, count].
     """
     batch, rows, columns = x.shape
     block = _block_size(columns, rows * columns / count)
@@ -446,19 +451,21 @@ def _block_size(columns: int, elements_per_result: float) -> int:
     return block if ideal >= 4 and 0.5 < block / ideal < 2.0 else 1
 
 
-def _extend(sequences: jax.Array, origins: jax.Array, tokens: jax.Array, index: jax.Array) -> jax.Array:
-    """Returns the sequences [B, C, L] of the continuations.
+def _extend(
+    sequences: Int[Array, "B K L"], origins: Int[Array, "B C"], tokens: Int[Array, "B C"], index: Int[Array, ""]
+) -> Int[Array, "B C L"]:
+    """Returns the sequences of the continuations.
 
     Args:
-      sequences: the sequences of the beams, [B, K, L].
-      origins: the beam that each continuation extends, [B, C].
-      tokens: the token that it adds, [B, C].
+      sequences: the sequences of the beams.
+      origins: the beam that each continuation extends.
+      tokens: the token that it adds.
       index: the position of that token.
     """
     return jax.lax.dynamic_update_slice_in_dim(_take_rows(sequences, origins), tokens[:, :, None], index, axis=2)
 
 
-def _best_finished(finished: Hypotheses, sequences: jax.Array, scores: jax.Array) -> Hypotheses:
+def _best_finished(finished: Hypotheses, sequences: Int[Array, "B C L"], scores: Float[Array, "B C"]) -> Hypotheses:
     """Returns the K best of the finished hypotheses and the newly finished ones."""
     all_scores = jnp.concatenate([finished.scores, scores], axis=1)
     all_tokens = jnp.concatenate([finished.tokens, sequences], axis=1)
@@ -466,6 +473,6 @@ def _best_finished(finished: Hypotheses, sequences: jax.Array, scores: jax.Array
     return Hypotheses(_take_rows(all_tokens, chosen), best)
 
 
-def _take_rows(array: jax.Array, chosen: jax.Array) -> jax.Array:
-    """Returns the rows of array [B, K, ...] at indices [B, C], as [B, C, ...]."""
+def _take_rows(array: Shaped[Array, "B K *D"], chosen: Int[Array, "B C"]) -> Shaped[Array, "B C *D"]:
+    """Returns the chosen rows of each sentence."""
     return jax.vmap(lambda rows, index: rows[index])(array, chosen)

@@ -16,7 +16,7 @@ MACHINE_DEPENDENT = {"seconds", "tokens_per_second", "waiting", "programs_compil
 
 
 @dataclass(frozen=True)
-class Compared:
+class PartComparison:
     """A part of two runs that has to be equal in both.
 
     Attributes:
@@ -37,7 +37,7 @@ class Compared:
         return self.digests[0] == self.digests[1]
 
 
-def compare(first: Path, second: Path) -> list[Compared]:
+def compare(first: Path, second: Path) -> list[PartComparison]:
     """Compares the workdirs of two finished runs: batches, metrics and the stored arrays of the last checkpoint."""
     metrics = [Workdir(workdir).read_metrics() for workdir in (first, second)]
     batches, numbers = zip(*(_batches_and_numbers(lines) for lines in metrics), strict=True)
@@ -73,10 +73,10 @@ def _arrays(checkpoints: Path) -> dict[str, dict[str, str]]:
     return parts | ({"average": params} if trained else {})
 
 
-def _compare_part(what: str, unit: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Compared:
+def _compare_part(what: str, unit: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> PartComparison:
     digests = [hashlib.sha256(repr(list(part.items())).encode()).hexdigest() for part in (first, second)]
     differing = next((name for name in [*first, *second] if first.get(name) != second.get(name)), None)
     difference = f"{differing}: {first.get(differing, 'none')}, {second.get(differing, 'none')}" if differing else ""
     if not differing and digests[0] != digests[1]:
         difference = "different order"
-    return Compared(what, f"{len(first):,} {unit}", (digests[0], digests[1]), difference)
+    return PartComparison(what, f"{len(first):,} {unit}", (digests[0], digests[1]), difference)
