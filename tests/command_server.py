@@ -1,6 +1,6 @@
 """Runs the project's commands as real processes, forked from one that has already imported JAX and the project.
 
-Importing them takes a process four seconds, more than most commands of the tests need for everything else.
+The imports take about four seconds, longer than everything else that most commands in the tests do.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def run_forked(
     timeout: float,
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
-    input: str = "",  # as subprocess.run calls it
+    input: str = "",  # the name that subprocess.run uses
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end, like subprocess.run with text pipes.
 
     Args:
-      env: the environment, by default that of this process; variables that JAX reads at import have no effect.
+      env: the environment, by default that of this process; variables read when JAX is imported have no effect.
 
     Raises:
       subprocess.TimeoutExpired: the program did not end in time; it was killed.
@@ -74,23 +74,23 @@ def run_forked(
 
 
 def _execute(command: list[str], cwd: Path, env: dict[str, str], streams: list[Path]) -> None:
-    """Becomes the program: streams, folder, environment and arguments as a process of its own would have them."""
+    """Turns this process into the program, with the given streams, working directory, environment and arguments."""
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     for number, (stream, flags) in enumerate(zip(streams, (os.O_RDONLY, _CREATE, _CREATE), strict=True)):
         os.dup2(os.open(stream, flags), number)
-    sys.stdin, sys.stdout, sys.stderr = (  # multiprocessing has tied those of the forked process to no file
+    sys.stdin, sys.stdout, sys.stderr = (  # multiprocessing has not connected those of a forked process to any file
         os.fdopen(number, mode, encoding="utf-8") for number, mode in ((0, "r"), (1, "w"), (2, "w"))
     )
     sys.argv = command
-    logging.root.handlers.clear()  # which the import of some library has added
+    logging.root.handlers.clear()  # added by the import of some library
     status: Any = 0
     try:
         runpy.run_path(command[0], run_name="__main__")
     except SystemExit as end:
         status = end.code
-        if isinstance(status, str):  # a message, which Python prints
+        if isinstance(status, str):  # a message, which Python would print
             print(status, file=sys.stderr)
             status = 1
     except BaseException:

@@ -1,4 +1,4 @@
-"""Tests leave the user's caches alone: prepared corpora and compiled programs go to a folder of the session."""
+"""Fixtures shared by all tests. The user's caches are left alone: tests have a cache folder of their own."""
 
 import os
 import subprocess
@@ -9,26 +9,26 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
-# Before anything imports them: the shapes and types in their signatures are checked at every call.
+# Before anything imports these modules: their calls are checked against the shapes and types in the signatures.
 install_import_hook(["model", "training.loss", "translation.search"], "beartype.beartype")
 
 from devices.compilation import set_up_compilation  # noqa: E402
 from tests.command_server import ROOT, run_forked  # noqa: E402
 from tests.toy import write_corpus  # noqa: E402
 
-# Bounds in seconds, for old machines with other work to do: when a process is taken for hung, and within what time
-# something has to be over that takes a second or two, unless it waits for what it should not.
+# Timeouts in seconds, generous enough for slow, busy machines: after how long a process counts as hung, and how long
+# something may take that needs a second or two unless it waits for the wrong thing.
 HUNG_AFTER = 900
 PROMPTLY = 60
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _compilation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """One cache for the whole session, for the commands that tests run and for what they compile themselves; all test
-    processes share it, since a program that was compiled is found under the path of the cache only.
+    """Gives the session one cache folder, for the commands that tests run and for what tests compile themselves.
 
-    The default run compiles without most optimizations, in two thirds of the time; where slow tests are wanted too, the
-    commands are compiled as users have them.
+    All test processes share it: the key of a compiled program depends on the path of the cache. The default run
+    compiles without most optimizations, in two thirds of the time; if slow tests are selected too, commands are
+    compiled as they are for users.
     """
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
@@ -42,12 +42,14 @@ def _compilation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="session")
 def run():
-    """Runs a command of the project as a user would: run("train.py", "--workdir", w) -> CompletedProcess of text."""
+    """Runs a command as a user does: run("train.py", "--workdir", w) returns a CompletedProcess with text."""
 
     def run_command(program: str, *arguments: object, env: dict[str, str] | None = None, **options):
         own = {name: value for name, value in (env or {}).items() if os.environ.get(name) != value}
         options = {"timeout": HUNG_AFTER} | options
-        if program == "-c" or any(name.startswith(("JAX_", "PYTHON")) for name in own):  # read when a process starts
+        if program == "-c" or any(
+            name.startswith(("JAX_", "PYTHON")) for name in own
+        ):  # only read by a process as it starts
             command = [sys.executable, str(program), *map(str, arguments)]
             defaults = {"cwd": ROOT, "capture_output": True, "text": True}
             if "input" not in options:
@@ -60,7 +62,7 @@ def run():
 
 @pytest.fixture(scope="session")
 def multi30k() -> Path:
-    """The folder with Multi30k, or a skip."""
+    """Returns the folder with Multi30k, or skips the test."""
     folder = Path(os.environ.get("LINGUA_MULTI30K") or ROOT.parent / "shared" / "data" / "multi30k")
     if not (folder / "train.en.gz").exists():
         pytest.skip(f"Multi30k is not in {folder}; set LINGUA_MULTI30K")
@@ -69,12 +71,12 @@ def multi30k() -> Path:
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory) -> Path:
-    """The config of the toy corpus."""
+    """Returns the config file of the toy corpus."""
     return write_corpus(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="session")
 def trained(toy, run, tmp_path_factory):
-    """A workdir trained without interruption, and what the command printed."""
+    """Returns a workdir trained without interruption, which tests must not change, and the completed command."""
     workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
     return workdir, run("train.py", "--config", toy, "--workdir", workdir)

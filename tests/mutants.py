@@ -1,8 +1,8 @@
-"""Mutation testing of the core: breaks it in each of the ways that mutants.toml lists and shows which test notices.
+"""Mutation testing of the core: breaks it in each of the ways listed in mutants.toml and shows which test notices.
 
-`make mutants` runs it. Each mutant is one replacement in one file of a copy of the repository, in which the tests that
-are named with it run until the first failure. Those tests have to pass without it. The exit status is 1 if a mutant
-survives.
+`make mutants` runs it. Each mutant is a replacement in one file of a copy of the repository, in which the tests listed
+with the mutant then run until the first failure. Without any mutant, all of these tests must pass. The exit status is 1
+if a mutant survives.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ class Mutant(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The first failed test, or None if all passed, and the seconds that the tests took."""
+    """The first test that failed, or None if all passed, and the duration in seconds."""
 
     failed: str | None
     seconds: float
 
 
 def read_mutants(path: Path) -> list[Mutant]:
-    """Reads the list; each replacement has to fit exactly one place."""
+    """Reads the list and checks that the text to be replaced occurs exactly once in its file."""
     mutants = [Mutant(**entry) for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]]
     for mutant in mutants:
         count = (ROOT / mutant.file).read_text(encoding="utf-8").count(mutant.old)
         if count != 1:
-            raise SystemExit(f"error: {mutant.name}: its text is {count} times in {mutant.file}, not once")
+            raise SystemExit(f"error: {mutant.name}: its text occurs {count} times in {mutant.file}, not once")
     return mutants
 
 
 def run_tests(tests: list[str], mutant: Mutant | None = None) -> Result:
-    """Runs tests in a copy of the repository, with a mutant's replacement made in it if one is given."""
+    """Runs tests in a copy of the repository, after making the replacement of the mutant if one is given."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "copy")
         shutil.copytree(ROOT, copy, ignore=NOT_COPIED)
@@ -72,7 +72,7 @@ def run_tests(tests: list[str], mutant: Mutant | None = None) -> Result:
                 command, cwd=copy, env=environment, capture_output=True, text=True, timeout=HUNG_AFTER
             )
         except subprocess.TimeoutExpired:
-            return Result("(tests did not end)", time.monotonic() - started)
+            return Result("(tests hang)", time.monotonic() - started)
         failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
         if done.returncode and not failed:
             raise SystemExit(f"error: pytest failed without a failed test: {done.stdout}{done.stderr}")
@@ -80,7 +80,7 @@ def run_tests(tests: list[str], mutant: Mutant | None = None) -> Result:
 
 
 def main() -> None:
-    """Runs the mutants and prints a table of which test caught which."""
+    """Tests all mutants and prints a table of which test caught which."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="run only mutants whose names contain this text")
     parser.add_argument("--jobs", type=int, default=2, help="mutants tested at the same time")

@@ -1,4 +1,4 @@
-"""Commands in the background, and what a run has left on disk, times aside."""
+"""Starts commands in the background, and reads the files of a run without the timings in them."""
 
 import json
 import socket
@@ -25,21 +25,28 @@ def start(config, workdir, *arguments, **options) -> subprocess.Popen:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens at."""
+    """Returns a free port of the loopback interface."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
 def start_together(count, program, *arguments, each=None, **options) -> list[subprocess.Popen]:
-    """Starts a command as several processes that make one run, on the loopback interface; each: options of its own."""
+    """Starts a command as several processes of one run, on the loopback interface.
+
+    Args:
+      each: options for each process, in addition to those they share.
+    """
     together = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", count, "--process-id")
-    own = each or [[]] * count
-    return [start_command(program, *arguments, *own[number], *together, number, **options) for number in range(count)]
+    options_of_each = each or [[]] * count
+    return [
+        start_command(program, *arguments, *options_of_each[number], *together, number, **options)
+        for number in range(count)
+    ]
 
 
 def finish(processes) -> list[tuple[int, str, str]]:
-    """Exit status, stdout and stderr of each, once all have ended."""
+    """Waits for the processes to end. Returns the exit status, stdout and stderr of each."""
     outputs = [process.communicate(timeout=HUNG_AFTER) for process in processes]
     return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
@@ -52,27 +59,27 @@ def wait_for(process, condition, seconds=HUNG_AFTER) -> None:
             return
         assert process.poll() is None, process.communicate()
         time.sleep(0.005)
-    raise AssertionError("it did not come to it")
+    raise AssertionError(f"the condition does not hold after {seconds} s")
 
 
 def metrics(workdir: Path) -> list[dict]:
-    """The lines of metrics.jsonl without times and rates."""
+    """Returns the lines of metrics.jsonl without times and rates."""
     return [{name: value for name, value in line.items() if name not in TIMES} for line in read_lines(workdir)]
 
 
 def read_lines(workdir: Path) -> list[dict]:
-    """The lines of metrics.jsonl."""
+    """Returns the lines of metrics.jsonl."""
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
 def digests(workdir: Path) -> tuple[int, dict]:
-    """The newest checkpoint's step and the SHA-256 of each of its arrays."""
+    """Returns the step of the newest checkpoint and the SHA-256 of each of its arrays."""
     newest = saved_steps(workdir / "checkpoints")[-1]
     return newest, read_record(workdir / "checkpoints", newest)["digests"]
 
 
 def events(workdir: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows of a workdir: steps and values of each curve."""
+    """Returns the (step, value) pairs of each curve that TensorBoard shows for a workdir."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     accumulator = EventAccumulator(str(workdir / "tensorboard"), size_guidance={"scalars": 0}).Reload()

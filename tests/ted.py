@@ -1,7 +1,8 @@
-"""A small archive of the layout of ted_hrlr_translate, and what makes the commands take it for the published one."""
+"""A small archive with the layout of ted_hrlr_translate, which commands can be made to accept as the published one."""
 
 import io
 import tarfile
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,12 +17,12 @@ TED_SPLITS = {"train": range(100, 400), "dev": range(400, 417), "test": range(50
 
 
 def spoken(code: str, numbers: range) -> list[str]:
-    """Each number, digit by digit, in words."""
+    """Returns each number spelled digit by digit."""
     return [" ".join(DIGITS[code][int(digit)] for digit in str(number)) for number in numbers]
 
 
 def pack(path: Path, files: Mapping[str, list[str]]) -> Path:
-    """Write a .tar.gz or .tgz of text files, which end in a line break."""
+    """Writes a .tar.gz or .tgz of text files from their lines; returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as archive:
         for name, lines in files.items():
@@ -33,7 +34,7 @@ def pack(path: Path, files: Mapping[str, list[str]]) -> Path:
 
 
 def pack_ted(path: Path) -> Path:
-    """The layout of the real archive, of which the builder reads three splits of pt_to_en."""
+    """Writes an archive with the three splits of pt_to_en, laid out as in the real one; returns its path."""
     names = {(code, split): f"datasets/pt_to_en/{code}.{split}" for code in DIGITS for split in TED_SPLITS}
     files = {name: spoken(code, TED_SPLITS[split]) for (code, split), name in names.items()}
     files["datasets/pt_to_en/pt.train"].append(" ")  # a pair with an empty side
@@ -53,22 +54,27 @@ row_length = 32
     + NETWORK
     + """
 [training]
-num_steps = 20
+num_steps = 5
 tokens_per_batch = 256
 eval_every = 0
 """
 )
-# As sitecustomize.py on the PYTHONPATH of a command it registers the archive as the published one, and reports whether
-# TensorFlow was imported. What only starts commands, such as a notebook's kernel, is left alone.
-SITE = """
+# Registers the archive as the published one, and reports at the end whether TensorFlow was imported.
+REGISTER = """
+import atexit
+import sys
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download.checksums import compute_url_info
+
+infos = tfds.builder_cls("ted_hrlr_translate").url_infos
+infos[{url!r}] = compute_url_info({archive!r})
+atexit.register(lambda: open({report!r}, "a").write(f"{{sys.argv[0]}} {{'tensorflow' in sys.modules}}\\n"))
+"""
+# As sitecustomize.py on PYTHONPATH, does the same in every command, but not in processes that only start commands, such
+# as the kernel of a notebook.
+SITE = f"""
 import sys
 
 if sys.orig_argv[1:] and sys.orig_argv[1].endswith(".py"):
-    import atexit
-    import tensorflow_datasets as tfds
-    from tensorflow_datasets.core.download.checksums import compute_url_info
-
-    infos = tfds.builder_cls("ted_hrlr_translate").url_infos
-    infos[{url!r}] = compute_url_info({archive!r})
-    atexit.register(lambda: open({report!r}, "a").write(f"{{sys.argv[0]}} {{'tensorflow' in sys.modules}}\\n"))
+{textwrap.indent(REGISTER, "    ")}
 """

@@ -1,4 +1,4 @@
-"""docs/attention.md: its numbers are those of the code, of the worked examples and of the recorded network."""
+"""docs/attention.md agrees with the code, the worked examples and the recorded results of the network."""
 
 import json
 import re
@@ -11,13 +11,13 @@ from docs.attention import EXAMPLES, check, page, row
 from host.errors import RunError
 
 DOCS = Path(__file__).parent.parent / "docs"
-FOUND = json.loads((DOCS / "attention.json").read_text(encoding="utf-8"))
+RECORDED = json.loads((DOCS / "attention.json").read_text(encoding="utf-8"))
 PAGE = (DOCS / "attention.md").read_text(encoding="utf-8")
 
 
-def test_the_page_is_what_the_code_and_the_recorded_network_give():
-    check(FOUND)
-    assert page(FOUND) == PAGE
+def test_the_page_matches_the_code_and_the_recorded_network():
+    check(RECORDED)
+    assert page(RECORDED) == PAGE
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_the_page_is_what_the_code_and_the_recorded_network_give():
         ("layer_norm", "normalized"),
     ],
 )
-def test_the_page_has_the_numbers_worked_by_hand(example, name):
-    """They are rounded to four places there: 0.995 may stand for a little more."""
+def test_the_page_has_the_worked_numbers(example, name):
+    """The worked numbers are rounded to four places, so 0.995 may stand for a little more."""
     for values in EXAMPLES[example][name]:
         assert row(values) in PAGE or row(np.add(values, 4e-5)) in PAGE
 
 
-def test_the_page_has_the_other_numbers_worked_by_hand():
+def test_the_page_has_the_other_worked_numbers():
     for head in EXAMPLES["multi_head_the_cat_sat"]["heads"]:
         assert all(row(values) in PAGE for values in head["weights"])
     scaling = EXAMPLES["scaling"]
@@ -54,23 +54,25 @@ def test_the_page_has_the_other_numbers_worked_by_hand():
     assert np.allclose(EXAMPLES["self_attention_the_cat_eats_fish"]["output"][2], [2.1932, 5.1174])
 
 
-def test_its_pictures_are_there_and_small():
+def test_all_pictures_of_the_page_exist_and_are_small():
     pictures = [line.split("(")[1].rstrip(")") for line in PAGE.splitlines() if line.startswith("![")]
     assert sorted(pictures) == sorted(path.name for path in DOCS.glob("*.png"))
     assert all((DOCS / name).stat().st_size < 200_000 for name in pictures)
 
 
-def test_a_network_that_does_otherwise_is_refused():
-    other = json.loads(json.dumps(FOUND))
+def test_results_that_contradict_the_page_are_refused():
+    other = json.loads(json.dumps(RECORDED))
     other["sentences"]["rive"]["looked_at"][0][0] = "the"
     with pytest.raises(RunError, match="rive looks at bank most"):
         check(other)
 
 
 @pytest.mark.slow
-def test_the_page_can_be_written_again(run, tmp_path):
-    """By a network trained here: what the page says still holds, though its numbers may be others. A machine on which
-    sums are made in another order may train one that looks elsewhere in one place; then the command names it."""
+def test_the_page_can_be_generated_for_another_network(run, tmp_path):
+    """The claims of the page hold for a network trained here, although its numbers may differ.
+
+    A machine that adds in another order may train a network that contradicts a claim; then the command names the claim.
+    """
     workdir = tmp_path / "tiny"
     done = run("train.py", "--config", "configs/tiny.toml", "--workdir", workdir, timeout=2 * 3600)
     assert done.returncode == 0, done.stderr
@@ -80,6 +82,6 @@ def test_the_page_can_be_written_again(run, tmp_path):
         assert not list(tmp_path.glob("attention.*"))
         return
     written = json.loads((tmp_path / "attention.json").read_text(encoding="utf-8"))
-    assert written.keys() == FOUND.keys()
+    assert written.keys() == RECORDED.keys()
     assert (tmp_path / "attention.md").read_text(encoding="utf-8") == page(written)
     assert {path.name for path in DOCS.glob("*.png")} == {path.name for path in tmp_path.glob("*.png")}

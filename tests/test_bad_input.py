@@ -1,4 +1,4 @@
-"""What bad input gets from the commands: one or two plain lines on stderr, exit status 2, nothing written."""
+"""Bad input is refused by the commands with one error line on stderr and exit status 2, and nothing is written."""
 
 import gzip
 import re
@@ -7,33 +7,36 @@ from pathlib import Path
 
 import pytest
 
+from data.corpora.corpus import Pair
+from data.tokenizer import train_tokenizer
 from host.errors import UserError
+from options.schema import TokenizerConfig
 from runs.workdir import Workdir
 from tests.toy import write_corpus
 
 
 @pytest.fixture
 def corpus(tmp_path) -> Path:
-    """A folder with a fresh toy corpus and its config toy.toml."""
+    """Returns a folder with a new toy corpus and its config toy.toml."""
     return write_corpus(tmp_path / "corpus").parent
 
 
 def contents(folder: Path) -> dict[Path, bytes | None]:
-    """Every path below a folder, with the bytes of files."""
+    """Returns every path below a folder, with the bytes of files."""
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 @pytest.fixture
 def refused(run, tmp_path):
-    """Runs a command that must be refused with words that the regular expressions find; returns its stderr."""
+    """Runs a command that must be refused with an error that matches all regular expressions. Returns the error."""
 
     def run_refused(*arguments: object, words: list[str], **options) -> str:
         before = contents(tmp_path)
-        done = run(*arguments, **options)
-        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        assert done.returncode == 2, (done.stdout, done.stderr)
-        assert len(errors) == 1, done.stderr
-        assert "Traceback" not in done.stderr
+        result = run(*arguments, **options)
+        errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+        assert result.returncode == 2, (result.stdout, result.stderr)
+        assert len(errors) == 1, result.stderr
+        assert "Traceback" not in result.stderr
         assert all(re.search(word, errors[0]) for word in words), errors[0]
         assert contents(tmp_path) == before
         return errors[0]
@@ -43,7 +46,7 @@ def refused(run, tmp_path):
 
 @pytest.fixture
 def train(corpus, refused, tmp_path):
-    """train("...", words) runs train.py on the toy corpus in a new workdir and expects it refused."""
+    """Runs train.py on the toy corpus in a new workdir, like `refused`."""
 
     def train_refused(*options: object, words: list[str], **more) -> str:
         workdir = tmp_path / "workdir"
@@ -140,7 +143,7 @@ def test_bad_corpus_files(train, corpus, damage, options, words):
     train(*options, words=words)
 
 
-def test_a_workdir_that_cannot_be_made(refused, corpus, tmp_path):
+def test_workdir_that_cannot_be_created(refused, corpus, tmp_path):
     (tmp_path / "file").write_text("")
     refused(
         "train.py",
@@ -153,8 +156,8 @@ def test_a_workdir_that_cannot_be_made(refused, corpus, tmp_path):
     refused("train.py", "--config", corpus / "toy.toml", "--workdir", "/proc/w", words=["/proc: cannot be written"])
 
 
-def test_languages_checksums_and_the_network(refused, tmp_path):
-    """Multi30k without its files: a language it lacks, a file that is not the published one, a download offline."""
+def test_bad_multi30k_language_files_and_folder(refused, tmp_path):
+    """A language that Multi30k lacks, a file that differs from the published one, and a missing folder."""
     train = ["train.py", "--config", "configs/multi30k_en_de.toml", "--workdir", tmp_path / "w"]
     refused(*train, "--data.target-language", "es", words=["es", "de", "fr", "cs"])
     folder = tmp_path / "files"
@@ -166,7 +169,7 @@ def test_languages_checksums_and_the_network(refused, tmp_path):
     refused(*train, "--data.directory", tmp_path / "nowhere", words=["nowhere"])
 
 
-def test_the_phrasebook_has_one_direction(refused, tmp_path):
+def test_phrasebook_has_only_one_direction(refused, tmp_path):
     refused(
         "train.py",
         "--config",
@@ -181,7 +184,7 @@ def test_the_phrasebook_has_one_direction(refused, tmp_path):
 
 @pytest.fixture(scope="module")
 def workdir(run, tmp_path_factory) -> Path:
-    """A run of a few steps."""
+    """Returns the workdir of a run of two steps."""
     folder = tmp_path_factory.mktemp("short")
     config = write_corpus(folder / "corpus")
     done = run(
@@ -192,7 +195,7 @@ def workdir(run, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("program", [pytest.param("evaluate.py", marks=pytest.mark.slow), "translate.py"])
-def test_workdirs_and_checkpoints_that_are_not_there(refused, workdir, tmp_path, program):
+def test_missing_workdirs_and_checkpoints(refused, workdir, tmp_path, program):
     refused(program, words=["--workdir is required"])
     refused(program, "--workdir", tmp_path / "none", words=["not a workdir", "no such folder"])
     refused(program, "--workdir", tmp_path, words=["not a workdir", "no config.toml"])
@@ -205,7 +208,7 @@ def test_workdirs_and_checkpoints_that_are_not_there(refused, workdir, tmp_path,
     )
 
 
-def test_a_workdir_without_a_checkpoint(refused, workdir, tmp_path):
+def test_workdir_without_checkpoint(refused, workdir, tmp_path):
     (tmp_path / "w").mkdir()
     for name in ("config.toml", "tokenizer.model"):
         (tmp_path / "w" / name).write_bytes((workdir / name).read_bytes())
@@ -214,7 +217,7 @@ def test_a_workdir_without_a_checkpoint(refused, workdir, tmp_path):
     refused("translate.py", "--workdir", tmp_path / "w", words=["tokenizer.model", "cannot read the tokenizer"])
 
 
-def test_evaluations_that_cannot_be(refused, workdir, tmp_path):
+def test_invalid_evaluations(refused, workdir, tmp_path):
     for name, content in (("a", b"one.\ntwo.\n"), ("b", b"un !\n"), ("c", b"un !\n\xff\n"), ("d", b"")):
         (tmp_path / name).write_bytes(content)
     a, b, c, d = (tmp_path / name for name in "abcd")
@@ -242,93 +245,93 @@ def test_evaluations_that_cannot_be(refused, workdir, tmp_path):
     )
 
 
-def test_translations_that_cannot_be(refused, workdir, tmp_path):
+def test_invalid_translations(refused, workdir, tmp_path):
     (tmp_path / "bad").write_bytes(b"one.\n\xff\n")
     refused("translate.py", "--workdir", workdir, "--input", tmp_path / "bad", words=["bad, line 2", "not valid UTF-8"])
     refused("translate.py", "--workdir", workdir, "--input", tmp_path / "none", words=["none: no such file"])
     refused("translate.py", "--workdir", workdir, "--num-hypotheses", 6, words=["num_hypotheses 6 exceeds beam_size 5"])
 
 
-def test_a_tokenizer_that_is_not_the_checkpoints(refused, workdir, run, tmp_path):
+def test_tokenizer_that_differs_from_the_checkpoint(refused, workdir, corpus, tmp_path):
     shutil.copytree(workdir, tmp_path / "w")
-    other = tmp_path / "other"
-    config = write_corpus(tmp_path / "corpus")
-    options = ["--tokenizer.kind", "bpe", "--training.num-steps", 1, "--training.eval-every", 0]
-    assert run("train.py", "--config", config, "--workdir", other, *options).returncode == 0
-    shutil.copy(other / "tokenizer.model", tmp_path / "w")
-    refused(
-        "translate.py",
-        "--workdir",
-        tmp_path / "w",
-        words=["its tokenizer is not the one that checkpoint 2 was trained with"],
-    )
+    sides = [(corpus / f"train.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "fr")]
+    pairs = [Pair(*pair) for pair in zip(*sides, strict=True)]
+    (model,) = train_tokenizer(pairs, TokenizerConfig(kind="bpe", vocab_size=45))
+    (tmp_path / "w" / "tokenizer.model").write_bytes(model)
+    words = ["its tokenizer is not the one that checkpoint 2 was trained with"]
+    refused("translate.py", "--workdir", tmp_path / "w", words=words)
 
 
 @pytest.mark.parametrize(
     "line",
     ["[1]", "\0\0", '{"step": true}', '{"step": 3, "loss": "x"}', '{"step": 3, "loss": []}', '{"step":' + "[" * 9999],
 )
-def test_metrics_of_the_wrong_kind(tmp_path, line):
+def test_invalid_metrics_are_refused(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": null, "batch": "ab"}}\n{line}\n{{"step"')
     with pytest.raises(UserError, match=r"metrics.jsonl, line 2: not the metrics of a step; repair or remove it"):
         Workdir(tmp_path).read_metrics()
 
 
-def another_line(path: Path) -> None:
+def append_line(path: Path) -> None:
     with open(path, "a") as file:
         file.write("[1]\n")
 
 
 @pytest.fixture
-def train_on(refused, workdir, tmp_path):
-    """train_on(words) expects that the run, a copy of which is train_on.workdir, is refused to go on."""
+def resume_copy(refused, workdir, tmp_path):
+    """Tries to resume a copy of the run, in resume_copy.workdir; like `refused`."""
 
-    def train(*, words: list[str]) -> str:
+    def resume(*, words: list[str]) -> str:
         return refused("train.py", "--workdir", tmp_path / "w", "--training.num-steps", 9, words=words)
 
-    train.workdir = shutil.copytree(workdir, tmp_path / "w")
-    return train
+    resume.workdir = shutil.copytree(workdir, tmp_path / "w")
+    return resume
 
 
-def folder_instead(path: Path) -> None:
+def replace_by_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
 
 
-def hostile_records(path: Path) -> None:
+def nest_records_deeply(path: Path) -> None:
     for record in path.glob("*/record/*"):
         record.write_text("[" * 100_000)
 
 
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:999])
+
+
+def write_pickle(path: Path) -> None:
+    path.write_bytes(b"\x80\x04K\x01.")
+
+
+def nest_deeply(path: Path) -> None:
+    path.write_text("model = " + "[" * 9999)
+
+
+def keep_data_section(path: Path) -> None:
+    (section,) = re.findall(r"^\[data\]\n.*?(?=^\[)", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    path.write_text(section, encoding="utf-8")
+
+
 @pytest.mark.parametrize(
-    ("name", "damage", "train_says", "translate_says"),
+    ("name", "damage", "train_error", "translate_error"),
     [
-        ("metrics.jsonl", another_line, "metrics.jsonl, line 3: not the metrics of a step", None),
-        ("metrics.jsonl", folder_instead, "metrics.jsonl: not a file", None),
-        (
-            "tokenizer.model",
-            lambda path: path.write_bytes(path.read_bytes()[:999]),
-            "not a SentencePiece model",
-            "same",
-        ),
-        ("tokenizer.model", lambda path: path.write_bytes(b"\x80\x04K\x01."), "not a SentencePiece model", "same"),
-        ("tokenizer.model", folder_instead, "cannot read the tokenizer", "same"),
-        (
-            "config.toml",
-            lambda path: path.write_bytes(b"\x80\x04K\x01."),
-            "config.toml, line 1: not valid UTF-8",
-            "same",
-        ),
-        ("config.toml", lambda path: path.write_text("model = " + "[" * 9999), "config.toml: n", "same"),
-        ("config.toml", lambda path: path.write_text(""), "data.name: text in checkpoint 2, now phrasebook", None),
-        ("checkpoints", hostile_records, "none of its checkpoints is intact; nothing was deleted", "cannot be used"),
+        ("metrics.jsonl", append_line, "metrics.jsonl, line 3: not the metrics of a step", None),
+        ("metrics.jsonl", replace_by_folder, "metrics.jsonl: not a file", None),
+        ("tokenizer.model", truncate, "not a SentencePiece model", "same"),
+        ("tokenizer.model", write_pickle, "not a SentencePiece model", "same"),
+        ("tokenizer.model", replace_by_folder, "cannot read the tokenizer", "same"),
+        ("config.toml", write_pickle, "config.toml, line 1: not valid UTF-8", "same"),
+        ("config.toml", nest_deeply, "config.toml: n", "same"),
+        ("config.toml", keep_data_section, "model.embed_dim: 32 in checkpoint 2, now 256", "same"),
+        ("checkpoints", nest_records_deeply, "none of its checkpoints is intact; nothing was deleted", "be used"),
     ],
 )
-def test_files_of_a_workdir_that_are_not_what_they_should_be(
-    train_on, refused, name, damage, train_says, translate_says
-):
-    damage(train_on.workdir / name)
-    train_on(words=[train_says])
-    if translate_says:
-        words = [train_says if translate_says == "same" else translate_says]
-        refused("translate.py", "--workdir", train_on.workdir, words=words, input="one.\n")
+def test_damaged_workdir_files_are_refused(resume_copy, refused, name, damage, train_error, translate_error):
+    damage(resume_copy.workdir / name)
+    resume_copy(words=[train_error])
+    if translate_error:
+        words = [train_error if translate_error == "same" else translate_error]
+        refused("translate.py", "--workdir", resume_copy.workdir, words=words, input="one.\n")

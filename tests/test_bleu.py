@@ -1,4 +1,4 @@
-"""Scores: BLEU worked by hand, the interval around it, contrast pairs."""
+"""Scores: BLEU by hand, its interval, and contrast pairs."""
 
 import math
 
@@ -15,32 +15,32 @@ def test_bleu_by_hand():
     assert corpus_bleu(["the cat sat on the mat."], ["the cat sat there on the mat."]) == pytest.approx(expected)
 
 
-def test_case_and_intervals():
+def test_scores_have_both_cases_and_an_interval():
     hypotheses = ["A dog sleeps in the old house.", "nobody knows the way home.", "Two men play cards today."] * 7
     references = ["a dog sleeps in the old house.", "nobody knows the way back home.", "Two men play cards today."] * 7
-    found = score(hypotheses, references)
-    assert found.bleu < found.bleu_lowercase
-    assert found.bleu_low < found.bleu < found.bleu_high
-    assert found.sentences == 21
-    assert "case:mixed" in found.bleu_signature
-    assert "tok:13a" in found.bleu_signature
-    assert "case:lc" in found.bleu_lowercase_signature
-    assert found == score(hypotheses, references)
+    scores = score(hypotheses, references)
+    assert scores.bleu < scores.bleu_lowercase
+    assert scores.bleu_low < scores.bleu < scores.bleu_high
+    assert scores.sentences == 21
+    assert "case:mixed" in scores.bleu_signature
+    assert "tok:13a" in scores.bleu_signature
+    assert "case:lc" in scores.bleu_lowercase_signature
+    assert scores == score(hypotheses, references)
 
 
-def test_lowercase_scores_and_comparisons():
-    """Of translations in lower case the first sentence of the pair above counts as right, as sacreBLEU has it."""
+def test_lowercase_scores_and_comparisons_ignore_case():
+    """The hypotheses differ from the references only in case."""
     hypotheses = ["a dog sleeps in the old house.", "nobody knows the way back home."] * 5
     references = ["A dog sleeps in the old House.", "Nobody knows the way back home."] * 5
-    found = score(hypotheses, references, lowercase=True)
-    assert found.bleu == found.bleu_lowercase == corpus_bleu(hypotheses, references, lowercase=True)
-    assert found.bleu == pytest.approx(100)
-    assert found.bleu_signature == found.bleu_lowercase_signature
-    assert "case:lc" in found.bleu_signature
-    assert found.bleu_low == found.bleu_high == pytest.approx(100)
+    scores = score(hypotheses, references, lowercase=True)
+    assert scores.bleu == scores.bleu_lowercase == corpus_bleu(hypotheses, references, lowercase=True)
+    assert scores.bleu == pytest.approx(100)
+    assert scores.bleu_signature == scores.bleu_lowercase_signature
+    assert "case:lc" in scores.bleu_signature
+    assert scores.bleu_low == scores.bleu_high == pytest.approx(100)
     assert corpus_bleu(hypotheses, references) < 90
-    assert found.chrf == pytest.approx(100)
-    assert "case:lc" in found.chrf_signature
+    assert scores.chrf == pytest.approx(100)
+    assert "case:lc" in scores.chrf_signature
     compared = compare(hypotheses, ["a cat sleeps in the old house.", hypotheses[1]] * 5, references, lowercase=True)
     assert compared.bleu == pytest.approx(100)
     assert compared.baseline_bleu < 100
@@ -48,14 +48,14 @@ def test_lowercase_scores_and_comparisons():
     assert "case:lc" in compared.compare_signature
 
 
-def test_a_contrast_pair_is_right_when_both_its_translations_are():
+def test_contrast_pair_is_right_if_both_translations_are():
     references = list("abcdefgh")
     assert count_contrast_pairs(references, references) == (4, 4)
     assert count_contrast_pairs(list("abcxxfxx"), references) == (4, 1)
     assert count_contrast_pairs([], []) == (0, 0)
 
 
-def test_samples_are_spread_over_the_lines():
+def test_samples_are_evenly_spaced():
     assert list(sample_indices(1000, 5)) == [0, 200, 400, 600, 800]
     assert list(sample_indices(7, 3)) == [0, 2, 4]
     assert list(sample_indices(2, 5)) == [0, 1]

@@ -1,5 +1,6 @@
 """The commands as users run them: real processes, real files, real signals."""
 
+import functools
 import gzip
 import json
 import os
@@ -9,22 +10,29 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import sacrebleu
 
+from commands.evaluate import EvaluateCommand, output_files
 from data.tokenizer import train_tokenizer
+from evaluation.evaluate import EvaluationSet, evaluate
+from evaluation.table import print_evaluation
 from host.digests import json_digest
 from host.version import VERSION
 from options.config_files import read_config
-from options.schema import TokenizerConfig
+from options.schema import DecodingOptions, TokenizerConfig
 from runs.checkpoint import read_record, saved_steps
-from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
+from tests.conftest import HUNG_AFTER, ROOT
 from tests.processes import TIMES, digests, events, finish, metrics, start, start_command, wait_for
 from tests.toy import write_corpus
 
+LOGGING_COMPILATIONS = {"JAX_LOG_COMPILES": "1", "JAX_LOGGING_LEVEL": "WARNING"}
 
-def test_training_learns_and_tells_what_it_reached(trained):
+
+def test_training_learns_and_reports_its_results(trained):
     workdir, done = trained
     assert done.returncode == 0, done.stderr
     assert "kept 700 of 700 pairs, 0 longer than 32 tokens" in done.stderr
@@ -46,16 +54,7 @@ def test_training_learns_and_tells_what_it_reached(trained):
     }
 
 
-def test_the_train_step_is_compiled_once(toy, run, tmp_path):
-    """By JAX's own log, in a fresh and in a resumed process."""
-    for steps in (30, 60):
-        done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", "--training.num-steps", steps,
-                   env=os.environ | {"JAX_LOG_COMPILES": "1", "JAX_LOGGING_LEVEL": "WARNING"})  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert sum(line.startswith("Compiling jit(train_step)") for line in done.stderr.splitlines()) == 1
-
-
-def test_a_finished_run_says_so_and_changes_nothing(trained, toy, run):
+def test_finished_run_says_so_and_changes_nothing(trained, toy, run):
     workdir, _ = trained
     before = (metrics(workdir), digests(workdir))
     for arguments in (["--config", toy, "--workdir", workdir], ["--workdir", workdir]):
@@ -65,83 +64,162 @@ def test_a_finished_run_says_so_and_changes_nothing(trained, toy, run):
     assert (metrics(workdir), digests(workdir)) == before
 
 
-@pytest.mark.parametrize("kills", [[40], pytest.param([1, 120], marks=pytest.mark.slow)])
-def test_a_killed_run_goes_on_to_the_same_parameters_bit_for_bit(trained, toy, run, tmp_path, kills):
-    workdir = tmp_path / "killed run"
-    for step in kills:
-        process = start(toy, workdir)
-        if step == 1:
-            wait_for(process, (workdir / "tokenizer.model").exists)
-        else:
-            wait_for(process, lambda step=step: step in saved_steps(workdir / "checkpoints"))
+class InterruptedRun(NamedTuple):
+    """A run killed by SIGKILL, resumed, stopped by another signal, and resumed again until it finished.
+
+    Attributes:
+      workdir: its workdir.
+      killed_at: step of the newest checkpoint when it was last killed.
+      signal_number: the signal that stopped it.
+      signaled_at: the last step in metrics.jsonl when that signal was sent.
+      stopped_at: step of the newest checkpoint when it had stopped.
+      status: exit status of the stopped process.
+      killed_log, stopped_log: stderr of the killed and the stopped process, with the compilations that JAX logs.
+      finished: the process that finished the run.
+    """
+
+    workdir: Path
+    killed_at: int
+    signal_number: signal.Signals
+    signaled_at: int
+    stopped_at: int
+    status: int
+    killed_log: str
+    stopped_log: str
+    finished: subprocess.CompletedProcess
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        # Steps of the checkpoints after which to kill the run (0: before training starts), the signal that stops the
+        # resumed run, and the step whose metrics the signal waits for.
+        pytest.param(([40], signal.SIGTERM, 0), id="in-training"),
+        pytest.param(([0, 120], signal.SIGINT, 160), id="in-validation", marks=pytest.mark.slow),
+        pytest.param(([40], signal.SIGTERM, 240), id="in-last-validation", marks=pytest.mark.slow),
+    ],
+)
+def interrupted_run(request, toy, run, tmp_path_factory) -> InterruptedRun:
+    """Returns a run of the same length as the uninterrupted one."""
+    kills, number, step = request.param
+    folder = tmp_path_factory.mktemp("interrupted")
+    workdir, log = folder / "killed run", folder / "log"
+
+    def start_training():
+        with open(log, "w", encoding="utf-8") as stderr:
+            return start(toy, workdir, stderr=stderr, env=os.environ | LOGGING_COMPILATIONS)
+
+    def has_saved(step):
+        return step in saved_steps(workdir / "checkpoints") if step else (workdir / "tokenizer.model").exists()
+
+    def last_logged_step():
+        text = (workdir / "metrics.jsonl").read_text(encoding="utf-8")
+        return max(map(int, re.findall(r'"step": (\d+),', text)), default=0)
+
+    for kill in kills:
+        process = start_training()
+        wait_for(process, functools.partial(has_saved, kill))
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         process.communicate()
-    newest = saved_steps(workdir / "checkpoints")[-1]
-    done = run("train.py", "--config", toy, "--workdir", workdir)
-    assert done.returncode == 0, done.stderr
-    assert f"resuming from step {newest}" in done.stderr
+    killed_at, killed_log = saved_steps(workdir / "checkpoints")[-1], log.read_text(encoding="utf-8")
+    awaited = max(step, last_logged_step() + 1)  # a step that only the resumed process logs
+    process = start_training()
+    wait_for(process, lambda: last_logged_step() >= awaited)
+    signaled_at = last_logged_step()
+    process.send_signal(number)
+    process.communicate(timeout=HUNG_AFTER)
+    return InterruptedRun(
+        workdir=workdir,
+        killed_at=killed_at,
+        signal_number=number,
+        signaled_at=signaled_at,
+        stopped_at=saved_steps(workdir / "checkpoints")[-1],
+        status=process.returncode,
+        killed_log=killed_log,
+        stopped_log=log.read_text(encoding="utf-8"),
+        finished=run("train.py", "--config", toy, "--workdir", workdir),
+    )
+
+
+def test_killed_run_resumes_bit_for_bit(trained, interrupted_run):
+    workdir = interrupted_run.workdir
+    assert f"resuming from step {interrupted_run.killed_at}\n" in interrupted_run.stopped_log
+    assert interrupted_run.finished.returncode == 0, interrupted_run.finished.stderr
     assert metrics(workdir) == metrics(trained[0])
     assert digests(workdir) == digests(trained[0])
-    shown, expected = events(workdir), events(trained[0])
-    assert shown.keys() == expected.keys()
-    assert all(shown[name] == expected[name] for name in shown if name.removeprefix("train/") not in TIMES)
+    actual, expected = events(workdir), events(trained[0])
+    assert actual.keys() == expected.keys()
+    assert all(actual[name] == expected[name] for name in actual if name.removeprefix("train/") not in TIMES)
+
+
+def test_signal_saves_the_run_and_explains_how_to_continue(trained, interrupted_run):
+    log, stopped_at, finished = interrupted_run.stopped_log, interrupted_run.stopped_at, interrupted_run.finished
+    assert interrupted_run.status == {signal.SIGTERM: 143, signal.SIGINT: 130}[interrupted_run.signal_number], log
+    assert log.endswith(f"\nstep {stopped_at} is saved; run the same command again to continue\n")
+    assert "Traceback" not in log
+    assert interrupted_run.signaled_at <= stopped_at
+    assert (stopped_at < 240) == (interrupted_run.signaled_at < 240)  # it does not run to its end first
+    assert finished.returncode == 0, finished.stderr
+    assert (f"resuming from step {stopped_at}\n" in finished.stderr) == (stopped_at < 240)
+    assert metrics(interrupted_run.workdir) == metrics(trained[0])
+    assert digests(interrupted_run.workdir) == digests(trained[0])
+
+
+def test_train_step_is_compiled_once(interrupted_run):
+    """According to JAX's own log, in a new and in a resumed process."""
+    for log in (interrupted_run.killed_log, interrupted_run.stopped_log):
+        assert sum(line.startswith("Compiling jit(train_step)") for line in log.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "sign"),
-    # In training, in the first validation, and in the last.
+    ("program", "number"),
     [
-        (signal.SIGTERM, 143, '"step": 10,'),
-        pytest.param(signal.SIGINT, 130, '"step": 80,', marks=pytest.mark.slow),
-        pytest.param(signal.SIGTERM, 143, '"step": 240,', marks=pytest.mark.slow),
+        ("train.py", signal.SIGTERM),
+        ("evaluate.py", signal.SIGINT),
+        ("translate.py", signal.SIGTERM),  # SIGINT: test_translate_streams_complete_gzip_files
+        pytest.param("train.py", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("evaluate.py", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("translate.py", signal.SIGINT, marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_saves_and_says_how_to_go_on(trained, toy, run, tmp_path, number, status, sign):
-    workdir = tmp_path / "w"
-    lines = workdir / "metrics.jsonl"
-    process = start(toy, workdir)
-    wait_for(process, lambda: lines.exists() and sign in lines.read_text())
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=PROMPTLY)
-    assert process.returncode == status, errors
-    assert "run the same command again to continue" in errors
-    assert "Traceback" not in errors
-    step = saved_steps(workdir / "checkpoints")[-1]
-    assert f"step {step} is saved" in errors
-    assert run("train.py", "--workdir", workdir).returncode == 0
-    assert metrics(workdir) == metrics(trained[0])
-    assert digests(workdir) == digests(trained[0])
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_preparation_evaluation_and_translation_at_once(trained, tmp_path, number, status):
-    """In the midst of each, with more to do than would be done within minutes."""
-    log, cache, lines, translations = (tmp_path / name for name in ("log", "cache", "lines", "translations"))
+def test_signal_ends_preparation_evaluation_and_translation_at_once(trained, tmp_path, program, number):
+    """The signal arrives while minutes of work are left, which the command does not do."""
+    log, cache, lines, translations, workdir = (
+        tmp_path / name for name in ("log", "cache", "lines", "translations", "w")
+    )
     lines.write_text("one two three.\n" * 200_000)
-    logging_compilations = os.environ | {"JAX_LOG_COMPILES": "1", "JAX_LOGGING_LEVEL": "WARNING"}
-    for at_work, *command in (
-        ((cache / "phrasebook").exists,
-         "train.py", "--config", "configs/tiny.toml", "--workdir", tmp_path / "w", "--data.cache-directory", cache),
-        (lambda: translations.exists() and translations.stat().st_size,
-         "translate.py", "--workdir", trained[0], "--input", lines, "--output", translations),
-        (lambda: "Compiling jit(_decode_batch)" in log.read_text(),
-         "evaluate.py", "--workdir", trained[0], "--source", lines, "--reference", lines),
-    ):  # fmt: skip
-        with open(log, "w") as stderr:
-            process = start_command(*command, stderr=stderr, env=logging_compilations)
-        wait_for(process, at_work)
-        process.send_signal(number)
-        process.communicate(timeout=PROMPTLY)
-        errors = log.read_text()
-        assert process.returncode == status, errors
-        assert errors.endswith(f"stopped by {signal.Signals(number).name}\n")
-        assert "Traceback" not in errors
-    assert not (tmp_path / "w").exists()
+    arguments, is_at_work, has_completed = {
+        "train.py": (
+            ["--config", "configs/tiny.toml", "--workdir", workdir, "--data.cache-directory", cache],
+            (cache / "phrasebook").exists,
+            workdir.exists,
+        ),
+        "evaluate.py": (
+            ["--workdir", trained[0], "--source", lines, "--reference", lines, "--output", translations],
+            lambda: "Compiling jit(_decode_batch)" in log.read_text(),
+            translations.exists,
+        ),
+        "translate.py": (
+            ["--workdir", trained[0], "--input", lines, "--output", translations],
+            lambda: translations.exists() and translations.stat().st_size,
+            lambda: translations.read_bytes().count(b"\n") == 200_000,
+        ),
+    }[program]
+    with open(log, "w", encoding="utf-8") as stderr:
+        process = start_command(program, *arguments, stderr=stderr, env=os.environ | LOGGING_COMPILATIONS)
+    wait_for(process, is_at_work)
+    process.send_signal(number)
+    process.communicate(timeout=HUNG_AFTER)
+    errors = log.read_text(encoding="utf-8")
+    assert process.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[number], errors
+    assert errors.endswith(f"stopped by {signal.Signals(number).name}\n")
+    assert "Traceback" not in errors
+    assert not has_completed()
 
 
-def test_a_reader_that_has_enough_is_no_error(trained):
-    process = start_command("translate.py", "--workdir", trained[0], stdin=subprocess.PIPE)
+def test_reader_that_closes_the_pipe_is_no_error(trained):
+    process = start_command("translate.py", "--workdir", trained[0], "--beam-size", 1, stdin=subprocess.PIPE)
     process.stdout.close()
     process.stdin.write("one.\n" * 5000)
     process.stdin.close()
@@ -149,71 +227,79 @@ def test_a_reader_that_has_enough_is_no_error(trained):
     assert process.stderr.read() == ""
 
 
-def test_a_longer_run_goes_on(trained, toy, run, tmp_path):
-    workdir = tmp_path / "w"
-    shutil.copytree(trained[0], workdir)
-    done = run("train.py", "--workdir", workdir, "--training.num-steps", 250, "--training.eval-every", 0)
-    assert done.returncode == 0, done.stderr
-    assert [line["step"] for line in metrics(workdir) if "loss" in line] == list(range(1, 251))
+@pytest.fixture(scope="module")
+def train_with_warmup_share(toy, run, tmp_path_factory):
+    """Returns a function that trains with the given length and a warm-up of a quarter of it.
+
+    It returns the workdir, which tests must not change, the options without the length, and the completed command.
+    """
+
+    @functools.cache
+    def train(*length):
+        workdir = tmp_path_factory.mktemp("warmup") / "w"
+        options = ["--optimizer.warmup-share", 0.25, "--optimizer.schedule", "constant", "--training.eval-every", 0]
+        done = run("train.py", "--config", toy, "--workdir", workdir, *options, *length)
+        assert done.returncode == 0, done.stderr
+        return workdir, options, done
+
+    return train
 
 
-def test_epochs_give_the_length(toy, run, tmp_path):
-    done = run(
-        "train.py", "--config", toy, "--workdir", tmp_path / "w", "--training.num-epochs", 2, "--training.eval-every", 0
-    )
-    assert done.returncode == 0, done.stderr
-    last = metrics(tmp_path / "w")[-1]
+def test_epochs_determine_the_number_of_steps(train_with_warmup_share):
+    workdir, _, done = train_with_warmup_share("--training.num-epochs", 2)
+    last = metrics(workdir)[-1]
     assert f"2 epochs are {last['step']} steps" in done.stderr
-    assert 1.8 < last["epoch"] < 2.4  # the rows packed side by side hold pairs of the next epoch
+    assert 1.8 < last["epoch"] < 2.4  # packed rows also hold pairs of the next epoch
 
 
-@pytest.mark.parametrize("length", [["--training.num-steps", 20], ["--training.num-epochs", 0.5]])
-def test_warm_up_is_a_share_of_the_steps_that_the_run_was_made_with(toy, run, tmp_path, length):
-    """A longer run keeps its steps, and says so where the share would give others."""
-    workdir = tmp_path / "w"
-    options = ["--optimizer.warmup-share", 0.25, "--optimizer.schedule", "constant", "--training.eval-every", 0]
-    train = ["train.py", "--config", toy, "--workdir", workdir, *options]
-    done = run(*train, *length)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    "length", [("--training.num-epochs", 2), pytest.param(("--training.num-steps", 20), marks=pytest.mark.slow)]
+)
+def test_warmup_share_is_fixed_when_the_run_starts(toy, run, tmp_path, train_with_warmup_share, length):
+    """An extended run keeps its warm-up steps and says so if the share would now give a different number."""
+    original, options, _ = train_with_warmup_share(*length)
+    workdir = shutil.copytree(original, tmp_path / "w")
+    train = ["train.py", "--config", toy, "--workdir", workdir]
     steps = len(metrics(workdir))
+    assert steps < 60
     warmup = round(steps / 4)
     expected = [0.01 * min(1, step / warmup) for step in range(1, 61)]
     assert [line["learning_rate"] for line in metrics(workdir)] == pytest.approx(expected[:steps])
     optimizer = read_config(workdir / "config.toml").optimizer
     assert (optimizer.warmup_steps, optimizer.warmup_share) == (warmup, None)
-    again = run(*train, *length)
+    again = run(*train, *options, *length)
     assert again.returncode == 0, again.stderr
     assert "finished" in again.stdout
     assert "warm-up" not in again.stderr
-    done = run(*train, "--training.num-steps", 60)
-    assert done.returncode == 0, done.stderr
-    assert f"warm-up stays at the {warmup} steps with which this run was started" in done.stderr
+    extended = run(*train, *options, "--training.num-steps", 60)
+    assert extended.returncode == 0, extended.stderr
+    assert f"warm-up stays at the {warmup} steps with which this run was started" in extended.stderr
+    assert [line["step"] for line in metrics(workdir)] == list(range(1, 61))
     assert [line["learning_rate"] for line in metrics(workdir)] == pytest.approx(expected)
-    refused = run(*train[:-6], "--optimizer.warmup-steps", 9, *options[2:])
+    refused = run(*train, "--optimizer.warmup-steps", warmup + 1, *options[2:])
     assert refused.returncode == 2, refused.stderr
-    assert f"optimizer.warmup_steps: {warmup} in the workdir, now 9" in refused.stderr
+    assert f"optimizer.warmup_steps: {warmup} in the workdir, now {warmup + 1}" in refused.stderr
 
 
 def test_patience_stops_early(toy, run, tmp_path):
-    options = ["--training.eval-every", 2, "--training.patience", 2, "--optimizer.peak-lr", 1e-9]
-    done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options)
-    assert done.returncode == 0, done.stderr
-    assert metrics(tmp_path / "w")[-1]["step"] == 6
-    again = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options)
-    assert "finished: 6 of 240 steps, stopped early" in again.stdout
-    for name, more, last in (("patience", 3, 8), ("num-steps", 300, 10)):  # a third validation; patience begins anew
-        workdir = shutil.copytree(tmp_path / "w", tmp_path / name)
-        train = ["train.py", "--config", toy, "--workdir", workdir, *options, f"--training.{name}", more]
-        done = run(*train)
+    """The learning rate is too low to improve anything after the first validation."""
+    train = ["train.py", "--config", toy, "--workdir", tmp_path / "w", "--training.eval-every", 1]
+    train += ["--optimizer.peak-lr", 1e-9]
+    # More patience, which starts anew because the run is extended: three validations more.
+    extended = ["--training.patience", 3, "--training.num-steps", 300]
+    for options, last, total in ((["--training.patience", 2], 3, 240), (extended, 6, 300)):
+        done = run(*train, *options)
         assert done.returncode == 0, done.stderr
-        assert "resuming from step 6" in done.stderr
-        assert metrics(workdir)[-1]["step"] == last
-        assert f"finished: {last} of " in run(*train).stdout
+        assert metrics(tmp_path / "w")[-1]["step"] == last
+        again = run(*train, *options)
+        assert f"finished: {last} of {total} steps, stopped early" in again.stdout
+    assert "resuming from step 3\n" in done.stderr
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(toy, run, tmp_path):
+def test_non_finite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(toy, run, tmp_path):
     options = ["--optimizer.peak-lr", 1e38, "--optimizer.clip-norm", 0, "--optimizer.warmup-steps", 0]
-    done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", "--training.checkpoint-every", 1, *options)
+    options += ["--training.checkpoint-every", 1, "--training.eval-every", 0]
+    done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options)
     assert done.returncode == 1, done.stderr
     assert "not finite for 3 steps in a row" in done.stderr
     assert "Lower optimizer.peak_lr" in done.stderr
@@ -221,7 +307,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     assert saved_steps(tmp_path / "w" / "checkpoints")
 
 
-def test_a_run_made_with_another_config_is_refused_with_the_differences(trained, toy, run):
+def test_different_config_is_refused_with_the_differences(trained, toy, run):
     before = (trained[0] / "config.toml").read_bytes()
     done = run("train.py", "--config", toy, "--workdir", trained[0], "--model.num-heads", 4, "--training.seed", 5)
     assert done.returncode == 2
@@ -230,7 +316,7 @@ def test_a_run_made_with_another_config_is_refused_with_the_differences(trained,
 
 
 @pytest.mark.parametrize("command", ["train.py", "translate.py"])
-def test_a_workdir_of_another_version_is_refused_in_a_sentence(trained, run, tmp_path, command):
+def test_workdir_of_another_version_is_refused_in_one_sentence(trained, run, tmp_path, command):
     workdir = shutil.copytree(trained[0], tmp_path / "w")
     for step in saved_steps(workdir / "checkpoints"):
         file = workdir / "checkpoints" / str(step) / "record" / "metadata"
@@ -255,21 +341,26 @@ def test_checkpoints_name_the_version_that_wrote_them(trained):
     assert read_record(checkpoints, saved_steps(checkpoints)[-1])["version"] == VERSION
 
 
-def test_other_training_data_is_refused(trained, run, tmp_path):
+def test_different_training_data_is_refused(trained, run, tmp_path):
     other = write_corpus(tmp_path / "other").parent
     lines = (other / "train.en").read_text().splitlines()
     (other / "train.en").write_text("\n".join(["zero zero zero.", *lines[1:]]) + "\n")
-    arguments = ["--workdir", trained[0], "--training.num-steps", 300, "--data.train-source", other / "train.en"]
-    done = run("train.py", *arguments)
-    assert done.returncode == 2, done.stderr
-    assert "made with a different corpus" in done.stderr
-    same = run(
-        "train.py", "--workdir", trained[0], "--data.test-source", write_corpus(tmp_path / "moved").parent / "test.en"
-    )
-    assert same.returncode == 0, same.stderr  # moved, but the same
+    options = ["--training.num-steps", 300, "--data.train-source", other / "train.en"]
+    refused = run("train.py", "--workdir", trained[0], *options)
+    assert refused.returncode == 2, refused.stderr
+    assert "made with a different corpus" in refused.stderr
+    moved = write_corpus(tmp_path / "moved").parent / "test.en"
+    accepted = run("train.py", "--workdir", trained[0], "--data.test-source", moved)
+    assert accepted.returncode == 0, accepted.stderr
 
 
-def test_evaluate_gives_what_the_sacrebleu_command_gives(trained, run, tmp_path):
+def run_sacrebleu(*arguments) -> str:
+    """Returns what the sacrebleu command prints, with four decimals."""
+    command = [Path(sys.executable).parent / "sacrebleu", *arguments, "-w", "4"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_evaluate_scores_like_the_sacrebleu_command(trained, run, tmp_path):
     source, reference = tmp_path / "in.en", tmp_path / "ref.fr"
     source.write_text("one two three.\n\nseven.\nnine eight five four.\none\u2028 two.\n", encoding="utf-8")
     reference.write_text("trois deux un !\n\nsept !\nquatre cinq huit neuf!\ndeux un  !\n", encoding="utf-8")
@@ -278,152 +369,186 @@ def test_evaluate_gives_what_the_sacrebleu_command_gives(trained, run, tmp_path)
     done = run("evaluate.py", "--workdir", trained[0], *files, "--beam-size", 3)
     assert done.returncode == 0, done.stderr
     assert hypotheses.read_bytes().count(b"\n") == 5
-    found = json.loads(scores.read_text())
-    command = [
-        str(Path(sys.executable).parent / "sacrebleu"),
-        str(reference),
-        "-i",
-        str(hypotheses),
-        "-m",
-        "bleu",
-        "chrf",
-        "-w",
-        "4",
-    ]
-    printed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert f"{found['bleu']:.4f}" == f"{printed[0]['score']:.4f}"
-    assert f"{found['chrf']:.4f}" == f"{printed[1]['score']:.4f}"
-    assert found["bleu_signature"] == printed[0]["signature"].removeprefix("BLEU|")
-    lowercase = subprocess.run(
-        [*command[:4], "-lc", "-b", "-w", "4"], capture_output=True, text=True, check=True
-    ).stdout
-    assert f"{found['bleu_lowercase']:.4f}" == lowercase.strip()
-    assert found["sentences"] == 5
-    assert found["beam_size"] == 3
-    assert "case:lc" in found["bleu_lowercase_signature"]
-    assert f"version:{sacrebleu.__version__}" in found["bleu_signature"]
+    actual = json.loads(scores.read_text())
+    bleu, chrf = json.loads(run_sacrebleu(reference, "-i", hypotheses, "-m", "bleu", "chrf"))
+    assert f"{actual['bleu']:.4f}" == f"{bleu['score']:.4f}"
+    assert f"{actual['chrf']:.4f}" == f"{chrf['score']:.4f}"
+    assert actual["bleu_signature"] == bleu["signature"].removeprefix("BLEU|")
+    lowercase = run_sacrebleu(reference, "-i", hypotheses, "-lc", "-b")
+    assert f"{actual['bleu_lowercase']:.4f}" == lowercase.strip()
+    assert actual["sentences"] == 5
+    assert actual["beam_size"] == 3
+    assert "case:lc" in actual["bleu_lowercase_signature"]
+    assert f"version:{sacrebleu.__version__}" in actual["bleu_signature"]
 
 
-def test_a_model_in_lower_case_is_validated_and_scored_without_case(toy, run, tmp_path):
-    """The toy corpus in capitals, which such a model cannot write: with case it would have no BLEU at all."""
+def test_lowercase_model_is_validated_and_scored_case_insensitively(toy, run, tmp_path):
+    """The corpus is in capitals, which such a model cannot write."""
     for path in toy.parent.glob("*.??"):
         (tmp_path / path.name).write_text(path.read_text(encoding="utf-8").upper(), encoding="utf-8")
     config, workdir, scores = tmp_path / "toy.toml", tmp_path / "w", tmp_path / "scores.json"
     config.write_text(toy.read_text(encoding="utf-8").replace(str(toy.parent), str(tmp_path)), encoding="utf-8")
-    trained = run("train.py", "--config", config, "--workdir", workdir, "--tokenizer.lowercase", "True")
+    options = ["--tokenizer.lowercase", "True", "--training.num-steps", 80]
+    trained = run("train.py", "--config", config, "--workdir", workdir, *options)
     assert trained.returncode == 0, trained.stderr
-    best = max(line["validation_bleu"] for line in metrics(workdir) if "validation_bleu" in line)
-    assert best > 50
+    (best,) = (line["validation_bleu"] for line in metrics(workdir) if "validation_bleu" in line)
     assert f"BLEU {best:.2f} (greedy, lower case), the best so far" in trained.stderr
-    assert re.search(rf"best validation BLEU +│ {best:.2f} at step \d+ \(greedy, lower case\)", trained.stdout)
-    hypotheses, references = tmp_path / "hyps.txt", tmp_path / "hyps.reference.txt"
-    command = ["evaluate.py", "--workdir", workdir, "--beam-size", 1, "--json", scores]
-    assert run(*command, "--output", hypotheses).returncode == 0
-    done = run(*command, "--compare", references)
+    assert f"best validation BLEU │ {best:.2f} at step 80 (greedy, lower case)" in trained.stdout
+    hypotheses, references = tmp_path / "hyps.txt", tmp_path / "test.fr"
+    files = ["--output", hypotheses, "--compare", references, "--json", scores]
+    done = run("evaluate.py", "--workdir", workdir, "--beam-size", 1, *files)
     assert done.returncode == 0, done.stderr
-    found = json.loads(scores.read_text())
-    sacrebleu_command = [Path(sys.executable).parent / "sacrebleu", references, "-i", hypotheses, "-lc", "-w", "4"]
-    printed = json.loads(subprocess.run(sacrebleu_command, capture_output=True, text=True, check=True).stdout)
-    assert f"{found['bleu']:.4f}" == f"{found['bleu_lowercase']:.4f}" == f"{printed['score']:.4f}"
-    assert found["bleu_signature"] == printed["signature"].removeprefix("BLEU|")
-    assert found["bleu_low"] <= found["bleu"] <= found["bleu_high"]
-    assert found["baseline_bleu"] == pytest.approx(100)
-    assert "case:lc" in found["compare_signature"]
-    assert "case:lc" in found["chrf_signature"]
+    actual = json.loads(scores.read_text())
+    expected = json.loads(run_sacrebleu(references, "-i", hypotheses, "-lc"))
+    assert f"{actual['bleu']:.4f}" == f"{actual['bleu_lowercase']:.4f}" == f"{expected['score']:.4f}"
+    assert actual["bleu_signature"] == expected["signature"].removeprefix("BLEU|")
+    assert actual["bleu_low"] <= actual["bleu"] <= actual["bleu_high"]
+    assert actual["baseline_bleu"] == pytest.approx(100)
+    assert "case:lc" in actual["compare_signature"]
+    assert "case:lc" in actual["chrf_signature"]
     for name in ("BLEU", "chrF"):
         assert len(re.findall(rf"│ {name}, lower case +│", done.stdout)) == 1
     assert "│ BLEU  " not in done.stdout
+    with_case = float(run_sacrebleu(references, "-i", hypotheses, "-b"))
+    assert with_case < min(best, actual["bleu"]) / 2
 
 
-def test_evaluate_scores_a_split_with_an_interval(trained, run, tmp_path):
-    scores = tmp_path / "scores.json"
-    done = run("evaluate.py", "--workdir", trained[0], "--json", scores)
+@pytest.fixture(scope="module")
+def evaluated(trained, run, tmp_path_factory):
+    """Returns the folder with the translations and scores of the test split, and the completed command."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    files = ["--output", folder / "hyps.txt.gz", "--json", folder / "scores.json"]
+    return folder, run("evaluate.py", "--workdir", trained[0], *files)
+
+
+def test_evaluate_scores_a_split_with_an_interval(trained, evaluated, run, tmp_path):
+    folder, done = evaluated
     assert done.returncode == 0, done.stderr
-    found = json.loads(scores.read_text())
-    assert found["bleu_low"] < found["bleu"] < found["bleu_high"]
-    assert found["bleu"] > 50
-    assert found["sentences"] == 37
-    assert found["checkpoint_step"] == read_record(trained[0] / "checkpoints", 240)["best_step"]
-    assert f"{found['bleu']:.2f}" in done.stdout
-    assert found["bleu_signature"] in done.stdout
-    last = run(
-        "evaluate.py",
-        "--workdir",
-        trained[0],
-        "--checkpoint",
-        240,
-        "--split",
-        "validation",
-        "--beam-size",
-        1,
-        "--json",
-        scores,
+    scores = json.loads((folder / "scores.json").read_text())
+    assert scores["bleu_low"] < scores["bleu"] < scores["bleu_high"]
+    assert scores["bleu"] > 50
+    assert scores["sentences"] == 37
+    assert scores["checkpoint_step"] == read_record(trained[0] / "checkpoints", 240)["best_step"]
+    assert f"{scores['bleu']:.2f}" in done.stdout
+    assert scores["bleu_signature"] in done.stdout
+    options = ["--checkpoint", 240, "--split", "validation", "--beam-size", 1, "--json", tmp_path / "greedy.json"]
+    greedy = run("evaluate.py", "--workdir", trained[0], *options)
+    assert greedy.returncode == 0, greedy.stderr
+    expected = metrics(trained[0])[-1]["validation_bleu"]
+    assert json.loads((tmp_path / "greedy.json").read_text())["bleu"] == pytest.approx(expected)
+
+
+def test_decoding_speed_excludes_compilation(monkeypatch, capsys):
+    """The translator compiles in `warm_up`; test_translator shows that nothing is compiled afterwards."""
+    now = 100.0
+
+    def warm_up(lines, options):
+        nonlocal now
+        now += 40.0
+
+    def translate(lines, options, after_batch):
+        nonlocal now
+        now += 2.0
+        return [SimpleNamespace(text=line) for line in lines]
+
+    monkeypatch.setattr("evaluation.evaluate.time", SimpleNamespace(monotonic=lambda: now))
+    translator = SimpleNamespace(
+        warm_up=warm_up, translate=translate, tokenizer=SimpleNamespace(lowercase=False), step=1
     )
-    assert last.returncode == 0, last.stderr
-    greedy = [line for line in metrics(trained[0]) if "validation_bleu" in line][-1]
-    assert json.loads(scores.read_text())["bleu"] == pytest.approx(greedy["validation_bleu"])
+    data = EvaluationSet("three lines", ["a", "b", "c"], ["a", "b", "c"])
+    result = evaluate(translator, data, DecodingOptions())
+    scores = result.as_json()
+    assert (scores["seconds"], scores["compile_seconds"], scores["sentences_per_second"]) == (2.0, 40.0, 1.5)
+    print_evaluation("w", data, result)
+    table = capsys.readouterr().out
+    assert "2.0 s, 1.5 a second" in table
+    assert re.search(r"│ compilation +│ 40\.0 s +│", table)
 
 
-def test_evaluate_times_decoding_without_compilation(trained, run, tmp_path):
-    """Compiled for the first time and fetched from the cache the programs translate as fast."""
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-    command = ["evaluate.py", "--workdir", trained[0], "--json", tmp_path / "scores.json"]
-    found = []
-    for _ in range(2):
-        done = run(*command, env=environment)
-        assert done.returncode == 0, done.stderr
-        found.append(json.loads((tmp_path / "scores.json").read_text()))
-        assert re.search(rf"│ compilation +│ {found[-1]['compile_seconds']:.1f} s +│", done.stdout)
-    first, second = found
-    assert first["compile_seconds"] > second["compile_seconds"] > 0
-    for scores in found:
-        assert scores["seconds"] < first["compile_seconds"] / 2
-        assert scores["sentences_per_second"] == pytest.approx(37 / scores["seconds"])
+def test_output_files_have_the_ending_of_the_hypotheses(tmp_path):
+    for names in (
+        ["hyps.txt", "hyps.source.txt", "hyps.reference.txt"],
+        ["hyps.txt.gz", "hyps.source.txt.gz", "hyps.reference.txt.gz"],
+        ["x.gz", "x.source.gz", "x.reference.gz"],
+    ):
+        options = EvaluateCommand(workdir=tmp_path, output=tmp_path / names[0])
+        assert output_files(options) == [tmp_path / name for name in names]
 
 
-def test_translate_keeps_every_line(trained, run, tmp_path):
+def test_evaluate_writes_reproducible_gzip_files_to_compare_with(trained, evaluated, run, toy, tmp_path):
+    folder, _ = evaluated
+    hypotheses = folder / "hyps.txt.gz"
+    assert {path.name for path in folder.glob("*.gz")} == {
+        "hyps.txt.gz",
+        "hyps.source.txt.gz",
+        "hyps.reference.txt.gz",
+    }
+    for name, side in (("source", "en"), ("reference", "fr")):
+        assert (
+            gzip.decompress((folder / f"hyps.{name}.txt.gz").read_bytes()) == (toy.parent / f"test.{side}").read_bytes()
+        )
+    files = ["--compare", hypotheses, "--output", tmp_path / "again.gz", "--json", tmp_path / "scores.json"]
+    again = run("evaluate.py", "--workdir", trained[0], *files)
+    assert again.returncode == 0, again.stderr
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert scores["baseline_bleu"] == scores["bleu"] > 50
+    assert (tmp_path / "again.gz").read_bytes() == hypotheses.read_bytes()
+
+
+class Translated(NamedTuple):
+    """A text with peculiar lines and its translations in the three formats of translate.py."""
+
+    plain: str
+    json_lines: list[dict]
+    n_best: list[list[str]]
+
+
+@pytest.fixture(scope="module")
+def translated(trained, run, tmp_path_factory) -> Translated:
+    """Returns the output of three commands, of which one reads and writes files and the others use pipes."""
     text = "one two.\n\n  \nthree.\r\n\ufeffnine.\nfour\u2028five\x0bsix.\n<pad> </s> one.\n日本 👍.\nseven."
-    done = run("translate.py", "--workdir", trained[0], input=text)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 9
-    lines = done.stdout.split("\n")
+    folder = tmp_path_factory.mktemp("translated")
+    source, output = folder / "in.txt", folder / "out.jsonl"
+    source.write_bytes(text.encode())
+    command = ["translate.py", "--workdir", trained[0], "--beam-size", 4]
+    plain = run(*command, input=text)
+    files = ["--input", source, "--output", output, "--json-lines"]
+    to_file = run(*command, "--num-hypotheses", 3, *files)
+    n_best = run(*command, "--num-hypotheses", 3, input=text)
+    for done in (plain, to_file, n_best):
+        assert done.returncode == 0, done.stderr
+    assert to_file.stdout == ""
+    assert n_best.stdout.endswith("\n")
+    return Translated(
+        plain=plain.stdout,
+        json_lines=[json.loads(line) for line in output.read_text(encoding="utf-8").removesuffix("\n").split("\n")],
+        n_best=[line.split("\t") for line in n_best.stdout.removesuffix("\n").split("\n")],
+    )
+
+
+def test_translate_keeps_every_line(translated):
+    assert translated.plain.count("\n") == 9
+    lines = translated.plain.removesuffix("\n").split("\n")
     assert lines[0] == "deux un !"
     assert lines[1] == lines[2] == ""
     assert lines[8] == "sept !"
-    source = tmp_path / "in.txt"
-    source.write_bytes(text.encode())
-    to_file = run("translate.py", "--workdir", trained[0], "--input", source, "--output", tmp_path / "out.txt")
-    assert to_file.returncode == 0, to_file.stderr
-    assert to_file.stdout == ""
-    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == done.stdout
+    assert [line["hypotheses"][0]["text"] for line in translated.json_lines] == lines
+    assert [next(row[2] for row in translated.n_best if row[0] == str(number)) for number in range(1, 10)] == lines
 
 
-@pytest.mark.parametrize(
-    ("name", "companions"),
-    [
-        ("hyps.txt.gz", ["hyps.source.txt.gz", "hyps.reference.txt.gz"]),
-        ("x.gz", ["x.source.gz", "x.reference.gz"]),
-    ],
-)
-def test_evaluate_writes_gzip_where_the_name_says_so(trained, run, toy, tmp_path, name, companions):
-    """What is written is a file to compare with, and the same bytes when it is written again."""
-    hypotheses = tmp_path / name
-    command = ["evaluate.py", "--workdir", trained[0], "--beam-size", 1]
-    assert run(*command, "--output", hypotheses).returncode == 0
-    assert {path.name for path in tmp_path.iterdir()} == {name, *companions}
-    for companion, side in zip(companions, ("en", "fr"), strict=True):
-        assert gzip.decompress((tmp_path / companion).read_bytes()) == (toy.parent / f"test.{side}").read_bytes()
-    before = hypotheses.read_bytes()
-    written_again = ["--output", tmp_path / "again.gz", "--json", tmp_path / "scores.json"]
-    again = run(*command, "--compare", hypotheses, *written_again)
-    assert again.returncode == 0, again.stderr
-    found = json.loads((tmp_path / "scores.json").read_text())
-    assert found["baseline_bleu"] == found["bleu"] > 50
-    assert (tmp_path / "again.gz").read_bytes() == before
+def test_translate_writes_n_best_lists(translated):
+    rows = translated.n_best
+    assert [row[0] for row in rows if row[0] in "129"] == ["1", "1", "1", "2", "9", "9", "9"]  # line 2 is empty
+    for number, line in enumerate(translated.json_lines, 1):
+        scores = [hypothesis["score"] for hypothesis in line["hypotheses"]]
+        assert scores == sorted(scores, reverse=True)
+        expected = [[str(number), f"{each['score']:.4f}", each["text"]] for each in line["hypotheses"]]
+        assert [row for row in rows if row[0] == str(number)] == expected
+    assert translated.json_lines[0]["source"] == "one two."
 
 
-def test_translate_streams_whole_gzip_files(trained, tmp_path):
-    """Killed by Ctrl-C, it leaves what it had translated as a file that is not damaged."""
+def test_translate_streams_complete_gzip_files(trained, tmp_path):
+    """Ctrl-C leaves the translations so far as an intact file."""
     output = tmp_path / "out.gz"
     options = ["--workdir", trained[0], "--output", output, "--beam-size", 1]
     process = start_command("translate.py", *options, stdin=subprocess.PIPE)
@@ -433,64 +558,44 @@ def test_translate_streams_whole_gzip_files(trained, tmp_path):
     process.send_signal(signal.SIGINT)
     ((status, _, stderr),) = finish([process])
     assert status == 130, stderr
+    assert stderr.endswith("stopped by SIGINT\n")
     assert gzip.decompress(output.read_bytes()).decode() == "deux un !\n" * 1024
 
 
-def test_translate_n_best(trained, run):
-    done = run(
-        "translate.py", "--workdir", trained[0], "--num-hypotheses", 3, "--beam-size", 4, input="one two.\nthree.\n"
-    )
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
-    assert [row[0] for row in rows] == ["1", "1", "1", "2", "2", "2"]
-    scores = [float(row[1]) for row in rows]
-    assert scores[:3] == sorted(scores[:3], reverse=True)
-    assert rows[0][2] == "deux un !"
-    as_json = run(
-        "translate.py",
-        "--workdir",
-        trained[0],
-        "--num-hypotheses",
-        3,
-        "--beam-size",
-        4,
-        "--json-lines",
-        input="one two.\n",
-    )
-    found = json.loads(as_json.stdout)
-    assert found["source"] == "one two."
-    assert [f"{hypothesis['score']:.4f}" for hypothesis in found["hypotheses"]] == [row[1] for row in rows[:3]]
+def test_relative_workdir_and_home_directory(toy, run, tmp_path):
+    """The current directory is not that of the program; a second start finds the checkpoint of the first one."""
+    options = {"cwd": tmp_path, "env": os.environ | {"HOME": str(toy.parent)}}
+    (tmp_path / "c.toml").write_text(toy.read_text().replace(str(toy.parent), "~"))
+    train = [ROOT / "train.py", "--config", "c.toml", "--workdir", "w x/ä"]
+    train += ["--training.num-steps", 1, "--training.eval-every", 0]
+    first = run(*train, **options)
+    assert first.returncode == 0, first.stderr
+    assert (tmp_path / "w x" / "ä" / "checkpoints" / "1").is_dir()
+    second = run(*train, **options)
+    assert second.returncode == 0, second.stderr
+    assert "w x/ä: finished: 1 of 1 steps" in second.stdout
 
 
-def test_a_copied_and_read_only_workdir_evaluates_and_translates(trained, run, tmp_path):
-    workdir = tmp_path / "kopiert ä b"
-    shutil.copytree(trained[0], workdir)
+def test_copied_read_only_workdir_evaluates_and_translates(trained, toy, run, tmp_path):
+    """Its path and those in its config are relative to the current directory and to the home directory."""
+    options = {"cwd": tmp_path, "env": os.environ | {"HOME": str(toy.parent)}}
+    workdir = shutil.copytree(trained[0], tmp_path / "copied ä b")
+    config = (workdir / "config.toml").read_text(encoding="utf-8")
+    (workdir / "config.toml").write_text(config.replace(str(toy.parent), "~"), encoding="utf-8")
     before = sorted(str(path) for path in workdir.rglob("*"))
     subprocess.run(["chmod", "-R", "a-w", workdir], check=True)
     try:
-        done = run("translate.py", "--workdir", workdir, input="one two.\n")
-        assert (done.returncode, done.stdout) == (0, "deux un !\n"), done.stderr
-        assert run("evaluate.py", "--workdir", workdir).returncode == 0
+        translated = run(ROOT / "translate.py", "--workdir", workdir.name, input="one two.\n", **options)
+        assert (translated.returncode, translated.stdout) == (0, "deux un !\n"), translated.stderr
+        evaluated = run(ROOT / "evaluate.py", "--workdir", workdir.name, **options)
+        assert evaluated.returncode == 0, evaluated.stderr
         assert sorted(str(path) for path in workdir.rglob("*")) == before
     finally:
         subprocess.run(["chmod", "-R", "u+w", workdir], check=True)
 
 
-def test_a_relative_workdir_and_a_home_directory(toy, run, tmp_path):
-    """From another folder, as most people work; a second start finds the checkpoint of the first."""
-    options = {"cwd": tmp_path, "env": os.environ | {"HOME": str(toy.parent), "PYTHONPATH": str(ROOT)}}
-    (tmp_path / "c.toml").write_text(toy.read_text().replace(str(toy.parent), "~"))
-    train = [ROOT / "train.py", "--config", "c.toml", "--workdir", "w x/ä", "--training.num-steps"]
-    assert run(*train, 20, **options).returncode == 0
-    done = run(*train, 30, **options)
-    assert done.returncode == 0, done.stderr
-    assert "resuming from step 20" in done.stderr
-    assert run(ROOT / "evaluate.py", "--workdir", "w x/ä", **options).returncode == 0
-    assert run(ROOT / "translate.py", "--workdir", "w x/ä", input="one.\n", **options).returncode == 0
-
-
-def test_a_run_whose_newest_checkpoint_is_damaged_takes_the_one_before(trained, toy, run, tmp_path):
-    workdir = tmp_path / "w"
-    shutil.copytree(trained[0], workdir)
+def test_run_with_damaged_newest_checkpoint_resumes_from_the_previous_one(trained, run, tmp_path):
+    workdir = shutil.copytree(trained[0], tmp_path / "w")
     files = [path for path in (workdir / "checkpoints" / "240" / "params").rglob("*") if path.is_file()]
     for path in files:
         path.write_bytes(path.read_bytes()[:-20])
@@ -502,24 +607,30 @@ def test_a_run_whose_newest_checkpoint_is_damaged_takes_the_one_before(trained, 
     assert digests(workdir) == digests(trained[0])
 
 
-def test_a_full_disk_is_one_line_and_the_run_goes_on_afterwards(trained, toy, run, tmp_path):
-    """A limit on the size of files, as a full disk can't be made everywhere: no file of a checkpoint fits."""
-    limit = (
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); runpy.run_path(sys.argv[0], run_name='__main__')"
-    )
-    limited = ["-c", f"import resource, runpy, sys; sys.argv = sys.argv[1:]; {limit}"]
-    shutil.copytree(trained[0], tmp_path / "w")
-    train = ["train.py", "--workdir", tmp_path / "w", "--training.num-steps", 280]
-    done = run(*limited, *train)
-    assert done.returncode == 1, done.stderr
-    assert "the disk is full" in done.stderr
-    assert "Traceback" not in done.stderr
+FULL_DISK = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_full_disk_is_reported_in_one_line_and_the_run_resumes_later(trained, run, tmp_path):
+    """A limit on file sizes, which any user can set, stands for a full disk: not even the tokenizer fits."""
+    workdir, program = shutil.copytree(trained[0], tmp_path / "w"), tmp_path / "full_disk.py"
+    program.write_text(FULL_DISK, encoding="utf-8")
+    train = ["train.py", "--workdir", workdir, "--training.num-steps", 241, "--training.eval-every", 0]
+    failed = run(program, *train)
+    assert failed.returncode == 1, failed.stderr
+    assert failed.stderr.count("the disk is full") == 1
+    assert "Traceback" not in failed.stderr
     done = run(*train)
     assert done.returncode == 0, done.stderr
-    assert [line["step"] for line in metrics(tmp_path / "w") if "loss" in line] == list(range(1, 281))
+    assert [line["step"] for line in metrics(workdir) if "loss" in line] == list(range(1, 242))
+    assert saved_steps(workdir / "checkpoints")[-1] == 241
 
 
-def test_help_shows_every_option(run):
+def test_help_lists_every_option(run):
     for program, option in (
         ("train.py", "--model.num-encoder-layers"),
         ("evaluate.py", "--json"),
@@ -557,27 +668,21 @@ def test_other_options_train_evaluate_and_translate(toy, run, tmp_path, options)
         assert "positions are rotary" in refused.stderr
 
 
-def test_an_existing_tokenizer_is_used(trained, toy, run, tmp_path):
-    model = trained[0] / "tokenizer.model"
-    options = ["--tokenizer.model-file", model, "--training.num-steps", 1, "--training.eval-every", 0]
-    done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "w" / "tokenizer.model").read_bytes() == model.read_bytes()
-    assert "training the tokenizer" not in done.stderr
-
-
-def test_a_resumed_run_keeps_its_tokenizer_wherever_the_model_file_is_now(trained, toy, run, tmp_path):
+def test_existing_tokenizer_is_used_and_kept_wherever_its_file_is(trained, toy, run, tmp_path):
     workdir, file, moved, other = (tmp_path / name for name in ("w", "a.model", "b.model", "other.model"))
     shutil.copy(trained[0] / "tokenizer.model", file)
     train = ["train.py", "--config", toy, "--workdir", workdir, "--training.eval-every", 0]
-    assert run(*train, "--tokenizer.model-file", file, "--training.num-steps", 1).returncode == 0
+    done = run(*train, "--tokenizer.model-file", file, "--training.num-steps", 1)
+    assert done.returncode == 0, done.stderr
+    assert "training the tokenizer" not in done.stderr
+    assert (workdir / "tokenizer.model").read_bytes() == file.read_bytes()
     file.rename(moved)
-    for steps, model in ((2, file), (3, moved), (3, moved)):  # it is gone, moved, and the run finished
+    for steps, model in ((1, file), (2, moved)):  # the file is missing in a finished run, and moved in a longer one
         done = run(*train, "--tokenizer.model-file", model, "--training.num-steps", steps)
         assert done.returncode == 0, done.stderr
     pairs = list(zip(*((toy.parent / f"train.{side}").read_text().splitlines() for side in ("en", "fr")), strict=True))
     other.write_bytes(train_tokenizer(pairs, TokenizerConfig(vocab_size=45, kind="bpe"))[0])
-    done = run(*train, "--tokenizer.model-file", other, "--training.num-steps", 4)
-    assert done.returncode == 2, done.stderr
-    assert f"tokenizer.model_file {other} is not the tokenizer that {workdir} was made with" in done.stderr
-    assert saved_steps(workdir / "checkpoints")[-1] == 3
+    refused = run(*train, "--tokenizer.model-file", other, "--training.num-steps", 3)
+    assert refused.returncode == 2, refused.stderr
+    assert f"tokenizer.model_file {other} is not the tokenizer that {workdir} was made with" in refused.stderr
+    assert saved_steps(workdir / "checkpoints")[-1] == 2

@@ -1,4 +1,4 @@
-"""Flipped readings: which tokens are hidden, and what counts, on translations made up by hand."""
+"""Flipped readings: which tokens are hidden, and which translations count, with translations written by hand."""
 
 from types import SimpleNamespace
 
@@ -31,7 +31,7 @@ SOURCES, REFERENCES = [pair[0] for pair in PAIRS], [pair[1] for pair in PAIRS]
 
 @pytest.fixture(scope="module")
 def translator():
-    """Only what the counting needs of one: a tokenizer that splits most words into several tokens."""
+    """Has only what counting needs, with a tokenizer that splits most words into several tokens."""
     tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=55)))
     return SimpleNamespace(tokenizer=tokenizer, max_length=64)
 
@@ -41,31 +41,31 @@ def pieces(translator, line):
 
 
 def text_of(translator, line, positions):
-    """What the tokens at these positions spell."""
+    """Returns the text of the tokens at these positions."""
     return "".join(pieces(translator, line)[position] for position in positions).replace("▁", " ").strip()
 
 
-def test_flips_are_counted_for_the_right_pairs_and_words(translator, monkeypatch):
+def test_flips_are_counted_in_correct_pairs_for_the_hidden_words(translator, monkeypatch):
     hidden_words, answers = [], [
-        # The deciding word hidden: turned, turned too, neither reading left; then the control: one turns the other way.
+        # With the deciding word hidden: flipped, flipped too, neither reading. The control: one flips the other way.
         ["… la rive.", "… la rive.", "La batte.", "La batte.", "Ils parlent.", "Ils parlent."],
         ["… la rive.", "… la banque.", "La batte.", "La chauve-souris.", "Ils savent.", "Ils connaissent."],
     ]  # fmt: skip
 
-    def recorded(_, lines, hidden, options):
+    def record(_, lines, hidden, options):
         hidden_words.append([text_of(translator, *at) for at in zip(lines, hidden, strict=True)])
         return answers[len(hidden_words) - 1]
 
-    monkeypatch.setattr(contrast, "translate_with_hidden_tokens", recorded)
-    translations = [*REFERENCES[:6], "La date était douce.", REFERENCES[7]]  # the last pair is not right
-    found = count_contrast_flips(translator, SOURCES, translations, REFERENCES, find_readings, DecodingOptions())
-    assert found == FlipCounts(pairs=3, flipped=2, flipped_control=1)
+    monkeypatch.setattr(contrast, "translate_with_hidden_tokens", record)
+    translations = [*REFERENCES[:6], "La date était douce.", REFERENCES[7]]  # the last pair is not correct
+    flips = count_contrast_flips(translator, SOURCES, translations, REFERENCES, find_readings, DecodingOptions())
+    assert flips == FlipCounts(pairs=3, flipped=2, flipped_control=1)
     assert hidden_words[0] == ["river", "street", "hungry", "unbelievable", "why", "Marie"]
     assert hidden_words[1] == ["across", "across", "The", "The", "They", "They"]
-    assert len(pieces(translator, "unbelievable")) > 3  # a word of several tokens is hidden whole
+    assert len(pieces(translator, "unbelievable")) > 3  # all tokens of a word are hidden
 
 
-def test_pairs_of_a_model_that_writes_lower_case_are_right_without_case(monkeypatch):
+def test_contrast_pairs_of_a_lowercase_model_ignore_case(monkeypatch):
     lower = [reference.lower() for reference in REFERENCES]
     translator = SimpleNamespace(
         tokenizer=parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=50, lowercase=True))),
@@ -74,15 +74,15 @@ def test_pairs_of_a_model_that_writes_lower_case_are_right_without_case(monkeypa
         warm_up=lambda lines, options: None,
         translate=lambda lines, options, after_batch: [SimpleNamespace(text=text) for text in lower],
     )
-    turned = [lower[i ^ 1] for i in range(len(lower))]
-    answers = iter([turned, lower])  # the deciding word hidden, then another one
+    flipped = [lower[i ^ 1] for i in range(len(lower))]
+    answers = iter([flipped, lower])  # the deciding word hidden, then another one
     monkeypatch.setattr(contrast, "translate_with_hidden_tokens", lambda *_: next(answers))
-    found = evaluate(translator, EvaluationSet("lower", SOURCES, REFERENCES, find_readings), DecodingOptions())
-    assert (found.contrast_pairs, found.contrast_right) == (4, 4)
-    assert found.flips == FlipCounts(pairs=4, flipped=4, flipped_control=0)
+    result = evaluate(translator, EvaluationSet("lower", SOURCES, REFERENCES, find_readings), DecodingOptions())
+    assert (result.contrast_pairs, result.contrast_right) == (4, 4)
+    assert result.flips == FlipCounts(pairs=4, flipped=4, flipped_control=0)
 
 
-def test_the_word_in_which_two_sentences_differ(translator):
+def test_differing_word_needs_exactly_one_difference(translator):
     def index(first, second):
         return differing_word_index(group_pieces(pieces(translator, first)), group_pieces(pieces(translator, second)))
 
@@ -92,14 +92,14 @@ def test_the_word_in_which_two_sentences_differ(translator):
     assert index("the bat.", "the bat is.") is None
 
 
-def test_hidden_positions_go_to_their_own_sentence_in_order(translator):
-    """A search that gives back what it may see."""
+def test_hidden_positions_apply_to_their_own_sentences_in_order(translator):
+    """The search returns the tokens that are not hidden."""
 
     def search(source, options, hidden):
         assert options.beam_size == 1
         return SimpleNamespace(tokens=np.where(hidden, 0, source)[:, None])
 
-    seeing = SimpleNamespace(
+    copying = SimpleNamespace(
         tokenizer=translator.tokenizer,
         max_length=translator.max_length,
         decode_ids=search,
@@ -108,11 +108,11 @@ def test_hidden_positions_go_to_their_own_sentence_in_order(translator):
     lines = [SOURCES[0], "The bat.", SOURCES[2]]
     first = group_pieces(pieces(translator, lines[0]))[0]
     hidden = [first.positions, [], range(1, 40)]
-    found = translate_with_hidden_tokens(seeing, lines, hidden, DecodingOptions(batch_size=2))
-    assert found == [lines[0][3:], lines[1], text_of(translator, lines[2], [0])]
+    translations = translate_with_hidden_tokens(copying, lines, hidden, DecodingOptions(batch_size=2))
+    assert translations == [lines[0][3:], lines[1], text_of(translator, lines[2], [0])]
 
 
-def test_readings():
+def test_readings_are_found_in_either_order():
     readings, senses = find_readings((SOURCES[0], SOURCES[1]), (REFERENCES[0], REFERENCES[1]))
     assert senses == (0, 1)
     assert [readings.of(text) for text in ("la rive", "les rives", "la banque", "une banque et une rive", "")] == [
@@ -123,13 +123,13 @@ def test_readings():
 
 
 def test_an_evaluation_reports_flips(capsys):
-    found = Evaluation(
+    evaluation = Evaluation(
         translations=("a", "b"), scores=score(["a", "b"], ["a", "b"]), checkpoint_step=3, decoding=DecodingOptions(),
         seconds=1.0, compile_seconds=2.0, contrast_pairs=1, contrast_right=1, flips=FlipCounts(40, 30, 1),
     )  # fmt: skip
-    written = found.as_json()
-    assert [written[f"contrast_{name}"] for name in ("hidden_pairs", "flipped", "flipped_control")] == [40, 30, 1]
-    print_evaluation("title", EvaluationSet("split", ["a", "b"], ["a", "b"]), found)
+    record = evaluation.as_json()
+    assert [record[f"contrast_{name}"] for name in ("hidden_pairs", "flipped", "flipped_control")] == [40, 30, 1]
+    print_evaluation("title", EvaluationSet("split", ["a", "b"], ["a", "b"]), evaluation)
     shown = capsys.readouterr().out
     assert "flipped by hiding the deciding word │ 30 of 40  (75.0%)" in shown
     assert "flipped by hiding another word      │ 1 of 40  (2.5%)" in shown

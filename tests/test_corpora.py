@@ -1,4 +1,4 @@
-"""data/corpora: what is read, what is kept for the next time, and what wrong input gets."""
+"""Opening corpora: the phrasebook, Multi30k and text files; the cache of prepared corpora; errors in the input."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ import pytest
 
 from data.corpora import Corpus, Pair, held_out_splits, open_corpus, prepared_corpus
 from data.corpora import phrasebook as phrasebook_corpus
+from data.corpora.phrasebook import Contrast, Phrasebook
 from host.cache import cache_directory
 from host.errors import RunError, UserError
 from options.schema import DataConfig
-from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
-from tests.toy import write_corpus
+from tests.conftest import HUNG_AFTER, ROOT
 
 MULTI30K = Path(os.environ.get("LINGUA_MULTI30K", ROOT.parent / "shared" / "data" / "multi30k"))
 needs_multi30k = pytest.mark.skipif(
@@ -42,7 +42,7 @@ def cache(tmp_path: Path) -> Path:
 
 
 class Files:
-    """Writes files of a text corpus and opens it."""
+    """Writes the files of a text corpus and opens it."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
         self.folder, self.cache = folder, cache
@@ -54,7 +54,7 @@ class Files:
         return path
 
     def open(self, **options: Any) -> Corpus:
-        """Open with options by their names in DataConfig; a list of lines is written to a file first."""
+        """Opens the corpus with options of DataConfig; a list of lines is written to a file first."""
         for name, value in options.items():
             if isinstance(value, list):
                 options[name] = self.write(f"{name}.txt", value)
@@ -71,21 +71,21 @@ def numbered(count: int, word: str = "line") -> list[str]:
 
 
 def prepared(cache: Path) -> list[Path]:
-    """Everything in the cache folder: finished corpora and what should not be there."""
+    """Returns everything in the cache folder: complete corpora, and anything that should not be there."""
     return sorted(cache.glob("*/*"))
 
 
 # The interface.
 
 
-def test_unknown_corpus_names_the_nearest_and_all(cache: Path) -> None:
+def test_error_for_unknown_corpus_suggests_the_nearest_and_lists_all(cache: Path) -> None:
     with pytest.raises(UserError, match=r'"multi30".*did you mean "multi30k".*phrasebook, multi30k, text'):
         open_corpus(DataConfig(name="multi30", cache_directory=cache))
     with pytest.raises(UserError, match=r'"xyz"; the corpora are phrasebook, multi30k, text'):
         open_corpus(DataConfig(name="xyz", cache_directory=cache))
 
 
-def test_an_option_without_effect_is_refused(tmp_path: Path) -> None:
+def test_option_without_effect_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r'data\.train_source has no effect with data\.name = "phrasebook", only.*"text"'
     ):
@@ -109,7 +109,7 @@ def test_splits_by_name_and_pairs_by_index(files: Files) -> None:
             pairs[index]
 
 
-def test_every_character_comes_back(files: Files) -> None:
+def test_all_characters_survive_a_round_trip(files: Files) -> None:
     sources = ["  à la 😀\u2028x ", "tab\there", "nul\0", "\x85", "e\u0301", "long " * 20_000]
     targets = [f"{line} = {line}" for line in sources]
     corpus = files.open(
@@ -121,8 +121,8 @@ def test_every_character_comes_back(files: Files) -> None:
     assert corpus.notes == ()
 
 
-def test_any_number_at_a_time_is_the_same_corpus(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In chunks of whatever size it is written, divided and read: pairs, order, notes, fingerprint, bytes on disk."""
+def test_chunk_size_does_not_change_the_corpus(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs, their order, notes and fingerprint are the same for any chunk size in writing, dividing and reading."""
     lines = numbered(100, "Zeile „")
     expected = files.open(train_source=lines, train_target=lines[::-1])
     for size in (1, 7, 100, 101):
@@ -135,13 +135,13 @@ def test_any_number_at_a_time_is_the_same_corpus(files: Files, monkeypatch: pyte
             assert list(corpus.split(name)) == list(split) == [split[index] for index in range(len(split))]
 
 
-def test_where_sentences_end_is_in_the_fingerprint(files: Files) -> None:
+def test_fingerprint_depends_on_sentence_boundaries(files: Files) -> None:
     pairs = [("ab", "c"), ("d", "e")], [("a", "bc"), ("d", "e")], [("abd", "c"), (" ", "e")], [("a", "c"), ("bd", "e")]
     tables = [files.write(f"{i}.tsv", [f"{a}\t{b}" for a, b in each]) for i, each in enumerate(pairs)]
     assert len({files.open(train_source=table).fingerprint for table in tables}) == len(pairs)
 
 
-def test_pickled_is_where_it_lies_not_what_it_holds(files: Files) -> None:
+def test_splits_are_pickled_as_paths_not_contents(files: Files) -> None:
     lines = numbered(5000)
     train = files.open(train_source=lines, train_target=lines).split("train")
     pickled = pickle.dumps(train)
@@ -149,7 +149,7 @@ def test_pickled_is_where_it_lies_not_what_it_holds(files: Files) -> None:
     assert list(pickle.loads(pickled)) == list(train)
 
 
-def test_threads_read_the_same(files: Files) -> None:
+def test_threads_can_read_the_same_split(files: Files) -> None:
     lines = numbered(200)
     train = files.open(train_source=lines, train_target=lines).split("train")
     expected = list(train)
@@ -172,7 +172,7 @@ def test_threads_read_the_same(files: Files) -> None:
 
 @pytest.mark.parametrize("packed", ["", ".gz"])
 @pytest.mark.parametrize("kind", ["lines", "tsv", "jsonl", "jsonl by language"])
-def test_formats_give_the_same_pairs(files: Files, kind: str, packed: str) -> None:
+def test_all_formats_yield_the_same_pairs(files: Files, kind: str, packed: str) -> None:
     pairs = [Pair(f"line {number}", f"Zeile „{number}“") for number in range(100)]
     options: dict[str, Any] = {"source_language": "en", "target_language": "de"}
     if kind == "lines":
@@ -201,7 +201,7 @@ def test_carriage_returns_before_line_ends_are_dropped(files: Files) -> None:
     assert sorted(pair for split in corpus.splits.values() for pair in split) == [("a", "A"), ("b", "B"), ("c", "C")]
 
 
-def test_json_prefers_languages_and_copes_with_one_language(files: Files) -> None:
+def test_json_language_keys_take_precedence_if_the_languages_differ(files: Files) -> None:
     line = json.dumps({"en": "language", "de": "Sprache", "source": "wrong", "target": "falsch"})
     train = files.write("a.jsonl", [line])
     assert files.open(train_source=train, target_language="de").split("train")[0] == ("language", "Sprache")
@@ -209,10 +209,10 @@ def test_json_prefers_languages_and_copes_with_one_language(files: Files) -> Non
     assert files.open(train_source=train, target_language="en").split("train")[0] == ("colour", "color")
 
 
-# Text: empty sides and held-out parts.
+# Text: empty sides and held-out splits.
 
 
-def test_pairs_with_an_empty_side_leave_train_only(files: Files) -> None:
+def test_pairs_with_an_empty_side_are_dropped_from_train_only(files: Files) -> None:
     source = ["a", "", "c", " \t ", "e", ""]
     target = ["A", "B", "  ", "D", "E", ""]
     corpus = files.open(
@@ -225,7 +225,7 @@ def test_pairs_with_an_empty_side_leave_train_only(files: Files) -> None:
     assert corpus.notes == ("left out 4 training pairs with an empty side",)
 
 
-def test_held_out_is_said(files: Files) -> None:
+def test_held_out_splits_are_reported(files: Files) -> None:
     lines = numbered(3000)
     both = files.open(train_source=lines, train_target=lines)
     assert {name: len(split) for name, split in both.splits.items()} == {"train": 2700, "validation": 150, "test": 150}
@@ -235,32 +235,33 @@ def test_held_out_is_said(files: Files) -> None:
     assert one.notes == ("held out 150 of 3,000 pairs for test, since it was not given",)
 
 
-def test_held_out_is_at_most_a_thousand(files: Files) -> None:
+def test_at_most_a_thousand_pairs_are_held_out(files: Files) -> None:
     lines = numbered(25_000)
     corpus = files.open(train_source=lines, train_target=lines)
     assert [len(split) for split in corpus.splits.values()] == [23_000, 1000, 1000]
 
 
-def test_held_out_is_the_same_everywhere(files: Files) -> None:
-    """What was held out on one machine is held out on all; another choice would need another _FORMAT."""
+def test_held_out_pairs_are_the_same_on_every_machine(files: Files) -> None:
+    """If the choice of pairs ever changes, _FORMAT must change too."""
     lines = numbered(100)
     corpus = files.open(train_source=lines, train_target=lines)
     numbers = [[int(pair.source.split()[1]) for pair in corpus.split(name)] for name in ("validation", "test")]
     assert numbers == [[8, 46, 60, 72, 88], [4, 31, 52, 87, 91]]
 
 
-def test_the_smallest_hashes_are_held_out(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the hashes are not looked at all at once."""
+def test_pairs_with_the_smallest_hashes_are_held_out(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the hashes are sorted in several parts."""
     monkeypatch.setattr(held_out_splits, "_COUNTED", 999)
     lines = numbered(30_000)
     corpus = files.open(train_source=lines, train_target=lines)
-    ranked = sorted(lines, key=lambda line: hashlib.blake2b(line.encode(), digest_size=8).hexdigest())
+    hashes = [hashlib.blake2b(line.encode(), digest_size=8).hexdigest() for line in lines]
+    ranked = sorted(range(len(lines)), key=hashes.__getitem__)
     for name, expected in (("validation", ranked[:1000]), ("test", ranked[1000:2000])):
-        assert [pair.source for pair in corpus.split(name)] == sorted(expected, key=lines.index)
+        assert [pair.source for pair in corpus.split(name)] == [lines[number] for number in sorted(expected)]
 
 
-def test_held_out_depends_on_the_sources_alone(files: Files) -> None:
-    """Neither order nor duplicates nor targets move a sentence to another split, and duplicates stay together."""
+def test_choice_of_held_out_pairs_depends_on_sources_only(files: Files) -> None:
+    """Order, duplicates and targets do not move a sentence to another split, and duplicates stay together."""
     sources = [f"line {number}" for number in range(800) for _ in range(1 + number % 3)]
     first = files.open(train_source=sources, train_target=numbered(len(sources)))
     again = files.open(train_source=sources[::-1], train_target=numbered(len(sources), "other"))
@@ -289,20 +290,20 @@ def test_held_out_depends_on_the_sources_alone(files: Files) -> None:
         (1, 2, 3, 994),
     ],
 )
-def test_something_is_left_to_train_on(files: Files, repeats: tuple[int, ...]) -> None:
-    """Few sentences, some there very often: each split gets at least one, and train the most frequent one."""
+def test_holding_out_leaves_no_split_empty(files: Files, repeats: tuple[int, ...]) -> None:
+    """With few distinct sentences, some very frequent, each split gets at least one, and train the most frequent."""
     sources = [f"sentence {number}" for number, times in enumerate(repeats) for _ in range(times)]
     corpus = files.open(train_source=sources, train_target=sources)
-    in_split = {name: {pair.source for pair in split} for name, split in corpus.splits.items()}
-    assert all(in_split.values())
-    assert len(in_split) == 3
-    assert sum(len(found) for found in in_split.values()) == len(repeats)
+    distinct = {name: {pair.source for pair in split} for name, split in corpus.splits.items()}
+    assert all(distinct.values())
+    assert len(distinct) == 3
+    assert sum(len(sentences) for sentences in distinct.values()) == len(repeats)
     if max(repeats) >= 900:
         assert len(corpus.split("train")) >= max(repeats)
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_too_few_sentences_to_hold_out(files: Files, count: int) -> None:
+def test_nothing_is_held_out_of_too_few_sentences(files: Files, count: int) -> None:
     lines = numbered(count) * 5
     corpus = files.open(train_source=lines, train_target=lines)
     assert {name: len(split) for name, split in corpus.splits.items()} == {"train": 5 * count}
@@ -313,7 +314,7 @@ def test_too_few_sentences_to_hold_out(files: Files, count: int) -> None:
         corpus.split("test")
 
 
-# Text: wrong input. Nothing may be left in the cache folder.
+# Text: invalid input, which must leave nothing in the cache folder.
 
 
 def check_refused(files: Files, message: str, **options: Any) -> None:
@@ -322,7 +323,7 @@ def check_refused(files: Files, message: str, **options: Any) -> None:
     assert prepared(files.cache) == []
 
 
-def test_roles_that_do_not_fit(files: Files) -> None:
+def test_inconsistent_file_options_are_refused(files: Files) -> None:
     tsv = files.write("both.tsv", ["a\tb"])
     check_refused(files, r"needs files to train on; set data\.train_source")
     check_refused(files, r"needs files to train on", test_source=["a"], test_target=["b"])
@@ -334,7 +335,7 @@ def test_roles_that_do_not_fit(files: Files) -> None:
     check_refused(files, r"data\.test_source .* is given without its target", train_source=tsv, test_source=["a"])
 
 
-def test_files_that_cannot_be_read(files: Files) -> None:
+def test_unreadable_files_are_refused(files: Files) -> None:
     missing = files.folder / "missing.en"
     check_refused(files, r"missing\.en: no such file", train_source=missing, train_target=["a"])
     check_refused(files, r"missing\.en: no such file", train_source=["a"], train_target=missing)
@@ -344,7 +345,7 @@ def test_files_that_cannot_be_read(files: Files) -> None:
     check_refused(files, r"null: not a regular file", train_source=Path("/dev/null"), train_target=["a"])
 
 
-def test_not_utf8_and_truncated_gzip(files: Files) -> None:
+def test_invalid_utf8_and_truncated_gzip_are_refused(files: Files) -> None:
     latin = files.folder / "latin.de"
     latin.write_bytes(b"a\nb\n\xe4\n")
     check_refused(files, r"latin\.de, line 3: not valid UTF-8", train_source=numbered(3), train_target=latin)
@@ -355,22 +356,22 @@ def test_not_utf8_and_truncated_gzip(files: Files) -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), [(1203, 1200), (1200, 1203), (3, 0), (0, 3)])
-def test_different_numbers_of_lines(files: Files, source: int, target: int) -> None:
+def test_different_numbers_of_lines_are_refused(files: Files, source: int, target: int) -> None:
     message = rf"train_source\.txt has {source:,} lines and .*train_target\.txt has {target:,}; line i of one"
     check_refused(files, message, train_source=numbered(source), train_target=numbered(target))
 
 
-def test_a_mistake_in_a_given_test_set(files: Files) -> None:
+def test_test_set_with_different_numbers_of_lines_is_refused(files: Files) -> None:
     options = {"train_source": numbered(10), "train_target": numbered(10), "test_source": ["a"]}
     check_refused(
         files, r"test_source\.txt has 1 lines and .*test_target\.txt has 2;", **options, test_target=["a", "b"]
     )
 
 
-@pytest.mark.parametrize(("line", "found"), [("a", "1 column;"), ("a\tb\tc", "3 columns;"), ("", "1 column;")])
-def test_wrong_number_of_columns(files: Files, line: str, found: str) -> None:
+@pytest.mark.parametrize(("line", "columns"), [("a", "1 column;"), ("a\tb\tc", "3 columns;"), ("", "1 column;")])
+def test_wrong_number_of_columns_is_refused(files: Files, line: str, columns: str) -> None:
     train = files.write("train.tsv", ["a\tb", "c\td", line, "e\tf"])
-    check_refused(files, rf"train\.tsv, line 3: {found} there must be two", train_source=train)
+    check_refused(files, rf"train\.tsv, line 3: {columns} there must be two", train_source=train)
 
 
 @pytest.mark.parametrize(
@@ -388,12 +389,12 @@ def test_wrong_number_of_columns(files: Files, line: str, found: str) -> None:
         ("[" * 100_000, "recursion"),
     ],
 )
-def test_wrong_json(files: Files, line: str, message: str) -> None:
+def test_invalid_json_lines_are_refused(files: Files, line: str, message: str) -> None:
     train = files.write("train.jsonl", ['{"en": "a", "de": "b"}', line])
     check_refused(files, rf"train\.jsonl, line 2: .*{message}", train_source=train, target_language="de")
 
 
-def test_empty_corpora(files: Files) -> None:
+def test_empty_corpora_are_refused(files: Files) -> None:
     check_refused(files, r"train_source\.txt: no pairs in it", train_source=[], train_target=[])
     check_refused(
         files, r"train_source\.txt: every pair has an empty side", train_source=["", "a"], train_target=["b", " "]
@@ -410,7 +411,7 @@ def stamps(cache: Path) -> dict[Path, tuple[int, int]]:
     return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in cache.rglob("*") if path.is_file()}
 
 
-def test_prepared_once(files: Files) -> None:
+def test_corpus_is_prepared_once(files: Files) -> None:
     lines = numbered(100)
     first = files.open(train_source=lines, train_target=lines)
     before = stamps(files.cache)
@@ -422,7 +423,7 @@ def test_prepared_once(files: Files) -> None:
 
 
 def test_changed_input_is_prepared_again(files: Files) -> None:
-    """Content, languages and roles are all in the key."""
+    """The key covers contents, languages and the split that each file is for."""
     lines, other = numbered(100), [*numbered(99), "line 1OO"]
     one = files.write("one.tsv", ["a\tb"])
     variants: list[dict[str, Any]] = [
@@ -438,7 +439,7 @@ def test_changed_input_is_prepared_again(files: Files) -> None:
     assert len(prepared(files.cache)) == len(variants)
     fingerprints = [corpus.fingerprint for corpus in corpora]
     assert len(set(fingerprints[:-1])) == 6
-    assert fingerprints[-1] == fingerprints[-2]  # the same sentences are held out, as test or as validation
+    assert fingerprints[-1] == fingerprints[-2]  # the same sentences are held out, for test or for validation
     assert {pair for split in corpora[1].splits.values() for pair in split} == set(zip(lines, other, strict=True))
 
 
@@ -453,15 +454,15 @@ def test_default_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/lingua-flax"])
-def test_cache_that_cannot_be_written(files: Files, place: str) -> None:
+def test_unwritable_cache_is_reported(files: Files, place: str) -> None:
     files.write("file", "")
     files.cache = files.folder / place
     with pytest.raises(UserError, match=rf"{place}.*cannot be written.*--data\.cache-directory"):
         files.open(train_source=["a"], train_target=["b"])
 
 
-def test_what_the_fingerprint_is_of(files: Files) -> None:
-    """The languages and the training pairs: checkpoints and tokens stay good where another split has changed."""
+def test_fingerprint_covers_only_languages_and_training_pairs(files: Files) -> None:
+    """Checkpoints and tokenized pairs therefore remain valid if another split changes."""
     given: dict[str, Any] = {"train_source": numbered(5), "train_target": numbered(5, "Zeile")}
     given |= {f"{split}_{side}": ["x", "y"] for split in ("validation", "test") for side in ("source", "target")}
     first = files.open(**given)
@@ -476,25 +477,19 @@ def test_what_the_fingerprint_is_of(files: Files) -> None:
     assert len(prepared(files.cache)) == 7
 
 
-def test_a_run_goes_on_where_only_the_test_set_has_changed(run, tmp_path: Path) -> None:
-    config, workdir = write_corpus(tmp_path / "toy"), tmp_path / "w"
-    options = ["--config", config, "--workdir", workdir, "--training.eval-every", 0]
-    done = run("train.py", *options, "--training.num-steps", 2)
+def test_checkpoints_remain_valid_if_the_test_set_changes(trained, toy: Path, run, tmp_path: Path) -> None:
+    _, *lines = (toy.parent / "test.en").read_text(encoding="utf-8").splitlines()
+    changed = tmp_path / "test.en"
+    changed.write_text("".join(f"{line}\n" for line in ["nine nine.", *lines]), encoding="utf-8")
+    workdir = shutil.copytree(trained[0], tmp_path / "workdir")
+    done = run("train.py", "--workdir", workdir, "--data.test-source", changed)
     assert done.returncode == 0, done.stderr
-    test = config.parent / "test.en"
-    test.write_text("nine nine." + test.read_text().removeprefix(test.read_text().partition("\n")[0]))
-    done = run("train.py", *options, "--training.num-steps", 4)
-    assert done.returncode == 0, done.stderr
-    assert "resuming from step 2" in done.stderr
+    assert "preparing a corpus" in done.stderr
     assert "training the tokenizer" not in done.stderr
-
-    train = config.parent / "train.en"
-    train.write_text("nine nine." + train.read_text().removeprefix(train.read_text().partition("\n")[0]))
-    done = run("train.py", *options, "--training.num-steps", 6)
-    assert (done.returncode, "made with a different corpus" in done.stderr) == (2, True), done.stderr
+    assert "finished: 240 of 240 steps" in done.stdout
 
 
-def test_the_former_format_is_not_served(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corpus_in_an_old_format_is_prepared_again(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"train_source": ["a"], "train_target": ["b"]}
     monkeypatch.setattr(prepared_corpus, "_FORMAT", 1)
     files.open(**options)
@@ -505,7 +500,7 @@ def test_the_former_format_is_not_served(files: Files, monkeypatch: pytest.Monke
     assert list(files.open(**options).split("train")) == [("a", "b")]
 
 
-def test_damaged_cache_says_what_to_delete(files: Files) -> None:
+def test_error_for_damaged_cache_says_what_to_delete(files: Files) -> None:
     lines = numbered(1000)
     options = {"train_source": lines, "train_target": lines}
     files.open(**options)
@@ -517,7 +512,7 @@ def test_damaged_cache_says_what_to_delete(files: Files) -> None:
     text.write_bytes(sound[: len(sound) // 2])
     with pytest.raises(UserError, match=message):
         files.open(**options)
-    for byte in (b"L", b"\xff"):  # another letter, and what is no text
+    for byte in (b"L", b"\xff"):  # another letter, and a byte that is not UTF-8
         flipped = sound.index(b"line")
         text.write_bytes(sound[:flipped] + byte + sound[flipped + 1 :])
         with pytest.raises(UserError, match=message):
@@ -541,11 +536,11 @@ def write_text(text: str, folder: Path) -> None:
     (folder / "file").write_text(text)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("count", [1, 100_000])
 @pytest.mark.parametrize("file", ["train.source.values", "train.target.ends"])
-def test_full_disk(cache: Path, file: str, count: int) -> None:
-    """Everything written to /dev/full meets a full disk: at once, or where a buffer is written at the end."""
+def test_full_disk_is_reported(cache: Path, file: str, count: int) -> None:
+    """Writing to /dev/full fails as on a full disk: at once, or when a buffer is written at the end."""
 
     def write(folder: Path) -> None:
         (folder / file).symlink_to("/dev/full")
@@ -557,9 +552,10 @@ def test_full_disk(cache: Path, file: str, count: int) -> None:
     assert prepared(cache) == []
 
 
-def test_a_disk_that_fills_up_while_text_is_written(cache: Path) -> None:
-    """A limit of the size of files stands for it: what NumPy itself writes would fail without saying why."""
-    code = """
+def test_disk_that_fills_up_during_writing_is_reported(cache: Path, run, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the full disk; errors of NumPy's own writes would not say why."""
+    script = tmp_path / "script.py"
+    script.write_text("""
 import resource, sys
 from pathlib import Path
 from host.errors import RunError
@@ -575,13 +571,27 @@ try:
     prepared_corpus.prepare(Path(sys.argv[1]), "any", "0" * 64, write)
 except RunError as error:
     print(error)
-"""
-    output, errors = run_python(code, cache).communicate(timeout=60)
-    assert "the disk is full" in output, errors
+""")
+    done = run(script, cache)
+    assert "the disk is full" in done.stdout, done.stderr
     assert prepared(cache) == []
 
 
-def test_waiting_processes_take_what_the_first_prepared(cache: Path) -> None:
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Returns a semaphore that is released whenever `prepare` misses a corpus and is about to lock it."""
+    attempts = threading.Semaphore(0)
+    exclusive_lock = prepared_corpus.exclusive_lock
+
+    def counted(path: Path) -> AbstractContextManager[None]:
+        attempts.release()
+        return exclusive_lock(path)
+
+    monkeypatch.setattr(prepared_corpus, "exclusive_lock", counted)
+    return attempts
+
+
+def test_waiting_threads_use_the_corpus_that_the_first_prepared(cache: Path, attempts: threading.Semaphore) -> None:
     written: list[str] = []
     started, release = threading.Event(), threading.Event()
 
@@ -600,7 +610,8 @@ def test_waiting_processes_take_what_the_first_prepared(cache: Path) -> None:
     for thread in threads:
         thread.start()
         assert started.wait(HUNG_AFTER)
-    time.sleep(0.1)  # the others have reached the lock
+    for _ in threads:
+        assert attempts.acquire(timeout=HUNG_AFTER)
     release.set()
     for thread in threads:
         thread.join(HUNG_AFTER)
@@ -608,7 +619,7 @@ def test_waiting_processes_take_what_the_first_prepared(cache: Path) -> None:
     assert [path.name for path in prepared(cache)] == ["0" * 16]
 
 
-def test_the_next_takes_over_where_the_first_fails(cache: Path) -> None:
+def test_waiting_thread_takes_over_if_the_first_fails(cache: Path, attempts: threading.Semaphore) -> None:
     started, release = threading.Event(), threading.Event()
     failures: list[Exception] = []
 
@@ -627,7 +638,13 @@ def test_the_next_takes_over_where_the_first_fails(cache: Path) -> None:
     first = threading.Thread(target=prepare)
     first.start()
     assert started.wait(HUNG_AFTER)
-    threading.Timer(0.1, release.set).start()
+
+    def release_first() -> None:
+        for _ in range(2):
+            assert attempts.acquire(timeout=HUNG_AFTER)
+        release.set()
+
+    threading.Thread(target=release_first).start()
     folder = prepared_corpus.prepare(cache, "any", "0" * 64, lambda folder: (folder / "other").touch())
     first.join(HUNG_AFTER)
     assert len(failures) == 1
@@ -635,13 +652,15 @@ def test_the_next_takes_over_where_the_first_fails(cache: Path) -> None:
     assert prepared(cache) == [folder]
 
 
-def run_python(code: str, *arguments: object) -> subprocess.Popen[str]:
+def start_python(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Starts a process that has imported nothing yet."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_what_a_killed_process_left_is_cleared(cache: Path) -> None:
-    code = """
+def test_remains_of_a_killed_process_are_removed(cache: Path, run, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("""
 import os, signal, sys
 from pathlib import Path
 from data.corpora import prepared_corpus
@@ -652,10 +671,8 @@ def write(folder):
     os.kill(os.getpid(), signal.SIGKILL)
 
 prepared_corpus.prepare(Path(sys.argv[1]), "any", "0" * 64, write)
-"""
-    process = run_python(code, cache)
-    process.communicate(timeout=HUNG_AFTER)
-    assert process.returncode == -signal.SIGKILL
+""")
+    assert run(script, cache).returncode == -signal.SIGKILL
     assert [path.name for path in prepared(cache)] == ["0" * 16 + ".incomplete", "0" * 16 + ".lock"]
     folder = prepared_corpus.prepare(cache, "any", "0" * 64, functools.partial(write_text, "whole"))
     assert sorted(path.name for path in folder.iterdir()) == ["file"]
@@ -673,23 +690,24 @@ print(json.dumps([modules, corpus.fingerprint, [len(split) for split in corpus.s
 """
 
 
-def test_two_processes_prepare_at_once(files: Files) -> None:
-    lines = numbered(60_000)
+def test_two_processes_can_prepare_the_same_corpus_at_once(files: Files) -> None:
+    lines = numbered(30_000)
     source, target = files.write("train.en", lines), files.write("train.de", lines)
     options = {"name": "text", "train_source": source, "train_target": target, "cache_directory": files.cache}
-    processes = [run_python(OPEN_AND_REPORT, json.dumps(options, default=str)) for _ in range(2)]
+    processes = [start_python(OPEN_AND_REPORT, json.dumps(options, default=str)) for _ in range(2)]
     outputs = [process.communicate(timeout=HUNG_AFTER) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert outputs[0] == outputs[1]
     modules, _, sizes = json.loads(outputs[0][0])
-    assert (modules, sizes) == ([], [58_000, 1000, 1000])
+    assert (modules, sizes) == ([], [28_000, 1000, 1000])
     (folder,) = prepared(files.cache)
     assert not list(folder.glob("undivided*"))
 
 
-def test_memory_does_not_grow_with_the_corpus(files: Files) -> None:
-    """Preparing and reading 100,000 pairs takes no more memory than 20,000 do; held, they would take 30 MB."""
-    code = """
+def test_memory_use_does_not_grow_with_the_corpus(files: Files, run) -> None:
+    """Preparing and reading 40,000 pairs takes no more memory than 17,000; held, they would take 7 MB more."""
+    script = files.folder / "script.py"
+    script.write_text("""
 import sys, tracemalloc
 from collections import deque
 from pathlib import Path
@@ -700,21 +718,21 @@ tracemalloc.start()
 corpus = open_corpus(DataConfig(name="text", train_source=Path(sys.argv[1]), cache_directory=Path(sys.argv[2])))
 deque(corpus.split("train"), 0)
 print(tracemalloc.get_traced_memory()[1])
-"""
+""")
     peaks = []
-    for count in (20_000, 100_000):
+    for count in (17_000, 40_000):
         lines = (f"source {number} {'x' * 60}\ttarget {number} {'y' * 60}" for number in range(count))
-        process = run_python(code, files.write("train.tsv", list(lines)), files.cache)
-        output, errors = process.communicate(timeout=HUNG_AFTER)
-        assert process.returncode == 0, errors
-        peaks.append(int(output))
+        done = run(script, files.write("train.tsv", list(lines)), files.cache)
+        assert done.returncode == 0, done.stderr
+        peaks.append(int(done.stdout))
     assert peaks[1] < peaks[0] + 1e6, peaks
 
 
 @pytest.mark.parametrize("name", ["train.tsv", "train.jsonl.gz"])
-def test_files_are_read_twice_before_the_first_step(files: Files, name: str) -> None:
-    """Once to know them, once to store their pairs; and once where they are prepared already."""
-    code = """
+def test_files_are_read_twice_to_prepare_a_corpus_and_once_afterwards(files: Files, run, name: str) -> None:
+    """Until the first step: once for the digest in the key, and once for the pairs unless they are in the cache."""
+    script = files.folder / "script.py"
+    script.write_text("""
 import sys
 opened = 0
 
@@ -731,39 +749,50 @@ data = {"name": "text", "train_source": Path(sys.argv[1]), "cache_directory": Pa
 prepared = prepare(Config(data=data, tokenizer={"vocab_size": 30}), Path(sys.argv[2]) / "workdir")
 next(prepared.batches())
 print(opened, prepared.pairs_per_epoch)
-"""
+""")
     words = [" ".join(np.base_repr(7**number % 10007, 3)) for number in range(300)]
     pairs = [(f"{word} {number}", word) for number, word in enumerate(words)]
     tsv, objects = ["\t".join(pair) for pair in pairs], [json.dumps({"en": a, "fr": b}) for a, b in pairs]
     path = files.write(name, tsv if name.endswith("tsv") else objects)
     for times in (2, 1):
-        process = run_python(code, path, files.cache)
-        output, errors = process.communicate(timeout=120)
-        assert (process.returncode, output) == (0, f"{times} 270\n"), errors
+        done = run(script, path, files.cache)
+        assert (done.returncode, done.stdout) == (0, f"{times} 270\n"), done.stderr
 
 
 # Phrasebook.
 
 
-def test_phrasebook(cache: Path) -> None:
-    from data.corpora.phrasebook import generate
+@pytest.fixture
+def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Replaces the generator by one of tiny phrasebooks; returns the seeds that it is called with."""
 
+    def generate(seed: int) -> Phrasebook:
+        seeds.append(seed)
+        pairs = [(f"Line {number}.", f"Ligne {number}.") for number in range(100 * seed, 100 * seed + 9)]
+        contrasts = [Contrast("line", pairs[i], pairs[i + 1], (str(i), str(i + 1))) for i in (5, 7)]
+        return Phrasebook(pairs[:3], pairs[3:4], pairs[4:5], contrasts, frozenset(), {}, {})
+
+    seeds: list[int] = []
+    monkeypatch.setattr(phrasebook_corpus, "generate", generate)
+    return seeds
+
+
+def test_phrasebook_is_generated_once(cache: Path, seeds: list[int]) -> None:
     corpus = open_corpus(DataConfig(cache_directory=cache))
-    phrasebook = generate(0)
-    assert list(corpus.splits) == ["train", "validation", "test", "contrast"]
-    for split in ("train", "validation", "test"):
-        assert list(corpus.split(split)) == [tuple(pair) for pair in getattr(phrasebook, split)]
-    contrast = corpus.split("contrast")
-    assert len(contrast) == 2 * len(phrasebook.contrasts)
-    for i, expected in enumerate(phrasebook.contrasts):
-        assert (contrast[2 * i], contrast[2 * i + 1]) == (tuple(expected.first), tuple(expected.second))
+    numbers = {"train": [0, 1, 2], "validation": [3], "test": [4], "contrast": [5, 6, 7, 8]}
+    assert {name: list(split) for name, split in corpus.splits.items()} == {
+        name: [Pair(f"Line {i}.", f"Ligne {i}.") for i in split] for name, split in numbers.items()
+    }
     before = stamps(cache)
     assert open_corpus(DataConfig(cache_directory=cache)).fingerprint == corpus.fingerprint
     assert stamps(cache) == before
+    assert seeds == [0]
 
 
-def test_another_generator_of_the_same_phrasebook(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A comment changed in its source: it is generated anew, and what was trained on it goes on."""
+def test_phrasebook_is_generated_again_if_its_source_changes(
+    cache: Path, seeds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the sentences are the same, for example because only a comment changed, checkpoints remain valid."""
     first = open_corpus(DataConfig(cache_directory=cache))
     monkeypatch.setattr(phrasebook_corpus, "source_digest", lambda: "changed")
     again = open_corpus(DataConfig(cache_directory=cache))
@@ -771,9 +800,10 @@ def test_another_generator_of_the_same_phrasebook(cache: Path, monkeypatch: pyte
     assert again.fingerprint == first.fingerprint
     monkeypatch.setattr(phrasebook_corpus, "_SEED", 1)
     assert open_corpus(DataConfig(cache_directory=cache)).fingerprint != first.fingerprint
+    assert seeds == [0, 0, 1]
 
 
-def test_phrasebook_knows_one_direction(cache: Path) -> None:
+def test_phrasebook_has_only_one_direction(cache: Path) -> None:
     for languages in ({"target_language": "de"}, {"source_language": "fr", "target_language": "en"}):
         with pytest.raises(UserError, match="phrasebook goes from en to fr, not from"):
             open_corpus(DataConfig(cache_directory=cache, **languages))
@@ -794,7 +824,7 @@ def published_lines(name: str) -> list[str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The files of English and German, to be changed."""
+    """Returns a folder with copies of the English and German files."""
     folder = tmp_path / "copy"
     folder.mkdir()
     for name in ("train", "val", "test_2016_flickr"):
@@ -803,10 +833,16 @@ def copy(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def multi30k_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a cache folder in which the first test that needs it prepares English to German."""
+    return tmp_path_factory.mktemp("multi30k")
+
+
 @needs_multi30k
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("fr", "en")])
-def test_multi30k_is_as_published(cache: Path, source: str, target: str) -> None:
-    corpus = open_corpus(multi30k(cache, MULTI30K, source, target))
+def test_multi30k_pairs_are_as_published(multi30k_cache: Path, source: str, target: str) -> None:
+    corpus = open_corpus(multi30k(multi30k_cache, MULTI30K, source, target))
     required = {"train": ("train", 29_000), "validation": ("val", 1014), "test": ("test_2016_flickr", 1000)}
     assert list(corpus.splits)[:3] == list(required)
     for split, (name, count) in required.items():
@@ -821,13 +857,13 @@ def test_multi30k_is_as_published(cache: Path, source: str, target: str) -> None
 
 
 @needs_multi30k
-def test_multi30k_is_prepared_once_a_direction(cache: Path) -> None:
-    first = open_corpus(multi30k(cache, MULTI30K))
-    before = stamps(cache)
-    again = open_corpus(multi30k(cache, MULTI30K))
-    assert stamps(cache) == before
+def test_multi30k_is_prepared_once_per_direction(multi30k_cache: Path) -> None:
+    first = open_corpus(multi30k(multi30k_cache, MULTI30K))
+    before = stamps(multi30k_cache)
+    again = open_corpus(multi30k(multi30k_cache, MULTI30K))
+    assert stamps(multi30k_cache) == before
     assert again.fingerprint == first.fingerprint
-    other = open_corpus(multi30k(cache, MULTI30K, "de", "en"))
+    other = open_corpus(multi30k(multi30k_cache, MULTI30K, "de", "en"))
     assert other.fingerprint != first.fingerprint
     assert [tuple(reversed(pair)) for pair in other.split("test")] == list(first.split("test"))
 
@@ -849,7 +885,7 @@ def test_multi30k_refuses_changed_files(cache: Path, copy: Path, damage: str) ->
 
 
 @needs_multi30k
-def test_multi30k_names_the_file_that_is_missing(cache: Path, copy: Path) -> None:
+def test_multi30k_error_names_the_missing_file(cache: Path, copy: Path) -> None:
     (copy / "test_2016_flickr.en.gz").unlink()
     with pytest.raises(UserError, match=r"copy/test_2016_flickr\.en\.gz: no such file; .*--data\.directory"):
         open_corpus(multi30k(cache, copy))
@@ -858,12 +894,12 @@ def test_multi30k_names_the_file_that_is_missing(cache: Path, copy: Path) -> Non
 
 
 @needs_multi30k
-def test_multi30k_needs_nothing_of_tensorflow(cache: Path) -> None:
+def test_multi30k_does_not_import_tensorflow(cache: Path) -> None:
     options = multi30k(cache, MULTI30K).model_dump(mode="json", exclude_none=True)
-    process = run_python(OPEN_AND_REPORT, json.dumps(options))
+    process = start_python(OPEN_AND_REPORT, json.dumps(options))
     output, errors = process.communicate(timeout=HUNG_AFTER)
     assert process.returncode == 0, errors
-    modules, _, sizes = json.loads(output)  # so stdout has nothing but the report
+    modules, _, sizes = json.loads(output)  # stdout contains nothing but the report
     assert modules == []
     assert sizes[:3] == [29_000, 1014, 1000]
     assert errors == ""
@@ -877,13 +913,13 @@ def test_multi30k_needs_nothing_of_tensorflow(cache: Path) -> None:
         ("de", "de", r'data\.target_language: "de" is the source language'),
     ],
 )
-def test_multi30k_languages(cache: Path, source: str, target: str, message: str) -> None:
+def test_multi30k_refuses_unsupported_languages(cache: Path, source: str, target: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         open_corpus(multi30k(cache, None, source, target))
     assert prepared(cache) == []
 
 
-def test_multi30k_splits_of_each_direction() -> None:
+def test_multi30k_splits_for_each_direction() -> None:
     from data.corpora.multi30k import _published
 
     without_coco = ["train", "validation", "test", "test_2018_flickr"]
@@ -895,12 +931,12 @@ def test_multi30k_splits_of_each_direction() -> None:
 
 
 def publish(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have these files taken for the published ones."""
+    """Makes these files count as the published ones."""
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
     monkeypatch.setattr("data.corpora.multi30k._DIGESTS", digests)
 
 
-def test_multi30k_has_no_line_without_its_translation(
+def test_multi30k_refuses_different_numbers_of_lines(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "files"
@@ -914,10 +950,8 @@ def test_multi30k_has_no_line_without_its_translation(
     assert prepared(cache) == []
 
 
-def test_multi30k_takes_the_test_sets_that_are_there(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A copy with fewer of them does not hide, later, those of a fuller one; for training it is the same corpus."""
+def test_multi30k_uses_the_test_sets_that_exist(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preparing a copy with fewer of them does not hide those of a fuller copy; the training corpus is the same."""
     from data.corpora import multi30k as module
 
     few, all_six = tmp_path / "few", tmp_path / "all"
@@ -928,7 +962,7 @@ def test_multi30k_takes_the_test_sets_that_are_there(
             ):
                 folder.mkdir(exist_ok=True)
                 (folder / f"{stem}.{code}.gz").write_bytes(gzip.compress(f"{stem} {code}\n".encode()))
-    (few / "test_2017_flickr.en.gz").touch()  # its German is not there
+    (few / "test_2017_flickr.en.gz").touch()  # its German file is missing
     publish(all_six, monkeypatch)
 
     first = open_corpus(multi30k(cache, few))
@@ -940,49 +974,55 @@ def test_multi30k_takes_the_test_sets_that_are_there(
     assert first.fingerprint == second.fingerprint
 
 
-def test_no_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # where nothing listens
-    start = time.monotonic()
+def test_missing_network_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # nothing listens there
     with pytest.raises(UserError, match=r"could not be downloaded from https://raw.*no connection.*--data\.directory"):
         open_corpus(multi30k(cache, None))
-    assert time.monotonic() - start < PROMPTLY
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 
 @pytest.fixture
-def server(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder that a web server on this machine delivers in place of the published repository."""
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yields the folder that a local web server delivers in place of the published repository.
+
+    Its files, of English and German only, count as the published ones.
+    """
     from data.corpora import multi30k as module
+
+    folder = tmp_path / "published"
+    folder.mkdir()
+    for name in ("train", "val", "test_2016_flickr"):
+        for code in ("en", "de"):
+            lines = (f"{name} {code} {number}\n" for number in range(1000))
+            (folder / f"{name}.{code}.gz").write_bytes(gzip.compress("".join(lines).encode()))
 
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *_: Any) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(copy))) as server:
-        thread = threading.Thread(target=server.serve_forever)
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
         monkeypatch.setattr(module, "_REPOSITORY", address)
-        publish(copy, monkeypatch)
+        publish(folder, monkeypatch)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        yield copy
+        yield folder
         server.shutdown()
         thread.join()
 
 
-@needs_multi30k
-def test_download(cache: Path, server: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_multi30k_is_downloaded_once(cache: Path, server: Path, capfd: pytest.CaptureFixture[str]) -> None:
     downloaded = open_corpus(multi30k(cache, None))
-    from_files = open_corpus(multi30k(cache.with_name("other"), MULTI30K))
+    from_files = open_corpus(multi30k(cache.with_name("other"), server))
     assert list(downloaded.split("train")) == list(from_files.split("train"))
     assert downloaded.fingerprint == from_files.fingerprint
     for path in server.iterdir():
         path.unlink()
-    assert open_corpus(multi30k(cache, None)).split("test")[0] == from_files.split("test")[0]  # from the cache now
+    assert open_corpus(multi30k(cache, None)).split("test")[0] == from_files.split("test")[0]  # from the cache
     assert capfd.readouterr() == ("", "")
 
 
-@needs_multi30k
-def test_download_of_something_else(cache: Path, server: Path) -> None:
+def test_download_of_wrong_or_missing_files_is_reported(cache: Path, server: Path) -> None:
     (server / "val.de.gz").write_bytes(gzip.compress(b"Bitte melden Sie sich an\n"))
     with pytest.raises(UserError, match=r"does not deliver the published files.*--data\.directory"):
         open_corpus(multi30k(cache, None))
@@ -993,8 +1033,9 @@ def test_download_of_something_else(cache: Path, server: Path) -> None:
     assert not list((cache / "multi30k" / "downloads").glob("val.de*"))
 
 
-@needs_multi30k
-def test_a_download_that_breaks_off(cache: Path, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_download_is_reported_and_removed(
+    cache: Path, server: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def half(handler: SimpleHTTPRequestHandler, source: Any, output: Any) -> None:
         output.write(source.read(1000))
 
@@ -1005,8 +1046,7 @@ def test_a_download_that_breaks_off(cache: Path, server: Path, monkeypatch: pyte
     monkeypatch.undo()
 
 
-@needs_multi30k
-def test_a_damaged_download_is_found(cache: Path, server: Path) -> None:
+def test_damaged_download_is_refused(cache: Path, server: Path) -> None:
     open_corpus(multi30k(cache, None))
     for path in prepared(cache):
         if path.name != "downloads":

@@ -1,4 +1,4 @@
-"""What is written by hand for CPUs, against the library's own."""
+"""The implementations for CPUs agree with those of the library."""
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,11 @@ from model.cpu import Linear
 def test_linear_layer_and_its_gradients_equal_flax():
     random = np.random.default_rng(0)
     x = jnp.asarray(random.normal(size=(2, 3, 7)), jnp.float32)
-    ours, flax = (kind(7, 5, rngs=nnx.Rngs(0)) for kind in (Linear, nnx.Linear))
+    layers = (kind(7, 5, rngs=nnx.Rngs(0)) for kind in (Linear, nnx.Linear))
 
     def summed(layer, x):
         return jnp.sum(jnp.square(layer(x)))
 
-    found, expected = (nnx.value_and_grad(summed, argnums=(0, 1))(layer, x) for layer in (ours, flax))
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    actual, expected = (nnx.value_and_grad(summed, argnums=(0, 1))(layer, x) for layer in layers)
+    for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -1,5 +1,6 @@
-"""Tokenizer, token store and the batches of evaluation."""
+"""Tokenizers, tokenized pairs and the batches of evaluation."""
 
+import json
 import subprocess
 import sys
 
@@ -29,11 +30,15 @@ PAIRS = [
 SMALL = {"vocab_size": 60}
 
 
+def train_models(**options) -> list[bytes]:
+    return train_tokenizer(PAIRS, TokenizerConfig(**{**SMALL, **options}))
+
+
 def trained(**options) -> Tokenizer:
-    return parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(**{**SMALL, **options})))
+    return parse_tokenizers(train_models(**options))
 
 
-def test_special_ids_are_where_everything_expects_them():
+def test_special_pieces_have_their_fixed_ids():
     tokenizer = trained()
     processor = tokenizer.source
     assert [processor.id_to_piece(i) for i in range(4)] == ["<pad>", "</s>", "<s>", "<unk>"]
@@ -45,17 +50,16 @@ def test_special_ids_are_where_everything_expects_them():
 @pytest.mark.parametrize(
     "options", [{}, {"kind": "bpe"}, {"joint": False, "vocab_size": 45}, {"byte_fallback": True, "vocab_size": 350}]
 )
-def test_text_comes_back(options):
+def test_decoding_restores_the_text(options):
     tokenizer = trained(**options)
     lines = [pair.target for pair in PAIRS[:3]]
     assert tokenizer.decode_target(tokenizer.encode_target(lines)) == lines
     assert (tokenizer.source is tokenizer.target) == options.get("joint", True)
 
 
-def test_byte_fallback_spells_what_it_has_never_seen():
-    assert trained(byte_fallback=True, vocab_size=350).decode_target(
-        trained(byte_fallback=True, vocab_size=350).encode_target(["日本"])
-    ) == ["日本"]
+def test_byte_fallback_spells_unseen_characters():
+    tokenizer = trained(byte_fallback=True, vocab_size=350)
+    assert tokenizer.decode_target(tokenizer.encode_target(["日本"])) == ["日本"]
 
 
 def test_lowercasing_folds_case():
@@ -63,13 +67,13 @@ def test_lowercasing_folds_case():
     assert tokenizer.encode_source(["THE CAT"]) == tokenizer.encode_source(["the cat"])
 
 
-def test_lower_character_coverage_leaves_rare_characters_out():
+def test_lower_character_coverage_omits_rare_characters():
     (covered,), (rare,) = (trained(character_coverage=share).encode_source(["Ünï"]) for share in (1.0, 0.98))
     assert UNK_ID not in covered
     assert UNK_ID in rare
 
 
-def test_typed_control_tokens_are_text_and_decoded_text_is_one_line():
+def test_control_pieces_in_text_are_plain_text_and_output_is_one_line():
     tokenizer = trained(byte_fallback=True, vocab_size=350)
     (ids,) = tokenizer.encode_source(["</s> <pad> <s>"])
     assert ids.count(EOS_ID) == 1
@@ -80,18 +84,16 @@ def test_typed_control_tokens_are_text_and_decoded_text_is_one_line():
 
 def test_training_is_reproducible_in_another_process():
     code = (
-        "import hashlib; from tests.test_data import PAIRS, SMALL; from data.tokenizer import train_tokenizer;"
-        "from options.schema import TokenizerConfig;"
-        "print(hashlib.sha256(train_tokenizer(PAIRS, TokenizerConfig(**SMALL))[0]).hexdigest())"
+        "import json, sys; from data.tokenizer import train_tokenizer; from options.schema import TokenizerConfig;"
+        "pairs, options = json.load(sys.stdin);"
+        "(model,) = train_tokenizer(pairs, TokenizerConfig(**options)); sys.stdout.buffer.write(model)"
     )
-    runs = {
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    }
-    assert len(runs) == 1
+    arguments = json.dumps([PAIRS, SMALL]).encode()
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, input=arguments, capture_output=True, check=True)
+    assert [done.stdout] == train_models()
 
 
-def test_the_largest_vocabulary_that_is_named_works_and_one_more_does_not():
+def test_largest_vocabulary_named_in_the_error_is_the_limit():
     with pytest.raises(UserError) as caught:
         trained(vocab_size=5000)
     largest = int(str(caught.value).rsplit(" ", 1)[1])
@@ -100,14 +102,14 @@ def test_the_largest_vocabulary_that_is_named_works_and_one_more_does_not():
         trained(vocab_size=largest + 1)
 
 
-def test_the_smallest_vocabulary_that_is_named_works():
+def test_smallest_vocabulary_named_in_the_error_works():
     with pytest.raises(UserError) as caught:
         trained(vocab_size=10)
     smallest = int(str(caught.value).rsplit(" ", 1)[1])
     assert trained(vocab_size=smallest).source_vocab_size == smallest
 
 
-def test_a_model_with_other_ids_is_refused(tmp_path):
+def test_model_with_other_special_ids_is_refused(tmp_path):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(pair.source for pair in PAIRS),
         model_prefix=str(tmp_path / "m"),
@@ -122,32 +124,32 @@ def store(tmp_path, pairs=PAIRS, tokenizer=None, fingerprint="f") -> TokenizedPa
     return tokenize(pairs, fingerprint, tokenizer or trained(), tmp_path)
 
 
-def test_tokenized_pairs_are_what_the_tokenizer_says(tmp_path):
+def test_tokenized_pairs_match_the_tokenizer(tmp_path):
     tokenizer = trained()
-    found = store(tmp_path, tokenizer=tokenizer)
-    assert len(found) == len(PAIRS)
+    tokenized = store(tmp_path, tokenizer=tokenizer)
+    assert len(tokenized) == len(PAIRS)
     for index in (0, 1, 2, 88, 159):
-        source, target = found[index]
+        source, target = tokenized[index]
         assert source.tolist() == tokenizer.encode_source([PAIRS[index].source])[0]
         assert target.tolist() == tokenizer.encode_target([PAIRS[index].target])[0]
 
 
-def test_the_length_filter_looks_at_both_sides(tmp_path):
-    found = store(tmp_path)
-    lengths = [max(len(side) for side in found[i]) for i in range(len(found))]
-    kept = found
+def test_length_filter_applies_to_both_sides(tmp_path):
+    tokenized = store(tmp_path)
+    lengths = [max(len(side) for side in tokenized[i]) for i in range(len(tokenized))]
+    kept = tokenized
     for limit in sorted(set(lengths), reverse=True):
         expected = [i for i, length in enumerate(lengths) if length <= limit]
         kept = kept.no_longer_than(limit)
-        for pairs in (kept, found.no_longer_than(limit)):
+        for pairs in (kept, tokenized.no_longer_than(limit)):
             assert [pairs.position(i) for i in range(len(pairs))] == expected
-            assert [pairs[i][0].tolist() for i in range(len(pairs))] == [found[i][0].tolist() for i in expected]
+            assert [pairs[i][0].tolist() for i in range(len(pairs))] == [tokenized[i][0].tolist() for i in expected]
     with pytest.raises(IndexError):
         kept.position(len(kept))
-    assert len(found.no_longer_than(1)) == 0
+    assert len(tokenized.no_longer_than(1)) == 0
 
 
-def test_another_tokenizer_or_corpus_is_never_served_from_the_old_copy(tmp_path):
+def test_new_tokenizer_or_corpus_is_tokenized_again(tmp_path):
     store(tmp_path)
     bpe = trained(kind="bpe")
     other = store(tmp_path, tokenizer=bpe)
@@ -156,7 +158,7 @@ def test_another_tokenizer_or_corpus_is_never_served_from_the_old_copy(tmp_path)
     assert len(changed) == len(PAIRS) - 1
 
 
-def test_unpacked_batches_by_hand():
+def test_unpacked_batch_matches_one_made_by_hand():
     batch = unpacked_batch([[5, 6, 1]], [[7, 1]], rows=2, length=4)
     assert batch.source.tolist() == [[5, 6, 1, 0], [0, 0, 0, 0]]
     assert batch.target_in.tolist() == [[2, 7, 0, 0], [0, 0, 0, 0]]
@@ -164,12 +166,12 @@ def test_unpacked_batches_by_hand():
     assert batch.source_segments.tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
 
 
-def test_cutting_keeps_the_end_token():
+def test_truncation_keeps_the_end_token():
     assert cut([5, 6, 7, 1], 4) == [5, 6, 7, 1]
     assert cut([5, 6, 7, 1], 3) == [5, 6, 1]
 
 
-def test_evaluation_uses_at_most_four_lengths_and_drops_nothing():
+def test_evaluation_batches_have_at_most_four_lengths_and_all_sentences():
     lengths = np.random.default_rng(0).integers(1, 101, size=333).tolist()
     groups = list(length_batches(lengths, rows=16, max_length=100))
     assert sorted(i for group, _ in groups for i in group) == list(range(333))

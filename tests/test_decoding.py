@@ -1,4 +1,4 @@
-"""Every way to decode and to compare, by the commands as users run them."""
+"""Every option for decoding, scoring and comparing, with the commands as users run them."""
 
 import contextlib
 import json
@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,62 +14,61 @@ import termios
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from commands.prompt import prompt_lines
-from runs.checkpoint import saved_steps
+from data.text_files import read_lines
+from data.tokenizer import model_paths, parse_tokenizers, train_tokenizer
+from options.schema import ComputeConfig, TokenizerConfig
+from runs.checkpoint import Checkpoints, read_record, saved_steps
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 from translation.line_splitting import split_line
 from translation.translator import Translator
 
-ROUNDED = 2e-4  # four digits are shown, and what tests compile themselves is less optimized
+ROUNDED = 2e-4  # the commands print four digits, and tests compile with fewer optimizations
 LINES = "one two three.\nseven.\n\nnine eight.\n"
+ONE_PROGRAM = ["--devices.padding", "longest"]  # instead of one for each length of the sentences
 
 
 @pytest.fixture(scope="module")
-def second(trained, toy, run, tmp_path_factory):
-    """A run of another seed with the same tokenizer, for an ensemble."""
-    workdir = tmp_path_factory.mktemp("second") / "w"
-    options = ["--training.seed", 1, "--training.num-steps", 80, "--tokenizer.model-file"]
-    done = run("train.py", "--config", toy, "--workdir", workdir, *options, trained[0] / "tokenizer.model")
-    assert done.returncode == 0, done.stderr
-    return workdir
+def translator(trained):
+    return Translator.load(trained[0])
 
 
-def test_sampling(trained, run):
-    """The command draws what the Python door draws; another seed draws something else."""
+def test_sampling_matches_the_translator(trained, translator, run):
+    """The command and the Python interface draw the same samples; another seed draws others."""
     options = ["--temperature", 2.0, "--top-k", 8, "--top-p", 0.95, "--num-hypotheses", 7]
     done = run("translate.py", "--workdir", trained[0], *options, "--seed", 3, input=LINES)
     assert done.returncode == 0, done.stderr
-    translator = Translator.load(trained[0])
     sampling = {"temperature": 2.0, "top_k": 8, "top_p": 0.95, "num_hypotheses": 7}
-    expected = [
-        (f"{number}", hypothesis.text, hypothesis.score)
-        for number, found in enumerate(translator.translate(LINES.splitlines(), seed=3, **sampling), 1)
-        for hypothesis in found.hypotheses
-    ]
+    same_seed, other_seed = (
+        [
+            (f"{number}", hypothesis.text, hypothesis.score)
+            for number, translation in enumerate(translator.translate(LINES.splitlines(), seed=seed, **sampling), 1)
+            for hypothesis in translation.hypotheses
+        ]
+        for seed in (3, 4)
+    )
     rows = [line.split("\t") for line in done.stdout.splitlines()]
-    assert [(number, text) for number, _, text in rows] == [(number, text) for number, text, _ in expected]
-    assert [float(score) for _, score, _ in rows] == pytest.approx([score for *_, score in expected], abs=ROUNDED)
-    assert len(expected) == 3 * 7 + 1
-    assert len(set(expected)) > 10
-    other = translator.translate(LINES.splitlines(), seed=4, **sampling)
-    assert [found.text for found in other] != [
-        found.text for found in translator.translate(LINES.splitlines(), seed=3, **sampling)
-    ]
+    assert [(number, text) for number, _, text in rows] == [(number, text) for number, text, _ in same_seed]
+    assert [float(score) for _, score, _ in rows] == pytest.approx([score for *_, score in same_seed], abs=ROUNDED)
+    assert len(same_seed) == 3 * 7 + 1
+    assert len(set(same_seed)) > 10
+    assert [text for _, text, _ in other_seed] != [text for _, text, _ in same_seed]
 
 
-def test_prefixes_and_lengths(trained, run, tmp_path):
-    done = run("translate.py", "--workdir", trained[0], "--prefix", "zéro", "--min-decoding-length", 12, input=LINES)
+def test_prefixes_and_length_bounds(trained, translator, run, tmp_path):
+    options = ["--prefix", "zéro", "--min-decoding-length", 12, "--beam-size", 2]
+    done = run("translate.py", "--workdir", trained[0], *options, input=LINES)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.startswith("zéro") for line in lines] == [True, True, False, True]
-    pieces = Translator.load(trained[0]).tokenizer.target
-    assert all(len(pieces.encode(line)) + 1 >= 11 for line in lines if line)
+    assert all(len(translator.tokenizer.target.encode(line)) + 1 >= 11 for line in lines if line)
     (tmp_path / "in").write_text(LINES)
     (tmp_path / "prefixes").write_text("\nsix\nneuf\nhuit\n", encoding="utf-8")
     options = ["--input", tmp_path / "in", "--prefix-file", tmp_path / "prefixes", "--max-decoding-length", 7]
-    done = run("translate.py", "--workdir", trained[0], *options)
+    done = run("translate.py", "--workdir", trained[0], *options, "--beam-size", 1)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[1].startswith("six")
@@ -77,40 +77,31 @@ def test_prefixes_and_lengths(trained, run, tmp_path):
     assert "may be cut short: line 1" in done.stderr
 
 
-def test_averaged_checkpoints_and_ensembles(trained, second, run, tmp_path):
-    """What is scored is what the Python door translates so."""
-    hypotheses, scores = tmp_path / "hyps.txt", tmp_path / "scores.json"
-    options = ["--checkpoint", "average:2", "--ensemble", second, "--beam-size", 3]
+def test_averaged_checkpoints_and_ensembles_match_the_translator(trained, run, tmp_path):
+    """The second network is the run as it was a few steps before its end."""
+    second, hypotheses, scores = tmp_path / "second", tmp_path / "hyps.txt", tmp_path / "scores.json"
+    shutil.copytree(trained[0], second)
+    shutil.rmtree(second / "checkpoints" / "240")
+    options = ["--checkpoint", "average:2", "--ensemble", second, "--beam-size", 2, *ONE_PROGRAM]
     done = run("evaluate.py", "--workdir", trained[0], *options, "--output", hypotheses, "--json", scores)
     assert done.returncode == 0, done.stderr
     for workdir in (trained[0], second):
         newest = saved_steps(workdir / "checkpoints")[-2:]
         assert f"parameters averaged over the checkpoints {newest[0]}, {newest[1]}" in done.stderr
-    translator = Translator.load(trained[0], "average:2", ensemble=[second])
-    sources = (tmp_path / "hyps.source.txt").read_text(encoding="utf-8").splitlines()
-    expected = [found.text for found in translator.translate(sources, beam_size=3)]
-    assert hypotheses.read_text(encoding="utf-8").splitlines() == expected
-    found = json.loads(scores.read_text())
-    assert (found["checkpoint"], found["checkpoint_step"], found["networks"]) == ("average:2", 240, 2)
+    ensemble = Translator.load(trained[0], "average:2", ComputeConfig(padding="longest"), ensemble=[second])
+    sources = list(read_lines(tmp_path / "hyps.source.txt"))
+    expected = [translation.text for translation in ensemble.translate(sources, beam_size=2)]
+    assert list(read_lines(hypotheses)) == expected
+    record = json.loads(scores.read_text())
+    assert (record["checkpoint"], record["checkpoint_step"], record["networks"]) == ("average:2", 240, 2)
     assert f"{trained[0]} + {second}: text, test" in " ".join(done.stdout.split())  # a title is as wide as its table
 
 
-def test_output_brings_sources_and_references_in_the_same_order(trained, toy, run, tmp_path):
-    done = run("evaluate.py", "--workdir", trained[0], "--output", tmp_path / "out.fr", "--beam-size", 1)
-    assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.fr", "out.reference.fr", "out.source.fr"]
-    for name, split in (("out.source.fr", "test.en"), ("out.reference.fr", "test.fr")):
-        assert (tmp_path / name).read_bytes() == (toy.parent / split).read_bytes()
-    assert len((tmp_path / "out.fr").read_text(encoding="utf-8").splitlines()) == 37
-
-
-def test_log_probabilities_of_given_translations(trained, toy, run, tmp_path):
+def test_log_probabilities_of_given_translations(trained, translator, toy, run, tmp_path):
     done = run("evaluate.py", "--workdir", trained[0], "--score", "--json", tmp_path / "totals.json")
     assert done.returncode == 0, done.stderr
-    sources, references = (
-        (toy.parent / name).read_text(encoding="utf-8").splitlines() for name in ("test.en", "test.fr")
-    )
-    expected = Translator.load(trained[0]).score(sources, references)
+    sources, references = (list(read_lines(toy.parent / name)) for name in ("test.en", "test.fr"))
+    expected = translator.score(sources, references)
     scores = done.stdout.splitlines()
     assert all(re.fullmatch(r"-\d+\.\d{4}", score) for score in scores)
     assert list(map(float, scores)) == pytest.approx([each.log_probability for each in expected], abs=ROUNDED)
@@ -118,72 +109,103 @@ def test_log_probabilities_of_given_translations(trained, toy, run, tmp_path):
     assert totals["log_probability"] == pytest.approx(sum(each.log_probability for each in expected))
     assert totals["tokens"] == sum(each.tokens for each in expected)
     assert f"perplexity {totals['perplexity']:.2f}" in done.stderr
-    # a right translation is likelier than a wrong one
+
+
+def test_correct_translation_is_likelier_than_wrong_one(trained, run, tmp_path):
     (tmp_path / "in").write_text("one two.\none two.\n")
     (tmp_path / "given").write_text("deux un !\nun deux !\n")
     files = ["--source", tmp_path / "in", "--reference", tmp_path / "given", "--output", tmp_path / "scores"]
     done = run("evaluate.py", "--workdir", trained[0], "--score", *files)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    right, wrong = map(float, (tmp_path / "scores").read_text().splitlines())
-    assert wrong + 2 < right < 0
+    correct, wrong = map(float, (tmp_path / "scores").read_text().splitlines())
+    assert wrong + 2 < correct < 0
 
 
-def test_a_comparison_gives_what_the_sacrebleu_command_gives(trained, run, tmp_path):
-    other, ours, scores = tmp_path / "other.txt", tmp_path / "ours.txt", tmp_path / "scores.json"
-    sampling = ["--temperature", 0.1, "--seed", 1]
-    done = run("evaluate.py", "--workdir", trained[0], *sampling, "--output", other, "--json", scores)
-    assert done.returncode == 0, done.stderr
-    assert "temperature 0.1, seed 1" in done.stdout
-    drawn = json.loads(scores.read_text())
-    assert (drawn["temperature"], drawn["seed"]) == (0.1, 1)
-    assert "beam_size" not in drawn
-    done = run("evaluate.py", "--workdir", trained[0], "--compare", other, "--output", ours, "--json", scores)
-    assert done.returncode == 0, done.stderr
-    command = [Path(sys.executable).parent / "sacrebleu", tmp_path / "ours.reference.txt", "-i", other, ours]
+@pytest.fixture(scope="module")
+def comparison(trained, run, tmp_path_factory):
+    """Returns a folder and two evaluations written to it: of samples, and of beam search compared with them."""
+    folder = tmp_path_factory.mktemp("comparison")
+    sampled = run(
+        "evaluate.py", "--workdir", trained[0], "--temperature", 0.1, "--seed", 1, *ONE_PROGRAM,
+        "--output", folder / "sampled.txt", "--json", folder / "sampled.json",
+    )  # fmt: skip
+    assert sampled.returncode == 0, sampled.stderr
+    searched = run(
+        "evaluate.py", "--workdir", trained[0], "--beam-size", 2, "--compare", folder / "sampled.txt", *ONE_PROGRAM,
+        "--output", folder / "searched.fr", "--json", folder / "searched.json",
+    )  # fmt: skip
+    assert searched.returncode == 0, searched.stderr
+    return folder, sampled, searched
+
+
+def test_evaluation_of_samples_reports_temperature_and_seed(comparison):
+    folder, sampled, _ = comparison
+    assert "temperature 0.1, seed 1" in sampled.stdout
+    record = json.loads((folder / "sampled.json").read_text())
+    assert (record["temperature"], record["seed"]) == (0.1, 1)
+    assert "beam_size" not in record
+
+
+def test_comparison_matches_the_sacrebleu_command(comparison):
+    folder, _, searched = comparison
+    command = [Path(sys.executable).parent / "sacrebleu", folder / "searched.reference.fr"]
+    command += ["-i", folder / "sampled.txt", folder / "searched.fr"]
     command += ["-m", "bleu", "chrf", "--paired-bs", "--format", "text", "-w", "4"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    rows = [re.findall(r"(\d+\.\d+) \(\d", line) for line in printed.splitlines() if ".txt │" in line]
+    rows = [re.findall(r"(\d+\.\d+) \(\d", line) for line in printed.splitlines() if re.search(r"\.(txt|fr) │", line)]
     p_values = re.findall(r"\(p = (\d\.\d+)\)", printed)
-    found = json.loads(scores.read_text())
-    assert [[f"{found[f'{which}{metric}']:.4f}" for metric in ("bleu", "chrf")] for which in ("baseline_", "")] == rows
-    assert [f"{found[f'{metric}_p_value']:.4f}" for metric in ("bleu", "chrf")] == p_values
-    assert 0.001 < found["bleu_p_value"] < 0.999
-    assert f" - BLEU       {found['compare_signature']}\n" in printed
-    assert f"{found['baseline_bleu']:.2f}  (difference by chance: p = {found['bleu_p_value']:.4f})" in done.stdout
+    record = json.loads((folder / "searched.json").read_text())
+    scores = [[record[f"{system}{metric}"] for metric in ("bleu", "chrf")] for system in ("baseline_", "")]
+    assert [[f"{score:.4f}" for score in row] for row in scores] == rows
+    assert [f"{record[f'{metric}_p_value']:.4f}" for metric in ("bleu", "chrf")] == p_values
+    assert 0.001 < record["bleu_p_value"] < 0.999
+    assert f" - BLEU       {record['compare_signature']}\n" in printed
+    p_value = f"{record['baseline_bleu']:.2f}  (difference by chance: p = {record['bleu_p_value']:.4f})"
+    assert p_value in searched.stdout
+
+
+def test_output_adds_sources_and_references_in_the_same_order(comparison, toy):
+    folder, _, _ = comparison
+    written = {path.name for path in folder.glob("searched*")}
+    assert written == {"searched.fr", "searched.reference.fr", "searched.source.fr", "searched.json"}
+    for name, split in (("searched.source.fr", "test.en"), ("searched.reference.fr", "test.fr")):
+        assert (folder / name).read_bytes() == (toy.parent / split).read_bytes()
+    assert len(list(read_lines(folder / "searched.fr"))) == 37
 
 
 def test_json_lines_have_scores_and_tokens(trained, run):
-    done = run("translate.py", "--workdir", trained[0], "--json-lines", "--num-hypotheses", 2, input="one two.\n\n")
+    options = ["--json-lines", "--num-hypotheses", 2, "--beam-size", 2]
+    done = run("translate.py", "--workdir", trained[0], *options, input="one two.\n\n")
     assert done.returncode == 0, done.stderr
-    found, empty = map(json.loads, done.stdout.splitlines())
-    assert found["source_tokens"][-1] == "</s>"
-    assert "".join(found["source_tokens"]).replace("▁", " ").strip() == "one two.</s>"
-    for hypothesis in found["hypotheses"]:
+    record, empty = map(json.loads, done.stdout.splitlines())
+    assert record["source_tokens"][-1] == "</s>"
+    assert "".join(record["source_tokens"]).replace("▁", " ").strip() == "one two.</s>"
+    for hypothesis in record["hypotheses"]:
         assert "".join(hypothesis["tokens"]).replace("▁", " ").strip() == hypothesis["text"] + "</s>"
-    assert len(found["hypotheses"]) == 2
+        assert hypothesis["score"] < 0
+    assert len(record["hypotheses"]) == 2
     assert empty == {"source": "", "source_tokens": ["</s>"], "hypotheses": [{"text": "", "score": 0.0, "tokens": []}]}
 
 
-def test_a_line_that_is_too_long_is_translated_in_parts(trained, run):
-    """What comes is what the parts give by themselves, and no part is missing."""
+def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, run):
+    """Each part is translated as if alone and none is lost, also in a later chunk of the input."""
     sentences = ["one two three.", "seven eight.", "nine two."]
     long = " ".join(sentences * 3) + " four" * 40
-    done = run("translate.py", "--workdir", trained[0], "--beam-size", 1, input=f"one.\n{long}\nthree.\n")
+    lines = ["one.", long, "three.", *[""] * 1500, long]
+    done = run("translate.py", "--workdir", trained[0], "--beam-size", 1, input="\n".join(lines))
     assert done.returncode == 0, done.stderr
-    first, joined, last = done.stdout.splitlines()
-    assert (first, last) == ("un !", "trois !")
-    translator = Translator.load(trained[0])
     parts = split_line(long, lambda text: len(translator.tokenizer.encode_source([text])[0]) <= 32)
     assert " ".join(parts) == long
-    assert joined == " ".join(found.text for found in translator.translate(parts, beam_size=1))
+    joined = " ".join(translation.text for translation in translator.translate(parts, beam_size=1))
+    expected = ["un !", joined, "trois !", *[""] * 1500, joined]
+    assert done.stdout == "".join(f"{line}\n" for line in expected)  # nothing else: no prompts, as input is not typed
     assert f"translated in {len(parts)} parts" in done.stderr
-    far = run("translate.py", "--workdir", trained[0], "--beam-size", 1, input="\n" * 1500 + long)
-    assert "line 1501 has" in far.stderr
-    assert far.stdout == "\n" * 1500 + joined + "\n"
+    assert "line 2 has" in done.stderr
+    assert "line 1504 has" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("program", "options", "words"),
+    ("program", "options", "message"),
     [
         ("translate.py", ["--top-k", 5], "top_k 5 has no effect without a temperature"),
         ("translate.py", ["--temperature", -1], "temperature: input should be greater than or equal to 0"),
@@ -203,62 +225,85 @@ def test_a_line_that_is_too_long_is_translated_in_parts(trained, run):
         ("evaluate.py", ["--compare", "one-line", "--output", "one-line"], "one-line: would be used twice"),
     ],
 )
-def test_what_cannot_be_is_refused(trained, tmp_path, program, options, words):
+def test_invalid_requests_are_refused_and_write_nothing(trained, run, tmp_path, program, options, message):
     (tmp_path / "one-line").write_text("un !\n")
-    command = [sys.executable, ROOT / program, "--workdir", trained[0], *map(str, options)]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, input="one.\ntwo.\n", timeout=HUNG_AFTER
-    )
+    done = run(ROOT / program, "--workdir", trained[0], *options, cwd=tmp_path, input="one.\ntwo.\n")
     assert done.returncode == 2, done.stderr
-    assert words in done.stderr.splitlines()[-1]
+    assert message in done.stderr.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["one-line"]
     assert (tmp_path / "one-line").read_text() == "un !\n"
 
 
-def test_an_ensemble_needs_one_vocabulary(trained, toy, run, tmp_path):
-    options = ["--tokenizer.kind", "bpe", "--training.num-steps", 1, "--training.eval-every", 0]
-    assert run("train.py", "--config", toy, "--workdir", tmp_path / "bpe", *options).returncode == 0
-    done = run("translate.py", "--workdir", trained[0], "--ensemble", tmp_path / "bpe", input="one.\n")
+def test_ensemble_with_another_tokenizer_is_refused(trained, translator, toy, run, tmp_path):
+    """The other run has equal parameters, and a tokenizer with as many pieces."""
+    other = tmp_path / "bpe"
+    shutil.copytree(trained[0], other, ignore=shutil.ignore_patterns("checkpoints"))
+    pairs = list(zip(*(read_lines(toy.parent / name) for name in ("train.en", "train.fr")), strict=True))
+    config = TokenizerConfig(kind="bpe", vocab_size=translator.tokenizer.source_vocab_size)
+    models = train_tokenizer(pairs, config)
+    model_paths(other, joint=True)[0].write_bytes(models[0])
+    record = read_record(trained[0] / "checkpoints", 240)
+    record["fingerprints"]["tokenizer"] = parse_tokenizers(models).fingerprint
+    checkpoints = Checkpoints(other / "checkpoints", keep=1)
+    checkpoints.save(240, translator.params, {"step": np.int32(240)}, record, best_step=None)
+    checkpoints.close()
+    done = run("translate.py", "--workdir", trained[0], "--ensemble", other, input="one.\n")
     assert done.returncode == 2
-    assert "its tokenizer differs from that of" in done.stderr
+    assert f"{other}: its tokenizer differs from that of {trained[0]}" in done.stderr
 
 
-# The prompt.
+# --- The prompt -----------------------------------------------------------------------------------------------------
+
+# The prompt of translate.py without a network, which takes a process seconds to load.
+ECHO = """
+import sys
+from pathlib import Path
+from commands.main import main
+from commands.prompt import prompt_lines
+
+def echo(argv):
+    for line in prompt_lines("> ", Path(argv[0])):
+        print(f"typed: {line}", flush=True)
+
+sys.exit(main(echo))
+"""
 
 
 class Terminal:
-    """translate.py at a terminal of its own."""
+    """A Python program in a terminal of its own."""
 
-    def __init__(self, workdir: Path, cache: Path, *options: str) -> None:
+    def __init__(self, *command: object, cache: Path) -> None:
         self.master, self.slave = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "translate.py", "--workdir", workdir, *options], cwd=ROOT, start_new_session=True,
+            [sys.executable, *map(str, command)], cwd=ROOT, start_new_session=True,
             stdin=self.slave, stdout=self.slave, stderr=self.slave,
             env=os.environ | {"XDG_CACHE_HOME": str(cache), "TERM": "dumb"},
         )  # fmt: skip
         self.settings = termios.tcgetattr(self.slave)
         self.seen = ""
 
-    def wait_for(self, text: str) -> str:
-        """What came up to and with the text."""
+    def wait_for(self, text: str) -> None:
+        """Reads the output up to this text."""
         until = time.monotonic() + HUNG_AFTER
         while text not in self.seen:
             assert time.monotonic() < until, self.seen
             if select.select([self.master], [], [], 0.1)[0]:
                 self.seen += os.read(self.master, 4096).decode()
-        found, _, self.seen = self.seen.partition(text)
-        return found + text
+        self.seen = self.seen.partition(text)[2]
 
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
     def interrupt(self) -> int:
-        """Ctrl-C until it ends; its exit status. One that comes between prompt and waiting would not wake Python."""
+        """Sends SIGINT until the process ends. Returns the exit status.
+
+        A signal that arrives before Python starts to wait for input would not wake it.
+        """
         for _ in range(PROMPTLY):
             self.process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self.process.wait(1)
-        raise AssertionError("it goes on")
+        raise AssertionError("the process does not end")
 
     def close(self) -> None:
         self.process.kill()
@@ -267,11 +312,11 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(trained, tmp_path):
+def terminal(tmp_path):
     opened = []
 
-    def open_terminal(*options: str) -> Terminal:
-        opened.append(Terminal(trained[0], tmp_path, *options))
+    def open_terminal(*command: object) -> Terminal:
+        opened.append(Terminal(*command, cache=tmp_path))
         return opened[-1]
 
     yield open_terminal
@@ -279,36 +324,32 @@ def terminal(trained, tmp_path):
         each.close()
 
 
-def test_the_prompt_translates_line_by_line_and_remembers(terminal, tmp_path):
-    first = terminal("--beam-size", "1")
-    first.wait_for("> ")
-    first.type("one two.\r")
-    first.wait_for("deux un !")
-    first.wait_for("> ")
-    first.type("\r")  # an empty line stays one
-    first.wait_for("> ")
-    first.type("three.\r")
-    first.wait_for("trois !")
-    first.wait_for("> ")
-    first.type("\x04")
-    assert first.process.wait(PROMPTLY) == 0
-    assert (tmp_path / "lingua-flax" / "translate_history").read_text() == "one two.\nthree.\n"
-    second = terminal("--beam-size", "1")
-    second.wait_for("> ")
-    second.type("\x1b[A\x1b[A\r")  # up, up: the line before the last one
-    second.wait_for("deux un !")
-    second.wait_for("> ")
-    assert second.interrupt() == 130
-    assert termios.tcgetattr(second.slave) == second.settings  # the terminal is as it was
+def test_the_prompt_translates_each_line_and_remembers_it(trained, terminal, tmp_path):
+    history = tmp_path / "lingua-flax" / "translate_history"
+    translating = terminal("translate.py", "--workdir", trained[0], "--beam-size", "1")
+    translating.wait_for("> ")
+    translating.type("one two.\r")
+    translating.wait_for("deux un !")
+    translating.wait_for("> ")
+    translating.type("\r")  # an empty line stays empty
+    translating.wait_for("> ")
+    translating.type("three.\r")
+    translating.wait_for("trois !")
+    translating.wait_for("> ")
+    assert translating.interrupt() == 130
+    assert termios.tcgetattr(translating.slave) == translating.settings  # readline has restored the terminal
+    assert history.read_text() == "one two.\nthree.\n"
+    later = terminal("-c", ECHO, history)
+    later.wait_for("> ")
+    later.type("\x1b[A\x1b[A\r")  # up, up: the line before the last one
+    later.wait_for("typed: one two.")
+    later.wait_for("> ")
+    later.type("\x04")  # Ctrl-D
+    assert later.process.wait(PROMPTLY) == 0
 
 
-def test_between_lines_a_signal_is_the_commands_own(monkeypatch, tmp_path):
+def test_the_prompt_handles_signals_only_while_it_waits(monkeypatch, tmp_path):
     monkeypatch.setattr("builtins.input", lambda prompt: "one.")
-    before = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(signal.SIGINT)
     assert next(prompt_lines("> ", tmp_path / "history")) == "one."
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_piped_lines_get_no_prompt(trained, run):
-    done = run("translate.py", "--workdir", trained[0], "--beam-size", 1, input="one two.\n")
-    assert done.stdout == "deux un !\n"
+    assert signal.getsignal(signal.SIGINT) is handler

@@ -1,10 +1,8 @@
-"""Any mesh of devices: eight simulated ones against one, in training, evaluation and translation."""
+"""Meshes of devices: training, evaluation and translation on eight simulated devices compared with one."""
 
 import os
 import re
 import shutil
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import jax
@@ -16,8 +14,7 @@ from devices.mesh import make_mesh
 from devices.platform import compute_dtype
 from model.transformer import structure
 from options.config_files import CONFIG_NAME, read_workdir_config
-from options.schema import Config, MeshConfig
-from tests.conftest import ROOT
+from options.schema import Config, DecodingOptions, MeshConfig
 from tests.processes import metrics
 from training.step import state_shardings
 from translation.translator import Translator
@@ -29,11 +26,14 @@ MESHES = {
     "tensor": ["--devices.mesh.tensor", 8],
     "mixed": ["--devices.mesh.data", 2, "--devices.mesh.fsdp", 2, "--devices.mesh.tensor", 2],
 }
-AFTER = {"fsdp": "tensor", "data": "mixed"}  # which goes on from the other's checkpoint
-# Sizes that eight divides; a moving average, parts of a batch, turned and normalised heads, all of them shared out.
+RESUMED_ON = {"fsdp": "tensor", "data": "mixed"}  # runs that are resumed from their checkpoint, on another mesh
+FIRST_STEPS, ALL_STEPS = 6, 8  # before and after such a run is resumed
+# Sizes that eight divides; a moving average, the parts of an accumulated batch, and rotated and normalized heads are
+# sharded.
 OPTIONS = ["--tokenizer.vocab-size", 40, "--model.num-heads", 8, "--training.ema-decay", 0.9,
-           "--training.accumulation-steps", 2, "--training.tokens-per-batch", 1024, "--training.checkpoint-every", 20,
-           "--training.eval-every", 20, "--model.positions", "rotary", "--model.qk-norm", "True"]  # fmt: skip
+           "--training.accumulation-steps", 2, "--training.tokens-per-batch", 1024, "--optimizer.warmup-steps", 3,
+           "--training.checkpoint-every", FIRST_STEPS, "--training.eval-every", FIRST_STEPS,
+           "--model.positions", "rotary", "--model.qk-norm", "True"]  # fmt: skip
 
 
 def losses(workdir) -> list[float]:
@@ -43,7 +43,7 @@ def losses(workdir) -> list[float]:
 @pytest.fixture(scope="module")
 def one_device(toy, run, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("devices") / "one"
-    done = run("train.py", "--config", toy, "--workdir", workdir, *OPTIONS, "--training.num-steps", 24)
+    done = run("train.py", "--config", toy, "--workdir", workdir, *OPTIONS, "--training.num-steps", ALL_STEPS)
     assert done.returncode == 0, done.stderr
     return workdir
 
@@ -51,24 +51,27 @@ def one_device(toy, run, tmp_path_factory):
 @pytest.mark.parametrize(
     "mesh", ["mixed", *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in MESHES if mesh != "mixed")]
 )
-def test_every_mesh_gives_the_losses_of_one_device(one_device, toy, run, tmp_path, mesh):
-    """Twenty steps on a mesh; the checkpoints of two go on, on another one."""
+def test_every_mesh_has_the_losses_of_one_device(one_device, toy, run, tmp_path, mesh):
+    """The runs on two of the meshes are resumed on another one."""
     workdir = tmp_path / "w"
-    after = AFTER.get(mesh)
-    for options, steps in [(MESHES[mesh], 20), *([(MESHES[after], 24)] if after else [])]:
-        command = ["train.py", "--config", toy, "--workdir", workdir, *OPTIONS, *options, "--training.num-steps", steps]
-        done = run(*command, env=os.environ | EIGHT)
+    parts = [(mesh, FIRST_STEPS)]
+    if mesh in RESUMED_ON:
+        parts.append((RESUMED_ON[mesh], ALL_STEPS))
+    for name, steps in parts:
+        options = [*OPTIONS, *MESHES[name], "--training.num-steps", steps]
+        done = run("train.py", "--config", toy, "--workdir", workdir, *options, env=os.environ | EIGHT)
         assert done.returncode == 0, done.stderr
+    assert len(losses(workdir)) == steps
     assert losses(workdir) == pytest.approx(losses(one_device)[:steps], rel=1e-4)
-    expected, found = (
+    expected, actual = (
         next(line["validation_loss"] for line in metrics(each) if "validation_loss" in line)
         for each in (one_device, workdir)
     )
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert actual == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.slow
-def test_evaluation_and_translation_use_all_devices_and_keep_the_order(trained, run, toy, tmp_path):
+def test_evaluation_and_translation_use_all_devices_and_keep_order(trained, run, toy, tmp_path):
     lines = (toy.parent / "test.en").read_text(encoding="utf-8").splitlines()
     source = tmp_path / "in.en"
     source.write_text("\n".join([*lines, "", *reversed(lines)]) + "\n", encoding="utf-8")
@@ -108,8 +111,9 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_a_mesh_that_does_not_divide_what_it_shares_out_is_refused_by_name():
-    script = """
+def test_mesh_that_does_not_divide_a_dimension_is_refused(run, tmp_path):
+    script = tmp_path / "refused.py"
+    script.write_text("""
 import sys
 from host.errors import UserError
 from options.schema import Config
@@ -122,16 +126,16 @@ for config in map(Config.model_validate, eval(sys.argv[1])):
         print()
     except UserError as error:
         print(error)
-"""
-    command = [sys.executable, "-c", script, repr([options for options, _ in REFUSED])]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=os.environ | EIGHT)
+""")
+    done = run(script, [options for options, _ in REFUSED], env=os.environ | EIGHT)
+    assert done.returncode == 0, done.stderr
     for line, (_, message) in zip(done.stdout.splitlines(), REFUSED, strict=True):
         assert re.search(message, line), line
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "adafactor"])
-def test_what_an_optimizer_keeps_lies_where_its_parameter_does(name):
-    """By hand: [D, F] matrices are shared out along both axes, norms and counters are everywhere."""
+def test_optimizer_state_is_sharded_like_its_parameters(name):
+    """By hand: [D, F] matrices are sharded along both axes, norms and counters are on every device."""
     options = {"name": name, "weight_decay": 0.1 if name == "adamw" else 0.0}
     config = Config.model_validate({"optimizer": options, "training": {"ema_decay": 0.9}})
     places = state_shardings(structure(config.model, 64, 64), config, make_mesh(MeshConfig()))
@@ -141,9 +145,11 @@ def test_what_an_optimizer_keeps_lies_where_its_parameter_does(name):
     }
     up = "encoder.0.feed_forward.up.kernel"
     matrix, whole = PartitionSpec("fsdp", "tensor"), PartitionSpec()
-    kept = {"adafactor": {"1.v_row": whole, "1.v_col": whole, "1.v": whole}}.get(name, {"1.mu": matrix, "1.nu": matrix})
+    moments = {"1.mu": matrix, "1.nu": matrix}
+    if name == "adafactor":
+        moments = {"1.v_row": whole, "1.v_col": whole, "1.v": whole}
     assert {specs[f"{tree}.{up}"] for tree in ("params", "average")} == {matrix}
-    assert {part: specs[f"optimizer.{part}.{up}"] for part in kept} == kept
+    assert {part: specs[f"optimizer.{part}.{up}"] for part in moments} == moments
     assert specs["params.target_embedding"] == PartitionSpec("tensor", "fsdp")
     assert specs["params.encoder_norm.scale"] == specs["step"] == specs["optimizer.1.count"] == whole
 
@@ -159,59 +165,65 @@ def test_what_an_optimizer_keeps_lies_where_its_parameter_does(name):
         ("tpu", None, "float32", "float32"),
     ],
 )
-def test_precision(platform, capability, precision, expected):
+def test_precision_depends_on_the_device(platform, capability, precision, expected):
     device = SimpleNamespace(platform=platform, **({"compute_capability": capability} if capability else {}))
     assert compute_dtype(precision, SimpleNamespace(devices=np.array([device]))) == expected
 
 
-def test_a_translator_lies_on_the_platform_asked_for(trained):
-    """Of two CPUs the first stands for the default devices, those of another platform."""
-    script = """
+def test_translator_is_placed_on_the_requested_platform(trained, run, tmp_path):
+    """Of two CPUs, the first stands for JAX's default devices and the second for those of another platform."""
+    script = tmp_path / "placed.py"
+    script.write_text("""
 import sys
 import jax
 from host.errors import UserError
 from options.schema import ComputeConfig
 from translation.translator import Translator
-there = jax.devices
-default, cpu = there()
-jax.devices = lambda platform=None: there(platform)[1:] if platform else [default]
+all_devices = jax.devices
+default, cpu = all_devices()
+jax.devices = lambda platform=None: all_devices(platform)[1:] if platform else [default]
 for devices, expected in [(None, default), (ComputeConfig(platform="cpu"), cpu)]:
     translator = Translator.load(sys.argv[1], devices=devices, ensemble=[sys.argv[1]])
     places = {place for each in (translator, *translator.others) for leaf in jax.tree.leaves(each.params)
               for place in leaf.devices()}
     assert places == set(translator.mesh.devices.flat) == {expected}, places
-    print(translator.translate(["one two."])[0].text)
+    print(translator.translate(["one two."], beam_size=1)[0].text)
 try:
     Translator.load(sys.argv[1], devices=ComputeConfig(platform="tpu"))
 except UserError as error:
     print(error)
-"""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    command = [sys.executable, "-c", script, trained[0]]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+""")
+    done = run(script, trained[0], env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"})
     assert done.returncode == 0, done.stderr
     *translations, refusal = done.stdout.splitlines()
     assert translations == ["deux un !"] * 2
     assert refusal.startswith("devices.platform tpu: JAX finds none on this machine")
 
 
-def test_a_model_trained_on_a_tpu_translates_here(trained, run, tmp_path, caplog):
-    """In float32, to the last digit as the same model trained here; a platform asked for by option must be there."""
+def test_model_trained_on_a_tpu_translates_on_a_cpu(trained, run, tmp_path, caplog):
+    """It computes in float32, exactly like a model trained on a CPU; a requested platform must be available."""
     workdir = tmp_path / "w"
     shutil.copytree(trained[0], workdir)
     config = workdir / CONFIG_NAME
     config.write_text(re.sub('platform = ".*"', 'platform = "tpu"', config.read_text(encoding="utf-8")))
     assert read_workdir_config(workdir).devices.platform == "tpu"
-    line = ["nine eight seven six."]
-    expected = Translator.load(trained[0]).translate(line)
+    line = "nine eight seven six."
+    options = DecodingOptions(beam_size=2)
+    expected = Translator.load(trained[0]).translate([line], options)
     with caplog.at_level("INFO"):
-        assert Translator.load(workdir).translate(line) == expected
+        assert Translator.load(workdir).translate([line], options) == expected
     assert f"{workdir}: trained on tpu, computing on cpu" in caplog.messages
-    for program, options in [("translate.py", {"input": f"{line[0]}\n"}), ("evaluate.py", {})]:
-        done = run(program, "--workdir", workdir, **options)
+    source, output = tmp_path / "in.en", tmp_path / "out.fr"
+    source.write_text(f"{line}\n")
+    for program, files in [
+        ("translate.py", ["--input", source]),
+        ("evaluate.py", ["--source", source, "--reference", source]),
+    ]:
+        command = [program, "--workdir", workdir, *files, "--beam-size", 2, "--output", output]
+        done = run(*command)
         assert done.returncode == 0, done.stderr
-        assert expected[0].text in done.stdout or program == "evaluate.py"
+        assert output.read_text(encoding="utf-8") == f"{expected[0].text}\n"
         assert "trained on tpu, computing on cpu" in done.stderr
-        refused = run(program, "--workdir", workdir, "--devices.platform", "tpu", **options)
+        refused = run(*command, "--devices.platform", "tpu")
         assert refused.returncode == 2
         assert "devices.platform tpu: JAX finds none on this machine" in refused.stderr

@@ -1,15 +1,15 @@
-"""The order in which pairs are drawn: permutations, shares, and the same on every machine."""
+"""The order in which pairs are drawn: permutations, shares of the corpora, and the same on every machine."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from data.draw_order import Draws, random_words, shuffled
+from data.draw_order import Draws, permute, random_words
 
 
 def splitmix(state):
-    """SplitMix64's next number in Python's integers, as published by Vigna."""
+    """Returns the next number of SplitMix64 as published by Vigna, computed with Python's integers."""
     state = (state + 0x9E3779B97F4A7C15) % 2**64
     z = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
@@ -17,7 +17,7 @@ def splitmix(state):
 
 
 def test_random_words_are_splitmix64():
-    assert splitmix(0) == 0xE220A8397B1DCDAF  # the first number of the published generator with seed 0
+    assert splitmix(0) == 0xE220A8397B1DCDAF  # the first number of the published generator for seed 0
     assert random_words(0).tolist() == [splitmix(0)]
     assert random_words(7, np.array([5, 2**63])).tolist() == [
         splitmix((splitmix(7) + 5) % 2**64),
@@ -28,26 +28,26 @@ def test_random_words_are_splitmix64():
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 16, 17, 1000, 4097])
 def test_every_key_gives_a_permutation(size):
     for key in range(5):
-        order = shuffled(np.arange(size), size, random_words(1, np.full(size, key)))
+        order = permute(np.arange(size), size, random_words(1, np.full(size, key)))
         assert sorted(order.tolist()) == list(range(size))
 
 
-def test_each_index_has_any_place_equally_often():
+def test_every_index_is_equally_likely_at_every_place():
     keys = np.repeat(random_words(3, np.arange(20_000)), 10)
-    places = shuffled(np.tile(np.arange(10), 20_000), 10, keys)
+    places = permute(np.tile(np.arange(10), 20_000), 10, keys)
     counts = np.zeros((10, 10), int)
     np.add.at(counts, (np.tile(np.arange(10), 20_000), places), 1)
     assert abs(counts - 2000).max() < 5 * np.sqrt(2000)
 
 
-def test_one_index_is_found_without_the_others():
+def test_an_index_can_be_shuffled_without_the_others():
     keys = random_words(9, np.full(5000, 2))
-    order = shuffled(np.arange(5000), 5000, keys)
-    assert [int(shuffled(np.array([i]), 5000, keys[:1])[0]) for i in (0, 77, 4999)] == order[[0, 77, 4999]].tolist()
+    order = permute(np.arange(5000), 5000, keys)
+    assert [int(permute(np.array([i]), 5000, keys[:1])[0]) for i in (0, 77, 4999)] == order[[0, 77, 4999]].tolist()
 
 
 def test_the_order_is_the_same_on_every_machine():
-    """Numbers of the first run that was made with it: another order would be another run."""
+    """The numbers are those of the first run; any change of the order would change every run."""
     drawn = Draws([29_000, 7], [2.0, 1.0], seed=1)[np.arange(9)]
     assert drawn.corpora.tolist() == [0, 1, 0, 0, 1, 0, 0, 1, 0]
     assert drawn.pairs.tolist() == [1900, 6, 1299, 14380, 3, 19145, 27725, 5, 22753]
@@ -55,7 +55,7 @@ def test_the_order_is_the_same_on_every_machine():
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (3.0, 1.0, 0.5), (0.7, 0.2, 0.1), (0.001, 1.0, 7.0)])
-def test_corpora_are_drawn_in_proportion_to_their_weights_at_any_time(weights):
+def test_corpora_are_drawn_in_proportion_to_their_weights_at_all_times(weights):
     drawn = Draws([500, 100, 200], weights, seed=3)[np.arange(20_000)]
     for corpus, weight in enumerate(weights):
         so_far = np.cumsum(drawn.corpora == corpus)
@@ -63,17 +63,17 @@ def test_corpora_are_drawn_in_proportion_to_their_weights_at_any_time(weights):
         assert abs(so_far - expected).max() <= 2
 
 
-def test_every_pair_comes_once_an_epoch_of_its_corpus():
+def test_every_pair_is_drawn_once_per_epoch_of_its_corpus():
     drawn = Draws([500, 100], [1.0, 1.0], seed=3)[np.arange(2000)]
     for corpus, size, epochs in ((0, 500, 2), (1, 100, 10)):
-        own = drawn.corpora == corpus
-        assert Counter(zip(drawn.epochs[own].tolist(), drawn.pairs[own].tolist(), strict=True)) == Counter(
+        selected = drawn.corpora == corpus
+        assert Counter(zip(drawn.epochs[selected].tolist(), drawn.pairs[selected].tolist(), strict=True)) == Counter(
             (epoch, pair) for epoch in range(epochs) for pair in range(size)
         )
 
 
-def test_epochs_seeds_and_corpora_have_orders_of_their_own():
-    """Or the same sentence in two languages would always come at the same time."""
+def test_epochs_seeds_and_corpora_have_different_orders():
+    """Otherwise the same sentence in two languages would always be drawn at the same time."""
 
     def order(seed, corpus, epoch):
         drawn = Draws([400, 400], [1.0, 1.0], seed)[np.arange(1600)]
@@ -85,7 +85,7 @@ def test_epochs_seeds_and_corpora_have_orders_of_their_own():
             assert np.mean(one == other) < 0.05
 
 
-def test_the_first_corpus_of_a_mixture_comes_in_the_order_that_it_has_alone():
+def test_first_corpus_of_a_mixture_keeps_the_order_it_has_alone():
     mixed = Draws([400, 30], [5.0, 1.0], seed=3)[np.arange(600)]
     alone = Draws([400], [1.0], seed=3)[np.arange(500)]
     np.testing.assert_array_equal(mixed.pairs[mixed.corpora == 0], alone.pairs)

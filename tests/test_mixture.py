@@ -1,16 +1,15 @@
-"""Several corpora at once: shares, order, resuming, target languages, and a killed run with all of it."""
+"""Training on a mixture of corpora: shares, order, resuming, target languages, and a killed run with all of these."""
 
 import hashlib
 import json
 import signal
-import subprocess
-import sys
 import tomllib
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 
 from commands.train import resolve_config
 from data.corpora.corpus import Pair
@@ -24,15 +23,15 @@ from host.errors import UserError
 from options.schema import DataConfig, TokenizerConfig
 from options.special_ids import EOS_ID
 from runs.checkpoint import saved_steps
-from tests.conftest import ROOT
 from tests.processes import digests, metrics, start, wait_for
 from tests.test_data import PAIRS
 from tests.test_training_batches import pairs_in
-from tests.toy import ENGLISH, write_corpus
+from tests.toy import ENGLISH, FRENCH, write_corpus
 from training.preparation import prepare
 from training.validation import ValidationSet, validate
 from translation.translator import Translator
 
+STEPS = 120
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
 
 
@@ -45,56 +44,64 @@ def test_joined_pairs_are_all_pairs_in_order():
         joined[8]
 
 
-def sampled_mixture(folder: Path, kind: str) -> tuple[Planner, Tokenizer]:
-    """Windows of 120 and of 80 pairs, drawn 2 to 1 and in other segmentations."""
-    tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80, kind=kind)))
+SHORT = [Pair(*(" ".join(side.split()[:3]) for side in pair)) for pair in PAIRS]  # a window draws 8,192 pairs
+
+
+def sampled_mixture(folder: Path, *kinds: str) -> tuple[Planner, Tokenizer]:
+    """Returns a planner that draws from two corpora, 2 to 1, in sampled segmentations, and the first one's tokenizer.
+
+    The corpora have 120 and 80 pairs, and tokenizers of these kinds.
+    """
+    tokenizers = [parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80, kind=kind))) for kind in kinds]
     parts = []
-    for number, text in enumerate((PAIRS[:120], PAIRS[80:])):
-        pairs = tokenize(text, f"{kind} {number}", tokenizer, folder)
+    for number, text, tokenizer in zip(range(2), (SHORT[:120], SHORT[80:]), tokenizers, strict=True):
+        pairs = tokenize(text, f"{kinds} {number}", tokenizer, folder)
         parts.append(SampledPairs(pairs, text, tokenizer, 0.2, 40))
-    return Planner(parts, (2.0, 1.0), row_length=40, seed=3), tokenizer
+    return Planner(parts, (2.0, 1.0), row_length=40, seed=3), tokenizers[0]
 
 
 def digest(planner: Planner, state: dict, processes: int) -> str:
-    """Of the five batches from a position on."""
+    """Returns the SHA-256 of the five batches from a position on."""
     with closing(TrainingBatches(planner, rows=4, processes=processes)) as batches:
         batches.restore(state)
         batches.start()
         return hashlib.sha256(b"".join(array.tobytes() for _ in range(5) for array in next(batches).rows)).hexdigest()
 
 
-def restored(folder: Path, kind: str, state: str) -> str:
-    return digest(sampled_mixture(folder, kind)[0], json.loads(state), processes=0)
+def digest_after_restart(folder: Path, state: str) -> str:
+    """Returns the same digest as a process that prepares everything again."""
+    return digest(sampled_mixture(folder, "unigram", "bpe")[0], json.loads(state), processes=0)
 
 
-def test_sampled_and_mixed_batches_are_the_same_after_restoring_here_and_in_other_processes(tmp_path):
-    states, expected = {}, []
-    for kind in ("unigram", "bpe"):
-        planner = sampled_mixture(tmp_path, kind)[0]
-        state = {"window": 1, "row": len(planner.window(1)) - 10}  # into the next window
-        states[kind] = json.dumps(state)
-        expected.append(digest(planner, state, processes=0))
-        assert digest(planner, state, processes=2) == expected[-1]
-    assert len(set(expected)) == 2
-    code = (
-        "import json, pathlib, sys; from tests.test_mixture import restored\n"
-        "for kind, state in json.loads(sys.argv[2]).items():\n"
-        "    print(restored(pathlib.Path(sys.argv[1]), kind, state))"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path), json.dumps(states)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == expected
+RESTARTED = """
+import pathlib, sys
+from tests.test_mixture import digest_after_restart
+print(digest_after_restart(pathlib.Path(sys.argv[1]), sys.argv[2]))
+"""
 
 
-def test_every_epoch_draws_other_segmentations_of_the_same_sentences(tmp_path):
-    planner, tokenizer = sampled_mixture(tmp_path, "unigram")
+def test_restored_batches_are_the_same_in_any_process(run, tmp_path):
+    """In this process, in worker processes, and in a process of its own; all batches are mixed and sampled."""
+    planner, _ = sampled_mixture(tmp_path, "unigram", "bpe")
+    state = {"window": 1, "row": len(planner.window(1)) - 10}  # five batches reach into the next window
+    expected = digest(planner, state, processes=0)
+    assert digest(planner, state, processes=2) == expected
+    assert digest(planner, state | {"row": state["row"] - 1}, processes=0) != expected
+    script = tmp_path / "restarted.py"
+    script.write_text(RESTARTED)
+    restarted = run(script, tmp_path, json.dumps(state))
+    assert restarted.stdout == f"{expected}\n", restarted.stderr
+
+
+def test_every_epoch_samples_new_segmentations_of_the_same_sentences(tmp_path):
+    planner, tokenizer = sampled_mixture(tmp_path, "unigram", "unigram")
     batches = TrainingBatches(planner, rows=4, processes=0)
     segmentations: dict[str, set] = {}
     for _ in range(100):
         for _, target in pairs_in(next(batches).rows):
             segmentations.setdefault(tokenizer.decode_target([target])[0], set()).add(target)
-    assert segmentations.keys() == {pair.target for pair in PAIRS[:8]}
-    assert all(len(found) > 3 for found in segmentations.values())
+    assert segmentations.keys() == {pair.target for pair in SHORT[:8]}
+    assert all(len(targets) > 3 for targets in segmentations.values())
 
 
 @pytest.mark.parametrize(
@@ -107,7 +114,7 @@ def test_every_epoch_draws_other_segmentations_of_the_same_sentences(tmp_path):
         ("name = 'phrasebook'\ntarget_language = 'de'", "not from en to de"),
     ],
 )
-def test_mistakes_in_an_entry_name_the_entry(toy, entry, words):
+def test_error_in_mixture_entry_names_the_entry(toy, entry, words):
     data = tomllib.loads(toy.read_text(encoding="utf-8"))["data"]
     config = DataConfig(**data | {"mixture": [*data["mixture"], tomllib.loads(entry)]})
     with pytest.raises(UserError) as caught:
@@ -115,36 +122,21 @@ def test_mistakes_in_an_entry_name_the_entry(toy, entry, words):
     assert words in str(caught.value)
 
 
-MIXTURE = """
-[tokenizer]
-vocab_size = 62
-sampling_alpha = 0.3
-
-[data]
-tag_target = true
-weight = 2
-
-[[data.mixture]]
-train_source = "{folder}/more.en"
-train_target = "{folder}/more.de"
-target_language = "de"
-"""
-
-
 def write_mixture(folder: Path) -> Path:
-    """The toy corpus, and 300 pairs of English and German numbers, not reversed; returns the config's path."""
-    config = write_corpus(folder)
+    """Writes the toy corpus, and 300 pairs of English and German numbers, not reversed. Returns the config's path."""
+    path = write_corpus(folder)
     draw = np.random.default_rng(0)
     sentences = [draw.integers(10, size=draw.integers(1, 6)) for _ in range(300)]
-    for words, name, end in ((ENGLISH, "more.en", "."), (GERMAN, "more.de", ".")):
-        lines = [" ".join(words[n] for n in sentence) + end + "\n" for sentence in sentences]
+    for words, name in ((ENGLISH, "more.en"), (GERMAN, "more.de")):
+        lines = [" ".join(words[n] for n in sentence) + ".\n" for sentence in sentences]
         (folder / name).write_text("".join(lines), encoding="utf-8")
-    ours = MIXTURE.format(folder=folder)
-    text = config.read_text(encoding="utf-8").replace("[tokenizer]\nvocab_size = 45\n", ours.split("[data]")[0])
-    data, entry = ours.split("[data]")[1].split("[[data.mixture]]")
-    text = text.replace("[data]\n", f"[data]\n{data}").replace("num_steps = 240", "num_steps = 200\nema_decay = 0.9")
-    config.write_text(f"{text}\n[[data.mixture]]{entry}", encoding="utf-8")
-    return config
+    entry = {"train_source": f"{folder}/more.en", "train_target": f"{folder}/more.de", "target_language": "de"}
+    config = tomllib.loads(path.read_text(encoding="utf-8"))
+    config["tokenizer"] |= {"vocab_size": 62, "sampling_alpha": 0.3}
+    config["data"] |= {"tag_target": True, "weight": 2, "mixture": [entry]}
+    config["training"] |= {"num_steps": STEPS, "eval_every": STEPS, "ema_decay": 0.9}
+    path.write_text(tomli_w.dumps(config), encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -154,43 +146,42 @@ def toy(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(toy, run, tmp_path_factory):
-    """A workdir trained on a mixture with tags, sampling and averaging without a stop, and what the command printed."""
+    """Returns a workdir trained on a mixture with tags, sampling and averaging, and the completed command."""
     workdir = tmp_path_factory.mktemp("runs") / "mixed"
     return workdir, run("train.py", "--config", toy, "--workdir", workdir)
 
 
-def test_training_tells_what_is_in_the_mixture(trained):
-    _, done = trained
-    assert done.returncode == 0, done.stderr
-    assert "data, text en-fr: kept 700 of 700 pairs, 0 longer than 32 tokens" in done.stderr
-    assert "data, text en-fr: 66.7% of the training pairs drawn, each 0.95 times an epoch" in done.stderr
-    assert "data.mixture.0, text en-de: kept 300 of 300 pairs" in done.stderr  # nothing held out
-    assert "data.mixture.0, text en-de: 33.3% of the training pairs drawn, each 1.11 times an epoch" in done.stderr
-    assert "held out" not in done.stderr
+def test_training_reports_pairs_and_share_of_each_corpus(trained):
+    _, result = trained
+    assert result.returncode == 0, result.stderr
+    assert "data, text en-fr: kept 700 of 700 pairs, 0 longer than 32 tokens" in result.stderr
+    assert "data, text en-fr: 66.7% of the training pairs drawn, each 0.95 times an epoch" in result.stderr
+    assert "data.mixture.0, text en-de: kept 300 of 300 pairs" in result.stderr
+    assert "data.mixture.0, text en-de: 33.3% of the training pairs drawn, each 1.11 times an epoch" in result.stderr
+    assert "held out" not in result.stderr
 
 
 @pytest.mark.slow
-def test_a_killed_run_with_mixture_sampling_and_averaging_goes_on_bit_for_bit(trained, toy, run, tmp_path):
+def test_killed_run_with_mixture_sampling_and_averaging_resumes_bit_for_bit(trained, toy, run, tmp_path):
     process = start(toy, tmp_path / "w")
     wait_for(process, lambda: 40 in saved_steps(tmp_path / "w" / "checkpoints"))
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     process.communicate()
-    done = run("train.py", "--config", toy, "--workdir", tmp_path / "w")
-    assert done.returncode == 0, done.stderr
-    assert "resuming from step" in done.stderr
+    result = run("train.py", "--config", toy, "--workdir", tmp_path / "w")
+    assert result.returncode == 0, result.stderr
+    assert "resuming from step" in result.stderr
     assert metrics(tmp_path / "w") == metrics(trained[0])
     assert digests(tmp_path / "w") == digests(trained[0])
-    names = digests(trained[0])[1]
-    assert (
-        names["params['target_embedding']"] != names["training[4]['target_embedding']"]
-    )  # the average, and its source
+    arrays = digests(trained[0])[1]
+    average, trained_params = (arrays[f"{item}['target_embedding']"] for item in ("params", "training[4]"))
+    assert average != trained_params
 
 
-def test_the_data_report_shows_every_corpus_with_its_tags(trained, toy, run):
-    done = run("train.py", "--workdir", trained[0], "--inspect-data")
-    assert done.returncode == 0, done.stderr
-    rows = [[cell.strip() for cell in line.split("│")] for line in done.stdout.splitlines()]
+def test_data_report_shows_every_corpus_with_its_tags(trained, toy, run):
+    result = run("train.py", "--workdir", trained[0], "--inspect-data")
+    assert result.returncode == 0, result.stderr
+    rows = [[cell.strip() for cell in line.split("│")] for line in result.stdout.splitlines()]
     tagged = Translator.load(trained[0]).tokenizer
     for name, file, language in (("train", "train.en", "en"), ("data.mixture.0", "more.de", "de")):
         lines = (toy.parent / file).read_text(encoding="utf-8").splitlines()
@@ -199,33 +190,36 @@ def test_the_data_report_shows_every_corpus_with_its_tags(trained, toy, run):
         assert row[8] == f"{sum(map(len, ids)):,}"
 
 
-def test_what_is_validated_is_what_is_saved(trained, toy):
-    """The average, not the parameters that it follows."""
+def words_of(text: str) -> set[str]:
+    return set(text.replace(".", " ").split())
+
+
+def test_validation_uses_the_saved_moving_average(trained, toy):
+    """Without a target language, it translates into that of [data]."""
     sides = [(toy.parent / f"validation.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "fr")]
     translator = Translator.load(trained[0], "last")
-    found = validate(translator, ValidationSet.of(list(zip(*sides, strict=True)), translator.tokenizer))
+    result = validate(translator, ValidationSet.of(list(zip(*sides, strict=True)), translator.tokenizer))
     last = metrics(trained[0])[-1]
-    assert last["validation_loss"] == pytest.approx(found.loss, rel=1e-5)
-    assert last["validation_bleu"] == pytest.approx(found.bleu)
+    assert last["validation_loss"] == pytest.approx(result.loss, rel=1e-5)
+    assert last["validation_bleu"] == pytest.approx(result.bleu)
+    translated = words_of(" ".join(sample.translation for sample in result.samples))
+    assert translated & set(FRENCH)
+    assert not translated & set(GERMAN)
 
 
-def test_translations_are_in_the_language_that_is_asked_for(trained, run):
-    def words(*options, text="two four three.\n\none one.\n"):
-        done = run("translate.py", "--workdir", trained[0], *options, input=text)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.split("\n")[1] == ""  # an empty line has no tag to translate
-        return set(done.stdout.replace(".", " ").split())
-
-    french, german = words(), words("--target-language", "de", text="<2fr> two four.\n\none.\n")
-    assert french & {"deux", "quatre", "trois", "un"}
-    assert german & {"zwei", "vier", "eins"}
-    assert not french & set(GERMAN)
-    assert "!" not in german
+def test_translate_uses_the_requested_language(trained, run):
+    result = run("translate.py", "--workdir", trained[0], "--target-language", "de", input="<2fr> two four.\n\none.\n")
+    assert result.returncode == 0, result.stderr
+    first, empty, last, _ = result.stdout.split("\n")
+    assert empty == ""  # the tag is not added to an empty line
+    assert words_of(first) <= set(GERMAN)
+    assert words_of(last) <= set(GERMAN)
+    assert {"zwei", "vier", "eins"} & words_of(result.stdout)
     with pytest.raises(UserError, match="no tag <2es> for a target language; it has <2fr>, <2de>"):
         Translator.load(trained[0], target_language="es")
 
 
-def test_evaluate_scores_the_test_split_of_data_and_any_of_the_languages(trained, toy, run, tmp_path):
+def test_evaluate_scores_test_split_of_data_and_any_of_the_languages(trained, run, tmp_path):
     source, target = tmp_path / "test.en", tmp_path / "test.de"
     source.write_text("one two three four.\n" * 3, encoding="utf-8")
     target.write_text("eins zwei drei vier.\n" * 3, encoding="utf-8")
@@ -233,29 +227,33 @@ def test_evaluate_scores_the_test_split_of_data_and_any_of_the_languages(trained
     scores = {}
     for name, options in (("fr", []), ("de", german)):
         file = tmp_path / f"{name}.json"
-        done = run("evaluate.py", "--workdir", trained[0], "--json", file, "--output", tmp_path / name, *options)
-        assert done.returncode == 0, done.stderr
+        evaluate = ["evaluate.py", "--workdir", trained[0], "--beam-size", 1, "--json", file]
+        result = run(*evaluate, "--output", tmp_path / name, *options)
+        assert result.returncode == 0, result.stderr
         scores[name] = json.loads(file.read_text())
     assert (scores["fr"]["sentences"], scores["de"]["sentences"]) == (37, 3)
     assert scores["fr"]["chrf"] > 25
-    assert set((tmp_path / "de").read_text().replace(".", "").split()) <= set(GERMAN)
+    french = words_of((tmp_path / "fr").read_text(encoding="utf-8"))
+    assert french & set(FRENCH)
+    assert not french & set(GERMAN)
+    assert words_of((tmp_path / "de").read_text(encoding="utf-8")) <= set(GERMAN)
 
 
-def test_a_run_without_tags_is_asked_for_no_language(trained, tmp_path):
+def test_run_without_tags_refuses_a_target_language(trained, tmp_path):
     (tmp_path / "config.toml").write_text("[data]\ntarget_language = 'fr'")
     (tmp_path / "tokenizer.model").write_bytes((trained[0] / "tokenizer.model").read_bytes())
     with pytest.raises(UserError, match=r"tags \(data.tag_target\), so de cannot be selected: it translates into fr"):
         Translator.load(tmp_path, target_language="de")
 
 
-def test_a_run_goes_on_with_the_same_mixture_only(trained, toy, run, tmp_path):
+def test_run_resumes_only_with_the_same_mixture(trained, toy, run, tmp_path):
     moved = write_mixture(tmp_path).parent
     files = ["--data.mixture.0.train-source", moved / "more.en", "--data.mixture.0.train-target", moved / "more.de"]
     same = run("train.py", "--workdir", trained[0], *files)
     assert same.returncode == 0, same.stderr
-    assert "finished: 200 of 200 steps" in same.stdout
+    assert f"finished: {STEPS} of {STEPS} steps" in same.stdout
     (moved / "more.de").write_text((moved / "more.de").read_text().replace("eins", "ein"))
-    changed = run("train.py", "--workdir", trained[0], "--training.num-steps", 300, *files)
+    changed = run("train.py", "--workdir", trained[0], "--training.num-steps", STEPS + 100, *files)
     assert changed.returncode == 2
     assert "made with a different corpus" in changed.stderr
     with pytest.raises(UserError, match=r"data.mixture.0.weight: 1.0 in the workdir, now 2.0"):
@@ -263,7 +261,7 @@ def test_a_run_goes_on_with_the_same_mixture_only(trained, toy, run, tmp_path):
 
 
 @pytest.mark.parametrize("alpha", ["0", "0.1"])
-def test_a_given_tokenizer_needs_the_tags(toy, tmp_path, alpha):
+def test_given_tokenizer_must_have_the_tags(toy, tmp_path, alpha):
     model = tmp_path / "m.model"
     argv = ["--config", str(toy), "--workdir", str(tmp_path / "w"), "--tokenizer.model-file", str(model),
             "--tokenizer.sampling-alpha", alpha]  # fmt: skip
@@ -276,11 +274,9 @@ def test_a_given_tokenizer_needs_the_tags(toy, tmp_path, alpha):
 
 
 @pytest.mark.parametrize("options", [{}, {"kind": "bpe"}, {"joint": False}, {"byte_fallback": True, "vocab_size": 350}])
-def test_a_typed_tag_is_text(options):
-    (pairs, config) = (
-        [*PAIRS, Pair("<2fr> a tag", "<2fr> in the corpus")],
-        TokenizerConfig(**{"vocab_size": 60, **options}),
-    )
+def test_typed_tag_is_treated_as_text(options):
+    pairs = [*PAIRS, Pair("<2fr> a tag", "<2fr> in the corpus")]
+    config = TokenizerConfig(**{"vocab_size": 60, **options})
     plain = parse_tokenizers(train_tokenizer(pairs, config, ["fr", "de"]))
     tagged = plain.with_source_tag("fr")
     tag = plain.source.piece_to_id("<2fr>")
@@ -292,15 +288,15 @@ def test_a_typed_tag_is_text(options):
     assert tagged.fingerprint == plain.fingerprint
 
 
-def test_several_languages_without_a_tag_are_warned_of(toy, tmp_path, caplog):
+def test_several_languages_without_tags_cause_a_warning(toy, tmp_path, caplog):
     config, command = resolve_config(["--config", str(toy), "--workdir", str(tmp_path), "--data.tag-target", "False",
         "--tokenizer.vocab-size", "60"])  # fmt: skip
     prepare(config, command.workdir)
     assert "nothing tells the model which of fr and de to translate into" in caplog.text
 
 
-def test_tokens_with_another_tag_are_never_served_from_the_old_copy(tmp_path):
+def test_cached_tokens_with_another_tag_are_not_reused(tmp_path):
     tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["fr", "de"]))
-    ways = [tokenizer, tokenizer.with_source_tag("fr"), tokenizer.with_source_tag("de")]
-    firsts = [int(tokenize(PAIRS, "f", way, tmp_path)[0][0][0]) for way in ways]
-    assert firsts == [tokenizer.encode_source([PAIRS[0].source])[0][0], 4, 5]
+    tokenizers = [tokenizer, tokenizer.with_source_tag("fr"), tokenizer.with_source_tag("de")]
+    first_ids = [int(tokenize(PAIRS, "f", tagged, tmp_path)[0][0][0]) for tagged in tokenizers]
+    assert first_ids == [tokenizer.encode_source([PAIRS[0].source])[0][0], 4, 5]

@@ -1,4 +1,4 @@
-"""The real corpus: what 1,500 steps reach, and a run killed in the middle that ends bit for bit in the same place."""
+"""Training on a real corpus: the BLEU after 1,500 steps, and the same result bit for bit after a kill."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from runs.checkpoint import saved_steps
 from tests.processes import digests, metrics, start, wait_for
 
 CONFIG = "configs/multi30k_en_de.toml"
-HOURS = 3 * 3600  # seconds after which a training is taken for hung
+HUNG_AFTER = 3 * 3600  # seconds after which a training process counts as hung
 
 
 @pytest.mark.slow
@@ -22,14 +22,16 @@ def test_1500_steps_score_20_bleu_and_survive_a_kill_bit_for_bit(multi30k, run, 
     options += ["--optimizer.warmup-steps", 1000]
     options += ["--training.eval-every", 1000]  # a validation between the kill and the end
     uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
-    done = run("train.py", "--config", CONFIG, "--workdir", uninterrupted, *options, timeout=HOURS)
+    done = run("train.py", "--config", CONFIG, "--workdir", uninterrupted, *options, timeout=HUNG_AFTER)
     assert done.returncode == 0, done.stderr
 
     process = start(CONFIG, killed, *options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(process, lambda: 500 in saved_steps(killed / "checkpoints") and metrics(killed)[-1]["step"] >= 700, HOURS)
+    wait_for(
+        process, lambda: 500 in saved_steps(killed / "checkpoints") and metrics(killed)[-1]["step"] >= 700, HUNG_AFTER
+    )
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    done = run("train.py", "--config", CONFIG, "--workdir", killed, *options, timeout=HOURS)
+    done = run("train.py", "--config", CONFIG, "--workdir", killed, *options, timeout=HUNG_AFTER)
     assert done.returncode == 0, done.stderr
     assert "resuming from step 500" in done.stderr
     assert [line["step"] for line in metrics(killed) if "loss" in line] == list(range(1, 1501))
@@ -39,13 +41,13 @@ def test_1500_steps_score_20_bleu_and_survive_a_kill_bit_for_bit(multi30k, run, 
     hypotheses, scores = tmp_path / "hyps.de", tmp_path / "scores.json"
     done = run("evaluate.py", "--workdir", killed, "--output", hypotheses, "--json", scores)
     assert done.returncode == 0, done.stderr
-    found = json.loads(scores.read_text())
+    result = json.loads(scores.read_text())
     print(done.stdout)
-    assert found["sentences"] == 1000
-    assert found["bleu"] >= 20
+    assert result["sentences"] == 1000
+    assert result["bleu"] >= 20
 
     reference = tmp_path / "test.de"
     reference.write_bytes(gzip.decompress((multi30k / "test_2016_flickr.de.gz").read_bytes()))
     command = [Path(sys.executable).parent / "sacrebleu", reference, "-i", hypotheses, "-b", "-w", "6"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert f"{found['bleu']:.6f}" == printed.strip()
+    assert f"{result['bleu']:.6f}" == printed.strip()

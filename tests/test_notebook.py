@@ -1,6 +1,6 @@
-"""notebooks/colab_tpu.ipynb: every cell as it stands, run by a kernel on the CPU, and the outputs that are stored.
+"""notebooks/colab_tpu.ipynb: its cells, run unchanged by a kernel on the CPU, and its stored outputs.
 
-Two things are not as on Colab: the mount of Drive is a folder, and the archive of the TED talks lies in another one.
+Two things differ from Colab: mounting Drive creates a folder, and the archive of the TED talks is in another folder.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import tomllib
 from base64 import b64decode
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +68,7 @@ PARAMETERS: dict[str, Any] = {
 
 @dataclass
 class Executed:
-    """The notebook after its run, and the folders that it was given."""
+    """The executed notebook, and the folder that contains everything it was given and wrote."""
 
     cells: dict[str, NotebookNode]
     folder: Path
@@ -106,22 +108,22 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Executed:
         "MOUNT": str(folder / "drive"),
         "SECOND_OPTIONS": [*options(SMALLER), "--data.directory", str(archive.parent)],
     }
-    more = [source("phrasebook-train"), "print(sorted({'jax', 'tensorflow'} & set(sys.modules)))"]
-    notebook = execute(parameters, folder, environment, more)
+    last_cells = [source("phrasebook-train"), "print(sorted({'jax', 'tensorflow'} & set(sys.modules)))"]
+    notebook = execute(parameters, folder, environment, last_cells)
     return Executed({cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}, folder)
 
 
 @pytest.mark.slow
-def test_every_cell_ran(executed: Executed) -> None:
+def test_every_cell_runs_without_errors(executed: Executed) -> None:
     for name, cell in executed.cells.items():
         assert cell.execution_count, name
         assert not [output for output in cell.outputs if output.output_type == "error"], name
         assert bool(cell.outputs) == (name not in {*WITHOUT_OUTPUT, "replaced"}), name
-        assert "\x1b" not in printed(cell), name  # no colours or progress bars, which are for terminals
+        assert "\x1b" not in printed(cell), name  # no colors or progress bars, which are for terminals
 
 
 @pytest.mark.slow
-def test_the_runs_are_on_the_drive(executed: Executed) -> None:
+def test_runs_are_saved_on_the_drive(executed: Executed) -> None:
     assert executed.printed("drive") == f"Mounted at {executed.folder}/drive\nthe runs are in {executed.runs}\n"
     steps = {path.name: [line["step"] for line in metrics(path) if "loss" in line] for path in executed.runs.iterdir()}
     assert steps == {"tiny": list(range(1, 21)), "ted_pt_en": list(range(1, 11))}
@@ -129,8 +131,8 @@ def test_the_runs_are_on_the_drive(executed: Executed) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_there_already_is_not_installed(executed: Executed) -> None:
-    """The kernel's pip has no index to take anything from."""
+def test_installed_packages_are_not_installed_again(executed: Executed) -> None:
+    """The kernel's pip has no index to install anything from."""
     command, last = executed.printed("install").splitlines()
     assert command.startswith("$ python -m pip install --quiet")
     assert "'jax>=" in command
@@ -138,16 +140,16 @@ def test_what_is_there_already_is_not_installed(executed: Executed) -> None:
 
 
 @pytest.mark.slow
-def test_the_devices_are_asked_of_another_process(executed: Executed) -> None:
+def test_the_kernel_imports_neither_jax_nor_tensorflow(executed: Executed) -> None:
     assert "CpuDevice" in executed.printed("devices")
-    assert executed.printed("last-1") == "[]\n"  # neither JAX nor TensorFlow is in the kernel
+    assert executed.printed("last-1") == "[]\n"
     started = (executed.folder / "report").read_text().splitlines()
     assert {line.split()[0] for line in started} == {"train.py", "evaluate.py", "translate.py"}
-    assert {line.split()[1] for line in started} == {"False"}  # nor TensorFlow in a command
+    assert {line.split()[1] for line in started} == {"False"}  # whether a command imported TensorFlow
 
 
 @pytest.mark.slow
-def test_training_is_shown_as_it_goes(executed: Executed) -> None:
+def test_training_progress_is_shown(executed: Executed) -> None:
     text = executed.printed("phrasebook-train")
     assert text.startswith("$ python train.py --config configs/tiny.toml --workdir ")
     assert text.index("step 10/20  loss") < text.index("validation at step 20") < text.index("20 of 20")
@@ -156,7 +158,7 @@ def test_training_is_shown_as_it_goes(executed: Executed) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_cell_again_says_that_the_run_is_finished(executed: Executed) -> None:
+def test_running_a_training_cell_again_reports_that_the_run_is_finished(executed: Executed) -> None:
     first, again = (executed.printed(cell).splitlines() for cell in ("phrasebook-train", "last-0"))
     assert again[0] == first[0]
     assert again[-1].startswith(f"{executed.runs}/tiny: finished: 20 of 20 steps")
@@ -164,7 +166,7 @@ def test_the_same_cell_again_says_that_the_run_is_finished(executed: Executed) -
 
 
 @pytest.mark.slow
-def test_scores(executed: Executed) -> None:
+def test_scores_are_shown(executed: Executed) -> None:
     text = executed.printed("phrasebook-bleu")
     assert re.findall(r"│ sentences +│ ([\d,]+) ", text) == ["1,000", "864"]
     assert len(re.findall(r"│ BLEU +│ \d+\.\d\d +\(95%: ", text)) == 2
@@ -175,7 +177,7 @@ def test_scores(executed: Executed) -> None:
 
 
 @pytest.mark.slow
-def test_pictures(executed: Executed) -> None:
+def test_pictures_are_shown(executed: Executed) -> None:
     assert {name for name, cell in executed.cells.items() if pictures(cell)} == set(PICTURES)
     for name, file in PICTURES.items():
         (picture,) = pictures(executed.cells[name])
@@ -184,15 +186,14 @@ def test_pictures(executed: Executed) -> None:
 
 
 @pytest.mark.slow
-def test_the_readers_sentences(executed: Executed, run) -> None:
-    """What translate.py answers to the same text."""
+def test_translations_are_those_of_the_command(executed: Executed, run) -> None:
     for cells, workdir, sentence in (
         (("phrasebook-translate", "phrasebook-attention"), "tiny", PARAMETERS["SENTENCE"]),
         (("second-translate",), "ted_pt_en", PARAMETERS["SECOND_SENTENCE"]),
     ):
-        done = run("translate.py", "--workdir", executed.runs / workdir, input=sentence)
-        assert done.returncode == 0, done.stderr
-        (translation,) = done.stdout.splitlines()
+        result = run("translate.py", "--workdir", executed.runs / workdir, input=sentence)
+        assert result.returncode == 0, result.stderr
+        (translation,) = result.stdout.splitlines()
         for cell in cells:
             first, *others = executed.printed(cell).splitlines()
             assert first == sentence
@@ -200,77 +201,124 @@ def test_the_readers_sentences(executed: Executed, run) -> None:
     assert "what each word looked at" in executed.printed("phrasebook-attention")
 
 
-# The helpers of its cells.
+# The helper functions defined in the cells.
 
 
 @pytest.fixture
 def helpers() -> dict[str, Any]:
-    """What the cells with commands and installation define, without installing."""
-    found: dict[str, Any] = {"REPOSITORY": str(ROOT), "Path": Path}
-    exec(source("commands"), found)
+    """What the cells for commands and installation define, without installing anything."""
+    namespace: dict[str, Any] = {"REPOSITORY": str(ROOT), "Path": Path}
+    exec(source("commands"), namespace)
     module = ast.parse(source("install"))
     module.body = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef)]
-    exec(compile(module, "install", "exec"), found)
-    return found
+    exec(compile(module, "install", "exec"), namespace)
+    return namespace
 
 
-def kernel(folder: Path, words: list[str]) -> Path:
-    """A program that stands in for the kernel: it runs a command as a cell does. This process has JAX's threads, and
-    must not fork. As a kernel it takes interrupts, which a shell has its background jobs ignore."""
+def write_kernel(folder: Path, command: list[str]) -> Path:
+    """Writes a program that stands in for the kernel and runs a command as a cell does; returns its path.
+
+    A separate process, since this one has JAX's threads and must not fork. Like a kernel, it handles SIGINT, which a
+    shell makes background jobs ignore.
+    """
     program = folder / "kernel.py"
-    interrupts = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    setting = f"from pathlib import Path\nREPOSITORY = {str(ROOT)!r}\n{interrupts}"
-    program.write_text(f"{setting}{source('commands')}\nrun(*{words})\n", encoding="utf-8")
+    handler = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    setting = f"from pathlib import Path\nREPOSITORY = {str(ROOT)!r}\n{handler}"
+    program.write_text(f"{setting}{source('commands')}\nrun(*{command})\n", encoding="utf-8")
     return program
 
 
-def test_a_command_that_fails_stops_the_cell(run, tmp_path: Path) -> None:
+def test_a_failed_command_stops_the_cell(run, tmp_path: Path) -> None:
     message = f"error: {tmp_path}/none has no config.toml yet: give one with --config, for example configs/tiny.toml"
-    done = run(kernel(tmp_path, ["python", "train.py", "--workdir", f"{tmp_path}/none"]))
-    assert done.stdout == f"$ python train.py --workdir {tmp_path}/none\n{message}\n"
-    assert done.stderr.endswith(f"\nRuntimeError: the command ended with status 2: {message}\n")
+    result = run(write_kernel(tmp_path, ["python", "train.py", "--workdir", f"{tmp_path}/none"]))
+    assert result.stdout == f"$ python train.py --workdir {tmp_path}/none\n{message}\n"
+    assert result.stderr.endswith(f"\nRuntimeError: the command ended with status 2: {message}\n")
 
 
-@pytest.fixture
-def training(toy: Path, tmp_path: Path):
-    """A stand-in for the kernel, the long training that it runs, once it has begun, and the workdir."""
-    workdir = tmp_path / "w"
-    words = ["python", "train.py", "--config", str(toy), "--workdir", str(workdir), "--training.num-steps", "100000"]
-    process = start_command(kernel(tmp_path, words), start_new_session=True)
-    wait_for(process, (workdir / "metrics.jsonl").exists)
-    (child,) = psutil.Process(process.pid).children()
-    yield process, child, workdir
-    for left in (process, child):
+# Stands in for a training run, which starts slowly: saves at the first signal, and ends at once at a second one.
+SAVING = """
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+from host.errors import Interrupted
+from host.interruption import interruption
+
+interruption.install()
+with contextlib.suppress(Interrupted), interruption.deferred():
+    Path(sys.argv[1], "started").touch()
+    while not interruption.signal_number:
+        time.sleep(0.01)
+    Path(sys.argv[1], "saved").write_text(str(interruption.signal_number))
+    print("saved", flush=True)
+"""
+
+
+@dataclass
+class RunningCell:
+    """A cell with a command that saves its state when it is interrupted.
+
+    Attributes:
+      kernel: the process that stands in for the kernel.
+      child: the command.
+      folder: where the command saves.
+    """
+
+    kernel: subprocess.Popen[str]
+    child: psutil.Process
+    folder: Path
+
+    @property
+    def is_training(self) -> bool:
+        return (self.folder / "metrics.jsonl").exists()
+
+    def last_line(self) -> str:
+        """Returns the last line that the interrupted command should print, after checking that it has saved."""
+        if not self.is_training:
+            assert int((self.folder / "saved").read_text()) in (signal.SIGINT, signal.SIGTERM)
+            return "saved"
+        newest = saved_steps(self.folder / "checkpoints")[-1]
+        assert [line["step"] for line in metrics(self.folder) if "loss" in line] == list(range(1, newest + 1))
+        return f"step {newest} is saved; run the same command again to continue"
+
+
+@pytest.fixture(params=["stand-in", pytest.param("training", marks=pytest.mark.slow)])
+def cell(request, toy: Path, tmp_path: Path) -> Iterator[RunningCell]:
+    folder = tmp_path / "w"
+    if request.param == "training":
+        command = ["train.py", "--config", str(toy), "--workdir", str(folder), "--training.num-steps", "100000"]
+    else:
+        folder.mkdir()
+        (tmp_path / "saving.py").write_text(SAVING)
+        command = [str(tmp_path / "saving.py"), str(folder)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    kernel = start_command(write_kernel(tmp_path, ["python", *command]), env=environment, start_new_session=True)
+    wait_for(kernel, lambda: any((folder / name).exists() for name in ("started", "metrics.jsonl")))
+    (child,) = psutil.Process(kernel.pid).children()
+    yield RunningCell(kernel, child, folder)
+    for process in (kernel, child):
         with contextlib.suppress(psutil.NoSuchProcess):
-            left.kill()
+            process.kill()
 
 
-def saved_to_the_last_step(workdir: Path) -> int:
-    """The step of the newest checkpoint, which no step is ahead of."""
-    (*_, newest), steps = saved_steps(workdir / "checkpoints"), [line for line in metrics(workdir) if "loss" in line]
-    assert [line["step"] for line in steps] == list(range(1, newest + 1))
-    return newest
-
-
-def test_interrupting_a_cell_lets_the_training_save(training) -> None:
+def test_interrupting_a_cell_lets_the_command_save(cell: RunningCell) -> None:
     """Jupyter signals the whole process group of the kernel."""
-    process, child, workdir = training
-    assert os.getpgid(child.pid) != process.pid  # or it would get a second signal, of which two often become one
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=PROMPTLY)
-    assert process.returncode == -signal.SIGINT
+    # Otherwise the command would get a second signal, which often merges with the first and goes unnoticed.
+    assert os.getpgid(cell.child.pid) != cell.kernel.pid
+    os.killpg(cell.kernel.pid, signal.SIGINT)
+    out, err = cell.kernel.communicate(timeout=PROMPTLY)
+    assert cell.kernel.returncode == -signal.SIGINT
     assert err.endswith("KeyboardInterrupt\n")
-    step = saved_to_the_last_step(workdir)
-    assert out.splitlines()[-1] == f"step {step} is saved; run the same command again to continue"
+    assert out.splitlines()[-1] == cell.last_line()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="prctl is of Linux")
-def test_a_training_does_not_outlive_a_kernel_that_is_killed(training) -> None:
-    process, child, workdir = training
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=PROMPTLY)
-    assert psutil.wait_procs([child], timeout=PROMPTLY) == ([child], [])
-    assert saved_to_the_last_step(workdir)
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_a_command_saves_and_ends_if_the_kernel_is_killed(cell: RunningCell) -> None:
+    os.killpg(cell.kernel.pid, signal.SIGKILL)
+    cell.kernel.communicate(timeout=PROMPTLY)
+    assert psutil.wait_procs([cell.child], timeout=PROMPTLY) == ([cell.child], [])
+    assert cell.last_line()
 
 
 @pytest.mark.parametrize(
@@ -282,7 +330,7 @@ def test_a_training_does_not_outlive_a_kernel_that_is_killed(training) -> None:
         ("echo 580.65.06", {"JAX_PLATFORMS": "cpu"}, None),
     ],
 )
-def test_the_extra_is_that_of_the_machine(helpers, tmp_path: Path, monkeypatch, driver, environment, extra) -> None:
+def test_the_extra_matches_the_machine(helpers, tmp_path: Path, monkeypatch, driver, environment, extra) -> None:
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\n{driver}\n")
@@ -296,18 +344,18 @@ def test_the_extra_is_that_of_the_machine(helpers, tmp_path: Path, monkeypatch, 
         assert extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-def test_the_repository_has_to_be_named(tmp_path: Path) -> None:
-    found: dict[str, Any] = {"Path": Path}
-    exec(source("parameters"), found)
-    names = found | {"repository": tmp_path / "none", "os": os}
+def test_a_placeholder_for_the_repository_is_refused(tmp_path: Path) -> None:
+    namespace: dict[str, Any] = {"Path": Path}
+    exec(source("parameters"), namespace)
+    namespace |= {"repository": tmp_path / "none", "os": os}
     with pytest.raises(ValueError, match="REPOSITORY, in the first cell, is still a placeholder"):
-        exec(source("install"), names)
+        exec(source("install"), namespace)
 
 
-# As it is stored.
+# The stored notebook.
 
 
-def test_stored_cells() -> None:
+def test_stored_cells_are_valid() -> None:
     notebook = read_notebook()
     nbformat.validate(notebook)
     for cell in notebook.cells:
@@ -319,7 +367,7 @@ def test_stored_cells() -> None:
     assert notebook.metadata.accelerator == "TPU"
 
 
-def test_stored_outputs() -> None:
+def test_stored_outputs_are_complete_and_free_of_local_paths() -> None:
     notebook = read_notebook()
     cells = {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
     assert [cell.execution_count for cell in cells.values()] == list(range(1, len(cells) + 1))

@@ -1,65 +1,69 @@
-"""What a run tells of its speed: programs compiled, and how long the device has waited for batches."""
+"""What a run reports about its pace: programs compiled, and how long the device has waited for batches."""
 
 import re
-import subprocess
-import sys
 
-from tests.conftest import ROOT
+import pytest
+
 from tests.processes import read_lines
 
-LATE = """
+# Runs a command with steps in which implicit transfers are errors, and with batches of which each arrives 1,000 s after
+# the device has finished the last step, by the clock that measures the waiting.
+LATE_AND_GUARDED = """
 import runpy, sys, time
-sys.path.insert(0, ".")
-import data.training_batches
-soon = data.training_batches.TrainingBatches.__next__
-data.training_batches.TrainingBatches.__next__ = lambda self: (time.sleep(0.2), soon(self))[1]
+import jax
+import training.loop, training.step_meter
+take_step = training.loop.Run._take_step
+late = 0
+
+def guarded(self, batch):
+    global late
+    jax.block_until_ready(self._state)
+    late += 1000
+    with jax.transfer_guard("disallow"):
+        take_step(self, batch)
+
+class Clock:
+    monotonic = staticmethod(lambda: time.monotonic() + late)
+
+training.loop.Run._take_step = guarded
+training.step_meter.time = Clock
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 SHORT = ["--training.num-steps", "12", "--training.log-every", "6", "--training.eval-every", "0"]
 
 
-def test_initialization_and_step_are_compiled_once_and_found_by_the_second_start(toy, run, tmp_path):
-    for number, from_cache in ((1, r"\d"), (2, "2")):
-        done = run("train.py", "--config", toy, "--workdir", tmp_path / str(number), *SHORT)
-        assert done.returncode == 0, done.stderr
-        assert re.search(rf"^compiled 2 programs, {from_cache} from the cache, [\d.]+ s$", done.stderr, re.MULTILINE)
-        lines = read_lines(tmp_path / str(number))
+@pytest.fixture(scope="module")
+def late_run(toy, run, tmp_path_factory):
+    """A workdir trained with late batches, and the result of the command."""
+    folder = tmp_path_factory.mktemp("late")
+    program = folder / "late_and_guarded.py"
+    program.write_text(LATE_AND_GUARDED)
+    return folder / "w", run(program, "train.py", "--config", toy, "--workdir", folder / "w", *SHORT)
+
+
+def test_steps_make_no_implicit_transfers(late_run):
+    workdir, result = late_run
+    assert result.returncode == 0, result.stderr
+    assert read_lines(workdir)[-1]["step"] == 12
+
+
+def test_late_batches_count_as_waiting(late_run):
+    assert all(0.9 < line["waiting"] <= 1.0 for line in read_lines(late_run[0]))
+
+
+def test_second_run_loads_its_two_programs_from_the_cache(late_run, toy, run, tmp_path):
+    """The programs of the initialization and the step."""
+    second = tmp_path, run("train.py", "--config", toy, "--workdir", tmp_path, *SHORT)
+    for (workdir, result), from_cache in ((late_run, r"\d"), (second, "2")):
+        assert result.returncode == 0, result.stderr
+        assert re.search(rf"^compiled 2 programs, {from_cache} from the cache, [\d.]+ s$", result.stderr, re.MULTILINE)
+        lines = read_lines(workdir)
         assert [line["programs_compiled"] for line in lines] == [2] * 12
         assert all(line["compile_seconds"] > 0 for line in lines)
         assert all(0.0 <= line["waiting"] <= 1.0 for line in lines)
 
 
-def test_waiting_is_a_share_also_where_batches_come_in_bursts(trained):
+def test_waiting_is_a_share_of_time_in_a_run_with_validations(trained):
     shares = [line["waiting"] for line in read_lines(trained[0]) if "waiting" in line]
     assert 0.0 <= min(shares) <= max(shares) <= 1.0
-
-
-def test_batches_that_are_late_make_the_device_wait(toy, tmp_path):
-    command = [sys.executable, "-c", LATE, "train.py", "--config", str(toy), "--workdir", str(tmp_path), *SHORT]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stderr
-    assert read_lines(tmp_path)[-1]["waiting"] > 0.5
-
-
-# Makes every implicit transfer in the thread that takes the steps an error.
-GUARDED = """
-import runpy, sys
-import jax
-import training.loop
-take_step = training.loop.Run._take_step
-
-def guarded(self, batch):
-    with jax.transfer_guard("disallow"):
-        take_step(self, batch)
-
-training.loop.Run._take_step = guarded
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def test_a_step_transfers_nothing_implicitly(toy, run, tmp_path):
-    done = run("-c", GUARDED, "train.py", "--config", toy, "--workdir", tmp_path, *SHORT)
-    assert done.returncode == 0, done.stderr
-    assert read_lines(tmp_path)[-1]["step"] == 12

@@ -1,4 +1,6 @@
-"""Windows of packed rows: nothing lost, nothing too long, full rows, and batches of mixed lengths."""
+"""Windows of packed rows: no pair lost, no row too long, full rows, and batches of mixed sentence lengths."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -17,7 +19,10 @@ from tests.toy import tokenized
 
 
 def best_fit_decreasing(pairs, row_length):
-    """Rows of indices, as the docstring says it, by a search through all rows, the one filled last at the end."""
+    """Returns sets of pair indices, one per row, by a search through all rows as `assign_rows` documents it.
+
+    The row filled last is at the end of the list.
+    """
     total = np.sum(pairs, axis=0)
     longer = int(total[1] > total[0])
     rows = []
@@ -42,14 +47,14 @@ def test_packing_is_best_fit_decreasing(pairs):
 
 @pytest.fixture
 def planner():
-    """Windows of 300 pairs with random lengths in rows of 24; pair i is made of the number 4 + i."""
+    """A planner of 300 pairs of random lengths in rows of 24; pair i consists of the id 4 + i."""
     rng = np.random.default_rng(0)
     sides = [[[4 + i] * n + [EOS_ID] for i, n in enumerate(rng.integers(0, 12, size=300))] for _ in range(2)]
     return Planner([tokenized(*sides)], [1.0], 24, seed=3)
 
 
 @pytest.mark.parametrize("number", [0, 5])
-def test_a_window_has_each_of_its_draws_once(planner, number):
+def test_window_contains_each_of_its_draws_once(planner, number):
     window, pairs = planner.window(number), planner.corpora[0]
     drawn = Draws([300], [1.0], 3)[np.arange(number * WINDOW, (number + 1) * WINDOW)].pairs
     starts = window.source.starts[np.argsort(window.source.starts, kind="stable")]
@@ -58,20 +63,20 @@ def test_a_window_has_each_of_its_draws_once(planner, number):
     assert window.row_starts[-1] == WINDOW
 
 
-def test_sentences_of_a_row_stand_side_by_side(planner):
+def test_sentences_of_a_row_are_adjacent(planner):
     window = planner.window(0)
     for row in range(len(window)):
-        own = slice(*window.row_starts[row : row + 2])
-        assert window.segments[own].tolist() == list(range(1, own.stop - own.start + 1))
+        pairs = slice(*window.row_starts[row : row + 2])
+        assert window.segments[pairs].tolist() == list(range(1, pairs.stop - pairs.start + 1))
         for side in (window.source, window.target):
-            ends = np.cumsum(side.lengths[own])
-            assert side.columns[own].tolist() == [0, *ends[:-1].tolist()]
+            ends = np.cumsum(side.lengths[pairs])
+            assert side.columns[pairs].tolist() == [0, *ends[:-1].tolist()]
             assert 0 < ends[-1] <= 24
-        assert window.tokens[row] == window.source.lengths[own].sum() + window.target.lengths[own].sum()
+        assert window.tokens[row] == window.source.lengths[pairs].sum() + window.target.lengths[pairs].sum()
 
 
-def test_rows_of_all_kinds_come_in_any_order(planner):
-    """The longest sentence of the rows does not fall or rise within a window, though they are filled in that order."""
+def test_rows_are_shuffled_within_a_window(planner):
+    """Their longest sentences neither increase nor decrease, although the rows are filled in that order."""
     window = planner.window(0)
     longest = np.maximum.reduceat(np.maximum(window.source.lengths, window.target.lengths), window.row_starts[:-1])
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.1
@@ -79,26 +84,23 @@ def test_rows_of_all_kinds_come_in_any_order(planner):
 
 @pytest.fixture(scope="module")
 def captions(multi30k, tmp_path_factory):
-    """The training pairs of Multi30k, English to German."""
-    text = [
-        Pair(*lines)
-        for lines in zip(*(read_lines(multi30k / f"train.{code}.gz") for code in ("en", "de")), strict=True)
-    ]
-    tokenizer = parse_tokenizers(train_tokenizer(text, TokenizerConfig(vocab_size=5000, kind="bpe")))
+    """Enough training pairs of Multi30k, English to German, for a window in which none is drawn twice."""
+    sides = (read_lines(multi30k / f"train.{code}.gz") for code in ("en", "de"))
+    text = [Pair(*lines) for lines in itertools.islice(zip(*sides, strict=True), 9000)]
+    tokenizer = parse_tokenizers(train_tokenizer(text[:3000], TokenizerConfig(vocab_size=5000, kind="bpe")))
     return tokenize(text, "captions", tokenizer, tmp_path_factory.mktemp("cache"))
 
 
 @pytest.mark.parametrize(("row_length", "least"), [(64, 0.96), (128, 0.975)])
 def test_rows_of_captions_are_full(captions, row_length, least):
-    """On the side that is longer in all, German."""
+    """On the side with more tokens in total, German."""
     planner = Planner([captions.no_longer_than(row_length)], [1.0], row_length, seed=1)
-    windows = [planner.window(number) for number in range(3)]
-    filled = sum(window.target.lengths.sum() for window in windows)
-    assert filled / (row_length * sum(map(len, windows))) >= least
+    window = planner.window(0)
+    assert window.target.lengths.sum() / (row_length * len(window)) >= least
 
 
-def test_batches_of_captions_are_not_of_like_lengths(captions):
-    """The mean length of sentences differs from batch to batch about as it does where rows are drawn at random."""
+def test_batches_of_captions_mix_sentence_lengths(captions):
+    """The mean sentence length varies between batches about as much as between batches of randomly drawn rows."""
     planner = Planner([captions.no_longer_than(64)], [1.0], 64, seed=1)
     window = planner.window(0)
 
@@ -109,7 +111,7 @@ def test_batches_of_captions_are_not_of_like_lengths(captions):
         return np.std([lengths[i : i + 32].sum() / counts[i : i + 32].sum() for i in batches])
 
     rng = np.random.default_rng(0)
-    at_random = np.mean([spread(rng.permutation(len(window))) for _ in range(50)])
-    assert spread(np.arange(len(window))) < 1.3 * at_random
-    sentence = np.std(window.target.lengths) / np.sqrt(32 * WINDOW / len(window))  # if each pair came by itself
-    assert at_random < 2 * sentence
+    random_spread = np.mean([spread(rng.permutation(len(window))) for _ in range(50)])
+    assert spread(np.arange(len(window))) < 1.3 * random_spread
+    unpacked_spread = np.std(window.target.lengths) / np.sqrt(32 * WINDOW / len(window))  # if pairs were independent
+    assert random_spread < 2 * unpacked_spread

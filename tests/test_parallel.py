@@ -1,8 +1,7 @@
-"""Calls side by side: in order, so many at a time, and what happens to a mistake."""
+"""Concurrent calls: the order of their results, their number at a time, and errors."""
 
 import os
 import threading
-import time
 from types import SimpleNamespace
 
 import jax
@@ -10,49 +9,58 @@ import pytest
 
 from devices.mesh import make_mesh
 from options.schema import MeshConfig
+from tests.conftest import HUNG_AFTER
 from translation.parallel import map_concurrently, num_concurrent_programs
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_results_come_in_order_and_no_more_run_than_asked_for(at_once):
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_results_are_in_order_and_no_more_calls_run_than_requested(workers):
+    """Calls run in groups of `workers`; all of a group must be running before any of them returns, the last one first.
+
+    If fewer calls than requested ran concurrently, they would wait for the others forever.
+    """
     lock, running, most = threading.Lock(), [0], [0]
+    count = 6 * workers
+    groups = [threading.Barrier(workers) for _ in range(count // workers)]
+    returned = [threading.Event() for _ in range(count)]
 
     def square(number):
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
-        time.sleep(0.01 * (5 - number % 5))
+        groups[number // workers].wait(HUNG_AFTER)
+        if (number + 1) % workers:
+            assert returned[number + 1].wait(HUNG_AFTER)
         with lock:
             running[0] -= 1
+        returned[number].set()
         return number**2
 
-    assert list(map_concurrently(square, range(20), at_once)) == [(number, number**2) for number in range(20)]
-    assert most[0] == at_once
+    assert list(map_concurrently(square, range(count), workers)) == [(number, number**2) for number in range(count)]
+    assert most[0] == workers
 
 
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_an_error_reaches_the_caller_and_nothing_more_is_begun(at_once):
-    begun = []
+@pytest.mark.parametrize("workers", [1, 2])
+def test_error_reaches_the_caller_and_stops_further_calls(workers):
+    called = []
 
     def fail_at_two(number):
-        begun.append(number)
-        time.sleep(0.01)
+        called.append(number)
         if number == 2:
             raise ValueError("two")
         return number
 
     with pytest.raises(ValueError, match="two"):
-        list(map_concurrently(fail_at_two, range(50), at_once))
-    assert len(begun) < 8
+        list(map_concurrently(fail_at_two, range(50), workers))
+    assert len(called) < 8
 
 
-def test_a_caller_that_stops_ends_it():
-    begun = []
-    results = map_concurrently(begun.append, range(50), 2)
+def test_no_calls_follow_once_the_caller_stops():
+    called = []
+    results = map_concurrently(called.append, range(50), 2)
     next(results)
     results.close()
-    time.sleep(0.05)
-    assert len(begun) < 8
+    assert len(called) < 8
 
 
 def test_several_devices_run_one_program_at_a_time():

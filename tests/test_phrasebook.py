@@ -1,4 +1,4 @@
-"""The built-in corpus: sizes, splits, determinism, correct French, and what attention has to decide."""
+"""The built-in corpus: splits, determinism, correct French, and contrast pairs that only attention can resolve."""
 
 import os
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from data.corpora import open_corpus
 from data.corpora.phrasebook import (
     PRONOUNS,
     PUZZLES,
@@ -34,8 +35,8 @@ from data.corpora.phrasebook import (
     pronoun_phrase,
     source_digest,
 )
-
-ROOT = Path(__file__).resolve().parent.parent
+from options.schema import DataConfig
+from tests.conftest import ROOT
 
 LANDMARKS = {
     "The cat eats fish.": "Le chat mange du poisson.",
@@ -56,13 +57,15 @@ def book() -> Phrasebook:
 
 @pytest.fixture(scope="module")
 def other() -> Phrasebook:
-    """The book of another seed."""
-    return generate(1)
+    """Returns a smaller phrasebook of another seed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data.corpora.phrasebook.generator.TRAIN_SIZE", 10_000)
+        return generate(1)
 
 
 @pytest.fixture(scope="module")
 def pairs(book: Phrasebook) -> list[Pair]:
-    """All pairs of all splits."""
+    """Returns the pairs of all splits."""
     contrasts = [side for contrast in book.contrasts for side in (contrast.first, contrast.second)]
     return [*book.train, *book.validation, *book.test, *contrasts]
 
@@ -77,18 +80,18 @@ def test_split_sizes(book: Phrasebook) -> None:
     assert len(book.contrasts) >= 320
 
 
-def test_no_english_sentence_stands_twice_anywhere(pairs: list[Pair]) -> None:
+def test_english_sentences_are_unique_across_splits(pairs: list[Pair]) -> None:
     repeated = [english for english, count in Counter(english for english, _ in pairs).items() if count > 1]
     assert repeated == []
 
 
-def test_one_english_has_one_french_over_seeds(pairs: list[Pair], other: Phrasebook) -> None:
+def test_translations_are_the_same_for_all_seeds(pairs: list[Pair], other: Phrasebook) -> None:
     french: dict[str, str] = dict(pairs)
     for english, translation in [*other.train, *other.validation, *other.test]:
         assert french.setdefault(english, translation) == translation
 
 
-def test_sentences_are_short_and_plainly_written(pairs: list[Pair]) -> None:
+def test_sentences_are_short_and_well_formed(pairs: list[Pair]) -> None:
     for english, french in pairs:
         for text in (english, french):
             assert re.fullmatch(r"[A-ZÀÂÉÊÎÔ][^\n’]*[.?]", text), text
@@ -99,12 +102,16 @@ def test_sentences_are_short_and_plainly_written(pairs: list[Pair]) -> None:
         assert " ?" not in english
 
 
-def test_seed_decides_and_hash_randomisation_does_not() -> None:
-    program = (
-        "import hashlib; from data.corpora.phrasebook import generate; book = generate(3);"
-        "print(hashlib.sha256(repr((book.train, book.validation, book.test, book.contrasts, "
-        "sorted(book.held_out), book.lemma_counts)).encode()).hexdigest())"
-    )
+def test_hash_randomization_has_no_effect() -> None:
+    program = """
+import hashlib
+from data.corpora.phrasebook import generate, generator
+
+generator.TRAIN_SIZE, generator.EVALUATION_SIZE = 5000, 100
+book = generate(3)
+content = (book.train, book.validation, book.test, book.contrasts, sorted(book.held_out), book.lemma_counts)
+print(hashlib.sha256(repr(content).encode()).hexdigest())
+"""
     digests = {
         subprocess.run(
             [sys.executable, "-c", program],
@@ -115,16 +122,28 @@ def test_seed_decides_and_hash_randomisation_does_not() -> None:
     assert len(digests) == 1
 
 
-def test_seeds_differ(book: Phrasebook, other: Phrasebook) -> None:
-    assert other.train != book.train
+def test_seeds_yield_different_sentences(book: Phrasebook, other: Phrasebook) -> None:
+    assert len(set(other.train) - set(book.train)) > 0.5 * len(other.train)
 
 
-def test_source_digest_names_the_sources() -> None:
+def test_corpus_contains_the_generated_splits(
+    book: Phrasebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data.corpora.phrasebook.generate", {0: book}.__getitem__)
+    corpus = open_corpus(DataConfig(cache_directory=tmp_path))
+    assert list(corpus.splits) == ["train", "validation", "test", "contrast"]
+    for split in ("train", "validation", "test"):
+        assert list(corpus.split(split)) == getattr(book, split)
+    sides = iter(corpus.split("contrast"))
+    assert list(zip(sides, sides, strict=True)) == [(contrast.first, contrast.second) for contrast in book.contrasts]
+
+
+def test_source_digest_is_a_stable_sha256() -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", source_digest())
     assert source_digest() == source_digest()
 
 
-def test_landmarks_stand_in_test_only(book: Phrasebook) -> None:
+def test_landmarks_are_in_the_test_split_only(book: Phrasebook) -> None:
     test = dict(book.test)
     assert {english: test.get(english) for english in LANDMARKS} == LANDMARKS
     assert not set(LANDMARKS) & {english for english, _ in book.train + book.validation}
@@ -147,12 +166,12 @@ def test_train_has_no_held_out_combination(book: Phrasebook) -> None:
         assert book.held_out.isdisjoint(book.combinations[english]), english
 
 
-def test_train_text_shows_no_held_out_combination(book: Phrasebook) -> None:
-    """The same rule read off the sentences themselves, by the words that stand next to each other."""
+def test_train_text_contains_no_held_out_combination(book: Phrasebook) -> None:
+    """The same rule, checked on the adjacent words of the sentences themselves."""
     lexicon = load_lexicon()
     plural = {noun.key: noun.english_plural for noun in lexicon.nouns}
     verbs = {verb.key: verb.english for verb in lexicon.transitives}
-    beside, governed = set(), set()
+    described, governed = set(), set()
     for word, noun in book.held_out:
         if word.startswith("clean/"):  # both a verb and an adjective: clean walls
             continue
@@ -162,33 +181,33 @@ def test_train_text_shows_no_held_out_combination(book: Phrasebook) -> None:
                 forms = (english.base, english.third, english.past, english.gerund)
                 governed |= {(f"{verb} {english.particle}".strip(), form) for verb in forms}
             else:
-                beside.add((word.split("/")[0], form))
-    nouns = sorted({re.escape(form) for _, form in beside | governed}, key=len, reverse=True)
+                described.add((word.split("/")[0], form))
+    nouns = sorted({re.escape(form) for _, form in described | governed}, key=len, reverse=True)
     heads = sorted({re.escape(form) for form, _ in governed}, key=len, reverse=True)
-    adjectives = sorted({re.escape(form) for form, _ in beside}, key=len, reverse=True)
+    adjectives = sorted({re.escape(form) for form, _ in described}, key=len, reverse=True)
     determiner = r"(?:(?:the|an?|this|that|these|my|his|her|our|your|their|two|three|four|ten) )?"
     verb_object = re.compile(rf"\b({'|'.join(heads)}) {determiner}({'|'.join(nouns)})(?=[ .?]|$)")
     adjective_noun = re.compile(rf"\b({'|'.join(adjectives)}) ({'|'.join(nouns)})(?=[ .?]|$)")
-    seen_verbs = {found.groups() for english, _ in book.train for found in verb_object.finditer(english)}
-    seen_adjectives = {found.groups() for english, _ in book.train for found in adjective_noun.finditer(english)}
+    seen_verbs = {match.groups() for english, _ in book.train for match in verb_object.finditer(english)}
+    seen_adjectives = {match.groups() for english, _ in book.train for match in adjective_noun.finditer(english)}
     assert len(seen_verbs) > 500
     assert len(seen_adjectives) > 500
     assert seen_verbs & governed == set()
-    assert seen_adjectives & beside == set()
+    assert seen_adjectives & described == set()
 
 
-def test_evaluation_splits_are_full_of_unseen_combinations(book: Phrasebook) -> None:
+def test_evaluation_splits_have_many_unseen_combinations(book: Phrasebook) -> None:
     assert book.unseen_share >= 0.4
     for split in (book.validation, book.test):
         unseen = sum(not book.held_out.isdisjoint(book.combinations[english]) for english, _ in split)
         assert unseen >= 0.4 * len(split)
 
 
-def test_words_of_held_out_combinations_keep_twice_as_much_company(book: Phrasebook) -> None:
+def test_words_keep_twice_as_many_combinations_as_are_held_out(book: Phrasebook) -> None:
     trained = {pair for english, _ in book.train for pair in book.combinations[english]}
-    company = Counter(word for pair in trained for word in pair)
-    lost = Counter(word for pair in book.held_out for word in pair)
-    assert {word: (company[word], count) for word, count in lost.items() if company[word] < 2 * count} == {}
+    kept = Counter(word for pair in trained for word in pair)
+    held_out = Counter(word for pair in book.held_out for word in pair)
+    assert {word: (kept[word], count) for word, count in held_out.items() if kept[word] < 2 * count} == {}
 
 
 # --- Contrasts ---------------------------------------------------------------------------------------------------
@@ -204,7 +223,7 @@ def test_contrasts_differ_in_one_token_and_in_french(book: Phrasebook) -> None:
         assert contrast.first[1] != contrast.second[1]
 
 
-def test_contrasts_are_many_and_cover_many_words(book: Phrasebook) -> None:
+def test_there_are_many_contrasts_for_many_words(book: Phrasebook) -> None:
     counts = Counter(contrast.word for contrast in book.contrasts)
     assert len(book.contrasts) >= 320
     assert len(counts) >= 15
@@ -212,7 +231,7 @@ def test_contrasts_are_many_and_cover_many_words(book: Phrasebook) -> None:
     assert min(counts.values()) >= 15
 
 
-def test_the_ambiguous_word_itself_is_translated_differently(book: Phrasebook) -> None:
+def test_translations_of_the_ambiguous_word_differ(book: Phrasebook) -> None:
     for contrast in book.contrasts:
         here, there = (re.findall(r"[\w-]+", french.lower()) for _, french in (contrast.first, contrast.second))
         if contrast.word == "it":
@@ -251,8 +270,8 @@ FRENCH_OF = {
 }
 
 
-def test_deciding_words_are_seen_with_their_sense_in_train(book: Phrasebook) -> None:
-    """Both deciders of every contrast pair stand together with the ambiguous word in a dozen training sentences."""
+def test_deciding_words_occur_with_the_ambiguous_word_in_train(book: Phrasebook) -> None:
+    """Both deciding words of every contrast pair do so in at least a dozen training sentences."""
     words = {contrast.word for contrast in book.contrasts}
     together: Counter[tuple[str, str]] = Counter()
     for english, _ in book.train:
@@ -286,7 +305,7 @@ BASES = {
 # --- Lexicon -----------------------------------------------------------------------------------------------------
 
 
-def test_lemmas_are_many_and_none_is_rare(book: Phrasebook) -> None:
+def test_there_are_many_lemmas_and_none_is_rare(book: Phrasebook) -> None:
     assert len(book.lemma_counts) >= 400
     rare = {lemma: count for lemma, count in book.lemma_counts.items() if count < 60}
     assert rare == {}
@@ -363,7 +382,7 @@ ILLEGAL_EXAMPLES = {
 
 
 @pytest.mark.parametrize("rule", ILLEGAL)
-def test_the_rules_themselves_find_mistakes(rule: str) -> None:
+def test_rules_detect_mistakes(rule: str) -> None:
     assert re.search(ILLEGAL[rule], ILLEGAL_EXAMPLES[rule])
 
 
@@ -375,7 +394,7 @@ OBJECTS = {pronoun.english_object: pronoun for pronoun in PRONOUNS}
 
 
 def _phrase(text: str, generic: bool = False) -> NounPhrase:
-    """Read "these | beautiful | trees", "- | fish" (no article), "she" or "Marie"."""
+    """Parses "these | beautiful | trees", "- | fish" (no article), "she" or "Marie"."""
     parts = [part.strip() for part in text.split("|")]
     if len(parts) == 1:
         if text in SUBJECTS:
@@ -432,7 +451,7 @@ def test_noun_phrase(english: str, french: str) -> None:
     assert elide(_phrase(english.rpartition(": ")[2]).french) == french
 
 
-# subject, verb, form, object (a phrase or "him", "them" ...) -> the two sentences
+# subject, verb, form, object (a phrase or "him", "them" ...), and the sentence in both languages
 CLAUSES: list[tuple[str, str, Form, str, str, str]] = [
     ("the | cat", "eat", Form(), "- | fish", "The cat eats fish.", "Le chat mange du poisson."),
     ("the | cat", "like", Form(), "- | fish", "The cat likes fish.", "Le chat aime le poisson."),
@@ -538,14 +557,14 @@ def test_english_article(word: str, article: str) -> None:
     assert indefinite_article(word) == article
 
 
-def test_every_contrast_reference_shows_its_own_reading(book):
-    """The patterns that tell which sense a translation has chosen, for all 432 pairs and 24 words."""
+def test_reading_of_every_contrast_reference_is_recognized(book: Phrasebook) -> None:
+    """The patterns identify the sense that a translation chose, for every pair and every ambiguous word."""
     words = set()
     for contrast in book.contrasts:
         (first, one), (second, other) = contrast.first, contrast.second
-        found = find_readings((first, second), (one, other))
-        assert found is not None, contrast
-        readings, senses = found
+        result = find_readings((first, second), (one, other))
+        assert result is not None, contrast
+        readings, senses = result
         assert sorted(senses) == [0, 1]
         assert [readings.of(text) for text in (one, other)] == list(senses)
         assert readings.word.search(contrast.word)

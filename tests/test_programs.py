@@ -1,4 +1,4 @@
-"""How many programs are compiled, and what padding all sentences alike changes: nothing but time."""
+"""The number of compiled programs; padding all sentences to the same length changes nothing else."""
 
 import dataclasses
 import re
@@ -14,107 +14,127 @@ import pytest
 from data.batch import length_batches
 from devices.compilation import compiled_program
 from options.schema import ComputeConfig, DecodingOptions
-from tests.processes import read_lines, start, wait_for
+from tests.processes import read_lines
 from tests.toy import ENGLISH, FRENCH
 from translation.translator import Translator
 
 
-def compiled(stderr: str) -> int:
-    """What the log says at the end of a command."""
+def programs_compiled(stderr: str) -> int:
+    """Returns the number in the last line of a command's log."""
     (count,) = re.findall(r"^compiled (\d+) programs?,", stderr, re.MULTILINE)
     return int(count)
 
 
 @pytest.fixture(scope="module")
-def many_lengths(tmp_path_factory) -> tuple[Path, Path]:
-    """Three batches of 64 pairs, each of another length: a few words, many, and many more."""
+def two_lengths(tmp_path_factory) -> tuple[Path, Path]:
+    """Returns the files of a batch of 64 short pairs and a few long ones, which are padded to another length."""
     folder = tmp_path_factory.mktemp("lengths")
-    numbers = [[(line + word) % 10 for word in range(words)] for line in range(60) for words in (1, 4, 8)]
-    lines = {
+    numbers = [[(line + word) % 10 for word in range(1 if line < 64 else 8)] for line in range(68)]
+    texts = {
         "en": [" ".join(ENGLISH[n] for n in line) + "." for line in numbers],
         "fr": [" ".join(FRENCH[n] for n in reversed(line)) + " !" for line in numbers],
     }
-    for language, own in lines.items():
-        (folder / f"lines.{language}").write_text("".join(f"{line}\n" for line in own), encoding="utf-8")
+    for language, lines in texts.items():
+        (folder / f"lines.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return folder / "lines.en", folder / "lines.fr"
 
 
 @pytest.fixture(scope="module")
-def runs(toy, run, many_lengths, tmp_path_factory):
-    """The same run with sentences padded to one of four lengths, and all to the longest's as on accelerators."""
-    files = ["--data.validation-source", many_lengths[0], "--data.validation-target", many_lengths[1]]
-    options = [*files, "--training.num-steps", 60, "--training.eval-every", 30]
-    found = {}
+def runs(toy, run, trained, two_lengths, tmp_path_factory):
+    """Returns the workdir and the completed command of two runs that differ in padding: "longest" as on accelerators.
+
+    Their model is already trained, so that its translations have a score.
+    """
+    files = ["--data.validation-source", two_lengths[0], "--data.validation-target", two_lengths[1]]
+    model = ["--training.init-from", trained[0], "--tokenizer.model-file", trained[0] / "tokenizer.model"]
+    options = [*files, *model, "--training.num-steps", 2, "--training.eval-every", 1]
+    results = {}
     for padding in ("lengths", "longest"):
         workdir = tmp_path_factory.mktemp("runs") / padding
-        found[padding] = (
-            workdir,
-            run("train.py", "--config", toy, "--workdir", workdir, "--devices.padding", padding, *options),
-        )
-    return found
+        command = ["train.py", "--config", toy, "--workdir", workdir, "--devices.padding", padding]
+        results[padding] = workdir, run(*command, *options)
+        assert results[padding][1].returncode == 0, results[padding][1].stderr
+    return results
 
 
-def test_a_run_compiles_four_programs(runs):
-    """The initial state, the step, and of a validation the loss and the search."""
+def test_run_compiles_four_programs(runs):
+    """The initial state, the step, and the loss and the search of a validation."""
     workdir, done = runs["longest"]
-    assert done.returncode == 0, done.stderr
-    assert compiled(done.stderr) == 4
+    assert programs_compiled(done.stderr) == 4
     assert [line["programs_compiled"] for line in read_lines(workdir) if "loss" in line][-1] == 4
-    assert compiled(runs["lengths"][1].stderr) == 6
+    assert programs_compiled(runs["lengths"][1].stderr) == 6
 
 
-def test_an_evaluation_compiles_one_program_and_finds_the_same(runs, run, many_lengths, tmp_path):
+def test_evaluation_compiles_one_program_and_padding_does_not_change_it(runs, run, two_lengths, tmp_path):
     workdir, _ = runs["longest"]
-    programs, found = {}, {}
+    programs, translations = {}, {}
     for padding in ("lengths", "longest"):
-        options = ["--source", many_lengths[0], "--reference", many_lengths[1], "--devices.padding", padding]
-        done = run("evaluate.py", "--workdir", workdir, *options, "--output", tmp_path / padding)
+        options = ["--source", two_lengths[0], "--reference", two_lengths[1], "--devices.padding", padding]
+        done = run("evaluate.py", "--workdir", workdir, *options, "--beam-size", 1, "--output", tmp_path / padding)
         assert done.returncode == 0, done.stderr
-        programs[padding], found[padding] = compiled(done.stderr), (tmp_path / padding).read_text()
-    assert programs["longest"] == 1
-    assert programs["lengths"] == 2
-    assert found["lengths"] == found["longest"]
+        programs[padding], translations[padding] = programs_compiled(done.stderr), (tmp_path / padding).read_text()
+    assert programs == {"longest": 1, "lengths": 2}
+    assert translations["lengths"] == translations["longest"]
 
 
-def test_validation_finds_the_same_too(runs):
+def test_padding_does_not_change_validation(runs):
     longest, lengths = (
         [line for line in read_lines(runs[padding][0]) if "validation_loss" in line]
         for padding in ("longest", "lengths")
     )
     assert len(longest) == 2
+    assert longest[0]["validation_bleu"] > 0
     assert [line["validation_bleu"] for line in longest] == [line["validation_bleu"] for line in lengths]
     for name in ("validation_loss", "validation_loss_shuffled"):
         assert [line[name] for line in longest] == pytest.approx([line[name] for line in lengths], rel=1e-5)
 
 
-def test_a_run_that_is_stopped_while_validation_is_compiled_is_saved(toy, tmp_path):
-    workdir = tmp_path / "w"
-    process = start(toy, workdir, "--devices.padding", "longest", "--training.log-every", 1)
-    wait_for(process, lambda: (workdir / "metrics.jsonl").exists() and read_lines(workdir))
-    process.terminate()
-    _, stderr = process.communicate()
-    assert process.returncode == 143
-    assert re.search(r"step \d+ is saved; run the same command again to continue", stderr)
+STOPPED_WHILE_COMPILING = """
+import os, pathlib, runpy, signal, sys, time
+from training import loop
+def warm_up(*arguments):
+    while not metrics.exists() or not metrics.stat().st_size:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    compile_validation(*arguments)
+compile_validation, loop.warm_up = loop.warm_up, warm_up
+metrics, sys.argv = pathlib.Path(sys.argv[1], "metrics.jsonl"), sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
-def test_one_length_for_all_batches():
+def test_run_stopped_while_validation_is_compiled_is_saved(toy, run, tmp_path):
+    """The thread that compiles the validation sends the signal after the first step and then compiles."""
+    script, workdir = tmp_path / "stopped.py", tmp_path / "w"
+    script.write_text(STOPPED_WHILE_COMPILING)
+    options = ["--config", toy, "--workdir", workdir, "--devices.padding", "longest", "--training.log-every", 1]
+    done = run(script, workdir, "train.py", *options)
+    assert done.returncode == 143
+    assert re.search(r"step \d+ is saved; run the same command again to continue", done.stderr)
+    assert not [line for line in read_lines(workdir) if "validation_loss" in line]
+
+
+def test_all_batches_can_have_the_same_length():
     lengths = [3, 90, 7, 2, 60, 4]
     assert [length for _, length in length_batches(lengths, 2, 100)] == [13, 13, 100]
     assert [length for _, length in length_batches(lengths, 2, 100, same_length=True)] == [100] * 3
     assert [length for _, length in length_batches(lengths[:1], 2, 100, same_length=True)] == [13]
 
 
-def test_lines_alone_and_together_are_translated_alike(trained):
-    """Those that are padded to the longest beside those that stand alone."""
-    translator = Translator.load(trained[0], devices=ComputeConfig(platform="cpu", padding="longest"))
+@pytest.fixture(scope="module")
+def translator(trained) -> Translator:
+    return Translator.load(trained[0], devices=ComputeConfig(platform="cpu", padding="longest"))
+
+
+def test_line_has_the_same_translation_alone_and_padded_to_the_longest(translator):
     assert translator.pads_to_longest
     options = DecodingOptions(beam_size=2)
     lines = ["one.", "three four.", "nine eight seven six five four three two one zero."]
     alone = [translator.translate([line], options)[0].text for line in lines]
-    assert alone == [found.text for found in translator.translate(lines, options)]
+    assert alone == [translation.text for translation in translator.translate(lines, options)]
 
 
-def test_threads_that_ask_for_one_program_wait_for_it():
+def test_threads_that_request_the_same_program_share_it():
     traced = []
 
     @jax.jit
@@ -136,13 +156,13 @@ def test_threads_that_ask_for_one_program_wait_for_it():
     assert traced == [(3,), (4,)]
 
 
-def test_a_program_that_cannot_be_compiled_fails_for_all_who_ask():
+def test_compilation_error_is_raised_at_every_request():
     @jax.jit
     def wrong(x):
-        raise ValueError("of its own")
+        raise ValueError("cannot be traced")
 
     for _ in range(2):
-        with pytest.raises(ValueError, match="of its own"):
+        with pytest.raises(ValueError, match="cannot be traced"):
             compiled_program(wrong, jnp.ones(3))
 
 
@@ -153,11 +173,10 @@ def test_a_program_that_cannot_be_compiled_fails_for_all_who_ask():
         ("gpu", 3, 128, 64, 5, 512),  # 512 sentences, 5 beams, 138 positions, 2 * 3 * 128 numbers: 271 million
         ("tpu", 6, 512, 64, 5, 256),  # 256, 5, 138 and 2 * 6 * 512: 1.1 billion of at most 2.1
         ("tpu", 6, 512, 64, 1, 512),
-        ("tpu", 6, 1024, 128, 10, 64),  # never fewer, for none would fit: 2.0 billion, with a max_length of 256
+        ("tpu", 6, 1024, 128, 10, 64),  # never fewer: 2.0 billion, with a max_length of 256
     ],
 )
-def test_as_many_sentences_together_as_their_caches_have_room(trained, platform, layers, width, longest, beams, rows):
-    translator = Translator.load(trained[0], devices=ComputeConfig(platform="cpu"))
+def test_batch_size_is_limited_by_the_size_of_the_caches(translator, platform, layers, width, longest, beams, rows):
     config = translator.config.model_copy(update={"num_decoder_layers": layers, "embed_dim": width, "max_length": 256})
     mesh = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
     translator = dataclasses.replace(translator, config=config, mesh=mesh)

@@ -1,4 +1,4 @@
-"""The protocol in which results on Multi30k are published, and the program that scores runs by it."""
+"""The protocol of published results on Multi30k, and the program that scores runs with it."""
 
 import gzip
 import json
@@ -10,34 +10,34 @@ from benchmarks.multi30k import Row, shown_means, shown_notes
 from evaluation.published_protocol import comparability_note, score_published
 from options.schema import Config
 
-REFERENCE = ["Ein „T-Shirt“, rot."]  # seven tokens: ein " t-shirt " , rot .
+REFERENCE = ["Ein „T-Shirt“, rot."]  # 7 tokens: ein " t-shirt " , rot .
 
 
 @pytest.mark.parametrize("same", ['ein "t-shirt", rot.', "Ein „T-Shirt“, ROT."])
-def test_case_and_kinds_of_quotes_do_not_count(same):
-    found = score_published([same], REFERENCE, "de")
-    assert found.published_bleu == pytest.approx(100.0)
-    assert found.published_reference_length == 7  # a dash splits nothing
-    assert "tok:none" in found.published_signature
+def test_case_and_kind_of_quotation_marks_are_ignored(same):
+    result = score_published([same], REFERENCE, "de")
+    assert result.published_bleu == pytest.approx(100.0)
+    assert result.published_reference_length == 7  # a hyphen does not split a word
+    assert "tok:none" in result.published_signature
 
 
-def test_a_wrong_word_counts_as_by_hand():
-    right_of_each_order = (6 / 7) * (4 / 6) * (3 / 5) * (2 / 4)  # n-grams without the word: 1, 2, 3, 4 tokens long
-    found = score_published(["Ein „T-Shirt“, blau."], REFERENCE, "de")
-    assert found.published_bleu == pytest.approx(100.0 * right_of_each_order**0.25)
+def test_a_wrong_word_by_hand():
+    precisions = (6 / 7) * (4 / 6) * (3 / 5) * (2 / 4)  # of n-grams of 1, 2, 3 and 4 tokens
+    result = score_published(["Ein „T-Shirt“, blau."], REFERENCE, "de")
+    assert result.published_bleu == pytest.approx(100.0 * precisions**0.25)
 
 
 @pytest.mark.parametrize("language", ["de", "fr"])
-def test_references_are_as_long_as_published(multi30k, language):
+def test_references_have_the_published_length(multi30k, language):
     with gzip.open(multi30k / f"test_2016_flickr.{language}.gz", "rt", encoding="utf-8") as file:
         lines = file.read().splitlines()
-    found = score_published(lines, lines, language)
-    assert found.published_bleu == pytest.approx(100.0)
-    assert comparability_note(found.published_reference_length, language, "test").endswith("as published")
+    result = score_published(lines, lines, language)
+    assert result.published_bleu == pytest.approx(100.0)
+    assert comparability_note(result.published_reference_length, language, "test").endswith("as published")
 
 
 @pytest.mark.slow
-def test_the_program_scores_runs_as_evaluate_does(multi30k, run, tmp_path):
+def test_benchmark_scores_runs_like_evaluate(multi30k, run, tmp_path):
     folders = [tmp_path / "one", tmp_path / "two"]
     options = ["--data.directory", multi30k, "--training.num-steps", 2, "--training.eval-every", 0]
     options += ["--optimizer.warmup-steps", 1]
@@ -50,12 +50,12 @@ def test_the_program_scores_runs_as_evaluate_does(multi30k, run, tmp_path):
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
     decoding = ["--beam-size", 1, "--max-decoding-length", 4, "--checkpoint", "last"]
-    found = []
+    expected = []
     for workdir, *more in ([folders[1]], [folders[0], "--ensemble", folders[1]]):
         scores = tmp_path / "scores.json"
         done = run("evaluate.py", "--workdir", workdir, *more, *decoding, "--json", scores)
         assert done.returncode == 0, done.stderr
-        found.append(json.loads(scores.read_text()))
+        expected.append(json.loads(scores.read_text()))
 
     options = ["--baseline", folders[0], *decoding, "--split", "test", "--ensemble"]
     done = run("benchmarks/multi30k.py", *folders, *options)
@@ -63,7 +63,7 @@ def test_the_program_scores_runs_as_evaluate_does(multi30k, run, tmp_path):
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:1] == "|"]
     columns, _, *runs = rows
     assert [row[1] for row in runs] == ["0", "1", "2 networks"]
-    for cells, scores in zip(runs[1:], found, strict=True):
+    for cells, scores in zip(runs[1:], expected, strict=True):
         row = dict(zip(columns, cells, strict=True))
         assert row["BLEU (95%)"].startswith(f"{scores['bleu']:.2f} ")
         assert row["chrF"] == f"{scores['chrf']:.2f}"
@@ -80,8 +80,8 @@ def row(seed, bleu, published, length=12103):
     return Row([Path(f"run{seed}")], config, "test", scores)
 
 
-def test_seeds_make_one_row_of_means():
-    """40 and 42: mean 41, deviation sqrt(2); the same seed twice is one run, another config another group."""
+def test_runs_that_differ_only_in_seed_share_a_row_of_means():
+    """40 and 42 have the mean 41 and the deviation sqrt(2). A seed counts once, and another config is another group."""
     rows = [row(1, 40.0, 41.0), row(2, 42.0, 44.0), row(2, 42.0, 44.0)]
     other = rows[0].config.model_copy(update={"model": rows[0].config.model.model_copy(update={"mlp_dim": 7})})
     (means,) = shown_means([*rows, rows[0]._replace(config=other)])
@@ -91,25 +91,25 @@ def test_seeds_make_one_row_of_means():
     assert not list(shown_means([rows[0], rows[1]._replace(workdirs=[Path("run2"), Path("run3")])]))  # an ensemble
 
 
-def test_other_references_are_not_comparable():
+def test_other_references_are_reported_as_not_comparable():
     assert not any("NOT comparable" in note for note in shown_notes([row(1, 40.0, 41.0)]))
     assert any("12,102 reference tokens instead of 12,103" in note for note in shown_notes([row(1, 40.0, 41.0, 12102)]))
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "parts"),
     [([], ["its corpus is", "not multi30k"]), (["--split", "test"], ["not multi30k"]),
      (["--json", "x.json"], ["--json has no effect"]), (["--beam-sise", 3], ["--beam-sise"]),
      (["--ensemble"], ["--ensemble needs two or more different workdirs"])],
 )  # fmt: skip
-def test_a_wrong_command_is_one_sentence(run, trained, options, named):
+def test_invalid_command_is_reported_in_one_sentence(run, trained, options, parts):
     done = run("benchmarks/multi30k.py", trained[0], trained[0], *options)
     assert done.returncode == 2
-    assert all(part in done.stderr for part in named), done.stderr
+    assert all(part in done.stderr for part in parts), done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_folder_that_is_no_workdir(run, tmp_path):
+def test_folder_that_is_not_a_workdir_is_refused(run, tmp_path):
     done = run("benchmarks/multi30k.py", tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")

@@ -1,4 +1,4 @@
-"""Ragged arrays on disk against lists."""
+"""Ragged arrays on disk, compared with lists."""
 
 import pickle
 
@@ -9,6 +9,7 @@ from data.ragged_arrays import RaggedArray, RaggedWriter
 
 
 def write(path, chunks, dtype="<u2"):
+    """Writes the sequences of each chunk with one call of append."""
     with RaggedWriter(path, dtype) as writer:
         for chunk in chunks:
             values = np.array([value for sequence in chunk for value in sequence], np.int64)
@@ -19,7 +20,7 @@ CHUNKS = [[[7, 8], [], [65535]], [], [[1, 2, 3]], [[]]]
 SEQUENCES = [sequence for chunk in CHUNKS for sequence in chunk]
 
 
-def test_sequences_come_back_whatever_the_chunks(tmp_path):
+def test_sequences_and_files_do_not_depend_on_chunks(tmp_path):
     for name, chunks in (("some", CHUNKS), ("each", [[sequence] for sequence in SEQUENCES])):
         write(tmp_path / name, chunks)
         read = RaggedArray.open(tmp_path / name, "<u2")
@@ -29,7 +30,7 @@ def test_sequences_come_back_whatever_the_chunks(tmp_path):
     assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
 
 
-def test_starts_and_lengths_of_many(tmp_path):
+def test_starts_and_lengths_of_chosen_sequences(tmp_path):
     write(tmp_path / "a", CHUNKS)
     read = RaggedArray.open(tmp_path / "a", "<u2")
     chosen = np.array([3, 0, 4, 0, 2])
@@ -38,19 +39,19 @@ def test_starts_and_lengths_of_many(tmp_path):
         assert read.values[start : start + length].tolist() == SEQUENCES[i]
 
 
-def test_nothing_at_all(tmp_path):
+def test_array_without_sequences(tmp_path):
     write(tmp_path / "a", [])
     assert len(RaggedArray.open(tmp_path / "a", "<u2")) == 0
 
 
-def test_pickled_as_a_path(tmp_path):
+def test_arrays_are_pickled_as_paths(tmp_path):
     write(tmp_path / "a", [[range(5000)]])
     pickled = pickle.dumps(RaggedArray.open(tmp_path / "a", "<u2"))
     assert len(pickled) < 500
     assert pickle.loads(pickled)[0].tolist() == list(range(5000))
 
 
-def test_a_file_that_was_cut_off_is_found(tmp_path):
+def test_truncated_file_is_detected(tmp_path):
     write(tmp_path / "a", CHUNKS)
     path = tmp_path / "a.values"
     whole = path.read_bytes()

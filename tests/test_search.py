@@ -1,4 +1,4 @@
-"""Greedy and beam search against exhaustive search over a tiny vocabulary."""
+"""Greedy search, beam search and sampling, compared with enumeration of all hypotheses over a tiny vocabulary."""
 
 import collections
 import functools
@@ -22,189 +22,256 @@ from translation.search import (
 )
 
 END, START, LENGTH = 1, 2, 4
-WORDS = [2, 3, 4]  # the tokens that do not end a sentence; 0 is padding and impossible
-ALL = sum(len(WORDS) ** n for n in range(LENGTH))  # hypotheses of at most LENGTH tokens, the end token included
+WORDS = [2, 3, 4]  # the tokens that do not end a sentence; 0 is padding, and impossible
+ALL = sum(len(WORDS) ** n for n in range(LENGTH))  # number of hypotheses of at most LENGTH tokens, end token included
+WIDE = ALL + 7  # beams
 
 
-def constraints(max_lengths=(LENGTH,) * 3, min_lengths=1, prefixes=((),) * 3):
+def constraints(max_lengths=(LENGTH,) * 3, min_length=1, prefixes=((),) * 3):
     room = max(map(len, prefixes))
     padded = [[*prefix, *[0] * (room - len(prefix))] for prefix in prefixes]
-    return Constraints(
-        jnp.array(max_lengths),
-        jnp.full(len(max_lengths), min_lengths),
-        jnp.array(padded, jnp.int32).reshape(len(max_lengths), room),
-    )
+    count = len(max_lengths)
+    min_lengths = np.full(count, min_length, np.int32)
+    return Constraints(np.array(max_lengths, np.int32), min_lengths, np.array(padded, np.int32).reshape(count, room))
 
 
 FREE = constraints()
 
 
-def task(own=FREE, **options):
-    return SearchConfig(own, LENGTH, START, END, **options)
-
-
-@pytest.fixture
-def tables():
-    """Logits of the next token for each sentence, position and last token."""
-    logits = np.random.default_rng(0).normal(size=(3, LENGTH, 5, 5)).astype(np.float32) * 2
+def random_tables(sentences, length=LENGTH, *, seed, scale):
+    """Returns logits of the next token for each sentence, position and last token."""
+    logits = np.random.default_rng(seed).normal(size=(sentences, length, 5, 5)).astype(np.float32) * scale
     logits[..., 0] = -np.inf
-    return jnp.array(logits)
+    return logits
 
 
-def step_of(tables):
-    def step(tokens, index, beam_history, state):
-        return jax.vmap(lambda table, last: table[index][last])(tables, tokens), state
+TABLES = random_tables(3, seed=0, scale=2)
 
-    return step
+
+def look_up(tokens, index, beam_history, tables):
+    """The step of a search: the state, which it does not change, is the tables."""
+    return jax.vmap(lambda table, last: table[index][last])(tables, tokens), tables
+
+
+def config(own, alpha=0.0, length=LENGTH):
+    return SearchConfig(Constraints(*map(jnp.asarray, own)), length, START, END, alpha)
+
+
+@functools.partial(jax.jit, static_argnames=("beams", "alpha"))
+def compiled_beam_search(tables, own, *, beams, alpha):
+    return beam_search(look_up, tables, config(own, alpha), beams=beams)
+
+
+@functools.partial(jax.jit, static_argnames="alpha")
+def compiled_greedy_search(tables, own, *, alpha):
+    return greedy_search(look_up, tables, config(own, alpha))
+
+
+@functools.partial(jax.jit, static_argnames=("top_k", "top_p"))
+def compiled_sample(tables, own, keys, temperature, *, top_k=None, top_p=None):
+    return sample(look_up, tables, config(own), keys=keys, temperature=temperature, top_k=top_k, top_p=top_p)
+
+
+def run_beam_search(own=FREE, *, beams, alpha=0.6):
+    return jax.device_get(compiled_beam_search(TABLES, own, beams=beams, alpha=alpha))
+
+
+def run_greedy_search(own=FREE, *, alpha=0.6):
+    return jax.device_get(compiled_greedy_search(TABLES, own, alpha=alpha))
+
+
+def log_softmax(logits):
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def penalty(length, alpha):
+    return ((5 + length) / 6) ** alpha
 
 
 def exhaustive(table, alpha):
-    """All hypotheses of a sentence with their scores, best first."""
-    log_probabilities = np.array(jax.nn.log_softmax(table, axis=-1))
-    found = []
+    """Returns all hypotheses of a sentence as (score, tokens), best first."""
+    log_probabilities = log_softmax(table)
+    hypotheses = []
     for count in range(LENGTH):
         for words in itertools.product(WORDS, repeat=count):
             tokens, last, total = [*words, END], START, 0.0
             for index, token in enumerate(tokens):
                 total += log_probabilities[index, last, token]
                 last = token
-            found.append((total / ((5 + len(tokens)) / 6) ** alpha, tokens))
-    return sorted(found, reverse=True)
+            hypotheses.append((total / penalty(len(tokens), alpha), tokens))
+    return sorted(hypotheses, reverse=True)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
-def test_a_beam_as_wide_as_the_space_is_exhaustive_search(tables, alpha):
-    found = beam_search(step_of(tables), (), task(length_penalty=alpha), beams=ALL)
+def beam_search_by_lists(table, beams, alpha):
+    """Returns the hypotheses that a beam search of a sentence finds as (score, tokens), best first."""
+    log_probabilities = log_softmax(table)
+    alive, finished = [(0.0, [START])], []
+    for index in range(LENGTH):
+        candidates = [
+            (score + log_probabilities[index, tokens[-1], token], [*tokens, token])
+            for score, tokens in alive
+            for token in ([END] if index == LENGTH - 1 else [END, *WORDS])
+        ]
+        best = sorted(candidates, reverse=True)[: 2 * beams]
+        ended = [(score / penalty(index + 1, alpha), tokens[1:]) for score, tokens in best[:beams] if tokens[-1] == END]
+        finished = sorted(finished + ended, reverse=True)[:beams]
+        alive = [candidate for candidate in best if candidate[1][-1] != END][:beams]
+        if len(finished) == beams:
+            break
+    return finished
+
+
+def greedy_by_loop(table, limit=LENGTH):
+    """Returns the tokens that are likeliest one after another."""
+    last, tokens = START, []
+    while last != END:
+        last = END if len(tokens) == limit - 1 else int(table[len(tokens), last].argmax())
+        tokens.append(last)
+    return tokens
+
+
+def check_hypotheses(result, sentence, expected):
+    """Checks that the hypotheses of a sentence are exactly the expected (score, tokens)."""
+    tokens, scores = result.tokens[sentence], result.scores[sentence]
+    assert (scores > IMPOSSIBLE / 2).sum() == len(expected)
+    np.testing.assert_allclose(scores[: len(expected)], [score for score, _ in expected], atol=1e-4)
+    assert tokens[: len(expected)].tolist() == [words + [0] * (LENGTH - len(words)) for _, words in expected]
+
+
+@pytest.mark.parametrize("alpha", [0.6, 1.5])
+def test_beam_wider_than_the_space_equals_exhaustive_search(alpha):
+    result = run_beam_search(beams=WIDE, alpha=alpha)
     for sentence in range(3):
-        expected = exhaustive(tables[sentence], alpha)
-        np.testing.assert_allclose(found.scores[sentence], [score for score, _ in expected], atol=1e-4)
-        for row, (_, tokens) in zip(found.tokens[sentence], expected, strict=True):
-            assert row.tolist() == tokens + [0] * (LENGTH - len(tokens))
+        check_hypotheses(result, sentence, exhaustive(TABLES[sentence], alpha))
 
 
-def test_one_beam_is_greedy_search(tables):
-    greedy = greedy_search(step_of(tables), (), task(length_penalty=0.6))
-    beam = beam_search(step_of(tables), (), task(length_penalty=0.6), beams=1)
+@pytest.mark.parametrize("beams", [2, 5])
+def test_narrow_beams_equal_a_beam_search_by_lists(beams):
+    result = run_beam_search(beams=beams)
+    for sentence in range(3):
+        check_hypotheses(result, sentence, beam_search_by_lists(TABLES[sentence], beams, 0.6))
+
+
+def test_one_beam_equals_greedy_search():
+    greedy, beam = run_greedy_search(), run_beam_search(beams=1)
     np.testing.assert_array_equal(greedy.tokens, beam.tokens)
     np.testing.assert_allclose(greedy.scores, beam.scores, rtol=1e-6, atol=1e-6)
-    for sentence in range(3):  # by a loop over argmax
-        last, tokens = START, []
-        while last != END:
-            last = END if len(tokens) == LENGTH - 1 else int(jnp.argmax(tables[sentence, len(tokens), last]))
-            tokens.append(last)
-        assert greedy.tokens[sentence, 0, : len(tokens)].tolist() == tokens
+    for sentence in range(3):
+        assert [token for token in greedy.tokens[sentence, 0] if token] == greedy_by_loop(TABLES[sentence])
 
 
-def test_a_beam_wider_than_the_space_has_no_more_hypotheses_than_there_are(tables):
-    found = beam_search(step_of(tables), (), task(), beams=ALL + 7)
-    assert (np.asarray(found.scores) > IMPOSSIBLE / 2).sum(axis=1).tolist() == [ALL] * 3
+def test_each_sentence_has_its_own_maximum_length():
+    limits = [2, 4, 3]
+    beam = run_beam_search(constraints(limits), beams=WIDE)
+    single, greedy = run_beam_search(constraints(limits), beams=1), run_greedy_search(constraints(limits))
+    np.testing.assert_array_equal(single.tokens, greedy.tokens)
+    for sentence, limit in enumerate(limits):
+        expected = [each for each in exhaustive(TABLES[sentence], 0.6) if len(each[1]) <= limit]
+        check_hypotheses(beam, sentence, expected)
+        assert [token for token in greedy.tokens[sentence, 0] if token] == greedy_by_loop(TABLES[sentence], limit)
 
 
-def test_wider_beams_never_score_worse_here(tables):
-    scores = [beam_search(step_of(tables), (), task(), beams=k).scores[:, 0] for k in (1, 2, 5, ALL)]
-    assert all((after >= before - 1e-6).all() for before, after in itertools.pairwise(scores))
+@pytest.mark.parametrize("minimum", [2, 3, LENGTH])
+def test_minimum_length_leaves_exactly_the_longer_hypotheses(minimum):
+    result = run_beam_search(constraints(min_length=minimum), beams=WIDE)
+    greedy = run_greedy_search(constraints(min_length=minimum))
+    for sentence in range(3):
+        expected = [each for each in exhaustive(TABLES[sentence], 0.6) if len(each[1]) >= minimum]
+        check_hypotheses(result, sentence, expected)
+        assert np.count_nonzero(greedy.tokens[sentence]) >= minimum
 
 
-@pytest.mark.parametrize("beams", [1, ALL])
-def test_each_sentence_has_its_own_limit(tables, beams):
-    limited = task(constraints([2, 4, 3]), length_penalty=0.6)
-    found = beam_search(step_of(tables), (), limited, beams=beams)
-    assert ((np.asarray(found.tokens) != 0).sum(axis=-1).max(axis=1) <= np.array([2, 4, 3])).all()
-    for sentence, limit in enumerate((2, 4, 3)):
-        alone = beam_search(
-            step_of(tables[sentence : sentence + 1]),
-            (),
-            task(constraints([limit], prefixes=((),)), length_penalty=0.6),
-            beams=beams,
-        )
-        np.testing.assert_array_equal(alone.tokens[0], found.tokens[sentence])
-        np.testing.assert_allclose(alone.scores[0], found.scores[sentence], rtol=1e-6)
-    greedy = greedy_search(step_of(tables), (), limited)
-    assert beams > 1 or (greedy.tokens == found.tokens).all()
+def test_prefix_leaves_exactly_the_hypotheses_that_begin_with_it():
+    prefixes = ([3], [], [4, 2])
+    result = run_beam_search(constraints(prefixes=prefixes), beams=WIDE)
+    greedy = run_greedy_search(constraints(prefixes=prefixes))
+    for sentence, prefix in enumerate(prefixes):
+        expected = [each for each in exhaustive(TABLES[sentence], 0.6) if each[1][: len(prefix)] == prefix]
+        check_hypotheses(result, sentence, expected)
+        assert greedy.tokens[sentence, 0, : len(prefix)].tolist() == prefix
 
 
-@pytest.mark.parametrize("first", [LENGTH, 2, 1])
-def test_sentences_that_take_long_go_on_in_smaller_batches_with_more_room_and_nothing_changes(first):
-    """22 sentences, of which 8 and then 2 are left, or more where there was room for fewer tokens; each also alone."""
-    tables = np.random.default_rng(1).normal(size=(22, LENGTH, 5, 5)).astype(np.float32) * 2
-    tables[..., 0] = -np.inf
-    limits = jnp.array([1, 2, 4, 2, 1, 2, 3, 1, 1, 3, 1] * 2)
-    sizes = []
+@pytest.mark.parametrize(
+    ("search", "options", "initial_length"),
+    [
+        (beam_search, {"beams": 3}, 1),
+        (sample, {"temperature": 1.0, "top_k": None, "top_p": None}, 2),
+        (greedy_search, {}, LENGTH),
+    ],
+)
+def test_results_do_not_depend_on_shrinking_batches_and_growing_states(search, options, initial_length):
+    """22 sentences, of which 8 and then 2 remain, or more if the state is full, equal each sentence alone."""
+    tables = random_tables(22, seed=1, scale=2)
+    limits = np.array([1, 2, 4, 2, 1, 2, 3, 1, 1, 3, 1] * 2)
+    shapes = set()
 
-    def step(tokens, index, beam_history, state):  # what it knows of a sentence is in the state, as it must be
-        tables, noted = state
-        sizes.append((len(tokens), beam_history.shape[2], noted.shape[1]))
-        noted = noted.at[:, index].set(index + 1)
-        positions = jnp.arange(noted.shape[1])
-        nothing_lost = jnp.all(noted == jnp.where(positions <= index, positions + 1, 0))
-        logits = jax.vmap(lambda table, last: table[index][last])(tables, tokens)
-        return jnp.where(nothing_lost, logits, jnp.nan), (tables, noted)
+    def step(tokens, index, beam_history, state):  # as in the network, what belongs to a sentence is in the state
+        tables, positions = state
+        room = positions.shape[1]
+        shapes.add((len(tokens), beam_history.shape[2], room))
+        positions = positions.at[:, index].set(index + 1)
+        nothing_lost = jnp.all(positions == jnp.where(jnp.arange(room) <= index, jnp.arange(room) + 1, 0))
+        logits, _ = look_up(tokens, index, beam_history, tables)
+        return jnp.where(nothing_lost, logits, jnp.nan), (tables, positions)
 
-    def longer(state, length):
+    def grow(state, length):
         return state[0], jnp.pad(state[1], ((0, 0), (0, length - state[1].shape[1])))
 
-    def found(search, options, tables, max_lengths, keys):
+    @jax.jit
+    def run(tables, max_lengths, keys):
         own = Constraints(max_lengths, jnp.ones_like(max_lengths), jnp.zeros((len(max_lengths), 0), jnp.int32))
-        state = tables, jnp.zeros((len(tables), first), jnp.int32)
-        more = {"keys": keys} if search is sample else {}
-        return search(
-            step, state, task(own, length_penalty=0.6, state_growth=StateGrowth(first, longer)), **options, **more
-        )
+        state = tables, jnp.zeros((len(tables), initial_length), jnp.int32)
+        task = config(own, 0.6)._replace(state_growth=StateGrowth(initial_length, grow))
+        return search(step, state, task, **options, **({"keys": keys} if search is sample else {}))
 
     keys = jax.random.split(jax.random.key(3), (22, 2))
-    drawing = {"temperature": 1.0, "top_k": None, "top_p": None}
-    for search, options in ((beam_search, {"beams": 3}), (greedy_search, {}), (sample, drawing)):
-        compiled = jax.jit(functools.partial(found, search, options))
-        alone = [compiled(tables[i : i + 1], limits[i : i + 1], keys[i : i + 1]) for i in range(22)]
-        assert set(sizes) == {(1, LENGTH, LENGTH)}
-        sizes.clear()
-        together = compiled(tables, limits, keys)
-        assert sorted(set(sizes)) == [(2, LENGTH, LENGTH), (8, LENGTH, LENGTH), (22, first, first)]
-        sizes.clear()
-        np.testing.assert_array_equal(together.tokens, np.concatenate([one.tokens for one in alone]))
-        np.testing.assert_allclose(together.scores, np.concatenate([one.scores for one in alone]), rtol=1e-6)
+    alone = [run(tables[i : i + 1], limits[i : i + 1], keys[i : i + 1]) for i in range(22)]
+    assert shapes == {(1, LENGTH, LENGTH)}
+    shapes.clear()
+    together = run(tables, limits, keys)
+    assert shapes == {(22, initial_length, initial_length), (8, LENGTH, LENGTH), (2, LENGTH, LENGTH)}
+    np.testing.assert_array_equal(together.tokens, np.concatenate([one.tokens for one in alone]))
+    np.testing.assert_allclose(together.scores, np.concatenate([one.scores for one in alone]), rtol=1e-6)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
-def test_an_early_end_leaves_the_wanted_hypotheses_as_they_were(alpha):
-    """Tokens that are likely to end early, so that what lives on falls behind: the best are those of the whole search,
-    and it took fewer steps."""
-    logits = np.random.default_rng(2).normal(size=(40, 9, 5, 5)).astype(np.float32) * 3
-    logits[..., 0] = -np.inf
-    tables, taken = jnp.asarray(logits), {}
-    own = Constraints(jnp.full(40, 9), jnp.ones(40, jnp.int32), jnp.zeros((40, 0), jnp.int32))
+@pytest.mark.parametrize("alpha", [0.0, 1.5])
+def test_early_end_keeps_the_requested_hypotheses(alpha):
+    """The best hypotheses are those of the complete search, after fewer steps: most hypotheses end early."""
+    tables, steps = random_tables(40, 9, seed=2, scale=3), []
+    own = constraints([9] * 40, prefixes=((),) * 40)
 
     def step(tokens, index, beam_history, tables):
-        jax.debug.callback(lambda index: taken.setdefault(num_hypotheses, []).append(int(index)), index)
-        return jax.vmap(lambda table, last: table[index][last])(tables, tokens), tables
+        jax.debug.callback(lambda index: steps.append(int(index)), index)
+        return look_up(tokens, index, beam_history, tables)
 
-    found = {}
+    @jax.jit
+    def run(tables, num_hypotheses):
+        return beam_search(step, tables, config(own, alpha, 9), beams=5, num_hypotheses=num_hypotheses)
+
+    results, num_steps = {}, {}
     for num_hypotheses in (5, 2, 1):
-        found[num_hypotheses] = beam_search(
-            step, tables, SearchConfig(own, 9, START, END, alpha), beams=5, num_hypotheses=num_hypotheses
-        )
+        results[num_hypotheses] = jax.device_get(run(tables, num_hypotheses))
         jax.effects_barrier()
-        np.testing.assert_array_equal(
-            found[num_hypotheses].tokens[:, :num_hypotheses], found[5].tokens[:, :num_hypotheses]
-        )
-        np.testing.assert_allclose(
-            found[num_hypotheses].scores[:, :num_hypotheses], found[5].scores[:, :num_hypotheses], rtol=1e-6
-        )
-    assert len(taken[1]) < len(taken[5])
+        num_steps[num_hypotheses] = len(steps)
+        steps.clear()
+    for count, result in results.items():
+        np.testing.assert_array_equal(result.tokens[:, :count], results[5].tokens[:, :count])
+        np.testing.assert_allclose(result.scores[:, :count], results[5].scores[:, :count], rtol=1e-6)
+    assert num_steps[1] < num_steps[5]
 
 
-def test_the_lineage_tells_each_beams_history(tables):
-    """Of a state that notes which token stood in which row, the beam_history must tell each hypothesis's own tokens."""
+def test_beam_history_leads_to_each_hypothesis_own_tokens():
+    """The state notes the token of each row at each position."""
     seen = []
 
-    def step(tokens, index, beam_history, given):
-        logits, _ = step_of(tables)(tokens, index, beam_history, ())
-        given = given.at[:, :, index].set(tokens)
-        history = jnp.take_along_axis(given, beam_history, axis=1)
+    def step(tokens, index, beam_history, noted):
+        logits, _ = look_up(tokens, index, beam_history, TABLES)
+        noted = noted.at[:, :, index].set(tokens)
+        history = jnp.take_along_axis(noted, beam_history, axis=1)
         jax.debug.callback(lambda i, t, h: seen.append((int(i), np.array(t), np.array(h))), index, tokens, history)
-        return logits, given
+        return logits, noted
 
-    beam_search(step, jnp.zeros((3, 4, LENGTH), jnp.int32), task(length_penalty=0.6), beams=4)
+    jax.jit(lambda noted: beam_search(step, noted, config(FREE, 0.6), beams=4))(np.zeros((3, 4, LENGTH), np.int32))
     jax.effects_barrier()
     previous = {}
     crossed = False
@@ -218,12 +285,12 @@ def test_the_lineage_tells_each_beams_history(tables):
                     assert past[:-1] in previous[sentence]
                     crossed |= past[:-1] != previous[sentence][beam]
         previous = {s: [tuple(history[s, k, : index + 1]) for k in range(4)] for s in range(3)}
-    assert crossed  # hypotheses did change their rows
+    assert crossed  # some hypotheses changed their rows
 
 
 @pytest.mark.parametrize(("size", "count"), [(5, 1), (40, 3), (5000, 10), (5003, 10), (4999, 1), (32000, 8)])
-def test_the_best_sums_equal_those_of_numpy(size, count):
-    """With ties as well: of equal sums the first counts."""
+def test_top_k_sums_equal_those_of_numpy(size, count):
+    """Of equal sums, the first comes first."""
     generator = np.random.default_rng(0)
     x = generator.integers(-9 if size == 5003 else -(10**6), 9, (3, 2, size)).astype(np.float32)
     x[0, 0] = -np.inf
@@ -231,9 +298,9 @@ def test_the_best_sums_equal_those_of_numpy(size, count):
     offsets = generator.integers(-5, 5, (3, 2)).astype(np.float32)
     sums = (x + offsets[..., None]).reshape(3, -1)
     expected = np.argsort(-sums, axis=1, kind="stable")[:, :count]
-    found, rows, columns = top_k_sums(jnp.asarray(x), jnp.asarray(offsets), count)
+    best, rows, columns = jax.device_get(jax.jit(functools.partial(top_k_sums, count=count))(x, offsets))
     np.testing.assert_array_equal(rows * size + columns, expected)
-    np.testing.assert_array_equal(found, np.take_along_axis(sums, expected, axis=1))
+    np.testing.assert_array_equal(best, np.take_along_axis(sums, expected, axis=1))
 
 
 def test_length_penalty_by_hand():
@@ -242,58 +309,34 @@ def test_length_penalty_by_hand():
     np.testing.assert_allclose(length_penalty(jnp.array(19.0), 0.5), 2.0)
 
 
-@pytest.mark.parametrize("minimum", [2, 3, LENGTH])
-def test_a_shortest_length_leaves_the_longer_hypotheses_as_they_were(tables, minimum):
-    found = beam_search(step_of(tables), (), task(constraints(min_lengths=minimum), length_penalty=0.6), beams=ALL)
-    greedy = greedy_search(step_of(tables), (), task(constraints(min_lengths=minimum)))
-    for sentence in range(3):
-        expected = [each for each in exhaustive(tables[sentence], 0.6) if len(each[1]) >= minimum]
-        assert (np.asarray(found.scores[sentence]) > IMPOSSIBLE / 2).sum() == len(expected)
-        for tokens, score, (expected_score, words) in zip(
-            found.tokens[sentence], found.scores[sentence], expected, strict=False
-        ):
-            assert tokens.tolist() == words + [0] * (LENGTH - len(words))
-            np.testing.assert_allclose(score, expected_score, atol=1e-4)
-        assert np.count_nonzero(greedy.tokens[sentence]) >= minimum
+NUM_SAMPLES = 4000
 
 
-def test_a_prefix_leaves_the_hypotheses_that_begin_with_it_as_they_were(tables):
-    prefixes = ([3], [], [4, 2])
-    forced = constraints(prefixes=prefixes)
-    found = beam_search(step_of(tables), (), task(forced, length_penalty=0.6), beams=ALL)
-    greedy = greedy_search(step_of(tables), (), task(forced))
-    for sentence, prefix in enumerate(prefixes):
-        expected = [each for each in exhaustive(tables[sentence], 0.6) if each[1][: len(prefix)] == prefix]
-        assert (np.asarray(found.scores[sentence]) > IMPOSSIBLE / 2).sum() == len(expected)
-        for tokens, score, (expected_score, words) in zip(
-            found.tokens[sentence], found.scores[sentence], expected, strict=False
-        ):
-            assert tokens.tolist() == words + [0] * (LENGTH - len(words))
-            np.testing.assert_allclose(score, expected_score, atol=1e-4)
-        assert greedy.tokens[sentence, 0, : len(prefix)].tolist() == prefix
-
-
-def drawn(tables, count, *, temperature=1.0, top_k=None, top_p=None, seed=0, own=FREE):
-    """So many samples of each sentence as {tokens: how often}, and their scores."""
-    keys = jax.random.split(jax.random.key(seed), (3, count))
-    found = sample(step_of(tables), (), task(own), keys=keys, temperature=temperature, top_k=top_k, top_p=top_p)
-    texts = [[tuple(token for token in row if token) for row in rows] for rows in found.tokens.tolist()]
-    return [collections.Counter(each) for each in texts], texts, found.scores
+def draw(own=FREE, *, temperature=1.0, top_k=None, top_p=None):
+    """Returns the samples of each sentence as tuples of tokens, and their scores."""
+    keys = jax.random.split(jax.random.key(0), (3, NUM_SAMPLES))
+    result = jax.device_get(compiled_sample(TABLES, own, keys, temperature, top_k=top_k, top_p=top_p))
+    samples = [[tuple(token for token in row if token) for row in rows] for rows in result.tokens.tolist()]
+    return samples, result.scores
 
 
 def probabilities(table, temperature, keep):
-    """What is to be drawn, by hand: each hypothesis's probability where `keep` chooses the tokens of each position."""
-    found = {}
+    """Returns each hypothesis's probability, given a function that removes tokens from a distribution."""
+    result = {}
     for _, tokens in exhaustive(table, 0.0):
         last, probability = START, 1.0
         for index, token in enumerate(tokens):
             if index < LENGTH - 1:  # at the last position only the end is possible
-                weights = np.exp(np.asarray(table[index, last], np.float64) / temperature)
+                weights = np.exp(table[index, last].astype(np.float64) / temperature)
                 weights = keep(weights / weights.sum())
                 probability *= weights[token] / weights.sum()
             last = token
-        found[tuple(tokens)] = probability
-    return found
+        result[tuple(tokens)] = probability
+    return result
+
+
+def keep_all(weights):
+    return weights
 
 
 def keep_two(weights):
@@ -301,7 +344,7 @@ def keep_two(weights):
 
 
 def keep_most(weights):
-    """The likeliest that together reach 0.7."""
+    """Keeps the likeliest that together reach 0.7."""
     kept, total = np.zeros_like(weights), 0.0
     for token in np.argsort(-weights):
         if total >= 0.7:
@@ -311,53 +354,56 @@ def keep_most(weights):
     return kept
 
 
+def keep_most_of_two(weights):
+    return keep_most(keep_two(weights) / keep_two(weights).sum())
+
+
 @pytest.mark.parametrize(
     ("temperature", "options", "keep"),
     [
-        (1.0, {}, lambda weights: weights),
-        (2.5, {}, lambda weights: weights),
-        (0.5, {}, lambda weights: weights),
+        (1.0, {}, keep_all),
+        (2.5, {}, keep_all),
+        (0.5, {}, keep_all),
         (2.0, {"top_k": 2}, keep_two),
         (2.0, {"top_p": 0.7}, keep_most),
-        (2.0, {"top_k": 2, "top_p": 0.7}, lambda weights: keep_most(keep_two(weights) / keep_two(weights).sum())),
-        (2.0, {"top_k": 50, "top_p": 1.0}, lambda weights: weights),
+        (2.0, {"top_k": 2, "top_p": 0.7}, keep_most_of_two),
+        (2.0, {"top_k": 50, "top_p": 1.0}, keep_all),
     ],
 )
-def test_samples_come_as_often_as_they_are_likely(tables, temperature, options, keep):
-    """Against the exact distribution over all hypotheses; 4,000 draws are within 4.5 deviations and 2 of it."""
-    count = 4000
-    counts, texts, scores = drawn(tables, count, temperature=temperature, **options)
+def test_samples_follow_the_exact_distribution(temperature, options, keep):
+    """The counts of all hypotheses are within 4.5 standard deviations, and 2, of what is expected."""
+    samples, scores = draw(temperature=temperature, **options)
     for sentence in range(3):
-        exact = probabilities(tables[sentence], temperature, keep)
-        assert set(counts[sentence]) <= {tokens for tokens, probability in exact.items() if probability > 0}
+        exact = probabilities(TABLES[sentence], temperature, keep)
+        counts = collections.Counter(samples[sentence])
+        assert set(counts) <= {tokens for tokens, probability in exact.items() if probability > 0}
         for tokens, probability in exact.items():
-            deviation = np.sqrt(count * probability * (1 - probability))
-            assert abs(counts[sentence][tokens] - count * probability) <= 4.5 * deviation + 2
-        own = {tuple(tokens): score for score, tokens in exhaustive(tables[sentence], 0.0)}
-        np.testing.assert_allclose(scores[sentence], [own[tokens] for tokens in texts[sentence]], atol=1e-4)
+            deviation = np.sqrt(NUM_SAMPLES * probability * (1 - probability))
+            assert abs(counts[tokens] - NUM_SAMPLES * probability) <= 4.5 * deviation + 2
+        score_of = {tuple(tokens): score for score, tokens in exhaustive(TABLES[sentence], 0.0)}
+        np.testing.assert_allclose(scores[sentence], [score_of[tokens] for tokens in samples[sentence]], atol=1e-4)
         assert (np.diff(scores[sentence]) <= 0).all()  # best first
 
 
-def test_what_is_drawn_depends_on_its_own_key_only(tables):
+def test_each_sample_depends_only_on_its_own_key():
     keys = jax.random.split(jax.random.key(5), (3, 2))
-    options = {"temperature": 1.5, "top_k": None, "top_p": None}
-    together = sample(step_of(tables), (), task(), keys=keys, **options)
+    together = np.asarray(compiled_sample(TABLES, FREE, keys, 1.5).tokens)
+    different = set()
     for sentence in range(3):
-        rows = {
-            tuple(np.asarray(sample(
-                step_of(tables[sentence : sentence + 1]), (), task(constraints([LENGTH], prefixes=((),))),
-                keys=keys[sentence : sentence + 1, k : k + 1], **options,
-            ).tokens)[0, 0].tolist())
-            for k in range(2)
-        }  # fmt: skip
-        assert rows == {tuple(row) for row in np.asarray(together.tokens[sentence]).tolist()}
-    assert drawn(tables, 6, seed=1)[1] != drawn(tables, 6, seed=2)[1]
+        samples = set()
+        for own_key in keys[sentence]:
+            same_key = np.asarray(compiled_sample(TABLES, FREE, jnp.broadcast_to(own_key, (3, 2)), 1.5).tokens)
+            assert (same_key[sentence, 0] == same_key[sentence, 1]).all()
+            samples.add(tuple(same_key[sentence, 0]))
+        assert samples == set(map(tuple, together[sentence]))
+        different |= samples
+    assert len(different) > 3
 
 
-def test_samples_keep_prefix_and_lengths(tables):
-    forced = constraints([3, 4, 4], min_lengths=3, prefixes=([3], [4], [2, 2]))
-    counts, *_ = drawn(tables, 200, own=forced)
-    for sentence, prefix in enumerate(((3,), (4,), (2, 2))):
-        assert all(tokens[: len(prefix)] == prefix and 3 <= len(tokens) <= 4 for tokens in counts[sentence])
-        assert len(counts[sentence]) > 2
-    assert all(len(tokens) == 3 for tokens in counts[0])
+def test_samples_respect_prefixes_and_length_bounds():
+    prefixes = ([3], [4], [2, 2])
+    samples, _ = draw(constraints([3, 4, 4], min_length=3, prefixes=prefixes))
+    for prefix, drawn in zip(prefixes, samples, strict=True):
+        assert all(list(tokens[: len(prefix)]) == prefix and 3 <= len(tokens) <= 4 for tokens in drawn)
+        assert len(set(drawn)) > 2
+    assert all(len(tokens) == 3 for tokens in samples[0])

@@ -1,8 +1,12 @@
-"""Subword regularization against enumerations of all segmentations, and against SentencePiece's own encoding."""
+"""Subword regularization, compared with enumerations of all segmentations and with SentencePiece's own encoding."""
 
+import functools
 import io
 import itertools
+import json
 import math
+import os
+import pickle
 import random
 import subprocess
 import sys
@@ -22,27 +26,31 @@ from options.special_ids import EOS_ID, UNK_ID
 from tests.conftest import ROOT
 from tests.test_data import PAIRS
 
-DRAWS = 20_000
+DRAWS = 10_000
 
 
+@functools.cache
 def trained(**options) -> Tokenizer:
     config = TokenizerConfig(**{"vocab_size": 90, **options})
     return parse_tokenizers(train_tokenizer(PAIRS, config, ["fr"]))
 
 
+@functools.cache
 def lines() -> list[str]:
-    """Every sentence of the corpus, and 300 lines of its words cut anywhere, in any order, with odd characters."""
+    """Returns sentences of the corpus, and random lines made of truncated words of it and of unusual strings."""
     draw = random.Random(0)
     words = sorted({word for pair in PAIRS for side in pair for word in side.split()})
-    odd = ["日本", "x日", "<2fr>", "</s>", "THE", "Ça", "▁", "👍👍", "  ", "\u2028", "…"]
-    made = [
+    unusual = ["日本", "x日", "<2fr>", "</s>", "THE", "Ça", "▁", "👍👍", "  ", "\u2028", "…"]
+    random_lines = [
         " ".join(
-            draw.choice(odd) if draw.random() < 0.1 else draw.choice(words)[draw.randint(0, 2) :] + draw.choice(words)
+            draw.choice(unusual)
+            if draw.random() < 0.1
+            else draw.choice(words)[draw.randint(0, 2) :] + draw.choice(words)
             for _ in range(draw.randint(0, 12))
         )
         for _ in range(300)
     ]
-    return [side for pair in PAIRS[:8] for side in pair] + made
+    return [side for pair in PAIRS[:8] for side in pair] + random_lines
 
 
 def generators(seed=0):
@@ -50,24 +58,25 @@ def generators(seed=0):
 
 
 def shares(sampler: SubwordSampler, text: str) -> dict[tuple[int, ...], float]:
+    """Returns the share of each segmentation in DRAWS samples."""
     rng = np.random.default_rng(0)
     counts = Counter(tuple(sampler.sample(text, rng)) for _ in range(DRAWS))
     return {ids: count / DRAWS for ids, count in counts.items()}
 
 
-def assert_close(found: dict, wanted: dict) -> None:
-    """All within four standard deviations."""
-    assert math.isclose(sum(wanted.values()), 1.0)
-    assert found.keys() <= wanted.keys()
-    for outcome, share in wanted.items():
-        assert abs(found.get(outcome, 0.0) - share) < 4 * math.sqrt(share * (1 - share) / DRAWS) + 1e-4, outcome
+def assert_close(actual: dict, expected: dict) -> None:
+    """Checks that all shares are within four standard deviations."""
+    assert math.isclose(sum(expected.values()), 1.0)
+    assert actual.keys() <= expected.keys()
+    for outcome, share in expected.items():
+        assert abs(actual.get(outcome, 0.0) - share) < 4 * math.sqrt(share * (1 - share) / DRAWS) + 1e-4, outcome
 
 
 @pytest.mark.parametrize(
     ("text", "alpha"), [("the cat", 0.2), ("the black", 0.5), ("walked", 1.0), ("the日日t日", 0.3)]
 )
-def test_unigram_segmentations_have_the_probability_of_their_scores(text, alpha):
-    """Against all ways to cut the text, a cut being allowed where SentencePiece has every piece."""
+def test_unigram_segmentations_have_the_probabilities_of_their_scores(text, alpha):
+    """Compared with all segmentations into pieces that SentencePiece has; unknown characters are pieces."""
     processor = trained().source
     minimum = min(processor.get_score(i) for i in range(processor.get_piece_size()))
 
@@ -76,11 +85,11 @@ def test_unigram_segmentations_have_the_probability_of_their_scores(text, alpha)
             return processor.get_score(processor.piece_to_id(piece))
         return minimum - 10 if len(piece) == 1 else None
 
-    normal = "▁" + text.replace(" ", "▁")
+    normalized = "▁" + text.replace(" ", "▁")
     weights = Counter()
-    for cuts in itertools.product([False, True], repeat=len(normal) - 1):
-        places = [0, *(i for i, cut in enumerate(cuts, 1) if cut), len(normal)]
-        pieces = [normal[a:b] for a, b in itertools.pairwise(places)]
+    for cuts in itertools.product([False, True], repeat=len(normalized) - 1):
+        bounds = [0, *(i for i, cut in enumerate(cuts, 1) if cut), len(normalized)]
+        pieces = [normalized[a:b] for a, b in itertools.pairwise(bounds)]
         scores = [score(piece) for piece in pieces]
         if None not in scores:
             ids = [processor.piece_to_id(piece) for piece in pieces]
@@ -93,34 +102,43 @@ def test_unigram_segmentations_have_the_probability_of_their_scores(text, alpha)
 
 @pytest.mark.parametrize("dropout", [0.1, 0.6])
 def test_bpe_dropout_has_the_probabilities_of_the_algorithm(dropout):
-    """Against the algorithm as published, over every subset of merges that may be dropped at each step."""
+    """Compared with the published algorithm, over all subsets of merges that may be dropped at each step."""
     processor = trained(kind="bpe").source
     pieces = {processor.id_to_piece(i): processor.get_score(i) for i in range(4, processor.get_piece_size())}
 
     def outcomes(word: tuple[str, ...]) -> Counter:
         possible = [i for i in range(len(word) - 1) if word[i] + word[i + 1] in pieces]
-        found = Counter()
-        for kept in itertools.product([False, True], repeat=len(possible)):
-            probability = math.prod(1 - dropout if keep else dropout for keep in kept)
-            left = [i for i, keep in zip(possible, kept, strict=True) if keep]
-            if not left:
-                found[word] += probability
+        result = Counter()
+        for choice in itertools.product([False, True], repeat=len(possible)):
+            probability = math.prod(1 - dropout if keep else dropout for keep in choice)
+            kept = [i for i, keep in zip(possible, choice, strict=True) if keep]
+            if not kept:
+                result[word] += probability
                 continue
-            best = max(left, key=lambda i: (pieces[word[i] + word[i + 1]], -i))
+            best = max(kept, key=lambda i: (pieces[word[i] + word[i + 1]], -i))
             merged = (*word[:best], word[best] + word[best + 1], *word[best + 2 :])
             for outcome, share in outcomes(merged).items():
-                found[outcome] += probability * share
-        return found
+                result[outcome] += probability * share
+        return result
 
-    wanted = outcomes(tuple("▁where"))
-    assert len(wanted) > 5
-    by_ids = {tuple(processor.piece_to_id(piece) for piece in outcome): share for outcome, share in wanted.items()}
+    expected = outcomes(tuple("▁where"))
+    assert len(expected) > 5
+    by_ids = {tuple(processor.piece_to_id(piece) for piece in outcome): share for outcome, share in expected.items()}
     assert_close(shares(SubwordSampler(processor, dropout), "where"), by_ids)
 
 
-@pytest.mark.parametrize("options", [{}, {"byte_fallback": True, "vocab_size": 350}, {"lowercase": True}])
-@pytest.mark.parametrize(("kind", "alpha"), [("unigram", 100.0), ("bpe", 0.0), ("bpe", 1e-12)])
-def test_without_chance_segmentations_are_those_of_sentencepiece(options, kind, alpha):
+@pytest.mark.parametrize(
+    ("kind", "alpha", "options"),
+    [
+        ("unigram", 100.0, {}),
+        ("unigram", 100.0, {"byte_fallback": True, "vocab_size": 350}),
+        ("unigram", 100.0, {"lowercase": True}),
+        ("bpe", 0.0, {}),
+        ("bpe", 1e-12, {"byte_fallback": True, "vocab_size": 350}),
+        ("bpe", 1e-12, {"lowercase": True}),
+    ],
+)
+def test_segmentations_without_randomness_are_those_of_sentencepiece(kind, alpha, options):
     processor = trained(kind=kind, **options).source
     sampler = SubwordSampler(processor, alpha)
     for text, rng in zip(lines(), generators(), strict=False):
@@ -129,16 +147,16 @@ def test_without_chance_segmentations_are_those_of_sentencepiece(options, kind, 
 
 @pytest.mark.parametrize("options", [{}, {"byte_fallback": True, "vocab_size": 350}, {"lowercase": True}])
 @pytest.mark.parametrize(("kind", "alpha"), [("unigram", 0.1), ("bpe", 0.3)])
-def test_any_segmentation_spells_the_same_text(options, kind, alpha):
+def test_every_segmentation_spells_the_same_text(options, kind, alpha):
     processor = trained(kind=kind, **options).source
     sampler = SubwordSampler(processor, alpha)
-    differing = 0
+    different = 0
     for text, rng in zip(lines(), generators(), strict=False):
         ids, best = sampler.sample(text, rng), processor.encode(text)
         assert processor.decode(ids) == processor.decode(best)
         assert (UNK_ID in ids) == (UNK_ID in best)
-        differing += ids != best
-    assert differing > 200
+        different += ids != best
+    assert different > 200
 
 
 def test_dropping_every_merge_leaves_characters():
@@ -148,19 +166,19 @@ def test_dropping_every_merge_leaves_characters():
     assert len(ids) == len("▁the▁cat")
 
 
-def test_long_words_and_words_that_are_remembered_are_drawn_alike(monkeypatch):
-    """Chinese and Japanese have sentences without a space, of which hardly one comes twice."""
+def test_samples_do_not_depend_on_whether_a_word_is_cached(monkeypatch):
+    """Long words are not: Chinese and Japanese sentences have no spaces and hardly ever repeat."""
     for kind, alpha in (("unigram", 0.2), ("bpe", 0.2)):
         processor = trained(kind=kind).source
-        found = []
+        samples = []
         for length in (0, 1000):
             monkeypatch.setattr("data.subword_sampling._CACHED_LENGTH", length)
             sampler = SubwordSampler(processor, alpha)
-            found.append([sampler.sample("thecat" * 9, rng) for rng, _ in zip(generators(), range(20), strict=False)])
-        assert found[0] == found[1]
+            samples.append([sampler.sample("thecat" * 9, rng) for rng, _ in zip(generators(), range(20), strict=False)])
+        assert samples[0] == samples[1]
 
 
-def test_equal_scores_merge_the_leftmost_first():
+def test_of_equal_scores_the_leftmost_is_merged_first():
     assert bpe_dropout({"a": 0.0, "aa": -1.0}, 0.0)("aaaaa", lambda: 0.5) == ("aa", "aa", "a")
 
 
@@ -184,40 +202,52 @@ def model(**options) -> sentencepiece.SentencePieceProcessor:
         ({"model_type": "bpe"}, 1.5, "must be below 1 for a tokenizer of kind bpe, got 1.5"),
     ],
 )
-def test_a_model_that_cannot_be_sampled_from_is_refused(options, alpha, words):
-    """The user's own model may be of another kind than tokenizer.kind says."""
+def test_a_model_that_does_not_support_sampling_is_refused(options, alpha, words):
+    """A model file given by the user may be of another kind than tokenizer.kind."""
     with pytest.raises(UserError, match=words):
         SubwordSampler(model(**options), alpha)
 
 
-def test_another_process_draws_the_same():
-    code = (
-        "import hashlib; from tests.test_subword_sampling import *\n"
-        "h = hashlib.sha256()\n"
-        "for kind, alpha in (('unigram', 0.2), ('bpe', 0.2)):\n"
-        "    sampler = SubwordSampler(trained(kind=kind).source, alpha)\n"
-        "    for text, rng in zip(lines(), generators(), strict=False):\n"
-        "        h.update(repr(sampler.sample(text, rng)).encode())\n"
-        "print(h.hexdigest())"
+ANOTHER_PROCESS = """
+import json, pickle, sys
+import numpy as np
+from sentencepiece import SentencePieceProcessor
+from data.subword_sampling import SubwordSampler
+
+models, texts = pickle.load(sys.stdin.buffer)
+samplers = [SubwordSampler(SentencePieceProcessor(model_proto=model), 0.2) for model in models]
+rngs = [np.random.Generator(np.random.Philox([0, number])) for number in range(len(texts))]
+print(json.dumps([[sampler.sample(text, rng) for text, rng in zip(texts, rngs)] for sampler in samplers]))
+"""
+
+
+def test_another_process_draws_the_same_samples():
+    processors = [trained(kind=kind).source for kind in ("unigram", "bpe")]
+    models = [processor.serialized_model_proto() for processor in processors]
+    process = subprocess.run(
+        [sys.executable, "-c", ANOTHER_PROCESS],
+        input=pickle.dumps((models, lines())),
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+        stdout=subprocess.PIPE,
+        check=True,
     )
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    first, second = (process.communicate()[0] for process in processes)
-    assert len(first) == 65
-    assert first == second
+    samplers = [SubwordSampler(processor, 0.2) for processor in processors]
+    rngs = list(itertools.islice(generators(), len(lines())))
+    expected = [[sampler.sample(text, rng) for text, rng in zip(lines(), rngs, strict=True)] for sampler in samplers]
+    assert json.loads(process.stdout) == expected
 
 
 @pytest.fixture
 def sampled(tmp_path):
-    """The pairs of at most 30 tokens a side, tagged, with the original pair of each."""
+    """The sampled pairs of at most 30 tokens per side, with a source tag; the tokenized pairs; and the tokenizer."""
     tokenizer = trained().with_source_tag("fr")
     pairs = tokenize(PAIRS, "f", tokenizer, tmp_path).no_longer_than(30)
     assert 0 < len(pairs) < len(PAIRS)
     return SampledPairs(pairs, PAIRS, tokenizer, 0.1, 30), pairs, tokenizer
 
 
-def test_a_drawn_pair_spells_its_pair_and_is_no_longer_than_a_row(sampled):
+def test_a_sampled_pair_spells_its_text_and_fits_into_a_row(sampled):
     drawn, pairs, tokenizer = sampled
     assert len(drawn) == len(pairs)
     longest = {0: 0, 1: 0}
@@ -231,10 +261,10 @@ def test_a_drawn_pair_spells_its_pair_and_is_no_longer_than_a_row(sampled):
         for side, ids in enumerate((source, target)):
             longest[side] = max(longest[side], len(ids))
             assert len(ids) <= 30
-    assert longest[0] > 25  # so that the limit counted
+    assert longest[0] > 25  # close enough to the limit to be affected by it
 
 
-def test_a_side_that_becomes_too_long_has_its_best_segmentation(tmp_path):
+def test_a_side_that_would_be_too_long_has_its_best_segmentation(tmp_path):
     tokenizer = trained()
     text = [Pair("the black cats were sleeping near the water", "un chien dort")]
     pairs: TokenizedPairs = tokenize(text, "g", tokenizer, tmp_path)

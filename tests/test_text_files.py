@@ -1,4 +1,4 @@
-"""data/text_files.py: what a line is, and what a file that is not text gets."""
+"""Reading and writing lines of text, and errors in files that are not text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from host.errors import UserError
         (b"nul\0byte\n", ["nul\0byte"]),
     ],
 )
-def test_a_line_ends_at_newline_and_nowhere_else(tmp_path: Path, content: bytes, expected: list[str]) -> None:
+def test_only_newlines_end_lines(tmp_path: Path, content: bytes, expected: list[str]) -> None:
     plain, packed = tmp_path / "text", tmp_path / "text.gz"
     plain.write_bytes(content)
     packed.write_bytes(gzip.compress(content))
@@ -42,13 +42,13 @@ def test_a_line_ends_at_newline_and_nowhere_else(tmp_path: Path, content: bytes,
     assert list(decode_lines(io.BytesIO(content), "standard input")) == expected
 
 
-def test_gzip_members_are_one_text(tmp_path: Path) -> None:
+def test_gzip_members_are_concatenated(tmp_path: Path) -> None:
     path = tmp_path / "text.gz"
     path.write_bytes(gzip.compress(b"a\nb") + gzip.compress(b"c\n"))
     assert list(read_lines(str(path))) == ["a", "bc"]
 
 
-def test_lines_come_before_the_stream_ends() -> None:
+def test_lines_are_yielded_before_the_stream_ends() -> None:
     def stream() -> Iterator[bytes]:
         yield b"first\n"
         raise AssertionError("read ahead")
@@ -56,20 +56,20 @@ def test_lines_come_before_the_stream_ends() -> None:
     assert next(decode_lines(stream(), "a terminal")) == "first"
 
 
-def test_a_file_is_never_in_memory_whole(tmp_path: Path) -> None:
+def test_file_is_never_held_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "text.gz"
     with gzip.open(path, "wb", compresslevel=1) as stream:
-        for number in range(200_000):
+        for number in range(50_000):
             stream.write(b"%09d %s\n" % (number, b"x" * 50))
     tracemalloc.start()
     try:
-        assert sum(1 for _ in read_lines(path)) == 200_000
+        assert sum(1 for _ in read_lines(path)) == 50_000
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
 
 
-def test_not_utf8_names_file_and_line(tmp_path: Path) -> None:
+def test_error_for_invalid_utf8_names_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "latin1.txt"
     path.write_bytes("eins\nzwei\nd\xe9j\xe0\n".encode("latin1"))
     lines = read_lines(path)
@@ -80,7 +80,7 @@ def test_not_utf8_names_file_and_line(tmp_path: Path) -> None:
         list(decode_lines(io.BytesIO(b"\xff\xfea\0"), "standard input"))
 
 
-def test_surrogates_are_not_utf8(tmp_path: Path) -> None:
+def test_surrogates_are_invalid_utf8(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"a\n\xed\xa0\x80\n")
     with pytest.raises(UserError, match="line 2: not valid UTF-8"):
@@ -88,7 +88,7 @@ def test_surrogates_are_not_utf8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["half", "no bytes", "not gzip", "flipped", "tail"])
-def test_damaged_gzip_names_the_file(tmp_path: Path, damage: str) -> None:
+def test_error_for_damaged_gzip_names_the_file(tmp_path: Path, damage: str) -> None:
     content = gzip.compress("".join(f"line {number}\n" for number in range(2000)).encode())
     middle = len(content) // 2
     path = tmp_path / "text.gz"
@@ -105,8 +105,8 @@ def test_damaged_gzip_names_the_file(tmp_path: Path, damage: str) -> None:
         list(read_lines(path))
 
 
-def test_lines_that_are_written_are_read(tmp_path: Path) -> None:
-    """Gzip where the name says so, of bytes that depend on nothing but the lines; a streamed file is read as one."""
+def test_written_lines_can_be_read(tmp_path: Path) -> None:
+    """Files are compressed if their name ends in .gz, and their bytes depend on the lines only."""
     lines = ["a", "", "é\u2028 b", "c"]
     plain = "".join(f"{line}\n" for line in lines).encode()
     for name in ("text", "text.gz", "TEXT.GZ"):
@@ -122,7 +122,7 @@ def test_lines_that_are_written_are_read(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "empty.gz")) == []
 
 
-def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_errors_for_files_that_cannot_be_opened(tmp_path: Path) -> None:
     for name in ("missing.txt", "missing.gz"):
         with pytest.raises(UserError, match=f"{name}: no such file"):
             list(read_lines(tmp_path / name))
@@ -135,7 +135,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
         list(read_lines(tmp_path / "file" / "text"))
 
 
-def test_a_file_without_permission(tmp_path: Path) -> None:
+def test_error_for_file_without_permission(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_text("a\n")
     path.chmod(0)

@@ -1,7 +1,7 @@
-"""data/corpora/tfds_corpus.py: the real builders of TensorFlow Datasets, fed with small archives of the same layout.
+"""data/corpora/tfds_corpus.py: the real builders of TensorFlow Datasets on small archives with the published layout.
 
-A fake archive needs a checksum in TFDS's registry, or it is refused: `registered` puts it there, for this process;
-tests/ted.py says how the commands that a test starts get it.
+A fake archive is refused unless its checksum is registered with TFDS: the fixture `registered` does this for this
+process, tests/ted.py for the commands that tests run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import sys
 import tarfile
 import termios
 import threading
-import time
 import urllib.request
 import urllib.response
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -40,9 +39,10 @@ from tensorflow_datasets.core.download.resource import get_dl_fname
 from data.corpora import Corpus, Pair, downloads, open_corpus, tfds_corpus, without_tensorflow
 from host.errors import UserError
 from options.schema import DataConfig
-from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
-from tests.ted import CONFIG, SITE, TED, TED_SPLITS, pack, pack_ted, spoken
+from tests.conftest import HUNG_AFTER, ROOT
+from tests.ted import CONFIG, REGISTER, TED, TED_SPLITS, pack, pack_ted, spoken
 
+OFFLINE = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
 ORDER_NOTE = "pairs are in the order of TensorFlow Datasets, which is not that of the published files"
 
 
@@ -54,7 +54,7 @@ def ted_pairs(split: str, source: str = "pt", target: str = "en") -> list[Pair]:
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch):
-    """Registers what lies at the path as that which is published at the URL."""
+    """Returns a function that registers a local file as the one published at a URL."""
 
     def register(dataset: str, url: str, path: Path) -> None:
         infos = tfds.builder_cls(dataset).url_infos
@@ -66,7 +66,7 @@ def registered(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def ted(tmp_path: Path, registered) -> Path:
-    """A folder with the archive of ted_hrlr_translate."""
+    """Returns a folder with the archive of ted_hrlr_translate."""
     path = pack_ted(tmp_path / "archives" / "qi18naacl-dataset.tar.gz")
     registered("ted_hrlr_translate", TED, path)
     return path.parent
@@ -85,16 +85,16 @@ def opened(cache: Path, name: str = "ted_hrlr_translate/pt_to_en", languages: st
 
 
 def prepared(cache: Path) -> list[str]:
-    """What is in the cache beside downloads."""
+    """Returns the names of everything in the cache except downloads."""
     return sorted(path.name for path in cache.glob("tfds/*") if path.name != "downloads")
 
 
-# Through the real commands, without a network.
+# The real commands, without a network.
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed")
-def test_train_and_evaluate_from_an_archive_among_the_downloads(run, tmp_path: Path, cache: Path) -> None:
-    """The archive lies where TFDS's download manager looks; the web is out of reach; there is no TensorFlow."""
+def test_commands_use_a_downloaded_archive_without_network(run, tmp_path: Path, cache: Path) -> None:
+    """The archive is in the download folder of TFDS; neither the Web nor TensorFlow is available."""
     archive = pack_ted(tmp_path / "packed.tar.gz")
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     place = cache / "tfds" / "downloads" / "ted_hrlr_translate" / get_dl_fname(TED, digest)
@@ -102,33 +102,32 @@ def test_train_and_evaluate_from_an_archive_among_the_downloads(run, tmp_path: P
     archive.rename(place)
     place.with_name(f"{place.name}.INFO").write_text("{}")
     report = tmp_path / "report"
-    (tmp_path / "sitecustomize.py").write_text(SITE.format(url=TED, archive=str(place), report=str(report)))
+    register = REGISTER.format(url=TED, archive=str(place), report=str(report))
+    for name in ("train.py", "evaluate.py"):
+        path = str(ROOT / name)
+        (tmp_path / name).write_text(f"{register}\nimport runpy\nrunpy.run_path({path!r}, run_name='__main__')\n")
     config = tmp_path / "ted.toml"
     config.write_text(CONFIG.format(cache=cache))
-    offline = {"PYTHONPATH": str(tmp_path), "HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
-    offline |= {name.lower(): value for name, value in offline.items() if name.endswith("PROXY")}
+    train, evaluate, workdir = tmp_path / "train.py", tmp_path / "evaluate.py", tmp_path / "w"
 
-    done = run("train.py", "--config", config, "--workdir", tmp_path / "w", env=os.environ | offline)
+    done = run(train, "--config", config, "--workdir", workdir, env=os.environ | OFFLINE)
     assert done.returncode == 0, done.stderr
     assert ORDER_NOTE in done.stderr
     assert "left out 1 training pair with an empty side" in done.stderr
     assert "kept 300 of 300 pairs" in done.stderr
-    assert "step 20/20" in done.stderr
+    assert "step 5/5" in done.stderr
     scores = tmp_path / "scores.json"
-    done = run("evaluate.py", "--workdir", tmp_path / "w", "--beam-size", 1, "--json", scores, env=os.environ | offline)
+    done = run(evaluate, "--workdir", workdir, "--beam-size", 1, "--json", scores, env=os.environ | OFFLINE)
     assert done.returncode == 0, done.stderr
     assert "ted_hrlr_translate/pt_to_en, test" in done.stdout
     assert json.loads(scores.read_text())["sentences"] == len(TED_SPLITS["test"])
-    assert report.read_text() == "train.py False\nevaluate.py False\n"
+    assert report.read_text() == f"{train} False\n{evaluate} False\n"
 
 
-def test_no_network_and_no_archive(run, tmp_path: Path, cache: Path) -> None:
+def test_command_without_network_or_archive_says_what_to_do(run, tmp_path: Path, cache: Path) -> None:
     config = tmp_path / "ted.toml"
     config.write_text(CONFIG.format(cache=cache))
-    nowhere = dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")  # where nothing listens
-    start = time.monotonic()
-    done = run("train.py", "--config", config, "--workdir", tmp_path / "w", env=os.environ | nowhere)
-    assert time.monotonic() - start < PROMPTLY
+    done = run("train.py", "--config", config, "--workdir", tmp_path / "w", env=os.environ | OFFLINE)
     assert done.returncode == 2
     assert not (tmp_path / "w").exists()
     *_, last = done.stderr.splitlines()
@@ -139,13 +138,12 @@ def test_no_network_and_no_archive(run, tmp_path: Path, cache: Path) -> None:
     assert prepared(cache) == []
     assert [path.name for path in (cache / "tfds" / "downloads").rglob("*") if path.is_file()] == []
 
-    pack_ted(place)  # put there, but not the published one
-    done = run("train.py", "--config", config, "--workdir", tmp_path / "w", env=os.environ | nowhere)
-    assert done.returncode == 2
-    assert f"error: {place}: not the published qi18naacl-dataset.tar.gz (its SHA-256 differs); delete it" in done.stderr
+    pack_ted(place)  # where the message says, but not the published file
+    with pytest.raises(UserError, match=rf"^{place}: not the published .* \(its SHA-256 differs\); delete it"):
+        opened(cache)
 
 
-# What is in the corpus.
+# Contents of the corpora.
 
 
 def test_splits_in_either_direction(cache: Path, ted: Path) -> None:
@@ -161,7 +159,7 @@ def test_splits_in_either_direction(cache: Path, ted: Path) -> None:
     assert other.fingerprint != corpus.fingerprint
 
 
-def test_prepared_once_whatever_it_is_called(cache: Path, ted: Path) -> None:
+def test_corpus_is_prepared_once_under_all_its_names(cache: Path, ted: Path) -> None:
     corpus = opened(cache, directory=ted)
     assert len(prepared(cache)) == 1
     (ted / "qi18naacl-dataset.tar.gz").unlink()
@@ -180,8 +178,8 @@ def test_prepared_once_whatever_it_is_called(cache: Path, ted: Path) -> None:
     }
 
 
-def test_the_fingerprint_is_of_the_pairs(tmp_path: Path, cache: Path, ted: Path, registered) -> None:
-    """Packed otherwise it is the same corpus; with another sentence it is another."""
+def test_fingerprint_depends_only_on_the_pairs(tmp_path: Path, cache: Path, ted: Path, registered) -> None:
+    """Repacking the archive leaves the fingerprint as it is; changing a sentence does not."""
     first = opened(cache, directory=ted)
     archive = ted / "qi18naacl-dataset.tar.gz"
     files = {}
@@ -198,8 +196,8 @@ def test_the_fingerprint_is_of_the_pairs(tmp_path: Path, cache: Path, ted: Path,
     assert len(prepared(cache)) == 3
 
 
-def test_wmt14(tmp_path: Path, cache: Path, registered) -> None:
-    """Several archives, plain and SGML files; the config is de-en, whichever way round it is asked for."""
+def test_wmt14_is_read_from_several_archives(tmp_path: Path, cache: Path, registered) -> None:
+    """With plain text and SGML files; the config is de-en for both directions."""
     pairs = {"europarl": ("Guten Tag", "Good day"), "commoncrawl": ("Käse & Brot", "cheese & bread")}
     pairs |= {"news": ("Nachrichten", "news"), "newstest2013": ("der Test", "the test")}
     segment = '<seg id="1">{}</seg>'
@@ -231,8 +229,8 @@ def test_wmt14(tmp_path: Path, cache: Path, registered) -> None:
     assert list(corpus.split("test")) == [("Miller &amp; son", "Müller &amp; Sohn")]
 
 
-def test_a_corpus_of_train_alone(tmp_path: Path, cache: Path, registered) -> None:
-    """Parts of it are held out, as for the user's own files."""
+def test_splits_are_held_out_of_a_corpus_that_has_only_train(tmp_path: Path, cache: Path, registered) -> None:
+    """As for the user's own files."""
     url = "https://s3.amazonaws.com/web-language-models/paracrawl/release4/en-de.bicleaner07.txt.gz"
     path = tmp_path / url.rpartition("/")[2]
     path.write_bytes(gzip.compress("".join(f"line {i}\tZeile {i}\n" for i in range(400)).encode()))
@@ -246,8 +244,8 @@ def test_a_corpus_of_train_alone(tmp_path: Path, cache: Path, registered) -> Non
     assert everything == sorted((f"Zeile {i}", f"line {i}") for i in range(400))
 
 
-def test_a_corpus_of_many_languages(tmp_path: Path, cache: Path, registered) -> None:
-    """Each record has some of them; those with both are pairs."""
+def test_multilingual_corpus_yields_pairs_of_both_languages(tmp_path: Path, cache: Path, registered) -> None:
+    """Each record has some of the languages; records with both become pairs."""
     url = "http://phontron.com/data/ted_talks.tar.gz"
     table = {"de": ["eins", "__NULL__", "drei", "vier"], "en": ["one", "two", "three", "_ _ NULL _ _"]}
     table |= {"fr": ["un", "deux", "__NULL__", "quatre"], "talk_name": ["t1", "t1", "t2", "t2"]}
@@ -262,7 +260,7 @@ def test_a_corpus_of_many_languages(tmp_path: Path, cache: Path, registered) -> 
         opened(cache, name="ted_multi_translate", languages="de xx")
 
 
-def test_nothing_to_train_on(tmp_path: Path, cache: Path, registered) -> None:
+def test_corpus_without_train_split_is_refused(tmp_path: Path, cache: Path, registered) -> None:
     (url,) = tfds.builder_cls("flores").url_infos
     stem = "wikipedia_en_ne_si_test_sets/wikipedia."
     files = {f"{stem}{split}.ne-en.{code}": ["x"] for split in ("dev", "devtest") for code in ("ne", "en")}
@@ -273,7 +271,7 @@ def test_nothing_to_train_on(tmp_path: Path, cache: Path, registered) -> None:
     assert prepared(cache) == []
 
 
-# Wrong names and languages.
+# Invalid names and languages.
 
 
 @pytest.mark.parametrize(
@@ -295,14 +293,14 @@ def test_nothing_to_train_on(tmp_path: Path, cache: Path, registered) -> None:
         ("para_crawl", "en en", r'data\.target_language: "en" is the source language'),
     ],
 )  # fmt: skip
-def test_wrong_names(cache: Path, name: str, languages: str, message: str) -> None:
+def test_invalid_names_and_languages_are_refused(cache: Path, name: str, languages: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         opened(cache, name=name, languages=languages)
     assert "\n" not in str(caught.value)
     assert not cache.exists()
 
 
-def test_options(tmp_path: Path, cache: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(
         UserError, match=r'data\.train_source has no effect with data\.name = "para_crawl", only with "text"'
     ):
@@ -313,7 +311,7 @@ def test_options(tmp_path: Path, cache: Path) -> None:
         open_corpus(DataConfig(name="phrasebook", directory=tmp_path))
 
 
-def test_the_corpora_named_in_messages_are_there() -> None:
+def test_corpora_listed_in_messages_exist() -> None:
     for name in tfds_corpus.TRANSLATION_CORPORA:
         builder_class = tfds_corpus.find_builder(name)
         assert builder_class is not None, name
@@ -342,7 +340,7 @@ def test_wrong_archives_are_refused(cache: Path, ted: Path) -> None:
     assert len(opened(cache, directory=ted).split("test")) == len(TED_SPLITS["test"])
 
 
-def test_a_builder_that_fails_leaves_nothing(cache: Path, ted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_builder_leaves_nothing(cache: Path, ted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     builder_class = tfds.builder_cls("ted_hrlr_translate")
     generate = builder_class._generate_examples
 
@@ -358,7 +356,7 @@ def test_a_builder_that_fails_leaves_nothing(cache: Path, ted: Path, monkeypatch
     assert len(opened(cache, directory=ted).split("train")) == 300
 
 
-def test_what_cannot_be_extracted(cache: Path, ted: Path, registered) -> None:
+def test_archive_that_cannot_be_extracted_is_refused(cache: Path, ted: Path, registered) -> None:
     archive = ted / "qi18naacl-dataset.tar.gz"
     archive.write_bytes(archive.read_bytes()[:900])
     registered("ted_hrlr_translate", TED, archive)
@@ -367,12 +365,12 @@ def test_what_cannot_be_extracted(cache: Path, ted: Path, registered) -> None:
     assert prepared(cache) == []
 
 
-# Downloads, from a web server on this machine.
+# Downloads from a local web server.
 
 
 @pytest.fixture
 def server(ted: Path, registered, monkeypatch: pytest.MonkeyPatch):
-    """A web server that delivers the folder; the builder downloads from it."""
+    """Starts a web server that delivers the folder and makes the builder download from it; yields the archive's URL."""
 
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, *_: Any) -> None: ...
@@ -390,14 +388,14 @@ def server(ted: Path, registered, monkeypatch: pytest.MonkeyPatch):
         thread.join()
 
 
-def test_download(cache: Path, ted: Path, server: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_archive_is_downloaded_once(cache: Path, ted: Path, server: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert sorted(opened(cache).split("test")) == sorted(ted_pairs("test"))
     (ted / "qi18naacl-dataset.tar.gz").unlink()
     assert sorted(opened(cache, languages="en pt").split("test")) == sorted(ted_pairs("test", "en", "pt"))
     assert capfd.readouterr() == ("", "")
 
 
-def test_download_of_something_else(cache: Path, ted: Path, server: str) -> None:
+def test_download_of_a_wrong_or_missing_file_is_reported(cache: Path, ted: Path, server: str) -> None:
     archive = ted / "qi18naacl-dataset.tar.gz"
     archive.write_bytes(b"Please log in")
     with pytest.raises(
@@ -411,20 +409,18 @@ def test_download_of_something_else(cache: Path, ted: Path, server: str) -> None
     assert not list((cache / "tfds" / "downloads").rglob("*qi18naacl*"))
 
 
-def test_a_host_that_does_not_answer(cache: Path, ted: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_host_is_reported(cache: Path, ted: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(downloads, "_WAIT_SECONDS", (0.1, 0.1))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.tgz"
         builder_class = tfds.builder_cls("ted_hrlr_translate")
         monkeypatch.setattr(sys.modules[builder_class.__module__], "_DATA_URL", url)
-        start = time.monotonic()
         with pytest.raises(UserError, match=rf"from {url} \(no connection\); try again when there is a network"):
             opened(cache)
-        assert time.monotonic() - start < PROMPTLY
 
 
 def test_progress_is_shown_on_a_terminal(cache: Path, ted: Path) -> None:
-    """Bars of TFDS and of the conversion; what a pipe gets is tested with test_download."""
+    """The progress bars of TFDS and of the conversion; test_archive_is_downloaded_once shows that a pipe gets none."""
     code = """
 import sys
 import tensorflow_datasets as tfds
@@ -462,7 +458,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "tf", without_tensorflow.STAND_IN)
 
 
-def test_archives_of_all_kinds_are_extracted(tmp_path: Path, stand_in: None) -> None:
+def test_all_kinds_of_archives_are_extracted(tmp_path: Path, stand_in: None) -> None:
     texts = {"a.txt": "ação\n".encode(), "deep/er/b.txt": b"b" * 100_000}
     for name, content in texts.items():
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -478,28 +474,28 @@ def test_archives_of_all_kinds_are_extracted(tmp_path: Path, stand_in: None) -> 
         assert Path(manager.extract(tmp_path / f"one{suffix}")).read_bytes() == b"content"
 
 
-def test_urls_that_are_not_http(tmp_path: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TFDS asks TensorFlow to copy them, and turns to urllib when that cannot."""
-    (tmp_path / "file.txt").write_text("here")
-    asked = []
+def test_urls_other_than_http_are_read(tmp_path: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TFDS asks TensorFlow to copy such a URL, and falls back on urllib if TensorFlow cannot."""
+    (tmp_path / "file.txt").write_text("local")
+    requested = []
 
     def urlopen(url: str):
-        asked.append(url)
-        return urllib.response.addinfourl(io.BytesIO(b"from afar"), {}, url)
+        requested.append(url)
+        return urllib.response.addinfourl(io.BytesIO(b"remote"), {}, url)
 
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
     manager = tfds.download.DownloadManager(download_dir=tmp_path / "downloads")
-    assert Path(manager.download(str(tmp_path / "file.txt"))).read_text() == "here"
-    assert Path(manager.download("ftp://x.org/y.txt")).read_text() == "from afar"
-    assert asked == ["ftp://x.org/y.txt"]
+    assert Path(manager.download(str(tmp_path / "file.txt"))).read_text() == "local"
+    assert Path(manager.download("ftp://x.org/y.txt")).read_text() == "remote"
+    assert requested == ["ftp://x.org/y.txt"]
 
 
-def test_tensorflow_itself_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stand_in_is_installed_only_without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (downloader, extractor):
-        monkeypatch.setattr(module, "tf", "as it was")
+        monkeypatch.setattr(module, "tf", "TensorFlow")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     without_tensorflow.install()
-    assert (downloader.tf, extractor.tf) == ("as it was", "as it was")
+    assert (downloader.tf, extractor.tf) == ("TensorFlow", "TensorFlow")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     without_tensorflow.install()
     assert (downloader.tf, extractor.tf) == (without_tensorflow.STAND_IN, without_tensorflow.STAND_IN)

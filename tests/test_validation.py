@@ -1,20 +1,17 @@
-"""Validation: the loss with other sentences' sources, and the warning where it is as low as the real one."""
+"""Validation: the loss with the sources of other sentences, and the warning if it is as low as the true loss."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from data.batch import pad_rows
 from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
-from model.transformer import initial_params, structure
+from model.transformer import structure
 from options.schema import Config, ModelConfig, TokenizerConfig
-from options.special_ids import BOS_ID
 from runs.workdir import Workdir
 from tests.test_data import PAIRS
-from tests.test_translator import whole_pass
+from tests.test_translator import log_probabilities, random_params
 from training.recorder import Recorder
 from training.validation import Validation, ValidationSet, shuffled_sources, validate
 from translation.translator import Translator
@@ -28,16 +25,15 @@ def translator():
         tied_embeddings="none",
     )  # fmt: skip
     graphdef = structure(config, 60, 60).graphdef
-    params = initial_params(config, 60, 60, jax.random.key(4))
-    params["output_embedding"] *= 4.0
-    return Translator(graphdef, params, tokenizer, config)
+    return Translator(graphdef, random_params(config, seed=4), tokenizer, config)
 
 
-def tokenized(translator, pairs):
-    return ValidationSet.of(pairs, translator.tokenizer)
+@pytest.fixture(scope="module")
+def four_pairs(translator):
+    return ValidationSet.of(PAIRS[:4], translator.tokenizer)
 
 
-def test_every_sentence_gets_anothers_source_and_always_the_same():
+def test_each_sentence_always_gets_the_same_other_source():
     sources = ["a", "b", "a", "c", "d", "a", "b", "e"]
     shuffled = shuffled_sources(sources)
     assert shuffled == shuffled_sources(list(sources))
@@ -48,31 +44,32 @@ def test_every_sentence_gets_anothers_source_and_always_the_same():
     assert shuffled_sources([]) is None
 
 
-def test_the_shuffled_loss_is_that_of_the_shuffled_pairs(translator):
-    """By a loop over the pairs, each by itself."""
-    pairs = [tuple(pair) for pair in PAIRS[:6]]
-    found = validate(translator, tokenized(translator, pairs))
-    encode_source, encode_target = translator.tokenizer.encode_source, translator.tokenizer.encode_target
+def test_losses_match_forward_passes_over_each_pair(translator, four_pairs):
+    result = validate(translator, four_pairs)
 
     def mean_loss(sources):
-        total = count = 0.0
-        for source, (_, target) in zip(sources, pairs, strict=True):
-            (ids,) = encode_target([target])
-            rows = pad_rows(encode_source([source]), 1, 40), pad_rows([[BOS_ID, *ids[:-1]]], 1, 40)
-            logits = whole_pass(translator.params, *rows, translator.graphdef)
-            total -= float(np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(ids)), ids].sum())
-            count += len(ids)
+        total = count = 0
+        for source, reference in zip(sources, four_pairs.references, strict=True):
+            (source_ids,), (target_ids,) = (
+                translator.tokenizer.encode_source([source]), translator.tokenizer.encode_target([reference]),
+            )  # fmt: skip
+            logs = log_probabilities(translator, source_ids, target_ids)
+            total -= logs[range(len(target_ids)), target_ids].sum()
+            count += len(target_ids)
         return total / count
 
-    sources = [source for source, _ in pairs]
-    assert found.loss == pytest.approx(mean_loss(sources), rel=1e-5)
-    assert found.shuffled_loss == pytest.approx(mean_loss(shuffled_sources(sources)), rel=1e-5)
-    assert abs(found.shuffled_loss - found.loss) > 1e-3
-    assert validate(translator, tokenized(translator, [pairs[0]] * 2)).shuffled_loss is None
+    assert result.loss == pytest.approx(mean_loss(four_pairs.sources), rel=1e-5)
+    assert result.shuffled_loss == pytest.approx(mean_loss(shuffled_sources(four_pairs.sources)), rel=1e-5)
+    assert abs(result.shuffled_loss - result.loss) > 1e-3
+
+
+def test_equal_sources_have_no_shuffled_loss(translator):
+    pairs = ValidationSet.of([PAIRS[3]] * 4, translator.tokenizer)
+    assert validate(translator, pairs).shuffled_loss is None
 
 
 class TokenizedOnce(Tokenizer):
-    """A tokenizer that has done its work: only the empty prefixes of translations are still given to it."""
+    """A tokenizer that accepts no more text, apart from the empty prefixes of translations."""
 
     def encode_source(self, lines):
         raise AssertionError(lines)
@@ -82,25 +79,25 @@ class TokenizedOnce(Tokenizer):
         return super().encode_target(lines)
 
 
-def test_text_is_tokenized_once_for_all_validations(translator):
-    data = tokenized(translator, PAIRS[:6])
+def test_text_is_tokenized_once_for_all_validations(translator, four_pairs):
     spent = TokenizedOnce(translator.tokenizer.source, translator.tokenizer.target)
-    assert validate(dataclasses.replace(translator, tokenizer=spent), data) == validate(translator, data)
+    result = validate(dataclasses.replace(translator, tokenizer=spent), four_pairs)
+    assert result == validate(translator, four_pairs)
 
 
-def test_a_network_that_does_not_look_at_the_source_is_warned_of(translator, tmp_path, caplog):
-    """One whose cross-attention brings nothing; not the one of a table that tells sources apart."""
+def test_network_that_ignores_the_source_causes_a_warning(translator, four_pairs, tmp_path, caplog):
+    """The parameters of its cross-attention are zero; a network whose losses differ causes no warning."""
     blind = jax.tree_util.tree_map_with_path(
         lambda path, leaf: jnp.zeros_like(leaf) if "cross_attention" in jax.tree_util.keystr(path) else leaf,
         translator.params,
     )
-    found = validate(dataclasses.replace(translator, params=blind), tokenized(translator, PAIRS[:6]))
-    assert found.shuffled_loss == pytest.approx(found.loss, rel=1e-6)
+    result = validate(dataclasses.replace(translator, params=blind), four_pairs)
+    assert result.shuffled_loss == pytest.approx(result.loss, rel=1e-6)
     config = Config.model_validate({"training": {"tensorboard": False}, "optimizer": {"warmup_steps": 5}})
     recorder = Recorder(Workdir(tmp_path), "a run", config, 10)
-    recorder.validation(4, found, 1.0, best=True)
-    assert not caplog.records  # before the end of warm-up every network is blind
-    recorder.validation(5, found, 1.0, best=True)
+    recorder.validation(4, result, 1.0, best=True)
+    assert not caplog.records  # during warm-up every network ignores the source
+    recorder.validation(5, result, 1.0, best=True)
     assert "so far the model ignores the sentences that it translates" in caplog.text
     caplog.clear()
     recorder.validation(6, Validation(1.0, 1.2, 30.0, ()), 1.0, best=True)

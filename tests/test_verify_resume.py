@@ -1,32 +1,36 @@
-"""verify_resume.py: a run that passes, and that every kind of difference is found and named."""
+"""verify_resume.py: a run that passes, and the detection of every kind of difference."""
 
 import json
 import re
 import shutil
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from options.config_files import read_config
+from runs.checkpoint import Checkpoints, read_item
 from tests.conftest import ROOT
+from training.step import checkpoint_items, initial_state
 from verification.comparison import compare
 
 
 @pytest.mark.slow
-def test_a_killed_run_passes(run, toy, tmp_path):
-    """Three kills by real signals: in a validation, in a save, while it compiles."""
+def test_killed_run_passes(run, toy, tmp_path):
+    """Kills the run three times with real signals: in a validation, in a save, and during the compilation."""
     folder = tmp_path / "both"
     options = ["--kills", 3, "--kill-seed", 1, "--workdir", folder, "--training.num-steps", 160]
-    done = run("verify_resume.py", "--config", toy, *options)
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert "160 steps, SIGKILL 3 times: the same run, bit for bit (--kill-seed 1)" in done.stdout
-    rows = re.findall(r"^│ (\d) +│ ([a-z ]+?) +│", done.stdout, re.MULTILINE)
+    result = run("verify_resume.py", "--config", toy, *options)
+    assert result.returncode == 0, result.stderr + result.stdout
+    assert "160 steps, SIGKILL 3 times: the same run, bit for bit (--kill-seed 1)" in result.stdout
+    rows = re.findall(r"^│ (\d) +│ ([a-z ]+?) +│", result.stdout, re.MULTILINE)
     assert [number for number, _ in rows] == ["1", "2", "3"]
     assert {"the compilation"} <= {during for _, during in rows} <= {
         "the compilation", "a save", "a validation", "training"
     }  # fmt: skip
     for what in ("160 batches", "numbers", "arrays"):
-        assert re.search(rf"│ [\d, ]*{what} +│ ([0-9a-f]{{16}}) +│ \1 +│ the same │", done.stdout)
+        assert re.search(rf"│ [\d, ]*{what} +│ ([0-9a-f]{{16}}) +│ \1 +│ the same │", result.stdout)
     again = run("verify_resume.py", "--config", toy, *options)
     assert again.returncode == 2
     assert "already exists" in again.stderr
@@ -42,25 +46,26 @@ def test_a_killed_run_passes(run, toy, tmp_path):
         (["--config", "configs/multi30k_en_de.toml", "--data.directory", "none"], f"error: {ROOT}/none"),
     ],
 )
-def test_what_cannot_be_verified(run, options, message):
-    done = run("verify_resume.py", *options)
-    assert done.returncode == 2, done.stdout
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_invalid_commands_are_refused(run, options, message):
+    result = run("verify_resume.py", *options)
+    assert result.returncode == 2, result.stdout
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.fixture
 def copies(trained, tmp_path):
-    """The run, and a copy to change."""
+    """Returns the workdir of a run, and a copy of it to change."""
     shutil.copytree(trained[0], tmp_path / "copy")
     return trained[0], tmp_path / "copy"
 
 
 def differences(copies):
+    """Returns the difference in each part of the runs that is not equal in both."""
     return {each.what: each.difference for each in compare(*copies) if not each.same}
 
 
-def test_a_copy_is_the_same(copies):
+def test_copy_is_the_same(copies):
     assert differences(copies) == {}
 
 
@@ -73,25 +78,25 @@ def test_a_copy_is_the_same(copies):
         (41, "tokens_per_second", 1.0, None, None),
     ],
 )
-def test_a_number_that_differs_is_named(copies, step, name, value, what, difference):
+def test_different_number_in_metrics_is_named(copies, step, name, value, what, difference):
     path = copies[1] / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines[step - 1]["step"] == step
     lines[step - 1][name] = value
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = differences(copies)
-    assert set(found) == ({what} if what else set())
-    assert all(text.startswith(difference) for text in found.values())
+    result = differences(copies)
+    assert set(result) == ({what} if what else set())
+    assert all(text.startswith(difference) for text in result.values())
 
 
-def test_a_line_too_many_is_named(copies):
+def test_additional_line_of_metrics_is_named(copies):
     path = copies[1] / "metrics.jsonl"
     path.write_text(path.read_text() + path.read_text().splitlines()[9] + "\n")
     assert set(differences(copies)) == {"metrics.jsonl"}
 
 
 def change(folder, pick):
-    """Adds one to the first number of an array of a checkpoint, in place of what was saved."""
+    """Adds one to the first number of an array in a saved item of a checkpoint."""
     handler = ocp.Checkpointer(ocp.StandardCheckpointHandler())
     tree = handler.restore(folder)
     norm = pick(tree)["decoder"]["0"]["self_attention_residual"]["norm"]
@@ -107,21 +112,26 @@ def change(folder, pick):
         ("training", lambda training: training[0][1]["mu"], "optimizer"),
     ],
 )
-def test_an_array_that_differs_on_disk_is_named_though_the_record_is_the_same(copies, item, pick, what):
+def test_different_array_is_named_although_the_records_are_equal(copies, item, pick, what):
     change(copies[1] / "checkpoints" / "240" / item, pick)
-    found = differences(copies)
-    assert set(found) == {what}
-    assert "['self_attention_residual']['norm']['bias']" in found[what]
+    result = differences(copies)
+    assert set(result) == {what}
+    assert "['self_attention_residual']['norm']['bias']" in result[what]
 
 
-def test_a_moving_average_is_compared_by_itself(toy, run, tmp_path):
-    """What a checkpoint calls its parameters is the average; those that were trained lie behind the optimizer's."""
-    options = ["--training.ema-decay", 0.9, "--training.num-steps", 2, "--training.eval-every", 0]
-    assert run("train.py", "--config", toy, "--workdir", tmp_path / "one", *options).returncode == 0
+def test_moving_average_and_trained_params_are_compared_separately(trained, tmp_path):
+    """A checkpoint stores the average as its params; the trained parameters follow the optimizer in its training."""
+    config = read_config(trained[0] / "config.toml")
+    config = config.model_copy(update={"training": config.training.model_copy(update={"ema_decay": 0.9})})
+    params = read_item(trained[0] / "checkpoints", 240, "params")
+    items = jax.jit(lambda params: checkpoint_items(initial_state(params, config)))(params)
+    checkpoints = Checkpoints(tmp_path / "one" / "checkpoints", 1)
+    checkpoints.save(240, *items, {}, None)
+    checkpoints.close()
     for item, pick, what in (
         ("params", lambda params: params, "average"),
         ("training", lambda training: training[4], "parameters"),
     ):
         shutil.copytree(tmp_path / "one", tmp_path / what)
-        change(tmp_path / what / "checkpoints" / "2" / item, pick)
+        change(tmp_path / what / "checkpoints" / "240" / item, pick)
         assert set(differences((tmp_path / "one", tmp_path / what))) == {what}

@@ -1,4 +1,4 @@
-"""A corpus of a few hundred pairs that a network of a few thousand parameters learns: numbers in words, reversed."""
+"""A corpus of a few hundred pairs that a model with a few thousand parameters learns: numbers in words, reversed."""
 
 import itertools
 import random
@@ -13,7 +13,7 @@ from data.tokenized_pairs import TokenizedPairs
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 FRENCH = ["zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf"]
 
-# Of this corpus and of that of tests/ted.py; the rows of their batches are as long.
+# For this corpus and that of tests/ted.py, whose batches have the same shape.
 NETWORK = """
 [tokenizer]
 vocab_size = 45
@@ -57,7 +57,7 @@ checkpoint_every = 40
 
 
 def write_corpus(folder: Path) -> Path:
-    """Writes the corpus and its config into the folder; returns the config's path."""
+    """Writes the corpus and its config into the folder. Returns the path of the config."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(0)
     for split, count in (("train", 700), ("validation", 31), ("test", 37)):
@@ -72,7 +72,7 @@ def write_corpus(folder: Path) -> Path:
 
 
 def tokenized(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> TokenizedPairs:
-    """Pairs of these ids, in memory."""
+    """Returns pairs with the given ids, in memory."""
     sides = (
         RaggedArray(
             np.array(list(itertools.chain.from_iterable(side)), np.uint16), np.cumsum([len(ids) for ids in side])
