@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,6 +37,12 @@ def check_writable(path: Path) -> None:
         reason = why_not_writable(folder) if folder.is_dir() else f"there is no folder {folder}"
     if reason:
         raise UserError(f"{path}: cannot be written ({reason})")
+
+
+def check_free_space(folder: Path, size: int) -> None:
+    """Raises the error of a full disk unless `size` bytes are free on the file system of a folder."""
+    if shutil.disk_usage(folder).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def check_distinct_files(read: Iterable[Path | None], written: Iterable[Path | None]) -> None:

@@ -26,6 +26,7 @@ import orbax.checkpoint as ocp
 from devices.processes import gather_to_host, is_first_process, on_first_process
 from host.digests import json_digest
 from host.errors import UserError
+from host.files import check_free_space
 from host.version import VERSION
 
 COMMIT_MARK = "commit_success.txt"
@@ -268,6 +269,8 @@ class Checkpoints:
 
     def _write(self, step: int, params: Any, training: Any, record: dict[str, Any], replaced: Path | None) -> None:
         """Hashes and saves a step, and then deletes the folder of an earlier save of it, if any."""
+        # If a write fails, those that TensorStore still has pending print dozens of tracebacks.
+        check_free_space(self._directory, sum(leaf.nbytes for leaf in jax.tree.leaves((params, training))))
         record = record | {"digests": digests("params", params) | digests("training", training)}
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
