@@ -28,7 +28,7 @@ from options.config_files import read_config
 from options.schema import Config
 from runs.checkpoint import Checkpoints
 from runs.workdir import Workdir
-from training.step import checkpoint_items, initial_state
+from training.state import checkpoint_items, initial_state
 
 ROOT = Path(__file__).parent.parent
 

@@ -132,6 +132,7 @@ class DecoderLayer(nnx.Module):
     def __init__(self, config: ModelConfig, *, dtype: DTypeLike, fast: FastAttention | None = None, rngs: nnx.Rngs):
         self.self_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
         self.cross_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
+        self.rotary_cross_attention = config.rotary_cross_attention
         self.feed_forward = FeedForward(config, dtype=dtype, rngs=rngs)
         self.self_attention_residual, self.cross_attention_residual, self.feed_forward_residual = (
             ResidualConnection(config, dtype=dtype, rngs=rngs) for _ in range(3)
@@ -162,12 +163,13 @@ class DecoderLayer(nnx.Module):
           the weights are None if fast attention is used.
         """
         weights: list[Weights] = []
+        cross_rotations = (rotation, memory_rotation) if self.rotary_cross_attention else (None, None)
 
         def self_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
             return self.self_attention(y, y, self_mask, rotation, rotation, dropout)
 
         def cross_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
-            return self.cross_attention(y, memory, cross_mask, rotation, memory_rotation, dropout)
+            return self.cross_attention(y, memory, cross_mask, *cross_rotations, dropout)
 
         x = self.self_attention_residual(x, _recording(weights, self_attention), dropout)
         x = self.cross_attention_residual(x, _recording(weights, cross_attention), dropout)
@@ -203,6 +205,7 @@ class DecoderLayer(nnx.Module):
           The output [B, K, D], and the cache with this position added.
         """
         updated = cache
+        cross_rotation = rotation if self.rotary_cross_attention else None
 
         def masked_self_attention(y: jax.Array) -> jax.Array:
             nonlocal updated
@@ -210,7 +213,7 @@ class DecoderLayer(nnx.Module):
             return self.self_attention.attend(y, updated.keys_values(), self_mask, rotation)[0]
 
         def cross_attention(y: jax.Array) -> jax.Array:
-            return self.cross_attention.attend(y, memory.keys_values(), cross_mask, rotation)[0]
+            return self.cross_attention.attend(y, memory.keys_values(), cross_mask, cross_rotation)[0]
 
         x = self.self_attention_residual(x, masked_self_attention)
         x = self.cross_attention_residual(x, cross_attention)

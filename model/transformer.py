@@ -125,6 +125,8 @@ class Transformer(nnx.Module):
         source_positions: Int[Array, "B S"] | None = None,
         target_segments: Int[Array, "B T"] | None = None,
         target_positions: Int[Array, "B T"] | None = None,
+        source_kept: Bool[Array, "B S"] | None = None,
+        target_kept: Bool[Array, "B T"] | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B T D"], AttentionWeights]:
         """Computes `__call__` up to, but not including, the output projection.
@@ -134,6 +136,8 @@ class Transformer(nnx.Module):
           target_in: Token ids, [B, T].
           source_segments, source_positions, target_segments, target_positions: Segment ids and positions of packed
             rows, of the same shapes as the ids; by default each row is one sentence.
+          source_kept, target_kept: Which tokens keep their embeddings; for the others only the position remains. By
+            default all.
           dropout: Dropout masks of this forward pass; None for no dropout.
 
         Returns:
@@ -144,10 +148,10 @@ class Transformer(nnx.Module):
         target_segments = _segments(target_in, target_segments)
         source_positions = _positions(source, source_positions)
         target_positions = _positions(target_in, target_positions)
-        memory, encoder_weights = self.encode(source, source_segments, source_positions, dropout)
+        memory, encoder_weights = self.encode(source, source_segments, source_positions, source_kept, dropout)
         self_mask = SegmentMask(target_segments, target_segments, causal=True)
         cross_mask = SegmentMask(target_segments, source_segments)
-        x = self._embed(self.target_embedding, target_in, target_positions, dropout)
+        x = self._embed(self.target_embedding, target_in, target_positions, target_kept, dropout)
         rotations = self._rotation(target_positions), self._rotation(source_positions)
         weights = AttentionWeights(encoder_weights, [], [])
         for layer in self.decoder:
@@ -161,6 +165,7 @@ class Transformer(nnx.Module):
         source: Int[Array, "B S"],
         segments: Int[Array, "B S"] | None = None,
         positions: Int[Array, "B S"] | None = None,
+        kept: Bool[Array, "B S"] | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B S D"], list[Weights]]:
         """Encodes the source.
@@ -168,6 +173,7 @@ class Transformer(nnx.Module):
         Args:
           source: Token ids, [B, S].
           segments, positions: Segment ids and positions of packed rows, [B, S]; by default each row is one sentence.
+          kept: Which tokens keep their embeddings, [B, S]; by default all.
           dropout: Dropout masks of this forward pass; None for no dropout.
 
         Returns:
@@ -176,7 +182,7 @@ class Transformer(nnx.Module):
         segments, positions = _segments(source, segments), _positions(source, positions)
         mask = SegmentMask(segments, segments)
         embedding = self.source_embedding if self.source_embedding is not None else self.target_embedding
-        x = self._embed(embedding, source, positions, dropout)
+        x = self._embed(embedding, source, positions, kept, dropout)
         rotation = self._rotation(positions)
         weights = []
         for layer in self.encoder:
@@ -200,7 +206,7 @@ class Transformer(nnx.Module):
         """
         segments = _segments(source, segments)
         encoded, _ = self.encode(source, segments)
-        rotation = self._rotation(_positions(source, None))
+        rotation = self._rotation(_positions(source, None)) if self.config.rotary_cross_attention else None
         memory = Memory(
             [Cache.from_keys_values(layer.cross_attention.keys_values(encoded, rotation)) for layer in self.decoder],
             (segments > 0)[:, None, None],
@@ -237,7 +243,7 @@ class Transformer(nnx.Module):
         is_own = beam_history[..., None] == jnp.arange(beams)  # [B, K, length, K]
         self_mask = (is_own & (jnp.arange(length) <= index)[:, None]).reshape(len(tokens), 1, beams, length * beams)
         positions = jnp.full_like(tokens, index)
-        x = self._embed(self.target_embedding, tokens, positions, None)
+        x = self._embed(self.target_embedding, tokens, positions)
         rotation = self._rotation(positions)
         updated = []
         for layer, cache, source_cache in zip(self.decoder, caches, memory.caches, strict=True):
@@ -275,11 +281,18 @@ class Transformer(nnx.Module):
         return nnx.Param(table, **axis_metadata(row_axis, "embed"))
 
     def _embed(
-        self, embedding: nnx.Param, ids: Int[Array, "B T"], positions: Int[Array, "B T"], dropout: Dropout | None
+        self,
+        embedding: nnx.Param,
+        ids: Int[Array, "B T"],
+        positions: Int[Array, "B T"],
+        kept: Bool[Array, "B T"] | None = None,
+        dropout: Dropout | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the embeddings of ids [B, T], times sqrt(D), plus the position encodings unless rotary: [B, T, D]."""
         config = self.config
         x = embedding[...][ids] * math.sqrt(config.embed_dim)
+        if kept is not None:
+            x = jnp.where(kept[..., None], x, 0.0)
         encodings = self.position_table()
         if encodings is not None:
             x += encodings[positions]

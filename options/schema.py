@@ -187,7 +187,9 @@ class ModelConfig(Section):
     """pre: layer norm before each sublayer and after the last one; post: after each residual sum, as in the paper."""
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
     """Position encodings: sinusoidal or learned ones are added to the embeddings; rotary ones rotate the queries and
-    keys of every attention, cross-attention included, by angles proportional to their positions (Su et al. 2021)."""
+    keys of every attention by angles proportional to their positions (Su et al. 2021)."""
+    rotary_cross_attention: bool = True
+    """Whether rotary positions also rotate the queries and keys of cross-attention."""
     position_base: Annotated[float, Field(gt=1.0, le=MAX_FLOAT, allow_inf_nan=False)] = 10000.0
     """Base of the wavelengths of sinusoidal and rotary positions."""
     qk_norm: bool = False
@@ -218,6 +220,12 @@ class ModelConfig(Section):
                 f"embed_dim divided by num_heads must be even for rotary positions, "
                 f"got {self.embed_dim} and {self.num_heads}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _only_rotary_positions_rotate(self) -> ModelConfig:
+        if self.positions != "rotary" and not self.rotary_cross_attention:
+            raise ValueError(f"rotary_cross_attention has no effect with {self.positions} positions")
         return self
 
     @model_validator(mode="after")
@@ -293,6 +301,14 @@ class TrainingConfig(SectionWithAlternatives):
     gradients are those of the whole batch."""
     label_smoothing: Probability = 0.1
     """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
+    consistency: Literal["none", "rdrop", "simcut"] = "none"
+    """Train so that two predictions of each token agree, which regularizes strongly at two to three times the cost of a
+    step. rdrop: under different dropout masks (Liang et al. 2021); simcut: also with some embeddings of the second pass
+    cut (Gao et al. 2022)."""
+    consistency_weight: NonNegativeFloat = 3.0
+    """Weight of the divergence between the two predictions; the papers use 5 for rdrop and 3 for simcut."""
+    consistency_cut_rate: Probability = 0.05
+    """simcut: probability with which an embedding is cut."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     """Random seed of initialization, data order and dropout."""
     log_every: PositiveInt = 50

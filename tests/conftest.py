@@ -10,7 +10,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 # Before anything imports these modules: their calls are checked against the shapes and types in the signatures.
-install_import_hook(["model", "training.loss", "translation.search"], "beartype.beartype")
+install_import_hook(["model", "training.consistency", "training.loss", "translation.search"], "beartype.beartype")
 
 from devices.compilation import set_up_compilation  # noqa: E402
 from tests.command_server import ROOT, run_forked  # noqa: E402

@@ -21,7 +21,8 @@ from reports.dry_run import parameters_by_module
 from tests.conftest import ROOT
 from tests.processes import metrics
 from training.device_memory import compile_step, format_bytes, memory_between_steps
-from training.step import initial_state, make_train_step
+from training.state import initial_state
+from training.step import make_train_step
 
 # By hand: embedding V D; encoder layer 4 D^2 + 2 D F + F + D + 2 * 2 D; decoder layer 8 D^2 + 2 D F + F + D +
 # 3 * 2 D; post-norm, so no norm after the layers.

@@ -16,7 +16,7 @@ from model.transformer import structure
 from options.config_files import CONFIG_NAME, read_workdir_config
 from options.schema import Config, DecodingOptions, MeshConfig
 from tests.processes import metrics
-from training.step import state_shardings
+from training.state import state_shardings
 from translation.translator import Translator
 
 EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}

@@ -17,7 +17,8 @@ from options.schema import Config, MeshConfig, ModelConfig, OptimizerConfig
 from tests.test_transformer import random_params
 from training.loss import _number_of_blocks, cross_entropy
 from training.optimizer import learning_rate, make_optimizer
-from training.step import TrainState, batch_digest, initial_state, make_train_step, update_average
+from training.state import TrainState, initial_state, update_average
+from training.step import batch_digest, make_train_step
 
 
 def reference_loss(x, table, targets, smoothing):

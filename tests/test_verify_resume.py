@@ -12,7 +12,7 @@ import pytest
 from options.config_files import read_config
 from runs.checkpoint import Checkpoints, read_item
 from tests.conftest import ROOT
-from training.step import checkpoint_items, initial_state
+from training.state import checkpoint_items, initial_state
 from verification.comparison import compare
 
 

@@ -17,7 +17,8 @@ from devices.sharding import row_sharding
 from host.errors import RunError
 from model.transformer import Structure
 from options.schema import Config
-from training.step import initial_state, make_train_step, state_shardings
+from training.state import initial_state, state_shardings
+from training.step import make_train_step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,15 +38,15 @@ from training.fast_attention import fast_attention
 from training.fine_tuning import replace_params
 from training.preparation import Preparation
 from training.recorder import NoRecorder, Recorder, show_table
-from training.step import (
+from training.state import (
     TrainState,
     checkpoint_items,
     initial_state,
-    make_train_step,
     param_shardings,
     state_from_checkpoint_items,
     state_shardings,
 )
+from training.step import make_train_step
 from training.step_meter import STEPS_IN_FLIGHT, DispatchedStep, StepMeter
 from training.validation import ValidationSet, bleu_description, validate, warm_up
 from translation.translator import Translator

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,27 @@ from options.special_ids import PAD_ID
 
 # (x [M, D], table [V, D]), both of the same type -> log(sum over v of exp(x . table[v])), [M] float32.
 LogNormalizer = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+@runtime_checkable
+class BlockLoss(Protocol):
+    """A loss of one block of positions; hashable, since the compiled program depends on it."""
+
+    @property
+    def num_sums(self) -> int:
+        """The number of sums."""
+
+    def __call__(self, x: Any, targets: Any, table: Any) -> tuple[tuple[jax.Array, ...], jax.Array]:
+        """Returns sums over the positions that are not padding, and the gradient of the first one, the objective.
+
+        Args:
+          x: The decoder's output, [M, ..., D].
+          targets: Token ids, [M].
+          table: The output embedding matrix, [V, D].
+
+        Returns:
+          The sums, and the gradient with respect to the logits, [M, ..., V] in the type of x.
+        """
 
 
 def cross_entropy(
@@ -52,10 +74,28 @@ def cross_entropy(
     count = jnp.sum(targets != PAD_ID, dtype=jnp.float32)
     if log_normalizer:
         return _loss_sum_with_normalizer(x, table, jnp.asarray(targets), label_smoothing, log_normalizer), count
-    rows, length = targets.shape
-    blocks = _number_of_blocks(rows, length, block_size)
-    total = _loss_sum(x, table, jnp.asarray(targets), label_smoothing, blocks)
+    (total,) = blocked_sums(x, table, jnp.asarray(targets), _CrossEntropy(label_smoothing), block_size)
     return total, count
+
+
+def blocked_sums(
+    x: Float[Array, "B T *P D"],
+    table: Float[Array, "V D"],
+    targets: Int[Array, "B T"],
+    block_loss: BlockLoss,
+    block_size: int | None,
+) -> tuple[jax.Array, ...]:
+    """Returns the sums of a block loss over all blocks. Only the first one, the objective, has a gradient.
+
+    Args:
+      x: The decoder's output.
+      table: The output embedding matrix.
+      targets: Token ids.
+      block_loss: Computes the sums of a block and the objective's gradient with respect to the logits.
+      block_size: Approximate number of positions per block; None for a single block.
+    """
+    rows, length = targets.shape
+    return _blocked_sums(x, table, targets, block_loss, _number_of_blocks(rows, length, block_size))
 
 
 def _loss_sum_with_normalizer(
@@ -85,56 +125,75 @@ def _number_of_blocks(rows: int, length: int, block_size: int | None) -> int:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _loss_sum(x: jax.Array, table: jax.Array, targets: jax.Array, label_smoothing: float, blocks: int) -> jax.Array:
-    def add(total: jax.Array, block: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        return total + _losses_and_gradient(*block, table, label_smoothing)[0], None
+def _blocked_sums(
+    x: jax.Array, table: jax.Array, targets: jax.Array, block_loss: BlockLoss, blocks: int
+) -> tuple[jax.Array, ...]:
+    def add(totals: tuple[jax.Array, ...], block: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, ...], None]:
+        return _add(totals, block_loss(*block, table)[0]), None
 
-    return jax.lax.scan(add, jnp.zeros(()), (_split(x, blocks), _split(targets, blocks)))[0]
+    return jax.lax.scan(add, _zeros(block_loss), (_split(x, blocks), _split(targets, blocks)))[0]
 
 
-def _loss_sum_and_gradients(
-    x: jax.Array, table: jax.Array, targets: jax.Array, label_smoothing: float, blocks: int
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    def add(
-        sums: tuple[jax.Array, jax.Array], block: tuple[jax.Array, jax.Array]
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        loss, gradient = _losses_and_gradient(*block, table, label_smoothing)
-        table_gradient = jnp.einsum("mv,md->vd", gradient, block[0], preferred_element_type=jnp.float32)
-        return (sums[0] + loss, sums[1] + table_gradient), jnp.einsum("mv,vd->md", gradient, table.astype(x.dtype))
+def _sums_and_gradients(
+    x: jax.Array, table: jax.Array, targets: jax.Array, block_loss: BlockLoss, blocks: int
+) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, jax.Array]]:
+    def add(totals: Any, block: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
+        sums, gradient = block_loss(*block, table)
+        table_gradient = jnp.einsum("...v,...d->vd", gradient, block[0], preferred_element_type=jnp.float32)
+        x_gradient = jnp.einsum("...v,vd->...d", gradient, table.astype(x.dtype))
+        return (_add(totals[0], sums), totals[1] + table_gradient), x_gradient
 
-    zeros = (jnp.zeros(()), jnp.zeros_like(table))
-    (loss, table_gradient), x_gradient = jax.lax.scan(add, zeros, (_split(x, blocks), _split(targets, blocks)))
-    return loss, (_join(x_gradient, x.shape), table_gradient)
+    zeros = (_zeros(block_loss), jnp.zeros_like(table))
+    (sums, table_gradient), x_gradient = jax.lax.scan(add, zeros, (_split(x, blocks), _split(targets, blocks)))
+    return sums, (_join(x_gradient, x.shape), table_gradient)
 
 
 def _scale_gradients(
-    label_smoothing: float, blocks: int, gradients: tuple[jax.Array, jax.Array], scale: jax.Array
+    block_loss: BlockLoss, blocks: int, gradients: tuple[jax.Array, jax.Array], scales: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array, None]:
     x_gradient, table_gradient = gradients
-    return x_gradient * scale.astype(x_gradient.dtype), table_gradient * scale, None
+    return x_gradient * scales[0].astype(x_gradient.dtype), table_gradient * scales[0], None
 
 
-_loss_sum.defvjp(_loss_sum_and_gradients, _scale_gradients)
+_blocked_sums.defvjp(_sums_and_gradients, _scale_gradients)
 
 
-def _losses_and_gradient(
-    x: Float[Array, "M D"], targets: Int[Array, "M"], table: Float[Array, "V D"], label_smoothing: float
-) -> tuple[Float[Array, ""], Float[Array, "M V"]]:
-    """Returns the loss sum of a block and its gradient with respect to the logits, in the type of x."""
-    logits = jnp.einsum("md,vd->mv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
-    vocabulary = logits.shape[-1]
-    max_logits = jnp.max(logits, axis=-1, keepdims=True)
-    exponentials = jnp.exp(logits - max_logits)
-    normalizer = jnp.sum(exponentials, axis=-1, keepdims=True)
-    target_logits = jnp.take_along_axis(logits, targets[:, None], axis=-1)
-    losses = jnp.log(normalizer) + max_logits - (1.0 - label_smoothing) * target_logits
-    if label_smoothing:
-        losses -= label_smoothing * jnp.mean(logits, axis=-1, keepdims=True)
-    is_counted = (targets != PAD_ID)[:, None]
-    is_target = jnp.arange(vocabulary) == targets[:, None]
-    target_probabilities = jnp.where(is_target, 1.0 - label_smoothing, 0.0) + label_smoothing / vocabulary
-    gradient = jnp.where(is_counted, exponentials / normalizer - target_probabilities, 0.0)
-    return jnp.sum(jnp.where(is_counted, losses, 0.0)), gradient.astype(x.dtype)
+def _zeros(block_loss: BlockLoss) -> tuple[jax.Array, ...]:
+    return (jnp.zeros(()),) * block_loss.num_sums
+
+
+def _add(totals: tuple[jax.Array, ...], sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    return tuple(total + added for total, added in zip(totals, sums, strict=True))
+
+
+class _CrossEntropy(NamedTuple):
+    label_smoothing: float
+
+    @property
+    def num_sums(self) -> int:
+        return 1
+
+    def __call__(
+        self, x: Float[Array, "M D"], targets: Int[Array, "M"], table: Float[Array, "V D"]
+    ) -> tuple[tuple[Float[Array, ""]], Float[Array, "M V"]]:
+        logits = jnp.einsum("md,vd->mv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
+        max_logits = jnp.max(logits, axis=-1, keepdims=True)
+        exponentials = jnp.exp(logits - max_logits)
+        normalizer = jnp.sum(exponentials, axis=-1, keepdims=True)
+        target_logits = jnp.take_along_axis(logits, targets[:, None], axis=-1)
+        losses = jnp.log(normalizer) + max_logits - (1.0 - self.label_smoothing) * target_logits
+        if self.label_smoothing:
+            losses -= self.label_smoothing * jnp.mean(logits, axis=-1, keepdims=True)
+        is_counted = (targets != PAD_ID)[:, None]
+        target_distribution = smoothed_targets(targets, logits.shape[-1], self.label_smoothing)
+        gradient = jnp.where(is_counted, exponentials / normalizer - target_distribution, 0.0)
+        return (jnp.sum(jnp.where(is_counted, losses, 0.0)),), gradient.astype(x.dtype)
+
+
+def smoothed_targets(targets: Int[Array, "M"], vocab_size: int, label_smoothing: float) -> Float[Array, "M V"]:
+    """Returns the target distribution of each position: (1 - e) * one-hot + e / V."""
+    is_target = jnp.arange(vocab_size) == targets[:, None]
+    return jnp.where(is_target, 1.0 - label_smoothing, 0.0) + label_smoothing / vocab_size
 
 
 def _split(array: Shaped[Array, "B T *D"], blocks: int) -> Shaped[Array, "{blocks} M *D"]:

@@ -76,7 +76,7 @@ class StepMeter:
     def dispatched(self, step: DispatchedStep) -> None:
         """Registers a dispatched step, and waits for the step that was dispatched STEPS_IN_FLIGHT before it."""
         self._last_seen_busy = time.monotonic()
-        for metric in step.metrics:
+        for metric in jax.tree.leaves(step.metrics):
             metric.copy_to_host_async()
         self._in_flight.append(step)
         if len(self._in_flight) > STEPS_IN_FLIGHT:
@@ -119,12 +119,13 @@ class StepMeter:
 
 
 def _line(step: DispatchedStep, metrics: StepMetrics, pace: Pace, seconds: float) -> dict[str, Any]:
-    """Returns the line of metrics.jsonl of a step; a loss or gradient norm that is not finite becomes None."""
-    loss, norm = float(metrics.loss), float(metrics.gradient_norm)
+    """Returns the line of metrics.jsonl of a step; numbers that are not finite become None."""
+    divergence = {} if metrics.divergence is None else {"divergence": _finite(metrics.divergence)}
     return {
         "step": step.number,
-        "loss": loss if math.isfinite(loss) else None,
-        "gradient_norm": norm if math.isfinite(norm) else None,
+        "loss": _finite(metrics.loss),
+        **divergence,
+        "gradient_norm": _finite(metrics.gradient_norm),
         "learning_rate": float(metrics.learning_rate),
         "tokens": int(metrics.tokens),
         "batch": "".join(f"{int(word):08x}" for word in metrics.batch),
@@ -137,3 +138,8 @@ def _line(step: DispatchedStep, metrics: StepMetrics, pace: Pace, seconds: float
         "compile_seconds": round(pace.compilations.seconds, 2),
         "seconds": round(seconds, 3),
     }
+
+
+def _finite(metric: jax.Array) -> float | None:
+    value = float(metric)
+    return value if math.isfinite(value) else None
