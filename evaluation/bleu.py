@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacreBLEU, each with the signature of how it was computed."""
+"""BLEU, chrF and TER by sacreBLEU, each with the signature of how it was computed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
 BOOTSTRAP_SAMPLES = 1000
@@ -16,7 +16,7 @@ BOOTSTRAP_SAMPLES = 1000
 class Scores:
     """Corpus scores in percent, with their sacreBLEU signatures.
 
-    bleu and chrf are case-sensitive, or case-insensitive for a model with lower-case output.
+    bleu, chrf and ter are case-sensitive, or case-insensitive for a model with lower-case output.
 
     Attributes:
       bleu: BLEU.
@@ -24,6 +24,7 @@ class Scores:
       bleu_high: upper end of that interval.
       bleu_lowercase: case-insensitive BLEU.
       chrf: chrF.
+      ter: translation edit rate (Snover et al. 2006); lower is better.
       sentences: number of sentences.
     """
 
@@ -35,6 +36,8 @@ class Scores:
     bleu_lowercase_signature: str
     chrf: float
     chrf_signature: str
+    ter: float
+    ter_signature: str
     sentences: int
 
 
@@ -47,6 +50,8 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bo
     """Scores detokenized hypotheses against unmodified references, line by line, ignoring case if `lowercase`."""
     streams = [list(references)]
     main_bleu, lowercase_bleu, chrf = BLEU(lowercase=lowercase), BLEU(lowercase=True), CHRF(lowercase=lowercase)
+    # sacreBLEU's default ignores case; "tercom" tokenization separates punctuation, as for BLEU.
+    ter = TER(case_sensitive=not lowercase, normalized=True)
     bleu = main_bleu.corpus_score(hypotheses, streams)
     interval = BLEU(lowercase=lowercase).corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
     bleu_lowercase = lowercase_bleu.corpus_score(hypotheses, streams).score
@@ -60,6 +65,8 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bo
         bleu_lowercase_signature=str(lowercase_bleu.get_signature()),
         chrf=chrf_score,
         chrf_signature=str(chrf.get_signature()),
+        ter=ter.corpus_score(hypotheses, streams).score,
+        ter_signature=str(ter.get_signature()),
         sentences=len(hypotheses),
     )
 

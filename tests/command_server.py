@@ -20,6 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PRELOADED = [
+    "commands.distill",
     "commands.evaluate",
     "commands.main",
     "commands.train",

@@ -15,6 +15,14 @@ def test_bleu_by_hand():
     assert corpus_bleu(["the cat sat on the mat."], ["the cat sat there on the mat."]) == pytest.approx(expected)
 
 
+def test_ter_by_hand():
+    """One word is missing of the seven words and the full stop of the reference; another case is another word."""
+    reference = ["The cat sat there on the mat."]
+    assert score(["The cat sat on the mat."], reference).ter == pytest.approx(100 / 8)
+    assert score(["the cat sat there on the mat."], reference).ter == pytest.approx(100 / 8)
+    assert score(["the cat sat there on the mat."], reference, lowercase=True).ter == 0
+
+
 def test_scores_have_both_cases_and_an_interval():
     hypotheses = ["A dog sleeps in the old house.", "nobody knows the way home.", "Two men play cards today."] * 7
     references = ["a dog sleeps in the old house.", "nobody knows the way back home.", "Two men play cards today."] * 7

@@ -374,6 +374,11 @@ def test_evaluate_scores_like_the_sacrebleu_command(trained, run, tmp_path):
     assert f"{actual['bleu']:.4f}" == f"{bleu['score']:.4f}"
     assert f"{actual['chrf']:.4f}" == f"{chrf['score']:.4f}"
     assert actual["bleu_signature"] == bleu["signature"].removeprefix("BLEU|")
+    ter = json.loads(
+        run_sacrebleu(reference, "-i", hypotheses, "-m", "ter", "--ter-case-sensitive", "--ter-normalized")
+    )
+    assert f"{actual['ter']:.4f}" == f"{ter['score']:.4f}"
+    assert actual["ter_signature"] == ter["signature"].removeprefix("TER|")
     lowercase = run_sacrebleu(reference, "-i", hypotheses, "-lc", "-b")
     assert f"{actual['bleu_lowercase']:.4f}" == lowercase.strip()
     assert actual["sentences"] == 5
@@ -406,7 +411,7 @@ def test_lowercase_model_is_validated_and_scored_case_insensitively(toy, run, tm
     assert actual["baseline_bleu"] == pytest.approx(100)
     assert "case:lc" in actual["compare_signature"]
     assert "case:lc" in actual["chrf_signature"]
-    for name in ("BLEU", "chrF"):
+    for name in ("BLEU", "chrF", "TER"):
         assert len(re.findall(rf"│ {name}, lower case +│", done.stdout)) == 1
     assert "│ BLEU  " not in done.stdout
     with_case = float(run_sacrebleu(references, "-i", hypotheses, "-b"))

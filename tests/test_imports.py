@@ -22,6 +22,7 @@ ALLOWED = {
     "commands": {"data", "devices", "evaluation", "host", "options", "reports", "runs", "training", "translation",
                  "verification"},
     "train.py": {"commands", "host"},
+    "distill.py": {"commands", "host"},
     "evaluate.py": {"commands", "host"},
     "translate.py": {"commands", "host"},
     "verify_resume.py": {"commands", "host"},
@@ -29,6 +30,7 @@ ALLOWED = {
     "notebooks": set(),
 }  # fmt: skip
 NOT_IMPORTED = {  # by a single file, although its package may
+    "commands/distill.py": {"training", "reports", "verification", "evaluation"},
     "commands/evaluate.py": {"training", "reports", "verification"},
     "commands/translate.py": {"training", "reports", "verification", "evaluation"},
 }

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from commands import evaluate, train, translate, verify_resume
+from commands import distill, evaluate, train, translate, verify_resume
 from options.config_files import read_config, to_toml
 from tests.conftest import ROOT
 
@@ -15,6 +15,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 PROGRAMS = {
     "train.py": train.resolve_config,
+    "distill.py": distill.read_options,
     "evaluate.py": evaluate.read_options,
     "translate.py": translate.read_options,
     "verify_resume.py": verify_resume.read_options,
@@ -35,10 +36,11 @@ def commands() -> list[list[str]]:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The current directory: the configs that the README mentions, and a workdir."""
+    """The current directory: the configs that the README shows or mentions, and a workdir."""
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
-    (mine,) = [text for kind, text in BLOCKS if kind == "toml" and "# mine.toml" in text]
-    (tmp_path / "mine.toml").write_text(mine, encoding="utf-8")
+    for kind, text in BLOCKS:
+        if kind == "toml" and (name := re.match(r"# (\w+\.toml)\n", text)):
+            (tmp_path / name[1]).write_text(text, encoding="utf-8")
     (tmp_path / "workdir").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -1,0 +1,180 @@
+"""The command distill.py: the training split of a corpus -> the same sources with a network's translations.
+
+Sequence-level knowledge distillation (Kim and Rush 2016): a student trained on the translations of a larger network or
+an ensemble comes closer to it than one trained on the references alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data.text_files import encode_lines, is_gzip
+from host.digests import json_digest
+from host.errors import UserError
+from host.files import check_writable, write_atomically
+from host.malloc import keep_freed_memory
+from options.command_line import parse, required_workdir, show_help, take_options
+from options.config_files import read_workdir_config
+from options.schema import ComputeConfig, DataConfig, DecodingOptions, ProcessOptions
+
+if TYPE_CHECKING:
+    from data.corpora.corpus import PairSource
+    from translation.translator import Translator
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1024  # pairs written together; sorting them by length keeps padding low
+
+
+class DistillCommand(DecodingOptions, ProcessOptions):
+    """Options of distill.py."""
+
+    workdir: Path
+    """Folder of the teacher's run."""
+    output: Path
+    """File for the pairs, one JSON object per line (.jsonl, or .jsonl.gz to compress it), for train_source of an entry
+    [[data.mixture]]. If the command is interrupted, the same command continues where it was."""
+    checkpoint: str = "best"
+    """Checkpoint to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
+    N checkpoints."""
+    ensemble: tuple[Path, ...] = ()
+    """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all networks are
+    averaged."""
+    data: DataConfig = DataConfig()
+    devices: ComputeConfig = ComputeConfig()
+
+
+DESCRIPTION = "Translates the training split of the run's corpus, for a student to be trained on."
+
+
+def read_options(argv: Sequence[str]) -> DistillCommand:
+    """Parses the command line; the workdir's config supplies the defaults of data and devices.
+
+    Raises:
+      UserError: an option is invalid, or the output exists already.
+      SystemExit: with status 0, after --help.
+    """
+    show_help(argv, DistillCommand, DESCRIPTION)
+    (workdir, output), argv = take_options(argv, "workdir", "output")
+    workdir = required_workdir(workdir)
+    if output is None:
+        raise UserError("--output is required: the file for the pairs, for example --output distilled.jsonl")
+    if (output.with_suffix("") if is_gzip(output) else output).suffix.lower() != ".jsonl":
+        raise UserError(f"--output {output}: the name must end in .jsonl or .jsonl.gz")
+    config = read_workdir_config(workdir)
+    default = DistillCommand(workdir=workdir, output=output, data=config.data, devices=config.devices.compute)
+    options = parse(DistillCommand, argv, default=default, description=DESCRIPTION)
+    if output.exists():
+        raise UserError(f"--output {output} exists already; delete it or choose another name")
+    check_writable(output)
+    return options
+
+
+def distill(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    keep_freed_memory()
+    from data.corpora import open_corpus  # imported here so that invalid options are reported at once
+    from devices.compilation import set_up_compilation
+    from devices.platform import initialize_devices
+    from devices.processes import distributed_session
+    from translation.translator import Translator
+
+    initialize_devices(options.devices.platform, options)
+    set_up_compilation()
+    target_language = options.data.target_language if options.data.tag_target else None
+    with distributed_session():
+        translator = Translator.load(
+            options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
+        )
+        translator.check(options)
+        corpus = open_corpus(options.data)
+        unfinished = UnfinishedOutput(options.output, _identity(translator, corpus.fingerprint, options))
+        _translate(translator, corpus.split("train"), options, unfinished)
+
+
+def _identity(translator: Translator, corpus_fingerprint: str, options: DistillCommand) -> str:
+    """Returns a digest of everything that determines the translations."""
+    from runs.checkpoint import digests
+
+    networks = [digests("params", network.params) for network in (translator, *translator.others)]
+    decoding = {name: getattr(options, name) for name in DecodingOptions.model_fields if name != "batch_size"}
+    return json_digest([networks, translator.tokenizer.fingerprint, corpus_fingerprint, decoding])
+
+
+class UnfinishedOutput:
+    """The part of the output written so far, with its length in a record, from which the same command continues."""
+
+    def __init__(self, output: Path, identity: str):
+        """Finds what an interrupted command has written.
+
+        Args:
+          output: the name of the finished file.
+          identity: a digest of everything that determines its content.
+
+        Raises:
+          UserError: the existing part belongs to a different content.
+        """
+        self._output = output
+        self._identity = identity
+        self._part = output.with_name(f"{output.name}.part")
+        self._record = output.with_name(f"{output.name}.part.json")
+        self.pairs = 0
+        self._size = 0
+        if self._record.exists():
+            record = json.loads(self._record.read_text(encoding="utf-8"))
+            if record["identity"] != identity:
+                raise UserError(
+                    f"{self._part} was begun with other networks, data or decoding options; delete it and "
+                    f"{self._record.name}, or choose another --output"
+                )
+            self.pairs, self._size = record["pairs"], record["bytes"]
+
+    def append(self, pairs: int, lines: Sequence[str]) -> None:
+        """Appends the lines of the next pairs; a kill at any moment leaves all earlier ones usable."""
+        with open(self._part, "r+b" if self._size else "wb") as part:
+            part.seek(self._size)
+            part.write(encode_lines(lines, self._output))
+            part.truncate()
+            part.flush()
+            os.fsync(part.fileno())
+            self._size = part.tell()
+        self.pairs += pairs
+        record = {"identity": self._identity, "pairs": self.pairs, "bytes": self._size}
+        write_atomically(self._record, json.dumps(record).encode())
+
+    def finish(self) -> None:
+        """Gives the output its name."""
+        self._part.replace(self._output)
+        self._record.unlink()
+
+
+def _translate(
+    translator: Translator, pairs: PairSource, options: DistillCommand, unfinished: UnfinishedOutput
+) -> None:
+    from devices.processes import is_first_process, on_first_process, process_max
+    from host.terminal import progress_bar
+
+    done = int(process_max(unfinished.pairs if is_first_process() else 0))
+    if done:
+        log.info("continuing after %s of %s sentences", f"{done:,}", f"{len(pairs):,}")
+    with progress_bar(len(pairs), "sentences") as advance:
+        advance(done)
+        for start in range(done, len(pairs), CHUNK):
+            chunk = [pairs[index] for index in range(start, min(start + CHUNK, len(pairs)))]
+            translations = translator.translate(
+                [pair.source for pair in chunk], options, first_line=start + 1, after_batch=advance
+            )
+            lines = [
+                json.dumps({"source": pair.source, "target": translation.text}, ensure_ascii=False)
+                for pair, translation in zip(chunk, translations, strict=True)
+            ]
+            on_first_process(functools.partial(unfinished.append, len(chunk), lines))
+    on_first_process(unfinished.finish)
+    log.info("%s sentences translated: %s", f"{len(pairs):,}", options.output)

@@ -1,0 +1,99 @@
+"""distill.py: a training split translated into a corpus for a student, through kills."""
+
+import gzip
+import json
+import signal
+
+import pytest
+
+from tests.processes import start_command, wait_for
+
+GREEDY = ["--beam-size", 1]
+
+
+def read_pairs(path) -> list[tuple[str, str]]:
+    """Returns the (source, target) pairs of a JSON-lines file."""
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [(pair["source"], pair["target"]) for pair in map(json.loads, content.decode().splitlines())]
+
+
+@pytest.fixture(scope="module")
+def long_source(toy, tmp_path_factory):
+    """Returns options that replace the training split by one that is written in several parts."""
+    folder = tmp_path_factory.mktemp("long")
+    paths = []
+    for side in ("en", "fr"):
+        lines = (toy.parent / f"train.{side}").read_text(encoding="utf-8").splitlines()
+        paths.append(folder / f"train.{side}")
+        paths[-1].write_text("".join(f"{line}\n" for line in lines * 4), encoding="utf-8")
+    return ["--data.train-source", paths[0], "--data.train-target", paths[1]]
+
+
+@pytest.fixture(scope="module")
+def distilled(trained, toy, run, long_source, tmp_path_factory):
+    """Returns the output of an uninterrupted command."""
+    output = tmp_path_factory.mktemp("distilled") / "pairs.jsonl"
+    result = run("distill.py", "--workdir", trained[0], "--output", output, *GREEDY, *long_source)
+    assert result.returncode == 0, result.stderr
+    assert [path.name for path in output.parent.iterdir()] == [output.name]
+    return output
+
+
+def test_output_has_the_translations_of_the_training_sources(distilled, trained, run, long_source):
+    sources, targets = zip(*read_pairs(distilled), strict=True)
+    text = long_source[1].read_text(encoding="utf-8")
+    assert list(sources) == text.splitlines()
+    translated = run("translate.py", "--workdir", trained[0], *GREEDY, input=text)
+    assert list(targets) == translated.stdout.splitlines()
+
+
+def test_killed_command_continues_and_writes_the_same_file(distilled, trained, run, long_source, tmp_path):
+    output = tmp_path / "pairs.jsonl"
+    arguments = ["--workdir", trained[0], "--output", output, *GREEDY, *long_source]
+    process = start_command("distill.py", *arguments)
+    wait_for(process, (tmp_path / "pairs.jsonl.part.json").exists)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not output.exists()
+    with open(tmp_path / "pairs.jsonl.part", "ab") as part:  # as if killed while it wrote
+        part.write(b'{"source": "one')
+    refused = run("distill.py", *arguments, "--length-penalty", 1)
+    assert refused.returncode == 2
+    assert "was begun with other networks, data or decoding options" in refused.stderr
+    result = run("distill.py", *arguments)
+    assert result.returncode == 0, result.stderr
+    assert "continuing after 1,024 of 2,800 sentences" in result.stderr
+    assert output.read_bytes() == distilled.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == [output.name]
+
+
+def test_student_trains_on_compressed_translations_of_an_ensemble(trained, toy, run, tmp_path):
+    output = tmp_path / "pairs.jsonl.gz"
+    command = ["distill.py", "--workdir", trained[0], "--ensemble", trained[0], "--output", output, *GREEDY]
+    result = run(*command)
+    assert result.returncode == 0, result.stderr
+    assert len(read_pairs(output)) == 700
+    config = tmp_path / "student.toml"
+    mixture = f'[[data.mixture]]\ntrain_source = "{output}"\nweight = 2.0\n'
+    config.write_text(f"{toy.read_text(encoding='utf-8')}\n{mixture}", encoding="utf-8")
+    length = ["--training.num-steps", 1, "--training.eval-every", 0]
+    student = run("train.py", "--config", config, "--workdir", tmp_path / "student", *length)
+    assert student.returncode == 0, student.stderr
+    assert "kept 700 of 700 pairs" in student.stderr
+    refused = run(*command)
+    assert refused.returncode == 2
+    assert f"--output {output} exists already" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--output is required"),
+        (["--output", "pairs.txt"], "--output pairs.txt: the name must end in .jsonl or .jsonl.gz"),
+        (["--output", "/nowhere/pairs.jsonl"], "/nowhere"),
+    ],
+)
+def test_invalid_outputs_are_refused(trained, run, arguments, message):
+    result = run("distill.py", "--workdir", trained[0], *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
