@@ -235,6 +235,9 @@ class ModelConfig(Section):
         return self
 
 
+FALLING_SCHEDULES = ("cosine", "wsd")  # whose learning rate is 0 at the last step
+
+
 class OptimizerConfig(SectionWithAlternatives):
     """Optimizer, learning-rate schedule and gradient clipping."""
 
@@ -250,8 +253,11 @@ class OptimizerConfig(SectionWithAlternatives):
     warmup_share: Probability | None = None
     """Warm-up as a share of the run's steps, instead of warmup_steps: exactly one of the two has a value. It is
     converted into steps when the run is created, and a run that is extended later keeps these."""
-    schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
-    """Learning-rate schedule after warm-up; cosine falls to 0 at the last step."""
+    schedule: Literal["inverse_sqrt", "cosine", "constant", "wsd"] = "inverse_sqrt"
+    """Learning-rate schedule after warm-up. cosine falls to 0 at the last step; wsd (warm-up, stable, decay) is
+    constant at first and falls linearly to 0 in the last part of the run, which training.patience can bring forward."""
+    decay_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    """wsd: share of the run's steps during which the learning rate falls."""
     beta1: Probability = 0.9
     """Decay rate of Adam's first moment."""
     beta2: Probability = 0.98
@@ -274,6 +280,12 @@ class OptimizerConfig(SectionWithAlternatives):
     def _decay_needs_adamw(self) -> OptimizerConfig:
         if self.weight_decay and self.name != "adamw":
             raise ValueError(f'weight_decay {self.weight_decay} has no effect with "{self.name}"; set name to "adamw"')
+        return self
+
+    @model_validator(mode="after")
+    def _only_wsd_has_a_decay_share(self) -> OptimizerConfig:
+        if self.schedule != "wsd" and self.decay_share != OptimizerConfig.model_fields["decay_share"].default:
+            raise ValueError(f'decay_share {self.decay_share} has no effect with "{self.schedule}", only with "wsd"')
         return self
 
     @model_validator(mode="after")
@@ -330,8 +342,10 @@ class TrainingConfig(SectionWithAlternatives):
     those that do not. Its tokenizer is used too, unless tokenizer.model_file is given. Ignored once the run has a
     checkpoint."""
     patience: Count = 0
-    """Stop after this number of consecutive validations without a better BLEU; 0 never stops early. A run that has
-    stopped continues if it is given more patience or more steps; with more steps, the count starts again at 0."""
+    """Stop after this number of consecutive validations without a better BLEU, or with the wsd schedule begin the decay
+    of the learning rate and stop after it; 0 never stops early. A run that has
+    stopped continues if it is given more patience (except with wsd) or more steps; with more steps, the count starts
+    again at 0."""
 
     @model_validator(mode="after")
     def _patience_needs_validation(self) -> TrainingConfig:
@@ -416,9 +430,10 @@ class Config(Section):
         if self.data.row_length > self.model.max_length:
             raise ValueError(f"data.row_length {self.data.row_length} exceeds model.max_length {self.model.max_length}")
         warmup, last = self.optimizer.warmup_steps, self.training.num_steps
-        if self.optimizer.schedule == "cosine" and warmup is not None and last is not None and warmup >= last:
+        schedule = self.optimizer.schedule
+        if schedule in FALLING_SCHEDULES and warmup is not None and last is not None and warmup >= last:
             raise ValueError(
-                f"optimizer.warmup_steps must be below training.num_steps for the cosine schedule, "
+                f"optimizer.warmup_steps must be below training.num_steps for the {schedule} schedule, "
                 f"got {warmup} of {last}; lower it, or give optimizer.warmup_share instead"
             )
         if self.model.tied_embeddings == "all" and not self.tokenizer.joint:

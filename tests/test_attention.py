@@ -122,6 +122,19 @@ def test_layer_norm_matches_worked_example():
     np.testing.assert_allclose(normalized, example["normalized"], **ROUNDED)
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_residual_connection_matches_its_definition(norm):
+    config = ModelConfig(embed_dim=4, num_heads=2, norm=norm)
+    residual = ResidualConnection(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    x = np.array([1.0, 2.0, 4.0, 9.0])
+
+    def normalize(y):
+        return (y - y.mean()) / np.sqrt(y.var() + 1e-6)
+
+    expected = x + normalize(x) ** 2 if norm == "pre" else normalize(x + x**2)
+    np.testing.assert_allclose(residual(jnp.array(x), jnp.square), expected, rtol=1e-5)
+
+
 def test_shapes_and_initialization_of_base_model():
     attention = MultiHeadAttention(512, 8, dropout_rate=0.0, dtype=jnp.float32, rngs=nnx.Rngs(0))
     x = jnp.ones((1, 6, 512))

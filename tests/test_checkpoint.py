@@ -80,6 +80,11 @@ def test_failed_background_save_is_reported_by_the_next_call(tmp_path):
         assert saved_steps(tmp_path / name) == []
 
 
+def test_digests_depend_on_dtype_shape_and_bytes():
+    zeros = [np.zeros((2, 3), np.int32), np.zeros((3, 2), np.int32), np.zeros((2, 3), np.float32), np.ones((2, 3))]
+    assert len({digests("params", [array])["params[0]"] for array in zeros}) == len(zeros)
+
+
 def test_restoring_without_checkpoints_returns_none(tmp_path):
     assert restore(tmp_path / "new") is None
 

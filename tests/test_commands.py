@@ -296,6 +296,29 @@ def test_patience_stops_early(toy, run, tmp_path):
     assert "resuming from step 3\n" in done.stderr
 
 
+def test_end_of_patience_begins_the_decay_of_the_wsd_schedule(toy, run, tmp_path):
+    """The last three of nine steps decay, also when the run is resumed after the second step of the decay."""
+    workdir = tmp_path / "w"
+    train = ["train.py", "--config", toy, "--workdir", workdir, "--training.eval-every", 3, "--training.patience", 1]
+    train += ["--training.checkpoint-every", 1, "--training.keep-checkpoints", 9, "--optimizer.warmup-steps", 2]
+    train += ["--optimizer.schedule", "wsd", "--optimizer.decay-share", 1 / 3, "--optimizer.peak-lr", 1e-9]
+    done = run(*train)
+    assert done.returncode == 0, done.stderr
+    assert "patience has ended: the learning rate falls from now on, and the run ends at step 9" in done.stderr
+    assert "9 of 240" in done.stdout
+    lines = metrics(workdir)
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
+    assert rates == pytest.approx([5e-10, *[1e-9] * 5, 2e-9 / 3, 1e-9 / 3, 0], rel=1e-6, abs=1e-16)
+    expected = digests(workdir)
+    shutil.rmtree(workdir / "checkpoints" / "9")
+    resumed = run(*train)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming from step 8\n" in resumed.stderr
+    assert metrics(workdir) == lines
+    assert digests(workdir) == expected
+    assert "finished: 9 of 240 steps, stopped early" in run(*train).stdout
+
+
 def test_non_finite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(toy, run, tmp_path):
     options = ["--optimizer.peak-lr", 1e38, "--optimizer.clip-norm", 0, "--optimizer.warmup-steps", 0]
     options += ["--training.checkpoint-every", 1, "--training.eval-every", 0]

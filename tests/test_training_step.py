@@ -16,7 +16,7 @@ from model.transformer import Structure, structure
 from options.schema import Config, MeshConfig, ModelConfig, OptimizerConfig
 from tests.test_transformer import random_params
 from training.loss import _number_of_blocks, cross_entropy
-from training.optimizer import learning_rate, make_optimizer
+from training.optimizer import Decay, decay_factor, learning_rate, make_optimizer
 from training.state import TrainState, initial_state, update_average
 from training.step import batch_digest, make_train_step
 
@@ -89,6 +89,15 @@ def test_learning_rates_match_hand_calculation():
     check([0.125, 0.5, 0.5], [1, 4, 100], warmup_steps=4, schedule="constant")
     check([0.5, 0.5], [1, 4], warmup_steps=0, schedule="constant")
     check([0.125, 0.5, 0.5], [1, 4, 5], warmup_share=1 / 3, schedule="constant")
+
+
+def test_decay_of_the_wsd_schedule_matches_hand_calculation():
+    config = OptimizerConfig(schedule="wsd", decay_share=0.25)
+    assert Decay.scheduled(config, 16) == (12, 16)
+    assert Decay.after(config, 6) == (6, 8)
+    assert Decay.after(config, 1) == (1, 2)  # at least one step
+    factors = [float(decay_factor(jnp.array([12, 16]), jnp.int32(step))) for step in (1, 12, 13, 15, 16, 17)]
+    assert factors == [1, 1, 0.75, 0.25, 0, 0]
 
 
 VOCABULARY = 19

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from data.tokenizer import model_paths
@@ -25,7 +26,7 @@ from devices.processes import (
     on_first_process,
     process_max,
 )
-from devices.sharding import local_rows, put_on_devices, put_rows_on_devices, sharded_shapes
+from devices.sharding import local_rows, put_on_devices, put_rows_on_devices, replicated, sharded_shapes
 from host.errors import Interrupted, RunError, UserError
 from host.interruption import Interruption
 from host.version import VERSION
@@ -36,6 +37,7 @@ from runs.workdir import Workdir
 from training.device_memory import explain_out_of_memory
 from training.fast_attention import fast_attention
 from training.fine_tuning import replace_params
+from training.optimizer import Decay
 from training.preparation import Preparation
 from training.recorder import NoRecorder, Recorder, show_table
 from training.state import (
@@ -66,6 +68,7 @@ class Progress:
       validated: the last step at which the model was validated, 0 if there was none.
       best_bleu, best_step: the best validation BLEU and the step at which it was reached.
       validations_since_best: the number of validations since best_step.
+      decay_start: the step at which the end of patience began the decay of the "wsd" schedule, if it did.
     """
 
     step: int = 0
@@ -75,6 +78,7 @@ class Progress:
     best_bleu: float | None = None
     best_step: int | None = None
     validations_since_best: int = 0
+    decay_start: int | None = None
 
 
 class Run:
@@ -143,6 +147,7 @@ class Run:
         self._checkpoints = Checkpoints(self._workdir.checkpoints, self._config.training.keep_checkpoints)
         with explain_out_of_memory(self._network, self._config, self._mesh):
             self._state = self._restored_state() or self._fresh_state()
+        self._set_decay()
         self._logged_lines = list(filter(self._is_in_state, metrics))
         on_first_process(lambda: self._workdir.replace_metrics(self._logged_lines))  # later steps are repeated
         on_first_process(lambda: self._workdir.write(CONFIG_NAME, to_toml(self._config).encode()))
@@ -298,6 +303,7 @@ class Run:
         else:
             clock.validations_since_best += 1
         self._recorder.validation(clock.step, result, time.monotonic() - started, best=best)
+        self._decay_if_patience_ended()
         self._meter.restart()
 
     def _compile_validation(self) -> None:
@@ -368,12 +374,14 @@ class Run:
         self._batches.restore(record["data"])
         self._clock = Progress(**record["clock"])
         if self._prepared.num_steps > record["num_steps"]:
-            self._clock.validations_since_best = 0  # extending a run resets its patience
+            # Extending a run resets its patience.
+            self._clock.validations_since_best, self._clock.decay_start = 0, None
         self._saved_version = (self._clock.step, self._clock.validated)
         if not self._is_finished():
             log.info("resuming from step %d", self._clock.step)
             self._warn_of_changed_schedule(record["num_steps"])
-        return put_on_devices(state_from_checkpoint_items(params, training), self._state_shardings)
+        shardings = self._state_shardings._replace(decay=None)
+        return put_on_devices(state_from_checkpoint_items(params, training), shardings)
 
     def _check_unchanged(self, record: dict[str, Any]) -> None:
         """Raises UserError if a checkpoint's record does not match the config, corpora and tokenizer of this run."""
@@ -392,7 +400,7 @@ class Run:
 
     def _warn_of_changed_schedule(self, num_steps: int) -> None:
         schedule, now = self._config.optimizer.schedule, self._prepared.num_steps
-        if schedule == "cosine" and num_steps != now:
+        if (schedule == "cosine" or (schedule == "wsd" and not self._clock.decay_start)) and num_steps != now:
             log.warning(
                 "the %s schedule depends on the number of steps, %d when this checkpoint was saved and now %d: the "
                 "learning rates change from here on", schedule, num_steps, now,
@@ -401,8 +409,33 @@ class Run:
     # Finishing.
 
     def _is_finished(self) -> bool:
-        clock, patience = self._clock, self._config.training.patience
-        return clock.step >= self._prepared.num_steps or 0 < patience <= clock.validations_since_best
+        decay = self._decay()
+        if decay:
+            return self._clock.step >= decay.end
+        return self._clock.step >= self._prepared.num_steps or self._patience_ended()
+
+    def _patience_ended(self) -> bool:
+        return 0 < self._config.training.patience <= self._clock.validations_since_best
+
+    def _decay(self) -> Decay | None:
+        """Returns the decay of the "wsd" schedule, as far as it is known now; None for another schedule."""
+        options, start = self._config.optimizer, self._clock.decay_start
+        if options.schedule != "wsd":
+            return None
+        return Decay.scheduled(options, self._prepared.num_steps) if start is None else Decay.after(options, start)
+
+    def _decay_if_patience_ended(self) -> None:
+        clock, decay = self._clock, self._decay()
+        if decay and clock.decay_start is None and self._patience_ended() and clock.step < decay.start:
+            clock.decay_start = clock.step
+            self._set_decay()
+            decay = Decay.after(self._config.optimizer, clock.step)
+            log.info("patience has ended: the learning rate falls from now on, and the run ends at step %d", decay.end)
+
+    def _set_decay(self) -> None:
+        if decay := self._decay():
+            placed = put_on_devices(np.array(decay, np.int32), replicated(self._mesh))
+            self._state = self._state._replace(decay=placed)
 
     def _progress(self) -> str:
         clock = self._clock

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -13,7 +15,8 @@ def learning_rate(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
     """Returns the learning rate as a function of the step, counted from 1: linear warm-up to the peak, then a schedule.
 
     "inverse_sqrt" decays with the inverse square root of the step (Vaswani et al. 2017, section 5.3, rescaled to the
-    peak), "cosine" decays to 0 at step `num_steps`, and "constant" stays at the peak.
+    peak), "cosine" decays to 0 at step `num_steps`, and "constant" stays at the peak. So does "wsd" (Hu et al. 2024),
+    whose rates are to be multiplied by `decay_factor`.
     """
     warmup = config.num_warmup_steps(num_steps)
 
@@ -25,8 +28,42 @@ def learning_rate(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
         "inverse_sqrt": inverse_sqrt,
         "cosine": optax.cosine_decay_schedule(config.peak_lr, max(1, num_steps - warmup)),
         "constant": optax.constant_schedule(config.peak_lr),
+        "wsd": optax.constant_schedule(config.peak_lr),
     }[config.schedule]
     return optax.join_schedules([optax.linear_schedule(0.0, config.peak_lr, max(1, warmup)), after_warmup], [warmup])
+
+
+class Decay(NamedTuple):
+    """The decay at the end of the "wsd" schedule.
+
+    Attributes:
+      start: the last step at the peak.
+      end: the last step, with a learning rate of 0.
+    """
+
+    start: int
+    end: int
+
+    @classmethod
+    def scheduled(cls, config: OptimizerConfig, num_steps: int) -> Decay:
+        """Returns the decay of a run that takes all its steps."""
+        return cls(num_steps - max(1, round(config.decay_share * num_steps)), num_steps)
+
+    @classmethod
+    def after(cls, config: OptimizerConfig, step: int) -> Decay:
+        """Returns the decay of a run that has trained long enough after `step` steps."""
+        return cls(step, step + max(1, round(step * config.decay_share / (1.0 - config.decay_share))))
+
+
+def decay_factor(decay: jax.Array, step: jax.Array) -> jax.Array:
+    """Returns the factor of the learning rate of a step, which falls linearly from 1 to 0.
+
+    Args:
+      decay: a Decay as an array, int32 [2].
+      step: the step, counted from 1.
+    """
+    start, end = decay
+    return jnp.clip((end - step) / (end - start), 0.0, 1.0)
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:

@@ -32,7 +32,7 @@ from host.cache import cache_directory
 from host.digests import json_digest
 from host.errors import UserError
 from options.config_files import CONFIG_NAME, read_workdir_config
-from options.schema import MAX_COUNT, Config
+from options.schema import FALLING_SCHEDULES, MAX_COUNT, Config
 from runs.checkpoint import saved_steps
 from runs.workdir import Workdir
 from training.fine_tuning import matching_params
@@ -295,9 +295,10 @@ def _with_warmup_steps(config: Config, num_steps: int, workdir: Path) -> Config:
             "warm-up stays at the %d steps with which this run was started; optimizer.warmup_share %g would now be %d",
             steps, optimizer.warmup_share, computed,
         )  # fmt: skip
-    if optimizer.schedule == "cosine" and steps >= num_steps:
+    if optimizer.schedule in FALLING_SCHEDULES and steps >= num_steps:
         raise UserError(
-            f"optimizer.warmup_steps must be below the run's {num_steps} steps for the cosine schedule, got {steps}"
+            f"optimizer.warmup_steps must be below the run's {num_steps} steps for the {optimizer.schedule} schedule, "
+            f"got {steps}"
         )
     resolved = optimizer.model_copy(update={"warmup_steps": steps, "warmup_share": None})
     return config.model_copy(update={"optimizer": resolved})

@@ -26,6 +26,8 @@ class TrainState(NamedTuple):
       skipped: Number of steps skipped because of a non-finite loss or gradient.
       skipped_in_a_row: Number of consecutive skipped steps up to now.
       average: Moving average of the parameters, or None without training.ema_decay.
+      decay: The decay of the "wsd" schedule, an optimizer.Decay as int32 [2], or None for another schedule. The run
+        sets it; checkpoints do not contain it.
     """
 
     params: Any
@@ -34,6 +36,7 @@ class TrainState(NamedTuple):
     skipped: jax.Array
     skipped_in_a_row: jax.Array
     average: Any = None
+    decay: jax.Array | None = None
 
     @property
     def params_to_use(self) -> Any:
@@ -58,7 +61,8 @@ def initial_state(params: Any, config: Config) -> TrainState:
     """Returns the state before the first step."""
     step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))  # separate buffers, since all are donated
     average = jax.tree.map(jnp.copy, params) if config.training.ema_decay else None
-    return TrainState(params, make_optimizer(config.optimizer).init(params), step, skipped, in_a_row, average)
+    decay = jnp.zeros(2, jnp.int32) if config.optimizer.schedule == "wsd" else None
+    return TrainState(params, make_optimizer(config.optimizer).init(params), step, skipped, in_a_row, average, decay)
 
 
 def param_shardings(network: Structure, mesh: Mesh, *, gathered: bool = False) -> Any:
@@ -94,6 +98,7 @@ def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
         step=on_every_device,
         skipped=on_every_device,
         skipped_in_a_row=on_every_device,
+        decay=None if template.decay is None else on_every_device,
     )
 
 

@@ -19,7 +19,7 @@ from model.murmur3 import murmur3
 from model.transformer import Structure
 from options.schema import Config
 from training.objective import Sums, make_objective
-from training.optimizer import learning_rate, make_optimizer
+from training.optimizer import decay_factor, learning_rate, make_optimizer
 from training.state import TrainState, state_shardings, update_average
 
 
@@ -113,6 +113,8 @@ def make_train_step(
         loss, grads = sums.loss / count, jax.tree.map(lambda leaf: leaf / count, grads)
         norm = optax.tree.norm(grads)
         rate = schedule(state.step + 1)
+        if state.decay is not None:
+            rate *= decay_factor(state.decay, state.step + 1)
         updates, new_optimizer = optimizer.update(grads, state.optimizer, state.params)
         new_params = jax.tree.map(lambda leaf, update: leaf - rate * update, state.params, updates)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
@@ -132,6 +134,7 @@ def make_train_step(
             skipped=state.skipped + ~finite,
             skipped_in_a_row=in_a_row,
             average=new_if_finite(new_average, state.average),
+            decay=state.decay,
         )
         divergence = None if sums.divergence is None else sums.divergence / count
         return new_state, StepMetrics(loss, count, norm, rate, in_a_row, batch_digest(batch), divergence)
