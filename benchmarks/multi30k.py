@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from commands.evaluate import read_options
 from commands.main import main
 from data.corpora import open_corpus
-from evaluation.published_protocol import comparability_note
+from evaluation.multi30k_protocol import comparability_note
 from host.errors import UserError
 from options.command_line import is_given
 from options.config_files import read_workdir_config

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from data.corpora.corpus import Corpus, FindReadings
 from evaluation.bleu import Comparison, Scores, compare, score
 from evaluation.contrast import FlipCounts, count_contrast_flips, count_contrast_pairs
-from evaluation.published_protocol import PublishedScore, score_published
+from evaluation.multi30k_protocol import PublishedScore, score_published
 from options.schema import DecodingOptions
 from translation.translator import Translator
 

@@ -6,7 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from evaluation.evaluate import Evaluation, EvaluationSet, sample_indices
-from evaluation.published_protocol import comparability_note
+from evaluation.multi30k_protocol import comparability_note
 from host.terminal import print_table
 
 NUM_SAMPLES = 5  # translations to print

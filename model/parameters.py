@@ -11,7 +11,7 @@ from typing import Any
 from flax import nnx
 from jax.typing import DTypeLike
 
-from model.cpu import Linear
+from model.linear import Linear
 
 
 def axis_metadata(*axes: str | None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from host.errors import UserError
 from model.attention import FastAttention
 from model.masks import SegmentMask
 from options.schema import Config
-from training.kernels import on_each_device, product
+from training.pallas_kernels import on_each_device, product
 
 LANES = 128
 LONGEST = 512  # maximum length of a row, whose scores must fit into the memory of a core, forward and backward

@@ -24,7 +24,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from devices.mesh import ROW_AXES
 from devices.sharding import MESH_AXIS_OF
-from training.kernels import on_each_device, product
+from training.pallas_kernels import on_each_device, product
 
 # Vector memory, in bytes, that a program may use for its block of the outer loop, its block of the inner loop, and the
 # logits of both. A chip has 16 MB, which must hold other values as well.

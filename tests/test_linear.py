@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from model.cpu import Linear
+from model.linear import Linear
 
 
 def test_linear_layer_and_its_gradients_equal_flax():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.multi30k import Row, shown_means, shown_notes
-from evaluation.published_protocol import comparability_note, score_published
+from evaluation.multi30k_protocol import comparability_note, score_published
 from options.schema import Config
 
 REFERENCE = ["Ein „T-Shirt“, rot."]  # 7 tokens: ein " t-shirt " , rot .
