@@ -21,11 +21,13 @@ class TrainingCorpus:
     Attributes:
       option: the config section that specifies it, such as data or data.mixture.0.
       weight: its share of the pairs drawn, in proportion to the weights of the other corpora.
+      tag_source: whether its sources begin with MIXTURE_TAG.
     """
 
     option: str
     corpus: Corpus
     weight: float
+    tag_source: bool = False
 
     @property
     def pairs(self) -> PairSource:
@@ -48,13 +50,13 @@ def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
         except UserError as error:
             fields = "|".join(MixtureConfig.model_fields)
             raise UserError(re.sub(rf"\bdata\.(?=(?:{fields})\b)", f"{option}.", str(error))) from error
-        corpora.append(TrainingCorpus(option, corpus, entry.weight))
+        corpora.append(TrainingCorpus(option, corpus, entry.weight, entry.tag_source))
     return corpora
 
 
 def _entry_config(entry: MixtureConfig, config: DataConfig) -> DataConfig:
     """Returns the [data] section that would select the corpus of a mixture entry."""
-    options = {name: value for name, value in entry if value is not None and name != "weight"}
+    options = {name: value for name, value in entry if value is not None and name not in ("weight", "tag_source")}
     languages = {"source_language": config.source_language, "target_language": config.target_language}
     return DataConfig(**{**languages, **options, "cache_directory": config.cache_directory})
 

@@ -204,7 +204,7 @@ class SampledPairs:
         self._pairs = pairs
         self._text = text
         self._max_length = max_length
-        self._tag = tokenizer.source_tag
+        self._tags = tokenizer.source_tags
         self._source = SubwordSampler(tokenizer.source, alpha)
         self._target = self._source if tokenizer.target is tokenizer.source else SubwordSampler(tokenizer.target, alpha)
 
@@ -217,7 +217,7 @@ class SampledPairs:
     def draw(self, index: int, rng: np.random.Generator) -> tuple[Sequence[int], Sequence[int]]:
         """Returns the ids of a pair, ended by EOS_ID; a side that would be too long has its best segmentation."""
         text = self._text[self._pairs.position(index)]
-        source = add_special_ids(self._source.sample(text.source, rng), self._tag)
+        source = add_special_ids(self._source.sample(text.source, rng), self._tags)
         target = add_special_ids(self._target.sample(text.target, rng))
         if max(len(source), len(target)) <= self._max_length:
             return source, target

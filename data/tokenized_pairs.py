@@ -85,7 +85,7 @@ def tokenize(pairs: PairSource, fingerprint: str, tokenizer: Tokenizer, cache: P
       UserError: the cache folder cannot be written.
       RunError: the disk is full.
     """
-    key = json_digest([_FORMAT, fingerprint, tokenizer.fingerprint, tokenizer.source_tag])
+    key = json_digest([_FORMAT, fingerprint, tokenizer.fingerprint, tokenizer.source_tags])
     directory = prepared_corpus.prepare(cache, "tokens", key, lambda path: _write(path, pairs, tokenizer))
     source, target = (RaggedArray.open(directory / side, dtype) for side, dtype in _dtypes(tokenizer).items())
     return TokenizedPairs(source, target)

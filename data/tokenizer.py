@@ -20,6 +20,7 @@ from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 TRAINING_PAIRS = 500_000  # more lines barely change the pieces and cost minutes and gigabytes
 TRAINING_THREADS = 4  # fixed: the unigram vocabulary depends on it
 TAG_START = "<2"
+MIXTURE_TAG = "<bt>"  # marks sources of corpora with tag_source, such as back-translations (Caswell et al. 2019)
 SPACE = "\u2581"  # represents, in a piece, the space before a word
 CONTROL_PIECES = ("<s>", "</s>")
 # Decoded text has to be one line, but byte pieces and pieces of the corpus can contain line breaks.
@@ -32,13 +33,13 @@ class Tokenizer:
 
     Attributes:
       source, target: the same processor if the vocabulary is joint.
-      source_tag: the id of a piece such as <2fr> that is put before each source, if any. It is a control piece, as <s>
-        is: no text is encoded as it, and "<2fr>" in the text is five ordinary characters.
+      source_tags: the ids of pieces such as <2fr> that are put before each source. They are control pieces, as <s> is:
+        no text is encoded as one, and "<2fr>" in the text is five ordinary characters.
     """
 
     source: sentencepiece.SentencePieceProcessor
     target: sentencepiece.SentencePieceProcessor
-    source_tag: int | None = None
+    source_tags: tuple[int, ...] = ()
 
     @property
     def source_vocab_size(self) -> int:
@@ -55,26 +56,29 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of both models, in hex, without the source tag."""
+        """SHA-256 of both models, in hex, without the source tags."""
         models = self.source.serialized_model_proto() + self.target.serialized_model_proto()
         return hashlib.sha256(models).hexdigest()
 
-    def with_source_tag(self, language: str) -> Tokenizer:
-        """Returns a tokenizer that puts the tag of this target language before each source.
+    def with_source_tag(self, tag: str) -> Tokenizer:
+        """Returns a tokenizer that puts one more tag before each source, after those that it has already.
+
+        Args:
+          tag: a `language_tag`, or MIXTURE_TAG.
 
         Raises:
           UserError: there is no such tag.
         """
-        source_tag = self.source.piece_to_id(language_tag(language))
-        if not self.source.is_control(source_tag):
+        tag_id = self.source.piece_to_id(tag)
+        if not self.source.is_control(tag_id):
             pieces = [self.source.id_to_piece(i) for i in range(self.source_vocab_size) if self.source.is_control(i)]
-            known = ", ".join(piece for piece in pieces if piece.startswith(TAG_START)) or "no tags"
-            raise UserError(f"the tokenizer has no tag {language_tag(language)} for a target language; it has {known}")
-        return replace(self, source_tag=source_tag)
+            known = ", ".join(piece for piece in pieces if piece.startswith((TAG_START, MIXTURE_TAG))) or "no tags"
+            raise UserError(f"the tokenizer has no tag {tag}; it has {known}")
+        return replace(self, source_tags=(*self.source_tags, tag_id))
 
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each line: the source tag (if there is one and the line is not empty), tokens, EOS_ID."""
-        return [add_special_ids(ids, self.source_tag) for ids in _encode(self.source, lines)]
+        """Returns the ids of each line: the source tags (unless the line is empty), tokens, EOS_ID."""
+        return [add_special_ids(ids, self.source_tags) for ids in _encode(self.source, lines)]
 
     def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each line, ended by EOS_ID."""
@@ -97,9 +101,9 @@ def _encode(processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str
     return processor.encode(list(lines)) if lines else []
 
 
-def add_special_ids(ids: Sequence[int], tag: int | None = None) -> list[int]:
-    """Returns the ids of a line followed by EOS_ID and, unless there are none, preceded by the tag."""
-    return [*ids, EOS_ID] if tag is None or not ids else [tag, *ids, EOS_ID]
+def add_special_ids(ids: Sequence[int], tags: Sequence[int] = ()) -> list[int]:
+    """Returns the ids of a line followed by EOS_ID and, unless there are none, preceded by the tags."""
+    return [*tags, *ids, EOS_ID] if ids else [EOS_ID]
 
 
 def language_tag(language: str) -> str:
@@ -164,19 +168,18 @@ def _parse(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
     return processor
 
 
-def train_tokenizer(pairs: PairSource, config: TokenizerConfig, target_languages: Sequence[str] = ()) -> list[bytes]:
+def train_tokenizer(pairs: PairSource, config: TokenizerConfig, tags: Sequence[str] = ()) -> list[bytes]:
     """Trains on (source, target) pairs and returns one serialized model if joint, otherwise one per side.
 
     If there are more than TRAINING_PAIRS, that many evenly spaced pairs are used. The same pairs always give the same
     bytes.
 
     Args:
-      target_languages: the languages that get a tag in the model of the source side.
+      tags: pieces that the model of the source side has for `Tokenizer.with_source_tag`.
 
     Raises:
       UserError: the vocabulary is too large or too small for the corpus.
     """
-    tags = [language_tag(language) for language in target_languages]
     if config.joint:
         return [_train((line for pair in _training_pairs(pairs) for line in pair), config, "", tags)]
     return [

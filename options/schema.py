@@ -80,6 +80,9 @@ class MixtureConfig(Section):
     """Like data.train_target."""
     weight: Weight = 1.0
     """Share of the training pairs drawn from this corpus, relative to data.weight and the other entries' weights."""
+    tag_source: bool = False
+    """Begin the sources of this corpus with a tag, <bt>, that translation never uses, so that a model can learn from
+    back-translations without taking their sources for natural text (Caswell et al. 2019)."""
 
 
 class DataConfig(Section):

@@ -16,7 +16,7 @@ from host.terminal import print_table, progress_bar
 from options.schema import Config
 from reports.inspection import SideCounts, SplitCounts, inspect_corpora, inspected_splits
 from runs.workdir import Workdir
-from training.preparation import open_with_tokenizer
+from training.preparation import open_with_tokenizer, tagged_tokenizer
 
 if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.axes import Axes
@@ -47,13 +47,12 @@ def report_data(config: Config, workdir: Path | None) -> None:
     if picture.parent.exists():
         check_writable(picture)
     training, tokenizer, _ = open_with_tokenizer(config, workdir)
-    if config.data.tag_target:
-        tokenizer = tokenizer.with_source_tag(config.data.target_language)
     corpora = {entry.option: entry.corpus for entry in training}
+    tokenizers = {entry.option: tagged_tokenizer(config, entry, tokenizer) for entry in training}
     with progress_bar(
         sum(len(corpus.splits[split]) for _, corpus, split in inspected_splits(corpora)), "pairs"
     ) as advance:
-        splits = inspect_corpora(corpora, tokenizer, advance)
+        splits = inspect_corpora(corpora, tokenizers, advance)
     title = "; ".join(
         f"{corpus.name}, {corpus.source_language} to {corpus.target_language}" for corpus in corpora.values()
     )

@@ -83,13 +83,15 @@ class SplitCounts:
 
 
 def inspect_corpora(
-    corpora: Mapping[str, Corpus], tokenizer: Tokenizer, after_chunk: Callable[[int], None] = lambda pairs: None
+    corpora: Mapping[str, Corpus],
+    tokenizers: Mapping[str, Tokenizer],
+    after_chunk: Callable[[int], None] = lambda pairs: None,
 ) -> dict[str, SplitCounts]:
     """Inspects all splits of the first corpus and the train splits of the others.
 
     Args:
       corpora: the corpora by name. The name of the first is not used, since its splits keep their own names.
-      tokenizer: the tokenizer, with any source_tag if sources begin with a tag.
+      tokenizers: the tokenizer of each corpus, with the tags before its sources.
       after_chunk: called after each chunk of pairs with their number.
 
     Returns:
@@ -97,8 +99,10 @@ def inspect_corpora(
     """
     inspected: dict[str, SplitCounts] = {}
     train_sources, train_pairs = array("Q"), array("Q")
+    main = next(iter(corpora))
     for name, corpus, split in inspected_splits(corpora):
-        source = _SideCounter(tokenizer.source, control_tokens=1 if tokenizer.source_tag is None else 2)
+        tokenizer = tokenizers.get(name, tokenizers[main])
+        source = _SideCounter(tokenizer.source, control_tokens=1 + len(tokenizer.source_tags))
         target = _SideCounter(tokenizer.target, control_tokens=1)
         sources, pairs = array("Q"), array("Q")  # digests
         identical = 0

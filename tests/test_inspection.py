@@ -70,7 +70,7 @@ def tokenizer(character_model) -> Tokenizer:
 
 def test_counts_match_those_made_by_hand(tokenizer):
     progress = []
-    counts = inspect_corpora({"data": corpus_of(SPLITS)}, tokenizer, progress.append)
+    counts = inspect_corpora({"data": corpus_of(SPLITS)}, {"data": tokenizer}, progress.append)
     train, validation, test = counts.values()
     assert list(counts) == ["train", "validation", "test"]
     assert progress == [6, 4, 2]
@@ -98,15 +98,20 @@ def test_counts_match_those_made_by_hand(tokenizer):
 
 
 def test_training_pairs_of_all_corpora_of_a_mixture_count_as_train(tokenizer):
-    """Only the other corpus trains on the test sentence "c"; a tag adds a token to every source."""
+    """Only the other corpus trains on the test sentence "c"; each tag adds a token to every source of its corpus."""
     more = Corpus("more", "en", "de", "", {"train": [Pair("c", "zz"), Pair("c", "")], "test": [Pair("b", "y")]})
-    tagged = replace(tokenizer, source_tag=2)
-    counts = inspect_corpora({"data": corpus_of(SPLITS), "data.mixture.0": more}, tagged)
+    tokenizers = {
+        "data": replace(tokenizer, source_tags=(2,)),
+        "data.mixture.0": replace(tokenizer, source_tags=(2, 3)),
+    }
+    counts = inspect_corpora({"data": corpus_of(SPLITS), "data.mixture.0": more}, tokenizers)
     assert list(counts) == ["train", "data.mixture.0", "validation", "test"]
     assert counts["data.mixture.0"].target.language == "de"
     assert [split.in_train for split in counts.values()] == [None, None, 1, 1]
     assert [split.sources_in_train for split in counts.values()] == [None, None, 2, 1]
     assert (counts["train"].source.tokens.sum(), counts["train"].source.pieces) == (56 + 6, 50)
+    mixed = counts["data.mixture.0"].source
+    assert mixed.tokens.sum() == mixed.pieces + 2 * 3
 
 
 def test_byte_tokens_are_counted():
@@ -117,7 +122,7 @@ def test_byte_tokens_are_counted():
         train_tokenizer(corpus_of(splits).split("train"), config)
     size = int(str(error.value).split()[-1])
     models = train_tokenizer(corpus_of(splits).split("train"), config.model_copy(update={"vocab_size": size}))
-    counts = inspect_corpora({"data": corpus_of(splits)}, parse_tokenizers(models))
+    counts = inspect_corpora({"data": corpus_of(splits)}, {"data": parse_tokenizers(models)})
     assert counts["train"].source.fallbacks == 0
     assert counts["validation"].source.spells_bytes
     assert (counts["validation"].source.fallbacks, counts["validation"].target.fallbacks) == (2, 8)
@@ -132,7 +137,7 @@ def test_counts_of_many_chunks_match_a_slow_reference(tokenizer, monkeypatch):
         return " ".join(draw.choice(letters) for _ in range(draw.choice([0, 1, 1, 2, 3, 20])))
 
     splits = {name: [(line("abc"), line("axy")) for _ in range(n)] for name, n in (("test", 90), ("train", 200))}
-    counts = inspect_corpora({"data": corpus_of(splits)}, tokenizer)
+    counts = inspect_corpora({"data": corpus_of(splits)}, {"data": tokenizer})
     assert list(counts) == ["train", "test"]
     for name, pairs in splits.items():
         split = counts[name]

@@ -1,6 +1,7 @@
 """Training on a mixture of corpora: shares, order, resuming, target languages, and a killed run with all of these."""
 
 import hashlib
+import itertools
 import json
 import signal
 import tomllib
@@ -215,7 +216,7 @@ def test_translate_uses_the_requested_language(trained, run):
     assert words_of(first) <= set(GERMAN)
     assert words_of(last) <= set(GERMAN)
     assert {"zwei", "vier", "eins"} & words_of(result.stdout)
-    with pytest.raises(UserError, match="no tag <2es> for a target language; it has <2fr>, <2de>"):
+    with pytest.raises(UserError, match="no tag <2es>; it has <2fr>, <2de>"):
         Translator.load(trained[0], target_language="es")
 
 
@@ -266,19 +267,34 @@ def test_given_tokenizer_must_have_the_tags(toy, tmp_path, alpha):
     argv = ["--config", str(toy), "--workdir", str(tmp_path / "w"), "--tokenizer.model-file", str(model),
             "--tokenizer.sampling-alpha", alpha]  # fmt: skip
     config, command = resolve_config(argv)
-    model.write_bytes(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["fr"])[0])
-    with pytest.raises(UserError, match=r"no tag <2de> .* it has <2fr>; train it with --control_symbols=<2fr>,<2de>"):
+    model.write_bytes(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["<2fr>"])[0])
+    with pytest.raises(UserError, match=r"no tag <2de>; it has <2fr>; train it with --control_symbols=<2fr>,<2de>"):
         prepare(config, command.workdir)
-    model.write_bytes(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["de", "fr"])[0])
-    assert prepare(config, command.workdir).tokenizer.source_tag == 5
+    model.write_bytes(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["<2de>", "<2fr>"])[0])
+    assert prepare(config, command.workdir).tokenizer.source_tags == (5,)
+
+
+@pytest.mark.parametrize("target_tags", [False, True])
+def test_tagged_sources_begin_with_the_tag_but_translations_do_not(toy, tmp_path, target_tags):
+    options = ["--data.mixture.0.tag-source", "True", "--data.tag-target", str(target_tags)]
+    argv = ["--config", str(toy), "--workdir", str(tmp_path / "w"), "--tokenizer.sampling-alpha", "0", *options]
+    config, command = resolve_config([*argv, "--tokenizer.vocab-size", "60"])
+    prepared = prepare(config, command.workdir)
+    piece_ids = {piece: prepared.tokenizer.source.piece_to_id(piece) for piece in ("<2fr>", "<2de>", "<bt>")}
+    for pairs, expected in zip(prepared.planner.corpora, (["<2fr>"], ["<2de>", "<bt>"]), strict=True):
+        tags = [piece_ids[piece] for piece in expected if target_tags or piece == "<bt>"]
+        for source, _ in itertools.islice(pairs, 20):
+            assert source[: len(tags)].tolist() == tags
+            assert not np.isin(source[len(tags) :], [4, 5, 6][: 3 if target_tags else 1]).any()
+    assert prepared.tokenizer.source_tags == ((piece_ids["<2fr>"],) if target_tags else ())
 
 
 @pytest.mark.parametrize("options", [{}, {"kind": "bpe"}, {"joint": False}, {"byte_fallback": True, "vocab_size": 350}])
 def test_typed_tag_is_treated_as_text(options):
     pairs = [*PAIRS, Pair("<2fr> a tag", "<2fr> in the corpus")]
     config = TokenizerConfig(**{"vocab_size": 60, **options})
-    plain = parse_tokenizers(train_tokenizer(pairs, config, ["fr", "de"]))
-    tagged = plain.with_source_tag("fr")
+    plain = parse_tokenizers(train_tokenizer(pairs, config, ["<2fr>", "<2de>"]))
+    tagged = plain.with_source_tag("<2fr>")
     tag = plain.source.piece_to_id("<2fr>")
     assert tag in (4, 5)
     lines = ["a dog", "<2fr> a dog", "", "   "]
@@ -296,7 +312,7 @@ def test_several_languages_without_tags_cause_a_warning(toy, tmp_path, caplog):
 
 
 def test_cached_tokens_with_another_tag_are_not_reused(tmp_path):
-    tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["fr", "de"]))
-    tokenizers = [tokenizer, tokenizer.with_source_tag("fr"), tokenizer.with_source_tag("de")]
+    tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["<2fr>", "<2de>"]))
+    tokenizers = [tokenizer, tokenizer.with_source_tag("<2fr>"), tokenizer.with_source_tag("<2de>")]
     first_ids = [int(tokenize(PAIRS, "f", tagged, tmp_path)[0][0][0]) for tagged in tokenizers]
     assert first_ids == [tokenizer.encode_source([PAIRS[0].source])[0][0], 4, 5]

@@ -32,7 +32,7 @@ DRAWS = 10_000
 @functools.cache
 def trained(**options) -> Tokenizer:
     config = TokenizerConfig(**{"vocab_size": 90, **options})
-    return parse_tokenizers(train_tokenizer(PAIRS, config, ["fr"]))
+    return parse_tokenizers(train_tokenizer(PAIRS, config, ["<2fr>"]))
 
 
 @functools.cache
@@ -241,7 +241,7 @@ def test_another_process_draws_the_same_samples():
 @pytest.fixture
 def sampled(tmp_path):
     """The sampled pairs of at most 30 tokens per side, with a source tag; the tokenized pairs; and the tokenizer."""
-    tokenizer = trained().with_source_tag("fr")
+    tokenizer = trained().with_source_tag("<2fr>")
     pairs = tokenize(PAIRS, "f", tokenizer, tmp_path).no_longer_than(30)
     assert 0 < len(pairs) < len(PAIRS)
     return SampledPairs(pairs, PAIRS, tokenizer, 0.1, 30), pairs, tokenizer

@@ -19,6 +19,7 @@ from data.packing import Planner, TrainingPairs
 from data.subword_sampling import SampledPairs
 from data.tokenized_pairs import tokenize
 from data.tokenizer import (
+    MIXTURE_TAG,
     Tokenizer,
     language_tag,
     load_tokenizer,
@@ -106,7 +107,7 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     planner = Planner(tokenized, weights, config.data.row_length, config.training.seed)
     if len(corpora) > 1:
         _log_shares(corpora, planner)
-    tokenizer = _tagged(config, tokenizer, config.data.target_language)
+    tokenizer = tagged_tokenizer(config, corpora[0], tokenizer)
     origin = config.training.init_from
     has_checkpoint = bool(saved_steps(Workdir(workdir).checkpoints))
     if origin and has_checkpoint:
@@ -147,8 +148,7 @@ def open_with_tokenizer(
     models = read_models(paths) if paths else _train_tokenizer(config, corpora)
     tokenizer = parse_tokenizers(models, [str(path) for path in paths] or ("source", "target"))
     _check_model_file(config.tokenizer.model_file, tokenizer, workdir)
-    if config.data.tag_target:
-        _check_tags(tokenizer, languages, paths)
+    _check_tags(tokenizer, _tags(config), paths)
     return corpora, tokenizer, models
 
 
@@ -170,17 +170,25 @@ def _check_model_file(model_file: Path | None, tokenizer: Tokenizer, workdir: Pa
         )
 
 
-def _check_tags(tokenizer: Tokenizer, languages: Sequence[str], paths: Sequence[Path]) -> None:
+def _tags(config: Config) -> list[str]:
+    """Returns the tags with which sources begin: those of the target languages, and that of corpora with tag_source."""
+    languages = [language_tag(language) for language in config.data.target_languages if config.data.tag_target]
+    return [*languages, *([MIXTURE_TAG] if any(entry.tag_source for entry in config.data.mixture) else [])]
+
+
+def _check_tags(tokenizer: Tokenizer, tags: Sequence[str], paths: Sequence[Path]) -> None:
     try:
-        for language in languages:
-            tokenizer.with_source_tag(language)
+        for tag in tags:
+            tokenizer.with_source_tag(tag)
     except UserError as error:
-        tags = ",".join(map(language_tag, languages))
-        raise UserError(f"{paths[0]}: {error}; train it with --control_symbols={tags}") from error
+        raise UserError(f"{paths[0]}: {error}; train it with --control_symbols={','.join(tags)}") from error
 
 
-def _tagged(config: Config, tokenizer: Tokenizer, language: str) -> Tokenizer:
-    return tokenizer.with_source_tag(language) if config.data.tag_target else tokenizer
+def tagged_tokenizer(config: Config, training: TrainingCorpus, tokenizer: Tokenizer) -> Tokenizer:
+    """Returns the tokenizer that puts the tags of a training corpus before its sources."""
+    if config.data.tag_target:
+        tokenizer = tokenizer.with_source_tag(language_tag(training.corpus.target_language))
+    return tokenizer.with_source_tag(MIXTURE_TAG) if training.tag_source else tokenizer
 
 
 def _log_prefix(training: TrainingCorpus, corpora: Sequence[TrainingCorpus]) -> str:
@@ -195,7 +203,7 @@ def _tokenized_pairs(
 ) -> TrainingPairs:
     """Returns the training pairs of a corpus that fit in a row, with subword sampling if the config enables it."""
     corpus, row_length, cache = training.corpus, config.data.row_length, cache_directory(config.data.cache_directory)
-    tokenizer = _tagged(config, tokenizer, corpus.target_language)
+    tokenizer = tagged_tokenizer(config, training, tokenizer)
     all_pairs = tokenize(training.pairs, corpus.fingerprint, tokenizer, cache)
     pairs = all_pairs.no_longer_than(row_length)
     prefix = _log_prefix(training, corpora)
@@ -245,7 +253,7 @@ def _tokenizer_files_of(origin: Path, *, joint: bool) -> list[Path]:
 def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[bytes]:
     log.info("training the tokenizer: %s, %d pieces", config.tokenizer.kind, config.tokenizer.vocab_size)
     pairs = corpora[0].pairs if len(corpora) == 1 else JoinedPairs([training.pairs for training in corpora])
-    return train_tokenizer(pairs, config.tokenizer, config.data.target_languages if config.data.tag_target else ())
+    return train_tokenizer(pairs, config.tokenizer, _tags(config))
 
 
 def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> int:
@@ -267,9 +275,8 @@ def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]
 def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> float:
     """Returns the rows that the pairs of one epoch fill; counted once and cached with the prepared corpora."""
     data, alpha = config.data, config.tokenizer.sampling_alpha
-    key = json_digest(
-        ["rows", fingerprints, planner.weights, data.tag_target, data.row_length, config.training.seed, alpha]
-    )
+    tags = [data.tag_target, *(entry.tag_source for entry in data.mixture)]
+    key = json_digest(["rows", fingerprints, planner.weights, tags, data.row_length, config.training.seed, alpha])
 
     def count(folder: Path) -> None:
         (folder / "rows.json").write_text(json.dumps(rows_per_epoch(planner)))

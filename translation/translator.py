@@ -26,7 +26,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from data.batch import Batch, cut, length_batches, pad_rows, unpacked_batch
-from data.tokenizer import Tokenizer, load_tokenizer, model_paths
+from data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
 from devices.compilation import compile_concurrently
 from devices.mesh import make_mesh, round_up_to_row_shards
 from devices.platform import available_devices, compute_dtype, pads_to_longest
@@ -142,7 +142,7 @@ class Translator:
                     f"{path}: its tokenizer differs from that of {workdir}; all runs of an ensemble must share one "
                     "tokenizer (tokenizer.model_file)"
                 )
-            if other.tokenizer.source_tag != first.tokenizer.source_tag:
+            if other.tokenizer.source_tags != first.tokenizer.source_tags:
                 raise UserError(f"{path}: its source tag differs from that of {workdir}; see data.tag_target")
         return dataclasses.replace(first, others=tuple(others))
 
@@ -508,7 +508,7 @@ def _with_target_tag(tokenizer: Tokenizer, config: Config, target_language: str 
       UserError: `target_language` is given, but the model was trained without tags or has no tag for it.
     """
     if config.data.tag_target:
-        return tokenizer.with_source_tag(target_language or config.data.target_language)
+        return tokenizer.with_source_tag(language_tag(target_language or config.data.target_language))
     if target_language:
         raise UserError(
             f"the run was trained without target-language tags (data.tag_target), so {target_language} cannot be "
