@@ -350,6 +350,11 @@ class TrainingConfig(SectionWithAlternatives):
     stopped continues if it is given more patience (except with wsd) or more steps; with more steps, the count starts
     again at 0."""
 
+    @property
+    def num_passes(self) -> int:
+        """The number of times that each row of a batch passes through the network."""
+        return 1 if self.consistency == "none" else 2
+
     @model_validator(mode="after")
     def _patience_needs_validation(self) -> TrainingConfig:
         if self.patience and not self.eval_every:

@@ -202,8 +202,8 @@ def _bytes_of(result: str) -> float:
 
 def _min_flops(config: Config, sizes: tuple[int, int], mesh: Mesh) -> float:
     """Returns the operations of the model's matrix products on each device, fewer than those of a step."""
-    length = config.data.row_length
-    return config.rows_per_batch * training_flops(config.model, sizes[1], length, length) / mesh.size
+    length, passes = config.data.row_length, config.rows_per_batch * config.training.num_passes
+    return passes * training_flops(config.model, sizes[1], length, length) / mesh.size
 
 
 def _compute_dtype(config: Config, mesh: Mesh) -> jnp.dtype:

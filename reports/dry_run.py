@@ -95,7 +95,8 @@ def parameters_by_module(network: Structure) -> dict[str, int]:
 def _show_step(config: Config, vocab_size: int) -> None:
     length, parts = config.data.row_length, config.training.accumulation_steps
     positions = config.rows_per_batch * length
-    flops = config.rows_per_batch * training_flops(config.model, vocab_size, length, length)
+    passes = config.rows_per_batch * config.training.num_passes
+    flops = passes * training_flops(config.model, vocab_size, length, length)
     rows = {
         "rows": f"{config.rows_per_batch:,} of {length} source and {length} target positions",
         "target positions": f"{positions:,}, most of which hold a token",
@@ -156,7 +157,7 @@ def _show_length(
     if tokens_per_second:
         measured = _measured_real_tokens(config, workdir)
         share = measured or ASSUMED_REAL_TOKENS
-        flops = training_flops(config.model, vocab_size, length, length) / length
+        flops = training.num_passes * training_flops(config.model, vocab_size, length, length) / length
         positions_per_second = tokens_per_second / share
         rows["real tokens"] = f"{share:.1%} of the target positions ({'metrics.jsonl' if measured else 'assumed'})"
         rows["time"] = f"{positions / positions_per_second / 3600:,.2f} hours at {tokens_per_second:,.0f} tokens/s"

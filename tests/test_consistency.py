@@ -121,3 +121,18 @@ def test_step_is_a_function_of_seed_and_step_and_reports_divergence(consistency,
     assert metrics.divergence > 0
     assert metrics.tokens == 8 * 6
     jax.tree.map(np.testing.assert_array_equal, state, again)
+
+
+def test_number_of_passes_is_the_ratio_of_operations():
+    def operations(consistency):
+        training = TrainingConfig(consistency=consistency, tokens_per_batch=512)
+        network = NETWORK.model_copy(update={"embed_dim": 64, "mlp_dim": 128})
+        config = Config(model=network, training=training, data={"row_length": 8})
+        shapes = structure(network, 300, 300)
+        step = make_train_step(shapes, config, 10, make_mesh(MeshConfig()))
+        state = jax.eval_shape(lambda params: initial_state(params, config), shapes.params)
+        return step.lower(state, random_batch(64)).cost_analysis()["flops"], training.num_passes
+
+    (single, one), (double, two) = operations("none"), operations("rdrop")
+    assert (one, two) == (1, 2)
+    assert double / single == pytest.approx(2, rel=0.1)
