@@ -45,6 +45,8 @@ class EvaluateCommand(DecodingOptions, ProcessOptions):
     """Text file with the reference translations of --source, line by line."""
     compare: Path | None = None
     """Text file with another system's translations of the same lines; reports whether the difference may be chance."""
+    ter: Flag = False
+    """Also compute TER, which takes seconds for 1,000 short sentences and minutes for long ones."""
     score: Flag = False
     """Translate nothing: write the log-probability of each reference as a translation of its source, one per line."""
     output: Path | None = None
@@ -74,7 +76,7 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
     if (options.source is None) != (options.reference is None):
         raise UserError("--source and --reference go together: two files with the same number of lines")
     if options.score:
-        meaningless = ["compare", *(name for name in DecodingOptions.model_fields if name != "batch_size")]
+        meaningless = ["compare", "ter", *(name for name in DecodingOptions.model_fields if name != "batch_size")]
         if given := next((name for name in meaningless if is_given(argv, name)), None):
             raise UserError(f"--{given.replace('_', '-')} has no effect with --score, which translates nothing")
     check_distinct_files(
@@ -179,7 +181,7 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
     data = read_lines_to_score(options)
     baseline = read_baseline(options, len(data.sources))
     with progress_bar(len(data.sources), "sentences") as advance:
-        evaluation = evaluate(translator, data, options, baseline=baseline, after_batch=advance)
+        evaluation = evaluate(translator, data, options, baseline=baseline, with_ter=options.ter, after_batch=advance)
     if not is_first_process():
         return
     contents = (evaluation.translations, data.sources, data.references)

@@ -24,7 +24,7 @@ class Scores:
       bleu_high: upper end of that interval.
       bleu_lowercase: case-insensitive BLEU.
       chrf: chrF.
-      ter: translation edit rate (Snover et al. 2006); lower is better.
+      ter: translation edit rate (Snover et al. 2006), lower is better; None if it was not computed.
       sentences: number of sentences.
     """
 
@@ -36,9 +36,9 @@ class Scores:
     bleu_lowercase_signature: str
     chrf: float
     chrf_signature: str
-    ter: float
-    ter_signature: str
     sentences: int
+    ter: float | None = None
+    ter_signature: str | None = None
 
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> float:
@@ -46,12 +46,17 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowerca
     return BLEU(lowercase=lowercase).corpus_score(list(hypotheses), [list(references)]).score
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Scores:
-    """Scores detokenized hypotheses against unmodified references, line by line, ignoring case if `lowercase`."""
+def score(
+    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, with_ter: bool = False
+) -> Scores:
+    """Scores detokenized hypotheses against unmodified references, line by line, ignoring case if `lowercase`.
+
+    TER is computed only `with_ter`, since it takes seconds for 1,000 captions and far longer for long sentences.
+    """
     streams = [list(references)]
     main_bleu, lowercase_bleu, chrf = BLEU(lowercase=lowercase), BLEU(lowercase=True), CHRF(lowercase=lowercase)
-    # sacreBLEU's default ignores case; "tercom" tokenization separates punctuation, as for BLEU.
-    ter = TER(case_sensitive=not lowercase, normalized=True)
+    # By default, TER ignores case and leaves punctuation attached to words.
+    ter = TER(case_sensitive=not lowercase, normalized=True) if with_ter else None
     bleu = main_bleu.corpus_score(hypotheses, streams)
     interval = BLEU(lowercase=lowercase).corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
     bleu_lowercase = lowercase_bleu.corpus_score(hypotheses, streams).score
@@ -65,9 +70,9 @@ def score(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bo
         bleu_lowercase_signature=str(lowercase_bleu.get_signature()),
         chrf=chrf_score,
         chrf_signature=str(chrf.get_signature()),
-        ter=ter.corpus_score(hypotheses, streams).score,
-        ter_signature=str(ter.get_signature()),
         sentences=len(hypotheses),
+        ter=ter.corpus_score(hypotheses, streams).score if ter else None,
+        ter_signature=str(ter.get_signature()) if ter else None,
     )
 
 

@@ -98,8 +98,8 @@ class Evaluation:
                 "contrast_flipped": self.flips.flipped,
                 "contrast_flipped_control": self.flips.flipped_control,
             }
-        contrast = {name: number for name, number in contrast.items() if number is not None}
-        return dataclasses.asdict(self.scores) | published | numbers | contrast | comparison
+        values = dataclasses.asdict(self.scores) | published | numbers | contrast | comparison
+        return {name: value for name, value in values.items() if value is not None}
 
     def _decoding_settings(self) -> dict[str, float | int]:
         names = ("temperature", "top_k", "top_p", "seed") if self.decoding.temperature else ("beam_size",)
@@ -116,6 +116,7 @@ def evaluate(
     options: DecodingOptions,
     *,
     baseline: Sequence[str] | None = None,
+    with_ter: bool = False,
     after_batch: Callable[[int], None] = lambda sentences: None,
 ) -> Evaluation:
     """Translates the sources and scores the translations, ignoring case if the model's output is lower case.
@@ -128,6 +129,7 @@ def evaluate(
       data: the lines and their references.
       options: how to decode.
       baseline: another system's translations of the sources, to compare with.
+      with_ter: whether to compute TER.
       after_batch: as for Translator.translate.
     """
     compile_started = time.monotonic()
@@ -146,7 +148,7 @@ def evaluate(
         published = score_published(translations, references, language=data.multi30k[0])
     return Evaluation(
         translations=tuple(translations),
-        scores=score(translations, references, lowercase=lowercase),
+        scores=score(translations, references, lowercase=lowercase, with_ter=with_ter),
         checkpoint_step=translator.step,
         decoding=options,
         seconds=seconds,

@@ -23,7 +23,8 @@ def print_evaluation(workdirs: str, data: EvaluationSet, evaluation: Evaluation)
     if not lowercase:
         table.add_row("BLEU, lower case", f"{scores.bleu_lowercase:.2f}", scores.bleu_lowercase_signature)
     table.add_row(f"chrF{case}", f"{scores.chrf:.2f}", scores.chrf_signature)
-    table.add_row(f"TER{case}", f"{scores.ter:.2f}", scores.ter_signature)
+    if scores.ter is not None:
+        table.add_row(f"TER{case}", f"{scores.ter:.2f}", scores.ter_signature)
     if evaluation.published and data.multi30k:
         comparable = comparability_note(evaluation.published.published_reference_length, *data.multi30k)
         table.add_row("BLEU, published protocol", f"{evaluation.published.published_bleu:.2f}", comparable)

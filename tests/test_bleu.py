@@ -18,9 +18,10 @@ def test_bleu_by_hand():
 def test_ter_by_hand():
     """One word is missing of the seven words and the full stop of the reference; another case is another word."""
     reference = ["The cat sat there on the mat."]
-    assert score(["The cat sat on the mat."], reference).ter == pytest.approx(100 / 8)
-    assert score(["the cat sat there on the mat."], reference).ter == pytest.approx(100 / 8)
-    assert score(["the cat sat there on the mat."], reference, lowercase=True).ter == 0
+    assert score(["The cat sat on the mat."], reference, with_ter=True).ter == pytest.approx(100 / 8)
+    assert score(["the cat sat there on the mat."], reference, with_ter=True).ter == pytest.approx(100 / 8)
+    assert score(["the cat sat there on the mat."], reference, lowercase=True, with_ter=True).ter == 0
+    assert score(reference, reference).ter is None
 
 
 def test_scores_have_both_cases_and_an_interval():

@@ -390,7 +390,7 @@ def test_evaluate_scores_like_the_sacrebleu_command(trained, run, tmp_path):
     reference.write_text("trois deux un !\n\nsept !\nquatre cinq huit neuf!\ndeux un  !\n", encoding="utf-8")
     hypotheses, scores = tmp_path / "hyps.txt", tmp_path / "scores.json"
     files = ["--source", source, "--reference", reference, "--output", hypotheses, "--json", scores]
-    done = run("evaluate.py", "--workdir", trained[0], *files, "--beam-size", 3)
+    done = run("evaluate.py", "--workdir", trained[0], *files, "--beam-size", 3, "--ter")
     assert done.returncode == 0, done.stderr
     assert hypotheses.read_bytes().count(b"\n") == 5
     actual = json.loads(scores.read_text())
@@ -425,7 +425,7 @@ def test_lowercase_model_is_validated_and_scored_case_insensitively(toy, run, tm
     assert f"best validation BLEU │ {best:.2f} at step 80 (greedy, lower case)" in trained.stdout
     hypotheses, references = tmp_path / "hyps.txt", tmp_path / "test.fr"
     files = ["--output", hypotheses, "--compare", references, "--json", scores]
-    done = run("evaluate.py", "--workdir", workdir, "--beam-size", 1, *files)
+    done = run("evaluate.py", "--workdir", workdir, "--beam-size", 1, *files, "--ter")
     assert done.returncode == 0, done.stderr
     actual = json.loads(scores.read_text())
     expected = json.loads(run_sacrebleu(references, "-i", hypotheses, "-lc"))
