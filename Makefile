@@ -52,9 +52,8 @@ test-all: lint
 
 coverage: .venv/installed-test
 	$(BIN)/coverage erase
-	-$(BIN)/coverage run -m pytest $(TESTS_AT_ONCE)
-	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report
+	status=0; $(BIN)/coverage run -m pytest $(TESTS_AT_ONCE) || status=$$?; \
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage report && exit $$status
 
 mutants: .venv/installed-test
 	$(BIN)/python tests/mutants.py

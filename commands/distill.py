@@ -21,7 +21,7 @@ from host.files import check_writable, write_atomically
 from host.malloc import keep_freed_memory
 from options.command_line import parse, required_workdir, show_help, take_options
 from options.config_files import read_workdir_config
-from options.schema import ComputeConfig, DataConfig, DecodingOptions, ProcessOptions
+from options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
 
 if TYPE_CHECKING:
     from data.corpora.corpus import PairSource
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 CHUNK = 1024  # pairs written together; sorting them by length keeps padding low
 
 
-class DistillCommand(DecodingOptions, ProcessOptions):
+class DistillCommand(NetworkOptions, DecodingOptions, ProcessOptions):
     """Options of distill.py."""
 
     workdir: Path
@@ -40,12 +40,6 @@ class DistillCommand(DecodingOptions, ProcessOptions):
     output: Path
     """File for the pairs, one JSON object per line (.jsonl, or .jsonl.gz to compress it), for train_source of an entry
     [[data.mixture]]. If the command is interrupted, the same command continues where it was."""
-    checkpoint: str = "best"
-    """Checkpoint to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
-    N checkpoints."""
-    ensemble: tuple[Path, ...] = ()
-    """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all networks are
-    averaged."""
     data: DataConfig = DataConfig()
     devices: ComputeConfig = ComputeConfig()
 

@@ -17,7 +17,7 @@ from host.files import check_distinct_files, check_writable
 from host.malloc import keep_freed_memory
 from options.command_line import Flag, is_given, parse, take_workdir
 from options.config_files import read_workdir_config
-from options.schema import ComputeConfig, DataConfig, DecodingOptions, ProcessOptions
+from options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
 
 if TYPE_CHECKING:
     from evaluation.evaluate import EvaluationSet
@@ -26,19 +26,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class EvaluateCommand(DecodingOptions, ProcessOptions):
+class EvaluateCommand(NetworkOptions, DecodingOptions, ProcessOptions):
     """Options of evaluate.py."""
 
     workdir: Path
     """Folder of the run."""
     split: str = "test"
     """Split of the run's corpus to translate and score."""
-    checkpoint: str = "best"
-    """Checkpoint to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
-    N checkpoints."""
-    ensemble: tuple[Path, ...] = ()
-    """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all networks are
-    averaged."""
     source: Path | None = None
     """Text file to translate and score instead of a split, one sentence per line, plain or .gz; needs --reference."""
     reference: Path | None = None
@@ -46,7 +40,7 @@ class EvaluateCommand(DecodingOptions, ProcessOptions):
     compare: Path | None = None
     """Text file with another system's translations of the same lines; reports whether the difference may be chance."""
     ter: Flag = False
-    """Also compute TER, which takes seconds for 1,000 short sentences and minutes for long ones."""
+    """Also compute TER, which takes seconds for 1,000 short sentences and longer for long ones."""
     score: Flag = False
     """Translate nothing: write the log-probability of each reference as a translation of its source, one per line."""
     output: Path | None = None

@@ -19,7 +19,7 @@ from host.files import check_distinct_files, check_writable
 from host.malloc import keep_freed_memory
 from options.command_line import parse, take_workdir
 from options.config_files import read_workdir_config
-from options.schema import ComputeConfig, DecodingOptions, PositiveInt, ProcessOptions
+from options.schema import ComputeConfig, DecodingOptions, NetworkOptions, PositiveInt, ProcessOptions
 
 if TYPE_CHECKING:
     from data.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 CHUNK = 1024  # lines translated together; sorting them by length keeps padding low
 
 
-class TranslateCommand(DecodingOptions, ProcessOptions):
+class TranslateCommand(NetworkOptions, DecodingOptions, ProcessOptions):
     """Options of translate.py."""
 
     workdir: Path
@@ -40,12 +40,6 @@ class TranslateCommand(DecodingOptions, ProcessOptions):
     """Text file to translate, one sentence per line, plain or .gz; by default standard input."""
     output: Path | None = None
     """File for the translations, one per input line, plain or .gz; by default standard output."""
-    checkpoint: str = "best"
-    """Checkpoint to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
-    N checkpoints."""
-    ensemble: tuple[Path, ...] = ()
-    """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all networks are
-    averaged."""
     prefix: str | None = None
     """Text with which every translation must begin."""
     prefix_file: Path | None = None

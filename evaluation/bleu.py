@@ -51,7 +51,7 @@ def score(
 ) -> Scores:
     """Scores detokenized hypotheses against unmodified references, line by line, ignoring case if `lowercase`.
 
-    TER is computed only `with_ter`, since it takes seconds for 1,000 captions and far longer for long sentences.
+    TER is computed only `with_ter`, since it takes seconds for 1,000 captions and longer for long sentences.
     """
     streams = [list(references)]
     main_bleu, lowercase_bleu, chrf = BLEU(lowercase=lowercase), BLEU(lowercase=True), CHRF(lowercase=lowercase)

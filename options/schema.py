@@ -317,9 +317,9 @@ class TrainingConfig(SectionWithAlternatives):
     label_smoothing: Probability = 0.1
     """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
     consistency: Literal["none", "rdrop", "simcut"] = "none"
-    """Train so that two predictions of each token agree, which regularizes strongly at two to three times the cost of a
-    step. rdrop: under different dropout masks (Liang et al. 2021); simcut: also with some embeddings of the second pass
-    cut (Gao et al. 2022)."""
+    """Train so that two predictions of each token agree, which regularizes strongly at twice the operations of a step.
+    rdrop: under different dropout masks (Liang et al. 2021); simcut: also with some embeddings of the second pass cut
+    (Gao et al. 2022)."""
     consistency_weight: NonNegativeFloat = 3.0
     """Weight of the divergence between the two predictions; the papers use 5 for rdrop and 3 for simcut."""
     consistency_cut_rate: Probability = 0.05
@@ -346,9 +346,8 @@ class TrainingConfig(SectionWithAlternatives):
     checkpoint."""
     patience: Count = 0
     """Stop after this number of consecutive validations without a better BLEU, or with the wsd schedule begin the decay
-    of the learning rate and stop after it; 0 never stops early. A run that has
-    stopped continues if it is given more patience (except with wsd) or more steps; with more steps, the count starts
-    again at 0."""
+    of the learning rate and stop after it; 0 never stops early. A run that has stopped continues if it is given more
+    patience (except with wsd) or more steps; with more steps, the count starts again at 0."""
 
     @property
     def num_passes(self) -> int:
@@ -482,6 +481,17 @@ class ProcessOptions(Section):
         if self.num_processes and self.process_id is not None and self.process_id >= self.num_processes:
             raise ValueError(f"process_id must be below num_processes, got {self.process_id} of {self.num_processes}")
         return self
+
+
+class NetworkOptions(Section):
+    """Which of a run's networks translate."""
+
+    checkpoint: str = "best"
+    """Checkpoint to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
+    N checkpoints."""
+    ensemble: tuple[Path, ...] = ()
+    """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all networks are
+    averaged."""
 
 
 class DecodingOptions(Section):

@@ -110,7 +110,7 @@ def _lengths_table(splits: Mapping[str, SplitCounts]) -> Table:
         "split", "side", "words", *statistics, "tokens", *statistics,
         text_columns=2,
         caption="words: separated by whitespace\n"
-        "tokens: SentencePiece's, the </s> that ends a sentence, and the tag that a source may begin with\n"
+        "tokens: SentencePiece's, the </s> that ends a sentence, and the tags that a source may begin with\n"
         "99%: the length that 99% of the sentences do not exceed",
     )  # fmt: skip
     for name, side in _sides(splits):

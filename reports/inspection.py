@@ -3,7 +3,7 @@
 No text is kept: a pair takes 32 bytes, for the numbers of words and tokens of both sides and two digests of 8 bytes.
 Two different texts share a digest in about one in a hundred thousand corpora of ten million pairs.
 
-Words are separated by whitespace. The tokens of a sentence include the </s> that ends it and the tag that a source may
+Words are separated by whitespace. The tokens of a sentence include the </s> that ends it and the tags that a source may
 begin with, as in data.row_length and model.max_length; its pieces do not.
 """
 

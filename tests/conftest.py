@@ -47,9 +47,8 @@ def run():
     def run_command(program: str, *arguments: object, env: dict[str, str] | None = None, **options):
         own = {name: value for name, value in (env or {}).items() if os.environ.get(name) != value}
         options = {"timeout": HUNG_AFTER} | options
-        if program == "-c" or any(
-            name.startswith(("JAX_", "PYTHON")) for name in own
-        ):  # only read by a process as it starts
+        is_read_at_start = any(name.startswith(("JAX_", "PYTHON")) for name in own)
+        if program == "-c" or is_read_at_start:
             command = [sys.executable, str(program), *map(str, arguments)]
             defaults = {"cwd": ROOT, "capture_output": True, "text": True}
             if "input" not in options:

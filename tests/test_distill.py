@@ -25,7 +25,7 @@ def long_source(toy, tmp_path_factory):
     for side in ("en", "fr"):
         lines = (toy.parent / f"train.{side}").read_text(encoding="utf-8").splitlines()
         paths.append(folder / f"train.{side}")
-        paths[-1].write_text("".join(f"{line}\n" for line in lines * 4), encoding="utf-8")
+        paths[-1].write_text("".join(f"{line}\n" for line in lines * 8), encoding="utf-8")
     return ["--data.train-source", paths[0], "--data.train-target", paths[1]]
 
 
@@ -55,6 +55,7 @@ def test_killed_command_continues_and_writes_the_same_file(distilled, trained, r
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not output.exists()
+    done = json.loads((tmp_path / "pairs.jsonl.part.json").read_text(encoding="utf-8"))["pairs"]
     with open(tmp_path / "pairs.jsonl.part", "ab") as part:  # as if killed while it wrote
         part.write(b'{"source": "one')
     refused = run("distill.py", *arguments, "--length-penalty", 1)
@@ -62,7 +63,7 @@ def test_killed_command_continues_and_writes_the_same_file(distilled, trained, r
     assert "was begun with other networks, data or decoding options" in refused.stderr
     result = run("distill.py", *arguments)
     assert result.returncode == 0, result.stderr
-    assert "continuing after 1,024 of 2,800 sentences" in result.stderr
+    assert f"continuing after {done:,} of 5,600 sentences" in result.stderr
     assert output.read_bytes() == distilled.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == [output.name]
 

@@ -20,8 +20,8 @@ from training.loss import blocked_sums, smoothed_targets
 _FIRST_DRAW = 2**31  # beyond the numbers of dropout sites, which are drawn from the same key
 
 
-class Sums(NamedTuple):
-    """Sums over the tokens of a batch, float32 scalars.
+class ConsistencySums(NamedTuple):
+    """ConsistencySums over the tokens of a batch, float32 scalars.
 
     Attributes:
       objective: What training minimizes.
@@ -62,7 +62,7 @@ def consistent_cross_entropy(
     targets: Int[Array | np.ndarray, "R2 T"],
     config: TrainingConfig,
     block_size: int | None = None,
-) -> Sums:
+) -> ConsistencySums:
     """Computes cross-entropy and divergence between the two passes over each row, summed over tokens.
 
     "rdrop" (Liang et al. 2021) minimizes CE_1 + CE_2 + w * (KL(p_1 || p_2) + KL(p_2 || p_1)) / 2; the objective here is
@@ -78,7 +78,7 @@ def consistent_cross_entropy(
     """
     passes = jnp.moveaxis(x.reshape(-1, 2, *x.shape[1:]), 1, 2)
     loss = _ConsistentCrossEntropy(config.label_smoothing, config.consistency_weight, config.consistency == "rdrop")
-    return Sums(*blocked_sums(passes, table, jnp.asarray(targets)[::2], loss, block_size))
+    return ConsistencySums(*blocked_sums(passes, table, jnp.asarray(targets)[::2], loss, block_size))
 
 
 class _ConsistentCrossEntropy(NamedTuple):
@@ -88,7 +88,7 @@ class _ConsistentCrossEntropy(NamedTuple):
 
     @property
     def num_sums(self) -> int:
-        return len(Sums._fields)
+        return len(ConsistencySums._fields)
 
     def __call__(
         self, x: Float[Array, "M 2 D"], targets: Int[Array, "M"], table: Float[Array, "V D"]
@@ -109,7 +109,7 @@ class _ConsistentCrossEntropy(NamedTuple):
                 divergence = (divergence + jnp.sum(jnp.exp(second) * (second - first), axis=-1)) / 2
                 cross_entropy = (cross_entropy - jnp.sum(expected * second, axis=-1)) / 2
                 weight = self.weight / 2
-            sums = Sums(
+            sums = ConsistencySums(
                 total(cross_entropy + weight * divergence),
                 jnp.sum(is_counted, dtype=jnp.float32),
                 total(cross_entropy),
