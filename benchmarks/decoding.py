@@ -1,8 +1,11 @@
-"""Compares decoding speed with CTranslate2: the same weights and sentences, in alternation, for several rounds.
+"""Compares decoding speed: networks, and CTranslate2, on the same sentences, in alternation, for several rounds.
 
-Run from the repository root with the extra `bench` installed (pip install -e '.[bench]'). The workdir must hold a plain
-pre-norm model with one embedding, such as that of benchmarks/configs/width_128.toml:
-  python benchmarks/decoding.py --workdir W --input MULTI30K/test_2016_flickr.en.gz [--rounds 3] [--cores 2]
+Run from the repository root:
+  python benchmarks/decoding.py --workdir STUDENT TEACHER --input MULTI30K/test_2016_flickr.en.gz [--rounds 3]
+
+With --ctranslate2 W, CTranslate2 translates too, with the network of that workdir, in float32 and in int8. This needs
+the extra `bench` (pip install -e '.[bench]') and a plain pre-norm model with one embedding, such as that of
+benchmarks/configs/width_128.toml.
 
 Each system runs in a separate process that loads the model once; only one of them is active at a time.
 """
@@ -20,23 +23,34 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from data.text_files import read_lines
-from data.tokenizer import Tokenizer, load_tokenizer, model_paths
+from data.tokenizer import load_tokenizer, model_paths
 from options.schema import DecodingOptions
 
 ROOT = Path(__file__).parent.parent
 
-SYSTEMS = ("Lingua Flax float32", "CTranslate2 float32", "CTranslate2 int8")
+LINGUA_FLAX, CTRANSLATE2 = "Lingua Flax", "CTranslate2"
 SINGLE_SENTENCES = 200  # translated one at a time, with batch size 1
 LENGTH_PENALTY = 0.0  # the two systems define any other penalty differently
 Translate = Callable[[Sequence[str], int, int], list[str]]  # lines, beam size, batch size
 
 
-def load_lingua_flax(options: argparse.Namespace) -> Translate:
+class System(NamedTuple):
+    """What translates: an engine, its precision, and the run whose network it uses."""
+
+    engine: str
+    precision: str
+    workdir: Path
+
+    def __str__(self) -> str:
+        return f"{self.workdir.name}: {self.engine} {self.precision}"
+
+
+def load_lingua_flax(workdir: Path, options: argparse.Namespace) -> Translate:
     """Loads the model and returns this project's translation function."""
     from host.malloc import keep_freed_memory
 
@@ -45,7 +59,7 @@ def load_lingua_flax(options: argparse.Namespace) -> Translate:
     from translation.translator import Translator
 
     set_up_compilation()
-    translator = Translator.load(options.workdir, options.checkpoint)
+    translator = Translator.load(workdir, options.checkpoint)
 
     def translate(lines: Sequence[str], beam_size: int, batch_size: int) -> list[str]:
         decoding = DecodingOptions(beam_size=beam_size, batch_size=batch_size, length_penalty=LENGTH_PENALTY)
@@ -55,16 +69,16 @@ def load_lingua_flax(options: argparse.Namespace) -> Translate:
     return translate
 
 
-def load_ctranslate2(options: argparse.Namespace, compute_type: str) -> Translate:
+def load_ctranslate2(workdir: Path, precision: str, options: argparse.Namespace) -> Translate:
     """Loads the exported model and returns CTranslate2's translation function, with the tokenizer of this project."""
     import ctranslate2
 
     from translation.decoding import default_max_length
 
-    tokenizer = load_tokenizer(model_paths(options.workdir, joint=True))
+    tokenizer = load_tokenizer(model_paths(workdir, joint=True))
     piece_ids = {piece: i for i, piece in enumerate(tokenizer.target_pieces(range(tokenizer.target_vocab_size)))}
     threads = {"inter_threads": 1, "intra_threads": options.cores}
-    translator = ctranslate2.Translator(str(options.exported), "cpu", compute_type=compute_type, **threads)
+    translator = ctranslate2.Translator(str(options.exported), "cpu", compute_type=precision, **threads)
 
     def translate(lines: Sequence[str], beam_size: int, batch_size: int) -> list[str]:
         pieces = [tokenizer.source_pieces(ids) for ids in tokenizer.encode_source(lines)]
@@ -85,10 +99,11 @@ def load_ctranslate2(options: argparse.Namespace, compute_type: str) -> Translat
 def serve(options: argparse.Namespace) -> None:
     """Runs one system: for each line of standard input (beam size, batch size), prints its measurements as JSON."""
     started = time.perf_counter()
-    if options.side == SYSTEMS[0]:
-        translate = load_lingua_flax(options)
+    engine, precision, workdir = options.serve[0], options.serve[1], Path(options.serve[2])
+    if engine == LINGUA_FLAX:
+        translate = load_lingua_flax(workdir, options)
     else:
-        translate = load_ctranslate2(options, options.side.split()[1])
+        translate = load_ctranslate2(workdir, precision, options)
     lines = list(read_lines(options.input))
     translate(lines[:1], 5, 1)
     print(json.dumps({"start": time.perf_counter() - started}), flush=True)
@@ -105,21 +120,21 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace, folder: Path) -> Path:
-    """Exports the model of the workdir to CTranslate2, in a separate process."""
+    """Exports the model for CTranslate2, in a separate process."""
     program = (
         "import sys; sys.path[:0] = ['.', 'benchmarks']; from pathlib import Path; "
         "from ctranslate2_export import export; from translation.translator import Translator; "
         "export(Translator.load(sys.argv[1], sys.argv[2]), Path(sys.argv[3]))"
     )
-    command = [sys.executable, "-c", program, str(options.workdir), options.checkpoint, str(folder)]
+    command = [sys.executable, "-c", program, str(options.ctranslate2), options.checkpoint, str(folder)]
     if subprocess.run(command, cwd=ROOT).returncode:  # the process has printed the reason
         raise SystemExit(2)
     return folder
 
 
-def time_to_first_translation(options: argparse.Namespace) -> float:
+def time_to_first_translation(workdir: Path, options: argparse.Namespace) -> float:
     """Returns the seconds from the start of translate.py to its first translation."""
-    command = [sys.executable, "translate.py", "--workdir", str(options.workdir), "--checkpoint", options.checkpoint]
+    command = [sys.executable, "translate.py", "--workdir", str(workdir), "--checkpoint", options.checkpoint]
     line = next(iter(read_lines(options.input)))
     started = time.perf_counter()
     subprocess.run(command, cwd=ROOT, input=line + "\n", text=True, check=True, capture_output=True)
@@ -147,71 +162,76 @@ def read_reply(process: subprocess.Popen[str]) -> dict[str, Any]:
     return json.loads(line)
 
 
-def report(
-    processes: dict[str, subprocess.Popen[str]], tokenizer: Tokenizer, beam: int, batch: int, num_rounds: int
-) -> None:
+def report(processes: dict[System, subprocess.Popen[str]], beam: int, batch: int, num_rounds: int) -> None:
     """Measures one setting and prints a table row for each system; tokens are those of the translations, with EOS."""
-    warm_up = {system: request_measurement(process, beam, batch) for system, process in processes.items()}
-    texts_of = {system: reply["texts"] for system, reply in warm_up.items()}
+    first, *_ = processes
+    texts_of = {system: request_measurement(process, beam, batch)["texts"] for system, process in processes.items()}
     rounds = [
         {system: request_measurement(process, beam, batch) for system, process in processes.items()}
         for _ in range(num_rounds)
     ]
     for system, texts in texts_of.items():
-        seconds = [sum(replies[system]["times"]) for replies in rounds]
-        rate = len(texts) / statistics.median(seconds)
-        tokens = sum(map(len, tokenizer.encode_target(texts))) / statistics.median(seconds)
-        ratio = statistics.median(
-            sum(replies[SYSTEMS[0]]["times"]) / sum(replies[system]["times"]) for replies in rounds
-        )
+        tokenizer = load_tokenizer(model_paths(system.workdir, joint=True))
+        seconds = statistics.median(sum(replies[system]["times"]) for replies in rounds)
+        tokens = sum(map(len, tokenizer.encode_target(texts)))
+        ratio = statistics.median(sum(replies[first]["times"]) / sum(replies[system]["times"]) for replies in rounds)
         latency = ""
         if batch == 1:
             latencies = 1e3 * np.array([replies[system]["times"] for replies in rounds]).min(axis=0)
             latency = f"{np.median(latencies):.1f}, {np.percentile(latencies, 95):.1f}"
-        same = sum(text == ours for text, ours in zip(texts, texts_of[SYSTEMS[0]], strict=True)) / len(texts)
+        same = sum(text == other for text, other in zip(texts, texts_of[first], strict=True)) / len(texts)
         memory = max(replies[system]["memory"] for replies in rounds) / 1e6
-        cells = [beam, batch, system, f"{rate:,.0f}", f"{tokens:,.0f}", f"{ratio:.2f}", latency, f"{same:.1%}"]
-        print("| " + " | ".join(map(str, cells)) + f" | {memory:,.0f} |", flush=True)
+        rates = f"{len(texts) / seconds:,.0f} | {tokens / seconds:,.0f}"
+        print(
+            f"| {beam} | {batch} | {system} | {rates} | {ratio:.2f} | {latency} | {same:.1%} | {memory:,.0f} |",
+            flush=True,
+        )
 
 
 def main() -> None:
     """Prints a table with a row for each system and setting."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--workdir", type=Path, nargs="+", required=True, help="runs to translate with")
+    parser.add_argument(
+        "--ctranslate2", type=Path, metavar="WORKDIR", help="a run to translate with in CTranslate2 too"
+    )
     parser.add_argument("--input", type=Path, required=True)
     parser.add_argument("--checkpoint", default="best")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2, help="threads of CTranslate2")
-    parser.add_argument("--side", choices=SYSTEMS, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--exported", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if not importlib.util.find_spec("ctranslate2"):
-        parser.error("CTranslate2 is not installed: pip install -e '.[bench]'")
-    for path in (options.workdir, options.input):
-        if not path.exists():
-            parser.error(f"{path}: no such file or folder")
-    if options.side:
+    if options.serve:
         serve(options)
         return
+    if options.ctranslate2 and not importlib.util.find_spec("ctranslate2"):
+        parser.error("CTranslate2 is not installed: pip install -e '.[bench]'")
+    for path in (*options.workdir, *([options.ctranslate2] if options.ctranslate2 else []), options.input):
+        if not path.exists():
+            parser.error(f"{path}: no such file or folder")
+    systems = [System(LINGUA_FLAX, "float32", workdir) for workdir in options.workdir]
+    exported = []
     with tempfile.TemporaryDirectory() as folder:
-        exported = ["--exported", str(export(options, Path(folder, "exported")))]
-        time_to_first_translation(options)  # fills the compilation cache
-        seconds = time_to_first_translation(options)
+        if options.ctranslate2:
+            systems += [System(CTRANSLATE2, precision, options.ctranslate2) for precision in ("float32", "int8")]
+            exported = ["--exported", str(export(options, Path(folder, "exported")))]
+        time_to_first_translation(options.workdir[0], options)  # fills the compilation cache
+        seconds = time_to_first_translation(options.workdir[0], options)
         print(f"translate.py: {seconds:.1f} s from its start to the first translation (compiled programs in the cache)")
-        tokenizer = load_tokenizer(model_paths(options.workdir, joint=True))
         processes = {}
-        for system in SYSTEMS:
-            command = [sys.executable, __file__, *sys.argv[1:], "--side", system, *exported]
+        for system in systems:
+            command = [sys.executable, __file__, *sys.argv[1:], *exported, "--serve", *map(str, system)]
             processes[system] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             seconds = read_reply(processes[system])["start"]
             print(f"{system}: {seconds:.1f} s for imports, loading the model and the first sentence")
         print(
-            "\n| beam | batch | | sentences/s | tokens/s | speed relative to Lingua Flax | "
-            "single-sentence latency, ms: median, 95th percentile | same as Lingua Flax | peak MB |"
+            "\n| beam | batch | | sentences/s | tokens/s | speed relative to the first | "
+            "single-sentence latency, ms: median, 95th percentile | same as the first | peak MB |"
         )
         print("|---|---|---|---|---|---|---|---|---|")
         for beam, batch in ((1, 64), (5, 64), (1, 1), (5, 1)):
-            report(processes, tokenizer, beam, batch, options.rounds)
+            report(processes, beam, batch, options.rounds)
         for process in processes.values():
             assert process.stdin
             process.stdin.close()

@@ -50,6 +50,13 @@ def test_paper_configs_have_the_published_sizes(name):
     assert 0.9 * 25000 < 0.95 * config.rows_per_batch * config.data.row_length < 1.1 * 25000
 
 
+def test_deep_encoder_moves_the_layers_of_the_base_model():
+    config = read_config(ROOT / "configs" / "wmt14_en_de_deep_encoder.toml")
+    counts = parameters_by_module(structure(config.model, 37000, 37000))
+    norms_after_layers = 2 * 2 * 512  # pre-norm
+    assert sum(counts.values()) == 37000 * 512 + 12 * 3_150_336 + 4_199_936 + norms_after_layers
+
+
 def test_flops_match_a_count_by_hand():
     """D = 2, F = 3, V = 5, S = 2, T = 1, one layer each; products: encoder 48 + 24, decoder 20 + 32 + 12, output 10."""
     config = ModelConfig(num_encoder_layers=1, num_decoder_layers=1, embed_dim=2, num_heads=1, mlp_dim=3)
