@@ -4,7 +4,7 @@ Run from the repository root:
   python benchmarks/decoding.py --workdir STUDENT TEACHER --input MULTI30K/test_2016_flickr.en.gz [--rounds 3]
 
 With --ctranslate2 W, CTranslate2 translates too, with the network of that workdir, in float32 and in int8. This needs
-the extra `bench` (pip install -e '.[bench]') and a plain pre-norm model with one embedding, such as that of
+the extra `export` (pip install -e '.[export]') and a model that CTranslate2 can represent, such as that of
 benchmarks/configs/width_128.toml.
 
 Each system runs in a separate process that loads the model once; only one of them is active at a time.
@@ -122,9 +122,9 @@ def serve(options: argparse.Namespace) -> None:
 def export(options: argparse.Namespace, folder: Path) -> Path:
     """Exports the model for CTranslate2, in a separate process."""
     program = (
-        "import sys; sys.path[:0] = ['.', 'benchmarks']; from pathlib import Path; "
-        "from ctranslate2_export import export; from translation.translator import Translator; "
-        "export(Translator.load(sys.argv[1], sys.argv[2]), Path(sys.argv[3]))"
+        "import sys; sys.path.insert(0, '.'); from pathlib import Path; Path(sys.argv[3]).mkdir(); "
+        "from exporting.ctranslate2_model import write_ctranslate2; from translation.translator import Translator; "
+        "write_ctranslate2(Translator.load(sys.argv[1], sys.argv[2]), Path(sys.argv[3]))"
     )
     command = [sys.executable, "-c", program, str(options.ctranslate2), options.checkpoint, str(folder)]
     if subprocess.run(command, cwd=ROOT).returncode:  # the process has printed the reason
@@ -206,7 +206,7 @@ def main() -> None:
         serve(options)
         return
     if options.ctranslate2 and not importlib.util.find_spec("ctranslate2"):
-        parser.error("CTranslate2 is not installed: pip install -e '.[bench]'")
+        parser.error("CTranslate2 is not installed: pip install -e '.[export]'")
     for path in (*options.workdir, *([options.ctranslate2] if options.ctranslate2 else []), options.input):
         if not path.exists():
             parser.error(f"{path}: no such file or folder")

@@ -197,7 +197,7 @@ def test_signal_ends_preparation_evaluation_and_translation_at_once(trained, tmp
         ),
         "evaluate.py": (
             ["--workdir", trained[0], "--source", lines, "--reference", lines, "--output", translations],
-            lambda: "Compiling jit(_decode_batch)" in log.read_text(),
+            lambda: "Compiling jit(search_or_sample)" in log.read_text(),
             translations.exists,
         ),
         "translate.py": (

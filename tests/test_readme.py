@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from commands import distill, evaluate, train, translate, verify_resume
+from commands import distill, evaluate, export, train, translate, verify_resume
 from options.config_files import read_config, to_toml
 from tests.conftest import ROOT
 
@@ -17,6 +17,7 @@ PROGRAMS = {
     "train.py": train.resolve_config,
     "distill.py": distill.read_options,
     "evaluate.py": evaluate.read_options,
+    "export.py": export.read_options,
     "translate.py": translate.read_options,
     "verify_resume.py": verify_resume.read_options,
 }
@@ -86,7 +87,7 @@ def test_toml_blocks_are_valid_and_mentioned_files_exist():
         assert link.startswith("https://") or (ROOT / link).exists(), link
     (listing,) = [text for _, text in BLOCKS if text.startswith("pyproject.toml")]
     named = set(re.findall(r"[\w.]+\.py\b", listing))
-    packages = ("commands", "data", "data/corpora", "devices", "docs", "evaluation", "host", "model", "notebooks",
+    packages = ("commands", "data", "data/corpora", "devices", "docs", "evaluation", "exporting", "host", "model", "notebooks",
                 "options", "reports", "runs", "training", "translation", "verification")  # fmt: skip
     actual = {path.name for package in packages for path in (ROOT / package).glob("*.py")} - {"__init__.py"}
     assert named == actual

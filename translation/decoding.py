@@ -45,12 +45,12 @@ class DecodingRequest(NamedTuple):
       numbers: line number and part number of each sentence, int32 [B, 2]; they select its random numbers.
     """
 
-    source: np.ndarray
-    visible: np.ndarray
-    max_lengths: np.ndarray
-    min_lengths: np.ndarray
-    prefixes: np.ndarray
-    numbers: np.ndarray
+    source: np.ndarray | jax.Array
+    visible: np.ndarray | jax.Array
+    max_lengths: np.ndarray | jax.Array
+    min_lengths: np.ndarray | jax.Array
+    prefixes: np.ndarray | jax.Array
+    numbers: np.ndarray | jax.Array
 
 
 def default_max_length(source_length: Any) -> Any:
@@ -111,36 +111,35 @@ def compile_decode_batch(
         "width": num_hypotheses if options.temperature else options.beam_size,
         "length": options.max_decoding_length
         or min(max(default_length, options.min_decoding_length), model_max_length),
-        "alpha": options.length_penalty,
         "top_k": options.top_k,
         "top_p": options.top_p,
         "keep_full_batches": keep_full_batches,
     }
     sampling = (np.uint32(options.seed), np.float32(options.temperature)) if options.temperature else None
-    arguments = [network.params for network in networks], request, sampling, np.int32(num_hypotheses)
-    return compiled_program(_decode_batch, *arguments, **static), arguments
+    alpha = np.float32(options.length_penalty)
+    arguments = [network.params for network in networks], request, sampling, np.int32(num_hypotheses), alpha
+    return compiled_program(search_or_sample, *arguments, **static), arguments
 
 
-@functools.partial(
-    jax.jit, static_argnames=("graphdefs", "width", "length", "alpha", "top_k", "top_p", "keep_full_batches")
-)
-def _decode_batch(
+@functools.partial(jax.jit, static_argnames=("graphdefs", "width", "length", "top_k", "top_p", "keep_full_batches"))
+def search_or_sample(
     params: Sequence[Any],
     request: DecodingRequest,
     sampling: tuple[int, float] | None,
     num_hypotheses: jax.Array | int,
+    alpha: jax.Array | float,
     *,
     graphdefs: tuple[nnx.GraphDef, ...],
     width: int,
     length: int,
-    alpha: float,
     top_k: int | None,
     top_p: float | None,
     keep_full_batches: bool,
 ) -> Hypotheses:
     """Decodes a batch: samples if `sampling` holds a seed and a temperature, searches if it is None.
 
-    `width` is K, `length` is L; the other arguments are as in `decode_batch` and DecodingOptions.
+    `alpha` is the length penalty, `width` is K, `length` is L; the other arguments are as in `decode_batch` and
+    DecodingOptions.
     """
     models = [nnx.merge(*network) for network in zip(graphdefs, params, strict=True)]
     initial_length = min(length, request.source.shape[1] + request.prefixes.shape[1] + EXTRA_INITIAL_POSITIONS)

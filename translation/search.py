@@ -68,7 +68,7 @@ class SearchConfig(NamedTuple):
     max_length: int
     start_token: int
     end_token: int
-    length_penalty: float = 0.0
+    length_penalty: float | Float[Array, ""] = 0.0
     state_growth: StateGrowth | None = None
     shrink_batches: bool = True
 

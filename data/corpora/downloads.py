@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,17 @@ from host.errors import UserError
 
 _WAIT_SECONDS = (3, 60)  # for a connection, and for the next bytes
 _CHUNK_BYTES = 1 << 20
+_is_offline = ContextVar("is_offline", default=False)
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Makes every download fail at once, for a caller that can do without a corpus that is not on this machine."""
+    token = _is_offline.set(True)
+    try:
+        yield
+    finally:
+        _is_offline.reset(token)
 
 
 class DownloadFailedError(Exception):
@@ -37,6 +51,8 @@ class Session(requests.Session):
         Raises:
           DownloadFailedError: there is no connection, or the status is not 200.
         """
+        if _is_offline.get():
+            raise DownloadFailedError("it is not on this machine", url)
         try:
             response = super().request(method, url, *arguments, **{"timeout": _WAIT_SECONDS, **options})
         except requests.RequestException as error:

@@ -1,0 +1,240 @@
+"""The command export.py: workdir -> a folder with which other programs translate, compared with the run itself."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import json
+import logging
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from data.text_files import read_lines
+from host.errors import RunError, UserError
+from host.files import why_not_writable
+from host.interruption import interruption
+from host.malloc import keep_freed_memory
+from options.command_line import is_given, parse, required_workdir, show_help, take_options
+from options.config_files import read_workdir_config
+from options.schema import ComputeConfig, DataConfig, PositiveInt, Section
+
+if TYPE_CHECKING:
+    from exporting.parity import Engine
+    from translation.translator import Translator
+
+log = logging.getLogger(__name__)
+
+PACKAGES = {"ctranslate2": "ctranslate2", "stablehlo": "flatbuffers", "safetensors": "safetensors"}
+# Types in which CTranslate2 stores matrices.
+Quantization = Literal[
+    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
+]
+
+
+class ExportCommand(Section):
+    """Options of export.py."""
+
+    workdir: Path
+    """Folder of the run."""
+    format: Literal["ctranslate2", "stablehlo", "safetensors"]
+    """ctranslate2: for CTranslate2, a fast engine in C++; stablehlo: compiled searches that need JAX only; safetensors:
+    the parameters by name, with the network in NumPy."""
+    output: Path
+    """Folder to write; it must not exist yet."""
+    checkpoint: str = "best"
+    """Checkpoint to export: best (by validation BLEU), last, the number of a step, or average:N for the mean of the
+    last N checkpoints."""
+    target_language: str | None = None
+    """Language to translate into, for a model trained with data.tag_target; by default its data.target_language."""
+    quantization: Quantization = "float32"
+    """ctranslate2: type of the matrices. Translations in another type than float32 are compared, but not judged."""
+    beam_size: PositiveInt = 5
+    """Number of beams of the comparison, and of the exported beam search of stablehlo."""
+    batch_size: PositiveInt = 8
+    """stablehlo: number of sentences that the programs translate together."""
+    source_length: PositiveInt | None = None
+    """stablehlo: maximum number of source tokens; by default model.max_length of the run, but at most 128."""
+    scores: Path | None = None
+    """File that evaluate.py --json has written; the scores become part of the exported README.md."""
+    verify: Path | None = None
+    """Text file whose first 100 lines are translated by both, to compare the export with the run; by default the
+    validation split of the run's corpus, if it is on this machine."""
+
+
+DESCRIPTION = "Exports the network of a run, and checks that the export translates as the run does."
+ONLY_WITH = {"quantization": "ctranslate2", "batch_size": "stablehlo", "source_length": "stablehlo"}
+
+
+def read_options(argv: Sequence[str]) -> ExportCommand:
+    """Parses the command line.
+
+    Raises:
+      UserError: an option is invalid or has no effect, the output exists already or cannot be written, or the format
+        needs a package that is not installed.
+      SystemExit: with status 0, after --help.
+    """
+    show_help(argv, ExportCommand, DESCRIPTION)
+    (workdir, output), rest = take_options(argv, "workdir", "output")
+    workdir = required_workdir(workdir)
+    if output is None:
+        raise UserError("--output is required: the folder to write, for example --output exported")
+    options = parse(
+        ExportCommand, [f"--workdir={workdir}", f"--output={output}", *rest], default=None, description=DESCRIPTION
+    )
+    for name, owner in ONLY_WITH.items():
+        if is_given(argv, name) and options.format != owner:
+            raise UserError(
+                f"--{name.replace('_', '-')} has no effect with --format {options.format}, only with {owner}"
+            )
+    if not importlib.util.find_spec(PACKAGES[options.format]):
+        raise UserError(f"--format {options.format} needs the extra export: pip install -e '.[export]'")
+    if output.exists() or output.is_symlink():
+        raise UserError(f"--output {output} exists already; delete it or choose another name")
+    parent = output.absolute().parent
+    if reason := why_not_writable(parent) if parent.is_dir() else f"there is no folder {parent}":
+        raise UserError(f"--output {output}: cannot be written ({reason})")
+    return options
+
+
+def export(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    scores = read_scores(options.scores) if options.scores else None
+    keep_freed_memory()
+    from devices.compilation import set_up_compilation  # imported here so that invalid options are reported at once
+    from devices.platform import initialize_devices
+    from exporting.description import write_manifest, write_readme, write_tokenizers
+    from translation.translator import Translator
+
+    initialize_devices("cpu")
+    set_up_compilation()
+    config = read_workdir_config(options.workdir)
+    devices = ComputeConfig(platform="cpu", precision="float32")
+    translator = Translator.load(options.workdir, options.checkpoint, devices, options.target_language)
+    data = config.data
+    if options.target_language:
+        data = data.model_copy(update={"target_language": options.target_language})
+    lines = lines_to_verify(translator, data, options)
+    with interruption.deferred(), new_folder(options.output) as folder:
+        usage, load_engine = write_format(translator, data, options, folder)
+        interruption.check()
+        write_tokenizers(translator, folder)
+        write_readme(folder, translator, data, usage, scores)
+        write_manifest(folder, options.format, translator.step)
+        if lines:
+            check_parity(translator, options, load_engine(), lines)
+    log.info("exported to %s; its README.md shows how to translate a sentence", options.output)
+
+
+def read_scores(path: Path) -> dict[str, Any]:
+    """Reads the JSON object of an evaluation.
+
+    Raises:
+      UserError: the file is not one that evaluate.py --json has written.
+    """
+    try:
+        scores = json.loads(path.read_text(encoding="utf-8"))
+        if {"bleu", "bleu_signature", "sentences", "checkpoint_step"} <= scores.keys():
+            return scores
+    except OSError as error:
+        raise UserError(f"--scores {path}: {error.strerror}") from error
+    except (ValueError, AttributeError):
+        pass
+    raise UserError(f"--scores {path}: not a file that evaluate.py --json has written")
+
+
+def lines_to_verify(translator: Translator, data: DataConfig, options: ExportCommand) -> list[str]:
+    """Returns the lines for the comparison, or none if there are none on this machine, which the log says."""
+    from data.corpora import open_corpus
+    from data.corpora.downloads import offline
+    from exporting.parity import lines_to_compare
+
+    longest = source_length(translator, options) if options.format == "stablehlo" else translator.max_length
+    if options.verify:
+        lines = lines_to_compare(read_lines(options.verify), translator.tokenizer, longest)
+        if not lines:
+            raise UserError(f"--verify {options.verify}: has no lines of at most {longest} tokens")
+        return lines
+    try:
+        with offline():
+            sources = (pair.source for pair in open_corpus(data).split("validation"))
+            return lines_to_compare(sources, translator.tokenizer, longest)
+    except UserError as error:
+        log.warning("the export is not compared with the run: %s; or give lines with --verify FILE", error)
+        return []
+
+
+def source_length(translator: Translator, options: ExportCommand) -> int:
+    """Returns the number of source tokens that the StableHLO programs take.
+
+    Raises:
+      UserError: the network takes fewer.
+    """
+    if options.source_length and options.source_length > translator.max_length:
+        raise UserError(f"--source-length {options.source_length} exceeds model.max_length {translator.max_length}")
+    return options.source_length or min(translator.max_length, 128)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yields a temporary folder, which becomes `path` if the block succeeds and is removed otherwise.
+
+    Raises:
+      UserError: `path` exists by then.
+    """
+    folder = path.absolute().with_name(f".{path.name}.{secrets.token_hex(4)}.incomplete")
+    folder.mkdir()
+    try:
+        yield folder
+        try:
+            folder.rename(path)
+        except OSError as error:
+            raise UserError(f"--output {path} exists already; delete it or choose another name") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_format(
+    translator: Translator, data: DataConfig, options: ExportCommand, folder: Path
+) -> tuple[str, Callable[[], Engine]]:
+    """Writes the files of the format, and returns how they are used, as Markdown, and what loads them."""
+    if options.format == "ctranslate2":
+        from exporting.ctranslate2_model import ctranslate2_engine, write_ctranslate2
+
+        usage = write_ctranslate2(translator, folder, options.quantization)
+        return usage, functools.partial(ctranslate2_engine, folder, translator)
+    if options.format == "stablehlo":
+        from exporting.stablehlo_program import Shapes, stablehlo_engine, write_stablehlo
+
+        shapes = Shapes(options.batch_size, source_length(translator, options), options.beam_size)
+        return write_stablehlo(translator, data, folder, shapes), functools.partial(stablehlo_engine, folder)
+    from exporting.safetensors_model import safetensors_engine, write_safetensors
+
+    return write_safetensors(translator, data, folder), functools.partial(safetensors_engine, folder)
+
+
+def check_parity(translator: Translator, options: ExportCommand, engine: Engine, lines: Sequence[str]) -> None:
+    """Compares the export with the run, and prints a table.
+
+    Raises:
+      RunError: too many translations or scores differ, in float32.
+      Interrupted: a signal has been received.
+    """
+    from exporting.parity import compare, print_parity
+    from host.terminal import progress_bar
+
+    beam_sizes = dict.fromkeys((1, options.beam_size))
+    with progress_bar(len(beam_sizes) * len(lines), "lines compared") as advance:
+
+        def after_batch(count: int) -> None:
+            advance(count)
+            interruption.check()
+
+        results = [compare(engine, translator, lines, beam_size, after_batch) for beam_size in beam_sizes]
+    print_parity(f"{options.format}, {options.quantization}", results)
+    if options.quantization == "float32" and not all(result.holds for result in results):
+        raise RunError(f"the export does not translate as {options.workdir} does, so nothing was written")

@@ -1,0 +1,188 @@
+"""Translates the lines of standard input with this folder's network, in NumPy: python translate.py < lines.txt
+
+The Transformer of Vaswani et al. (2017), written to be read rather than to be fast: one sentence at a time, and each
+step computes the whole translation so far again. Needs numpy, safetensors and sentencepiece.
+
+Shapes: S source length, T target length, D model width, N heads, H = D / N head width, V vocabulary size.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+from safetensors.numpy import load_file
+
+EPSILON = 1e-6  # of all norms
+
+
+class Network:
+    """The network: token ids -> probabilities of the next token."""
+
+    def __init__(self, folder: Path):
+        """Reads config.json and model.safetensors."""
+        self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.model = self.config["model"]
+        self.parameters = {
+            name: array.astype(np.float32) for name, array in load_file(folder / "model.safetensors").items()
+        }
+
+    def encode(self, source: list[int]) -> np.ndarray:
+        """Returns the encoder's output [S, D] for source ids."""
+        x = self.embed("target" if self.model["tied_embeddings"] == "all" else "source", source)
+        for number in range(self.model["num_encoder_layers"]):
+            layer = f"encoder.{number}"
+            x = self.residual(f"{layer}.self_attention", x, lambda y, at: self.attention(at, y, y))
+            x = self.residual(f"{layer}.feed_forward", x, lambda y, at: self.feed_forward(at, y))
+        return self.layer_norm("encoder_norm", x) if self.model["norm"] == "pre" else x
+
+    def logits(self, memory: np.ndarray, target: list[int]) -> np.ndarray:
+        """Returns the logits [V] of the token that follows `target`, given the encoder's output [S, D]."""
+        is_rotated = self.model["rotary_cross_attention"]
+        x = self.embed("target", target)
+        for number in range(self.model["num_decoder_layers"]):
+            layer = f"decoder.{number}"
+            x = self.residual(f"{layer}.self_attention", x, lambda y, at: self.attention(at, y, y, causal=True))
+            x = self.residual(
+                f"{layer}.cross_attention", x, lambda y, at: self.attention(at, y, memory, rotated=is_rotated)
+            )
+            x = self.residual(f"{layer}.feed_forward", x, lambda y, at: self.feed_forward(at, y))
+        last = self.layer_norm("decoder_norm", x[-1]) if self.model["norm"] == "pre" else x[-1]
+        return (
+            self.parameters["output_embedding" if self.model["tied_embeddings"] == "none" else "target_embedding"]
+            @ last
+        )
+
+    def embed(self, side: str, ids: list[int]) -> np.ndarray:
+        """Returns the embeddings of ids times sqrt(D), plus the position encodings unless rotary: [T, D]."""
+        width = self.model["embed_dim"]
+        x = self.parameters[f"{side}_embedding"][ids] * math.sqrt(width)
+        if self.model["positions"] == "learned":
+            x += self.parameters["position_embedding"][: len(ids)]
+        elif self.model["positions"] == "sinusoidal":
+            angles = self.angles(len(ids), width)
+            x += np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(ids), width)
+        return x
+
+    def residual(self, name: str, x: np.ndarray, sublayer: Callable[[np.ndarray, str], np.ndarray]) -> np.ndarray:
+        """Applies a sublayer to [T, D] and adds its output to its input, with a norm before it or after the sum."""
+        if self.model["norm"] == "pre":
+            return x + sublayer(self.layer_norm(f"{name}_residual.norm", x), name)
+        return self.layer_norm(f"{name}_residual.norm", x + sublayer(x, name))
+
+    def attention(
+        self, name: str, x: np.ndarray, memory: np.ndarray, *, causal: bool = False, rotated: bool = True
+    ) -> np.ndarray:
+        """Lets each position of x [T, D] attend to memory [S, D], or with `causal` to its predecessors and itself."""
+        query, keys, values = (
+            self.heads(source @ self.parameters[f"{name}.{part}.kernel"])
+            for part, source in (("query", x), ("key", memory), ("value", memory))
+        )
+        if self.model["qk_norm"]:
+            query, keys = self.rms_norm(f"{name}.query_norm", query), self.rms_norm(f"{name}.key_norm", keys)
+        if self.model["positions"] == "rotary" and rotated:
+            query, keys = self.rotate(query), self.rotate(keys)
+        scores = query @ keys.transpose(0, 2, 1) / math.sqrt(query.shape[-1])
+        if causal:
+            scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        return (weights @ values).transpose(1, 0, 2).reshape(x.shape) @ self.parameters[f"{name}.output.kernel"]
+
+    def heads(self, x: np.ndarray) -> np.ndarray:
+        """Splits the width into heads: [T, D] -> [N, T, H]."""
+        return x.reshape(len(x), self.model["num_heads"], -1).transpose(1, 0, 2)
+
+    def rotate(self, heads: np.ndarray) -> np.ndarray:
+        """Rotates dimensions i and i + H / 2 of position t by t times their frequency: [N, T, H] -> [N, T, H]."""
+        angles = self.angles(heads.shape[1], heads.shape[2])
+        first, second = np.split(heads, 2, axis=-1)
+        cosines, sines = np.cos(angles), np.sin(angles)
+        return np.concatenate([first * cosines - second * sines, second * cosines + first * sines], axis=-1)
+
+    def angles(self, length: int, width: int) -> np.ndarray:
+        """Returns position * base**(-2i / width) for each of the width / 2 pairs i: [length, width / 2]."""
+        frequencies = np.float32(self.model["position_base"]) ** (-np.arange(0, width, 2, dtype=np.float32) / width)
+        return np.arange(length, dtype=np.float32)[:, None] * frequencies
+
+    def feed_forward(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Applies the two linear layers of a feed-forward sublayer: [T, D] -> [T, D]."""
+        hidden = x @ self.parameters[f"{name}.up.kernel"] + self.parameters[f"{name}.up.bias"]
+        if self.model["activation"] == "relu":
+            hidden = np.maximum(hidden, 0)
+        else:  # the approximation of GELU by tanh
+            hidden *= 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
+        return hidden @ self.parameters[f"{name}.down.kernel"] + self.parameters[f"{name}.down.bias"]
+
+    def layer_norm(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Normalizes each position's vector [..., D] to mean 0 and variance 1, then scales and shifts it."""
+        x = x - x.mean(axis=-1, keepdims=True)
+        x = x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + EPSILON)
+        return x * self.parameters[f"{name}.scale"] + self.parameters[f"{name}.bias"]
+
+    def rms_norm(self, name: str, x: np.ndarray) -> np.ndarray:
+        """Divides each vector [..., H] by its root mean square, then scales it."""
+        return x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + EPSILON) * self.parameters[f"{name}.scale"]
+
+
+def beam_search(network: Network, source: list[int], beams: int, alpha: float = 0.0) -> tuple[float, list[int]]:
+    """Returns the best translation of source ids: its score and its ids, without the end token.
+
+    Args:
+      beams: number of hypotheses kept at each position; 1 is greedy search.
+      alpha: exponent of the length penalty of Wu et al. (2016).
+    """
+
+    def penalty(length: int) -> float:
+        return ((5 + length) / 6) ** alpha
+
+    ids = network.config["special_ids"]
+    limit = min(2 * len(source) + 10, network.model["max_length"])
+    memory = network.encode(source)
+    alive: list[tuple[float, list[int]]] = [(0.0, [])]
+    finished: list[tuple[float, list[int]]] = []
+    for length in range(1, limit + 1):
+        candidates = []
+        for score, tokens in alive:
+            logits = network.logits(memory, [ids["bos"], *tokens]).astype(np.float64)
+            logits[[ids["pad"], ids["bos"], ids["unk"]]] = -np.inf
+            total = score + logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+            allowed = [ids["eos"]] if length == limit else np.argsort(-total)[: 2 * beams].tolist()
+            candidates += [(float(total[token]), [*tokens, token]) for token in allowed]
+        best = sorted(candidates, key=lambda candidate: -candidate[0])[: 2 * beams]
+        ended = [(score / penalty(length), tokens[:-1]) for score, tokens in best[:beams] if tokens[-1] == ids["eos"]]
+        finished = sorted(finished + ended, key=lambda hypothesis: -hypothesis[0])[:beams]
+        alive = [(score, tokens) for score, tokens in best if tokens[-1] != ids["eos"]][:beams]
+        # No log-probability can rise, and no penalty exceeds that of the limit.
+        if len(finished) == beams or (finished and alive and finished[0][0] >= alive[0][0] / penalty(limit)):
+            break
+    return finished[0]
+
+
+def main() -> None:
+    """Translates standard input line by line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--beam-size", type=int, default=5)
+    parser.add_argument("--length-penalty", type=float, default=0.6)
+    options = parser.parse_args()
+    folder = Path(__file__).parent
+    network = Network(folder)
+    source, target = (
+        sentencepiece.SentencePieceProcessor(model_file=str(folder / network.config["tokenizers"][side]))
+        for side in ("source", "target")
+    )
+    for number, line in enumerate(sys.stdin, 1):
+        pieces = source.encode(line.rstrip("\n"))
+        ids = [*network.config["source_tags"], *pieces, network.config["special_ids"]["eos"]]
+        if len(ids) > network.model["max_length"]:
+            sys.exit(f"error: line {number} has {len(ids)} tokens; the network takes {network.model['max_length']}")
+        tokens = beam_search(network, ids, options.beam_size, options.length_penalty)[1] if pieces else []
+        print(target.decode(tokens), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Translates the lines of standard input with this folder's programs: python translate.py < lines.txt
+
+The programs are StableHLO for CPUs, NVIDIA GPUs and TPUs; JAX compiles them for the device that it finds. Needs jax,
+flatbuffers and sentencepiece.
+
+Shapes: B sentences of a batch, S source length, L maximum target length.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+from jax import export
+
+
+class Programs:
+    """The exported searches, with their parameters."""
+
+    def __init__(self, folder: Path):
+        """Reads config.json, parameters.npz and both programs."""
+        self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.parameters = dict(np.load(folder / "parameters.npz"))
+        self.searches = {
+            name: export.deserialize(bytearray((folder / f"{name}.stablehlo").read_bytes()))
+            for name in ("greedy", "beam")
+        }
+
+    def translate(self, sources: list[list[int]], search: str, alpha: float) -> list[tuple[list[int], float]]:
+        """Returns the ids and the score of the best translation of each source.
+
+        Args:
+          sources: ids of at most B sentences with at most S tokens.
+          search: greedy or beam.
+          alpha: exponent of the length penalty of Wu et al. (2016).
+        """
+        batch = np.full((self.config["batch_size"], self.config["source_length"]), self.config["special_ids"]["pad"])
+        for row, source in enumerate(sources):
+            batch[row, : len(source)] = source
+        tokens, scores = self.searches[search].call(self.parameters, batch.astype(np.int32), np.float32(alpha))
+        return list(zip(np.asarray(tokens)[: len(sources)].tolist(), np.asarray(scores).tolist(), strict=False))
+
+
+def main() -> None:
+    """Translates standard input, a batch at a time."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--search", choices=("beam", "greedy"), default="beam")
+    parser.add_argument("--length-penalty", type=float, default=0.6)
+    options = parser.parse_args()
+    folder = Path(__file__).parent
+    programs = Programs(folder)
+    config = programs.config
+    source, target = (
+        sentencepiece.SentencePieceProcessor(model_file=str(folder / config["tokenizers"][side]))
+        for side in ("source", "target")
+    )
+    lines = enumerate(sys.stdin, 1)
+    while batch := list(itertools.islice(lines, config["batch_size"])):
+        ids = []
+        for number, line in batch:
+            pieces = source.encode(line.rstrip("\n"))
+            ids.append([*config["source_tags"], *pieces, config["special_ids"]["eos"]] if pieces else [])
+            if len(ids[-1]) > config["source_length"]:
+                sys.exit(f"error: line {number} has {len(ids[-1])} tokens; the programs take {config['source_length']}")
+        for sentence, (tokens, _) in zip(
+            ids, programs.translate(ids, options.search, options.length_penalty), strict=True
+        ):
+            print(target.decode(tokens) if sentence else "", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""export.py: folders that translate without this repository, or no folder at all."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import commands.export
+from commands.export import new_folder, write_format
+from data.corpora import open_corpus
+from data.corpora.downloads import offline
+from exporting.parity import Parity
+from host.errors import RunError, UserError
+from options.schema import DataConfig
+from tests.processes import start_command, wait_for
+
+LINES = ["one two three.", "", "nine.", "four four five."]
+GREEDY = {"safetensors": ["--beam-size", "1"], "stablehlo": ["--search", "greedy"]}
+# What README.md shows for CTranslate2, for lines of standard input.
+WITH_CTRANSLATE2 = """
+import sys, ctranslate2, sentencepiece
+tokenizer = sentencepiece.SentencePieceProcessor(model_file="tokenizer.model")
+translator = ctranslate2.Translator(".")
+for line in sys.stdin.read().splitlines():
+    pieces = tokenizer.encode(line, out_type=str) + ["</s>"]
+    (result,) = translator.translate_batch([pieces], beam_size=1)
+    print(tokenizer.decode(result.hypotheses[0]) if line else "")
+"""
+
+
+@pytest.fixture(scope="module")
+def scores(trained, run, tmp_path_factory):
+    """Returns the scores of the run as evaluate.py writes them."""
+    path = tmp_path_factory.mktemp("scores") / "scores.json"
+    result = run("evaluate.py", "--workdir", trained[0], "--beam-size", 1, "--json", path)
+    assert result.returncode == 0, result.stderr
+    return path
+
+
+@pytest.mark.parametrize("export_format", ["ctranslate2", "stablehlo", "safetensors"])
+def test_exported_folder_translates_without_this_repository(export_format, trained, scores, run, tmp_path):
+    folder = tmp_path / "exported"
+    options = ["--format", export_format, "--output", folder, "--beam-size", 1, "--scores", scores]
+    result = run("export.py", "--workdir", trained[0], *options)
+    assert result.returncode == 0, result.stderr
+    assert f"{export_format}, float32" in result.stdout
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    program = ["-c", WITH_CTRANSLATE2] if export_format == "ctranslate2" else ["translate.py", *GREEDY[export_format]]
+    text = "".join(f"{line}\n" for line in LINES)
+    alone = subprocess.run(
+        [sys.executable, "-I", *program], cwd=folder, input=text, capture_output=True, text=True, check=True
+    )
+    expected = run("translate.py", "--workdir", trained[0], "--beam-size", 1, input=text)
+    assert alone.stdout == expected.stdout
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    digests = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.name != "manifest.json"
+    }
+    assert manifest["files"] == digests
+    bleu = json.loads(scores.read_text(encoding="utf-8"))["bleu"]
+    assert f"| BLEU | {bleu:.2f} | nrefs:1|case:mixed" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_quantized_export_is_compared_but_not_judged(trained, run, tmp_path):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("one two.\nnine.\n", encoding="utf-8")
+    options = ["--format", "ctranslate2", "--quantization", "int8", "--verify", lines, "--output", tmp_path / "int8"]
+    result = run("export.py", "--workdir", trained[0], *options)
+    assert result.returncode == 0, result.stderr
+    assert "ctranslate2, int8" in result.stdout
+    assert (tmp_path / "int8" / "model.bin").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--format", "ctranslate2"], "--output is required"),
+        (["--output", "{tmp}/new"], "format"),
+        (["--format", "onnx", "--output", "{tmp}/new"], "onnx"),
+        (["--format", "safetensors", "--output", "{tmp}"], "exists already; delete it or choose another name"),
+        (["--format", "safetensors", "--output", "{tmp}/no/new"], "there is no folder {tmp}/no"),
+        (
+            ["--format", "safetensors", "--output", "{tmp}/new", "--quantization", "int8"],
+            "--quantization has no effect with --format safetensors, only with ctranslate2",
+        ),
+        (
+            ["--format", "stablehlo", "--output", "{tmp}/new", "--source-length", "33"],
+            "--source-length 33 exceeds model.max_length 32",
+        ),
+        (["--format", "safetensors", "--output", "{tmp}/new", "--scores", "{tmp}/scores"], "No such file"),
+        (["--format", "safetensors", "--output", "{tmp}/new", "--verify", "{tmp}/lines"], "{tmp}/lines"),
+        (["--format", "safetensors", "--output", "{tmp}/new", "--checkpoint", "7"], "checkpoint"),
+    ],
+)
+def test_mistakes_are_refused_in_one_sentence(trained, run, tmp_path, options, message):
+    result = run("export.py", "--workdir", trained[0], *(option.format(tmp=tmp_path) for option in options))
+    assert result.returncode == 2
+    assert message.format(tmp=tmp_path) in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_json_is_not_taken_for_scores(trained, run, tmp_path):
+    other = tmp_path / "other.json"
+    other.write_text("[1]", encoding="utf-8")
+    options = ["--format", "safetensors", "--output", tmp_path / "new", "--scores", other]
+    result = run("export.py", "--workdir", trained[0], *options)
+    assert result.returncode == 2
+    assert f"--scores {other}: not a file that evaluate.py --json has written" in result.stderr
+
+
+def test_missing_corpus_is_reported_and_the_export_written(trained, run, tmp_path):
+    workdir = tmp_path / "workdir"
+    shutil.copytree(trained[0], workdir)
+    config = (workdir / "config.toml").read_text(encoding="utf-8")
+    (workdir / "config.toml").write_text(config.replace("validation.en", "gone.en"), encoding="utf-8")
+    result = run("export.py", "--workdir", workdir, "--format", "safetensors", "--output", tmp_path / "new")
+    assert result.returncode == 0, result.stderr
+    assert "the export is not compared with the run: " in result.stderr
+    assert "gone.en" in result.stderr
+    assert "or give lines with --verify FILE" in result.stderr
+    assert (tmp_path / "new" / "model.safetensors").exists()
+
+
+def test_a_corpus_is_not_downloaded_for_the_comparison(tmp_path):
+    config = DataConfig(name="multi30k", target_language="de", cache_directory=tmp_path)
+    with (
+        offline(),
+        pytest.raises(UserError, match=r"multi30k could not be downloaded .*not on this machine"),
+    ):
+        open_corpus(config)
+
+
+def test_export_that_translates_otherwise_leaves_no_folder(trained, tmp_path, monkeypatch):
+    def write_wrong_format(*arguments):
+        usage, load_engine = write_format(*arguments)
+        right = load_engine()
+        return (
+            usage,
+            lambda: lambda sources, beam_size: [(ids[:-1], score - 1) for ids, score in right(sources, beam_size)],
+        )
+
+    monkeypatch.setattr(commands.export, "write_format", write_wrong_format)
+    argv = ["--workdir", str(trained[0]), "--format", "safetensors", "--output", str(tmp_path / "new")]
+    with pytest.raises(RunError, match=r"does not translate as .* does, so nothing was written"):
+        commands.export.export(argv)
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_scores_are_not_accepted():
+    assert Parity(beam_size=1, lines=100, cut=0, equal=98, tied=1, score_difference=1e-3).holds
+    assert not Parity(beam_size=1, lines=100, cut=0, equal=98, tied=0, score_difference=0.0).holds
+    assert not Parity(beam_size=1, lines=100, cut=0, equal=100, tied=0, score_difference=2e-3).holds
+
+
+def test_terminated_export_leaves_no_folder(trained, tmp_path):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("five five five five five.\n" * 100, encoding="utf-8")
+    options = ["--format", "safetensors", "--output", tmp_path / "new", "--verify", lines, "--beam-size", 9]
+    process = start_command("export.py", "--workdir", trained[0], *options)
+    wait_for(process, lambda: list(tmp_path.glob(".new.*/manifest.json")))
+    process.terminate()
+    _, log = process.communicate()
+    assert (process.returncode, log) == (143, "stopped by SIGTERM\n")
+    assert list(tmp_path.iterdir()) == [lines]
+
+
+def test_folder_that_appears_meanwhile_is_not_replaced(tmp_path):
+    context = new_folder(tmp_path / "new")
+    context.__enter__()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "file").touch()
+    with pytest.raises(UserError, match="exists already"):
+        context.__exit__(None, None, None)
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "file"]
