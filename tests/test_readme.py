@@ -87,8 +87,8 @@ def test_toml_blocks_are_valid_and_mentioned_files_exist():
         assert link.startswith("https://") or (ROOT / link).exists(), link
     (listing,) = [text for _, text in BLOCKS if text.startswith("pyproject.toml")]
     named = set(re.findall(r"[\w.]+\.py\b", listing))
-    packages = ("commands", "data", "data/corpora", "devices", "docs", "evaluation", "exporting", "host", "model", "notebooks",
-                "options", "reports", "runs", "training", "translation", "verification")  # fmt: skip
+    packages = ("commands", "data", "data/corpora", "devices", "docs", "evaluation", "exporting", "host", "model",
+                "notebooks", "options", "reports", "runs", "training", "translation", "verification")  # fmt: skip
     actual = {path.name for package in packages for path in (ROOT / package).glob("*.py")} - {"__init__.py"}
     assert named == actual
     assert {path.name for path in ROOT.glob("*.py")} == set(PROGRAMS)
