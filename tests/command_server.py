@@ -23,6 +23,7 @@ PRELOADED = [
     "commands.distill",
     "commands.evaluate",
     "commands.export",
+    "commands.serve",
     "commands.main",
     "commands.train",
     "commands.translate",

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from commands import distill, evaluate, export, train, translate, verify_resume
+from commands import distill, evaluate, export, serve, train, translate, verify_resume
 from options.config_files import read_config, to_toml
 from tests.conftest import ROOT
 
@@ -18,6 +18,7 @@ PROGRAMS = {
     "distill.py": distill.read_options,
     "evaluate.py": evaluate.read_options,
     "export.py": export.read_options,
+    "serve.py": serve.read_options,
     "translate.py": translate.read_options,
     "verify_resume.py": verify_resume.read_options,
 }
@@ -88,7 +89,8 @@ def test_toml_blocks_are_valid_and_mentioned_files_exist():
     (listing,) = [text for _, text in BLOCKS if text.startswith("pyproject.toml")]
     named = set(re.findall(r"[\w.]+\.py\b", listing))
     packages = ("commands", "data", "data/corpora", "devices", "docs", "evaluation", "exporting", "host", "model",
-                "notebooks", "options", "reports", "runs", "training", "translation", "verification")  # fmt: skip
+                "notebooks", "options", "reports", "runs", "serving", "training", "translation",
+                "verification")  # fmt: skip
     actual = {path.name for package in packages for path in (ROOT / package).glob("*.py")} - {"__init__.py"}
     assert named == actual
     assert {path.name for path in ROOT.glob("*.py")} == set(PROGRAMS)

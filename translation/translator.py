@@ -25,7 +25,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from data.batch import Batch, cut, length_batches, pad_rows, unpacked_batch
+from data.batch import Batch, bucket_lengths, cut, length_batches, pad_rows, unpacked_batch
 from data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
 from devices.compilation import compile_concurrently
 from devices.mesh import make_mesh, round_up_to_row_shards
@@ -270,16 +270,31 @@ class Translator:
         """Compiles the programs that translate(lines, options) runs, concurrently and without running them."""
         parts = self._parts(lines, source_ids or self.tokenizer.encode_source(lines), [""] * len(lines), options, None)
         options, batches = self._batches(parts, options, num_hypotheses=1)
+        self._compile([(options, length) for length in sorted({length for _, length in batches})])
+
+    def warm_up_all(self, options: DecodingOptions) -> None:
+        """Compiles the programs for every number and length of lines without prefixes, as `warm_up` does."""
+        full = options.batch_size or self.decoding_batch_size(self.max_length, options.beam_size)
+        sizes = [*(size for size in SMALL_BATCH_SIZES if size < full), full]
+        self._compile(
+            [
+                (options.model_copy(update={"batch_size": rows}), length)
+                for rows in sizes
+                for length in bucket_lengths(self.max_length)
+            ]
+        )
+
+    def _compile(self, programs: Sequence[tuple[DecodingOptions, int]]) -> None:
+        """Compiles the programs for these options, which include a batch size, and these padded lengths."""
         part = _Part(line=0, part=0, source=[], prefix=[], limit=1)
 
-        def compile_decode_batch(length: int) -> None:
+        def compile_decode_batch(options: DecodingOptions, length: int) -> None:
             request = self._request([part], options, length, 1)
             decoding.compile_decode_batch(
                 self.networks, request, options, self.max_length, keep_full_batches=self.pads_to_longest
             )
 
-        lengths = sorted({length for _, length in batches})
-        compile_concurrently(*(functools.partial(compile_decode_batch, length) for length in lengths))
+        compile_concurrently(*(functools.partial(compile_decode_batch, *program) for program in programs))
 
     def score(
         self,

@@ -1,0 +1,140 @@
+"""The command serve.py: a server that speaks LibreTranslate's protocol."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from host.errors import UserError
+from host.malloc import keep_freed_memory
+from options.command_line import parse, take_workdir
+from options.config_files import read_workdir_config
+from options.schema import ComputeConfig, DecodingOptions, NonNegativeFloat, PositiveFloat, PositiveInt, Section
+
+if TYPE_CHECKING:
+    from serving.app import Server
+    from serving.engine import Engine
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 2.0  # between looks for a first checkpoint
+
+
+class ServeCommand(Section):
+    """Options of serve.py."""
+
+    workdir: Path
+    """Folder of the run; the server waits for its first checkpoint if there is none yet."""
+    host: str = "127.0.0.1"
+    """Address to listen on; by default only this machine can connect."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port to listen on; 0 takes a free one."""
+    allowed_host: tuple[str, ...] = ()
+    """Further host names under which the server may be addressed, without ports."""
+    device: Literal["cpu", "gpu", "tpu"] = "cpu"
+    """Kind of device; a training may occupy the others."""
+    checkpoint: str = "best"
+    """Checkpoint to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
+    N checkpoints."""
+    beam_size: PositiveInt = 5
+    """Number of hypotheses kept at each position."""
+    length_penalty: NonNegativeFloat = 0.6
+    """Exponent alpha of the length penalty of Wu et al. (2016)."""
+    max_texts: PositiveInt = 64
+    """Number of texts in a request."""
+    max_characters: PositiveInt = 5000
+    """Length of a text."""
+    max_waiting: PositiveInt = 1024
+    """Number of lines that may wait; beyond it, requests are answered with status 503."""
+    timeout: PositiveFloat = 30.0
+    """Seconds after which a request is given up with status 504."""
+
+
+DESCRIPTION = "Serves translations over HTTP, with LibreTranslate's protocol; /docs describes the interface."
+
+
+def read_options(argv: Sequence[str]) -> ServeCommand:
+    """Parses the command line.
+
+    Raises:
+      UserError: an option is invalid, or the extra serve is not installed.
+      SystemExit: with status 0, after --help.
+    """
+    workdir, argv = take_workdir(argv, ServeCommand, description=DESCRIPTION)
+    options = parse(ServeCommand, argv, default=ServeCommand(workdir=workdir), description=DESCRIPTION)
+    if not importlib.util.find_spec("fastapi_offline") or not importlib.util.find_spec("uvicorn"):
+        raise UserError("serve.py needs the extra serve: pip install -e '.[serve]'")
+    return options
+
+
+def serve(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    config = read_workdir_config(options.workdir)
+    keep_freed_memory()
+    import uvicorn
+
+    from devices.compilation import set_up_compilation
+    from devices.platform import initialize_devices
+    from serving.app import Server, make_app
+    from serving.guard import LOOPBACK, Guard
+    from serving.languages import languages
+    from serving.protocol import Limits
+
+    initialize_devices(options.device)
+    set_up_compilation()
+    limits = Limits(options.max_texts, options.max_characters, options.beam_size)
+    server = Server(languages(config.data), limits, max_waiting=options.max_waiting, timeout=options.timeout)
+    app = make_app(server, functools.partial(load, options))
+    # Four bytes of UTF-8, each escaped as three characters in a form.
+    largest = 12 * options.max_texts * options.max_characters + 4096
+    guarded = Guard(app, allowed_hosts=(options.host, *options.allowed_host), max_body=largest)
+    if options.host not in LOOPBACK:
+        log.warning("listening on %s: other machines can connect, and nothing asks for a password", options.host)
+    listener = listen(options)
+    log.info("listening on http://%s:%d", options.host, listener.getsockname()[1])
+    settings = uvicorn.Config(guarded, log_level="warning", access_log=False, server_header=False)
+    # After SIGTERM or Ctrl-C it answers what it has accepted, and then passes the signal on.
+    uvicorn.Server(settings).run(sockets=[listener])
+
+
+def listen(options: ServeCommand) -> socket.socket:
+    """Returns a socket that listens on the host and port.
+
+    Raises:
+      UserError: the address is not one of this machine, or the port is in use.
+    """
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        return socket.create_server((options.host.strip("[]"), options.port), family=family)
+    except OSError as error:
+        raise UserError(f"cannot listen on {options.host}, port {options.port} ({error.strerror})") from error
+
+
+def load(options: ServeCommand, server: Server) -> Engine:
+    """Loads the network and compiles its programs; waits until there is a checkpoint."""
+    from serving.engine import load_engine
+    from translation.translator import Translator
+
+    while True:
+        try:
+            translator = Translator.load(options.workdir, options.checkpoint, ComputeConfig(platform=options.device))
+            break
+        except UserError as error:
+            if server.status != str(error):
+                log.warning("waiting: %s", error)
+            server.status = str(error)
+            time.sleep(CHECKPOINT_SECONDS)
+    server.status = "compiling"
+    decoding = DecodingOptions(beam_size=options.beam_size, length_penalty=options.length_penalty)
+    engine = load_engine(translator, read_workdir_config(options.workdir), decoding)
+    engine.warm_up()
+    return engine

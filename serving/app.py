@@ -1,0 +1,205 @@
+"""The HTTP interface: LibreTranslate's protocol, health, metrics, and its own documentation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, Histogram, generate_latest
+
+from host.version import VERSION
+from serving.batcher import Batcher, QueueFullError, StoppedError
+from serving.documentation import DOCS_FILES, DOCS_PAGE, DOCS_SCRIPT, request_body
+from serving.engine import Engine, Item
+from serving.guard import BodyTooLargeError
+from serving.languages import Language
+from serving.protocol import Limits, RequestError, detect_parameter, read_parameters, translate_parameters
+from translation.hypotheses import Hypothesis
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER = 1  # seconds
+
+
+class Server:
+    """The state of the server: an engine, once there is one, and the queue in front of it."""
+
+    def __init__(self, languages: list[Language], limits: Limits, *, max_waiting: int, timeout: float):
+        """Creates a server without an engine.
+
+        Args:
+          languages: what can be translated into what.
+          limits: what a single request may ask for.
+          max_waiting: lines that may wait for a batch.
+          timeout: seconds after which a request is given up.
+        """
+        self.languages = languages
+        self.limits = limits
+        self.timeout = timeout
+        self.status = "loading"  # then what the server waits for, or "ok"
+        self._max_waiting = max_waiting
+        self._batcher: Batcher[Item, list[Hypothesis]] | None = None
+        self.registry = CollectorRegistry()
+        self.batch_lines = Histogram(
+            "batch_lines", "Lines translated together", buckets=[2**n for n in range(8)], registry=self.registry
+        )
+        waiting = Gauge("waiting_lines", "Lines that wait for a batch", registry=self.registry)
+        waiting.set_function(lambda: self._batcher.waiting if self._batcher else 0)
+
+    async def run(self, load: Callable[[Server], Engine]) -> None:
+        """Loads an engine and translates with it until the task is cancelled or `stop` is called."""
+        engine = await asyncio.to_thread(load, self)
+
+        def translate(items: list[Item]) -> list[list[Hypothesis]]:
+            self.batch_lines.observe(len(items))
+            return engine.translate(items)
+
+        self._batcher = Batcher(translate, max_batch=engine.max_batch, max_waiting=self._max_waiting)
+        self.status = "ok"
+        log.info("ready")
+        await self._batcher.run()
+
+    def stop(self) -> None:
+        """Refuses further requests; those that wait are still answered."""
+        if self._batcher:
+            self._batcher.stop()
+
+    async def translate(self, request: Request) -> dict[str, Any]:
+        """Answers POST /translate.
+
+        Raises:
+          RequestError: the request is refused, or cannot be answered in time.
+        """
+        parameters = translate_parameters(await read_parameters(request), self.limits)
+        source = self.languages[0].code if parameters.source == "auto" else parameters.source
+        language = next((known for known in self.languages if known.code == source), None)
+        if not language:
+            raise RequestError(400, f"{source} is not supported")
+        if parameters.target not in language.targets:
+            raise RequestError(400, f"{parameters.target} is not available as a target language from {source}")
+        if not self._batcher:
+            raise RequestError(503, f"the server is not ready: {self.status}", RETRY_AFTER)
+        lines = [text.splitlines() or [""] for text in parameters.texts]
+        items = [Item(line, parameters.target, 1 + parameters.alternatives) for own in lines for line in own]
+        results = iter(await self._answered(request, self._batcher.submit(items)))
+        translated = [_joined([next(results) for _ in own], 1 + parameters.alternatives) for own in lines]
+        answer: dict[str, Any] = {"translatedText": [texts[0] for texts in translated]}
+        if parameters.source == "auto":
+            answer["detectedLanguage"] = [self.detected() for _ in translated]
+        if parameters.alternatives:
+            answer["alternatives"] = [list(dict.fromkeys(texts[1:])) for texts in translated]
+        return answer if parameters.is_list else {name: values[0] for name, values in answer.items()}
+
+    def detected(self) -> dict[str, Any]:
+        """Returns the language that texts are taken for: the first that the run translates from."""
+        return {"confidence": 100.0 if len(self.languages) == 1 else 0.0, "language": self.languages[0].code}
+
+    async def _answered(self, request: Request, results: Awaitable[list[list[Hypothesis]]]) -> list[list[Hypothesis]]:
+        """Waits for the results, but no longer than the client does and the deadline allows.
+
+        Raises:
+          RequestError: too many requests are waiting, or the deadline has passed.
+        """
+        answer = asyncio.ensure_future(results)
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({answer, gone}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+        except QueueFullError as error:
+            raise RequestError(503, "too many requests are waiting; try again later", RETRY_AFTER) from error
+        except StoppedError as error:
+            raise RequestError(503, "the server is stopping", RETRY_AFTER) from error
+        except Exception as error:
+            log.exception("a batch could not be translated")
+            raise RequestError(500, "the text could not be translated") from error
+        finally:
+            answer.cancel()
+            gone.cancel()
+        raise RequestError(504, f"no translation within {self.timeout:g} seconds")
+
+
+async def _disconnected(request: Request) -> None:
+    """Waits until the client closes its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _joined(lines: list[list[Hypothesis]], count: int) -> list[str]:
+    """Joins the lines of a text, rank by rank; a line with fewer hypotheses repeats its last one."""
+    return ["\n".join(own[min(rank, len(own) - 1)].text for own in lines) for rank in range(count)]
+
+
+def make_app(server: Server, load: Callable[[Server], Engine]) -> FastAPI:
+    """Returns the application; it loads the engine when it starts."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        running = asyncio.create_task(server.run(load))
+        running.add_done_callback(_log_failure)
+        yield
+        server.stop()
+        if server.status == "ok":
+            await running
+        running.cancel()
+
+    app = FastAPI(title="Lingua Flax", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.mount("/docs/files", StaticFiles(directory=DOCS_FILES))
+    app.add_exception_handler(RequestError, _refused)
+    app.add_exception_handler(BodyTooLargeError, _too_large)
+
+    @app.post("/translate", openapi_extra=request_body("TranslateRequest"))
+    async def translate(request: Request) -> dict[str, Any]:
+        """Translates a text or a list of texts, line by line."""
+        return await server.translate(request)
+
+    @app.post("/detect", openapi_extra=request_body("DetectRequest"))
+    async def detect(request: Request) -> list[dict[str, Any]]:
+        """Returns the language that a text is taken for."""
+        detect_parameter(await read_parameters(request))
+        return [server.detected()]
+
+    @app.get("/languages")
+    async def languages() -> list[Language]:
+        """Returns the languages and what they can be translated into."""
+        return server.languages
+
+    @app.get("/health")
+    async def health() -> Response:
+        """Returns status 200 once the server translates, and 503 before."""
+        return JSONResponse({"status": server.status}, 200 if server.status == "ok" else 503)
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        return Response(generate_latest(server.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(DOCS_PAGE)
+
+    @app.get("/docs/show.js", include_in_schema=False)
+    async def docs_script() -> Response:
+        return Response(DOCS_SCRIPT, media_type="text/javascript")
+
+    return app
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
+    return JSONResponse({"error": str(error)}, error.status, headers)
+
+
+async def _too_large(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 413)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        log.error("the server cannot translate: %s", error, exc_info=error)

@@ -1,0 +1,129 @@
+"""Batches of requests: texts that arrive together are translated together, in a thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+WINDOW = 0.003  # seconds for which an idle batcher waits for more requests before it translates the first
+
+
+class QueueFullError(Exception):
+    """More items are waiting than the queue takes."""
+
+
+class StoppedError(Exception):
+    """The batcher takes no more items, because the server is stopping."""
+
+
+class _Job(Generic[Item, Result]):
+    """The items of one request, and the future of their results."""
+
+    def __init__(self, items: Sequence[Item]):
+        self.items = items
+        self.results: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
+
+
+class Batcher(Generic[Item, Result]):
+    """Runs a function on the items of all waiting requests at once.
+
+    While one batch runs, the requests that arrive form the next one. A request that is cancelled before its batch
+    begins costs nothing.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[list[Item]], list[Result]],
+        *,
+        max_batch: int,
+        max_waiting: int,
+        window: float = WINDOW,
+    ):
+        """Creates a batcher that is not running yet.
+
+        Args:
+          function: called in a thread with the items of a batch; returns their results, in order.
+          max_batch: items in a batch; a request with more of them is a batch of its own.
+          max_waiting: items that may wait.
+          window: seconds for which the first request that arrives waits for others.
+        """
+        self._function = function
+        self._max_batch, self._max_waiting, self._window = max_batch, max_waiting, window
+        self._jobs: deque[_Job[Item, Result]] = deque()
+        self._arrived = asyncio.Event()
+        self._stopping = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="translation")
+
+    @property
+    def waiting(self) -> int:
+        """The number of items that wait for a batch."""
+        return sum(len(job.items) for job in self._jobs if not job.results.cancelled())
+
+    async def submit(self, items: Sequence[Item]) -> list[Result]:
+        """Returns the results of a request's items, in order.
+
+        Raises:
+          QueueFullError: too many items are waiting.
+          StoppedError: the batcher is stopping.
+          Exception: what the function raised for the batch.
+        """
+        if self._stopping:
+            raise StoppedError
+        waiting = self.waiting
+        if waiting and waiting + len(items) > self._max_waiting:
+            raise QueueFullError
+        job = _Job[Item, Result](items)
+        self._jobs.append(job)
+        self._arrived.set()
+        return await job.results
+
+    async def run(self) -> None:
+        """Translates batch after batch until `stop` has been called and nothing waits."""
+        loop = asyncio.get_running_loop()
+        try:
+            while batch := await self._next_batch():
+                items = [item for job in batch for item in job.items]
+                try:
+                    results = await loop.run_in_executor(self._thread, self._function, items)
+                except Exception as error:
+                    for job in batch:
+                        if not job.results.done():
+                            job.results.set_exception(error)
+                    continue
+                for job in batch:
+                    own, results = results[: len(job.items)], results[len(job.items) :]
+                    if not job.results.done():
+                        job.results.set_result(own)
+        finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def stop(self) -> None:
+        """Refuses further requests; those that wait are still answered."""
+        self._stopping = True
+        self._arrived.set()
+
+    async def _next_batch(self) -> list[_Job[Item, Result]]:
+        """Waits for requests and returns those of the next batch; none after `stop`, once nothing waits."""
+        was_idle = not self._jobs
+        while not self.waiting:
+            self._jobs.clear()  # all were cancelled
+            if self._stopping:
+                return []
+            self._arrived.clear()
+            await self._arrived.wait()
+        if was_idle and not self._stopping:
+            await asyncio.sleep(self._window)
+        batch: list[_Job[Item, Result]] = []
+        size = 0
+        while self._jobs and (not batch or size + len(self._jobs[0].items) <= self._max_batch):
+            job = self._jobs.popleft()
+            if not job.results.cancelled():
+                batch.append(job)
+                size += len(job.items)
+        return batch or await self._next_batch()

@@ -1,0 +1,108 @@
+"""What is refused before a request's body is read: foreign hosts and origins, and bodies that are too large."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+HEADERS = {
+    "content-security-policy": "default-src 'self'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+class BodyTooLargeError(Exception):
+    """The body of a request exceeds the limit."""
+
+
+class Guard:
+    """ASGI middleware that checks every request and adds headers to every response.
+
+    A page of another site can send requests to a server on the user's own machine, even by giving its own host name the
+    address 127.0.0.1 (DNS rebinding). Such a request names a foreign host or, if it is a POST, a foreign origin.
+    """
+
+    def __init__(self, app: ASGIApp, *, allowed_hosts: Collection[str], max_body: int):
+        """Creates the middleware.
+
+        Args:
+          app: the application.
+          allowed_hosts: names under which the server may be addressed, in addition to those of the loopback interface.
+          max_body: maximum size of a body in bytes.
+        """
+        self._app = app
+        self._hosts = {host.lower() for host in (*LOOPBACK, *allowed_hosts)}
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name, []).append(value)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message.get("headers", []),
+                    *((name.encode(), value.encode()) for name, value in HEADERS.items()),
+                ]
+            await send(message)
+
+        if refusal := self._refusal(scope["method"], headers):
+            await _respond(send_with_headers, *refusal)
+            return
+        await self._app(scope, self._limited(receive), send_with_headers)
+
+    def _refusal(self, method: str, headers: MutableMapping[bytes, list[bytes]]) -> tuple[int, str] | None:
+        """Returns status and message if a request is refused because of its headers."""
+        hosts = [value.decode("latin-1").lower() for value in headers.get(b"host", [])]
+        if len(hosts) != 1 or _name(hosts[0]) not in self._hosts:
+            return 403, "the request names another host than this server; allow it with --allowed-host"
+        origins = [value.decode("latin-1").lower() for value in headers.get(b"origin", [])]
+        if method not in ("GET", "HEAD") and any(urlsplit(origin).netloc != hosts[0] for origin in origins):
+            return 403, "requests from pages of other sites are refused"
+        length = headers.get(b"content-length", [b"0"])[0]
+        if not length.isdigit() or int(length) > self._max_body:
+            return 413, f"the request is larger than {self._max_body:,} bytes"
+        return None
+
+    def _limited(self, receive: Receive) -> Receive:
+        """Returns `receive` with a limit on the size of a body whose length was not announced."""
+        received = 0
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._max_body:
+                raise BodyTooLargeError(f"the request is larger than {self._max_body:,} bytes")
+            return message
+
+        return limited
+
+
+def _name(host: str) -> str:
+    """Returns a host without its port."""
+    name, _, port = host.rpartition(":")
+    return name if name and port.isdigit() else host
+
+
+async def _respond(send: Any, status: int, message: str) -> None:
+    body = json.dumps({"error": message}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,370 @@
+"""The HTTP server: LibreTranslate's protocol, its limits and faults. Most tests replace the network by a function."""
+
+import contextlib
+import http.client
+import json
+import shutil
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+import uvicorn
+from deep_translator import LibreTranslator
+from libretranslatepy import LibreTranslateAPI
+
+from options.schema import DataConfig
+from serving.app import Server, make_app
+from serving.guard import Guard
+from serving.languages import languages
+from serving.protocol import Limits
+from tests.processes import start_command
+from translation.hypotheses import Hypothesis
+
+LIMITS = Limits(texts=4, characters=100, beam_size=3)
+
+
+class UpperCase:
+    """An engine that translates into capitals; alternative k ends with k apostrophes. It can be held up."""
+
+    max_batch = 8
+
+    def __init__(self):
+        self.batches = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def translate(self, items):
+        self.batches.append([item.line for item in items])
+        self.may_go_on.wait(60)
+        return [
+            [Hypothesis(item.line.upper() + "'" * rank, -rank) for rank in range(item.num_hypotheses)] for item in items
+        ]
+
+
+@contextlib.contextmanager
+def serving(load, **options):
+    """Serves in a thread; yields the server and its URL."""
+    settings = {"max_waiting": 6, "timeout": 60.0} | options
+    server = Server(languages(DataConfig(source_language="en", target_language="fr")), LIMITS, **settings)
+    app = Guard(make_app(server, load), allowed_hosts=["translator.example"], max_body=2000)
+    listener = socket.create_server(("127.0.0.1", 0))
+    process = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        process.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def engine():
+    return UpperCase()
+
+
+@pytest.fixture
+def url(engine):
+    with serving(lambda _: engine) as (server, url):
+        until(lambda: server.status == "ok")
+        yield url
+        engine.may_go_on.set()
+
+
+def until(condition):
+    """Waits until the condition holds."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def request(url, path, content=None, method=None, **headers):
+    """Returns the status, the JSON and the headers of an answer."""
+    data = json.dumps(content).encode() if isinstance(content, dict | list) else content
+    kind = {"Content-Type": "application/json"} if isinstance(content, dict | list) else {}
+    message = urllib.request.Request(url + path, data, kind | headers, method=method)
+    try:
+        with urllib.request.urlopen(message, timeout=60) as answer:
+            return answer.status, json.load(answer), answer.headers
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error), error.headers
+
+
+def translate(url, q="one two", **options):
+    return request(url, "/translate", {"q": q, "source": "en", "target": "fr"} | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        ({}, {"translatedText": "ONE TWO"}),
+        ({"q": ["one", "two"]}, {"translatedText": ["ONE", "TWO"]}),
+        ({"q": "one\n\ntwo"}, {"translatedText": "ONE\n\nTWO"}),
+        ({"alternatives": 2}, {"translatedText": "ONE TWO", "alternatives": ["ONE TWO'", "ONE TWO''"]}),
+        ({"q": ["a", "b"], "alternatives": "1"}, {"translatedText": ["A", "B"], "alternatives": [["A'"], ["B'"]]}),
+        (
+            {"source": "auto"},
+            {"translatedText": "ONE TWO", "detectedLanguage": {"confidence": 100.0, "language": "en"}},
+        ),
+        ({"format": "text", "api_key": "secret"}, {"translatedText": "ONE TWO"}),
+        ({"q": "<b>&amp;</b>"}, {"translatedText": "<B>&AMP;</B>"}),
+    ],
+)
+def test_json_is_answered_as_libretranslate_does(url, options, answer):
+    status, content, headers = translate(url, **options)
+    assert (status, content) == (200, answer)
+    assert headers["Content-Type"] == "application/json"
+    assert headers["Content-Security-Policy"] == "default-src 'self'"
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_forms_and_query_strings_are_answered(url):
+    assert request(url, "/translate", b"q=one+two&source=en&target=fr")[:2] == (200, {"translatedText": "ONE TWO"})
+    query = "/translate?q=one&source=en&target=fr&alternatives=1"
+    assert request(url, query, method="POST")[1] == {"translatedText": "ONE", "alternatives": ["ONE'"]}
+
+
+def test_client_packages_work_unchanged(url):
+    api = LibreTranslateAPI(url)
+    assert api.translate("one", "en", "fr") == "ONE"
+    assert api.detect("one") == [{"confidence": 100.0, "language": "en"}]
+    assert api.languages() == [{"code": "en", "name": "English", "targets": ["fr"]}]
+    client = LibreTranslator(source="en", target="fr", api_key="any", custom_url=f"{url}/")
+    assert client.translate("two") == "TWO"
+    assert client.translate_batch(["one", "two"]) == ["ONE", "TWO"]
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        ({"q": ""}, 400, "Invalid request: missing q parameter"),
+        ({"source": ""}, 400, "Invalid request: missing source parameter"),
+        ({"target": None}, 400, "Invalid request: missing target parameter"),
+        ({"q": ["one", 2]}, 400, "Invalid request: q must be a text or a list of texts"),
+        ({"source": "de"}, 400, "de is not supported"),
+        ({"target": "de"}, 400, "de is not available as a target language from en"),
+        ({"format": "html"}, 400, "html format is not supported, only text"),
+        ({"alternatives": "many"}, 400, "alternatives parameter is not a number"),
+        ({"alternatives": 3}, 400, "alternatives parameter must be below the beam size 3"),
+        ({"q": ["a"] * 5}, 413, "5 texts exceed the limit of 4"),
+        ({"q": "a" * 101}, 413, "101 characters exceed the limit of 100"),
+        ({"q": "a" * 3000}, 413, "larger than 2,000 bytes"),
+    ],
+)
+def test_invalid_requests_are_refused(url, engine, options, status, message):
+    answer = translate(url, **options)
+    assert answer[0] == status
+    assert message in answer[1]["error"]
+    assert not engine.batches
+
+
+@pytest.mark.parametrize("body", [b"{", b"[1]", b'"text"'])
+def test_invalid_json_is_refused(url, body):
+    status, answer, _ = request(url, "/translate", body, **{"Content-Type": "application/json"})
+    assert (status, answer) == (400, {"error": "Invalid JSON format"})
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "translator.example"}, 200),
+        ({"Host": "LOCALHOST:8000"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+def test_foreign_hosts_and_origins_are_refused(url, engine, headers, status):
+    answer = request(url, "/translate", {"q": "one", "source": "en", "target": "fr"}, **headers)
+    assert answer[0] == status
+    assert len(engine.batches) == (status == 200)
+
+
+def test_own_origin_is_accepted(url):
+    assert request(url, "/translate", {"q": "a", "source": "en", "target": "fr"}, Origin=url)[0] == 200
+
+
+def test_body_without_a_length_is_limited_too(url):
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    chunks = (b"q=" + b"a" * 1000 for _ in range(3))
+    connection.request("POST", "/translate", chunks, {"Content-Type": "application/x-www-form-urlencoded"})
+    assert connection.getresponse().status == 413
+
+
+def test_requests_that_arrive_together_are_one_batch(url, engine):
+    answers = {}
+
+    def ask(text):
+        answers[text] = translate(url, text)[1]["translatedText"]
+
+    engine.may_go_on.clear()
+    threads = [threading.Thread(target=ask, args=[f"line {number}"]) for number in range(6)]
+    threads[0].start()
+    until(lambda: engine.batches)
+    for thread in threads[1:]:
+        thread.start()
+    until(lambda: waiting_lines(url) == 5)
+    assert translate(url, ["a", "b"])[0] == 503
+    engine.may_go_on.set()
+    for thread in threads:
+        thread.join()
+    assert answers == {f"line {number}": f"LINE {number}" for number in range(6)}
+    assert [len(batch) for batch in engine.batches] == [1, 5]
+
+
+def waiting_lines(url):
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        (line,) = [line for line in answer.read().decode().splitlines() if line.startswith("waiting_lines ")]
+    return float(line.split()[1])
+
+
+def test_full_queue_says_when_to_try_again(url, engine):
+    engine.may_go_on.clear()
+    threads = [threading.Thread(target=translate, args=[url, text]) for text in ("a", "b", ["c"] * 4)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        until(lambda number=number: engine.batches and waiting_lines(url) == [0, 1, 5][number])
+    status, answer, headers = translate(url, ["d", "e"])
+    assert (status, headers["Retry-After"]) == (503, "1")
+    assert answer == {"error": "too many requests are waiting; try again later"}
+    engine.may_go_on.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_client_that_goes_away_costs_nothing(url, engine):
+    engine.may_go_on.clear()
+    first = threading.Thread(target=translate, args=[url, "first"])
+    first.start()
+    until(lambda: engine.batches)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    connection.request("POST", "/translate?q=abandoned&source=en&target=fr")
+    until(lambda: waiting_lines(url) == 1)
+    connection.close()
+    until(lambda: waiting_lines(url) == 0)
+    engine.may_go_on.set()
+    first.join()
+    assert translate(url, "last")[0] == 200
+    assert engine.batches == [["first"], ["last"]]
+
+
+def test_deadline(engine):
+    with serving(lambda _: engine, timeout=0.05) as (server, url):
+        until(lambda: server.status == "ok")
+        engine.may_go_on.clear()
+        assert translate(url)[:2] == (504, {"error": "no translation within 0.05 seconds"})
+        engine.may_go_on.set()
+
+
+def test_server_that_is_not_ready_says_so(engine):
+    ready = threading.Event()
+
+    def load(server):
+        server.status = "compiling"
+        ready.wait(60)
+        return engine
+
+    with serving(load) as (server, url):
+        until(lambda: server.status == "compiling")
+        assert request(url, "/health")[:2] == (503, {"status": "compiling"})
+        assert translate(url)[:2] == (503, {"error": "the server is not ready: compiling"})
+        ready.set()
+        until(lambda: request(url, "/health")[:2] == (200, {"status": "ok"}))
+        assert translate(url)[0] == 200
+
+
+def test_failure_of_a_batch_fails_only_its_requests(url, engine):
+    right, engine.translate = engine.translate, lambda items: [][1]
+    assert translate(url)[:2] == (500, {"error": "the text could not be translated"})
+    engine.translate = right
+    assert translate(url)[0] == 200
+
+
+def test_documentation_needs_no_other_host(url):
+    with urllib.request.urlopen(f"{url}/docs", timeout=60) as answer:
+        page = answer.read().decode()
+    files = [part.split('"')[0] for part in page.split('="/')[1:]]
+    assert len(files) == 3
+    assert "://" not in page
+    for file in files:
+        with urllib.request.urlopen(f"{url}/{file}", timeout=60) as answer:
+            assert answer.read()
+    paths = request(url, "/openapi.json")[1]["paths"]
+    assert set(paths) == {"/translate", "/detect", "/languages", "/health"}
+
+
+def test_languages_of_a_network_for_several():
+    data = DataConfig(
+        name="multi30k", source_language="en", target_language="de", tag_target=True,
+        mixture=({"target_language": "fr"}, {"source_language": "de", "target_language": "en"}),
+    )  # fmt: skip
+    assert [language.model_dump() for language in languages(data)] == [
+        {"code": "en", "name": "English", "targets": ["de", "fr"]},
+        {"code": "de", "name": "German", "targets": ["en"]},
+    ]
+
+
+def test_stopping_server_answers_what_it_has_accepted(engine):
+    answers = []
+    with serving(lambda _: engine) as (server, url):
+        until(lambda: server.status == "ok")
+        engine.may_go_on.clear()
+        threads = [threading.Thread(target=lambda: answers.append(translate(url)[0])) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        until(lambda: engine.batches and waiting_lines(url) + len(engine.batches[0]) == 2)
+        threading.Timer(0.0, lambda: (until(lambda: not accepts(url)), engine.may_go_on.set())).start()
+    for thread in threads:
+        thread.join()
+    assert answers == [200, 200]
+
+
+def accepts(url):
+    """Returns whether the server accepts connections."""
+    host, port = url.removeprefix("http://").split(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=60).close()
+    except ConnectionError:
+        return False
+    return True
+
+
+def test_real_server_translates_as_translate_does(trained, run, tmp_path):
+    """With a real network, in a real process, from its first checkpoint to SIGTERM."""
+    workdir = tmp_path / "workdir"
+    shutil.copytree(trained[0], workdir, ignore=shutil.ignore_patterns("checkpoints"))
+    process = start_command("serve.py", "--workdir", workdir, "--port", 0, "--beam-size", 1)
+    log = iter(process.stderr.readline, "")
+    line = next(line for line in log if line.startswith("listening on "))
+    url = line.split()[-1]
+    assert "checkpoint" in next(line for line in log if line.startswith("waiting: "))
+    assert request(url, "/health")[0] == 503
+    shutil.copytree(trained[0] / "checkpoints", tmp_path / "copied")
+    (tmp_path / "copied").rename(workdir / "checkpoints")
+    assert next(log) == "ready\n"
+    lines = ["one two three.", "nine.", "four " * 40, "", "seven eight."]
+    expected = run("translate.py", "--workdir", workdir, "--beam-size", 1, input="".join(f"{line}\n" for line in lines))
+    status, answer, _ = translate(url, lines)
+    assert (status, answer["translatedText"]) == (200, expected.stdout.splitlines())
+    assert translate(url, lines[2])[1] == {"translatedText": expected.stdout.splitlines()[2]}
+    process.terminate()
+    assert process.communicate() == ("", "stopped by SIGTERM\n")
+    assert process.returncode == 143
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--port", 70000], "port"),
+        (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 8000"),
+        (["--device", "gpu"], "gpu"),
+    ],
+)
+def test_mistakes_are_refused_in_one_sentence(trained, run, options, message):
+    result = run("serve.py", "--workdir", trained[0], *options)
+    assert result.returncode == 2
+    assert message in result.stderr
