@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, Histogram, generate_latest
+from starlette.exceptions import HTTPException
 
 from host.version import VERSION
 from serving.batcher import Batcher, QueueFullError, StoppedError
@@ -85,8 +86,10 @@ class Server:
             raise RequestError(400, f"{parameters.target} is not available as a target language from {source}")
         if not self._batcher:
             raise RequestError(503, f"the server is not ready: {self.status}", RETRY_AFTER)
-        lines = [text.splitlines() or [""] for text in parameters.texts]
+        lines = [text.replace("\r\n", "\n").split("\n") for text in parameters.texts]
         items = [Item(line, parameters.target, 1 + parameters.alternatives) for own in lines for line in own]
+        if len(items) > self._max_waiting:
+            raise RequestError(413, f"Invalid request: {len(items):,} lines exceed the limit of {self._max_waiting:,}")
         results = iter(await self._answered(request, self._batcher.submit(items)))
         translated = [_joined([next(results) for _ in own], 1 + parameters.alternatives) for own in lines]
         answer: dict[str, Any] = {"translatedText": [texts[0] for texts in translated]}
@@ -153,6 +156,7 @@ def make_app(server: Server, load: Callable[[Server], Engine]) -> FastAPI:
     app.mount("/docs/files", StaticFiles(directory=DOCS_FILES))
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(BodyTooLargeError, _too_large)
+    app.add_exception_handler(HTTPException, _not_found)
 
     @app.post("/translate", openapi_extra=request_body("TranslateRequest"))
     async def translate(request: Request) -> dict[str, Any]:
@@ -194,6 +198,12 @@ async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
     return JSONResponse({"error": str(error)}, error.status, headers)
+
+
+async def _not_found(_: Request, error: Exception) -> Response:
+    """Answers requests for other paths and methods."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 async def _too_large(_: Request, error: Exception) -> Response:

@@ -14,7 +14,7 @@ DOCS_PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <title>Lingua Flax</title>
-<link rel="icon" href="data:,">
+<link rel="icon" href="/docs/files/favicon.png">
 <link rel="stylesheet" href="/docs/files/swagger-ui.css">
 </head>
 <body>

@@ -103,7 +103,7 @@ def translate(url, q="one two", **options):
     [
         ({}, {"translatedText": "ONE TWO"}),
         ({"q": ["one", "two"]}, {"translatedText": ["ONE", "TWO"]}),
-        ({"q": "one\n\ntwo"}, {"translatedText": "ONE\n\nTWO"}),
+        ({"q": "one\n\ntwo\r\n"}, {"translatedText": "ONE\n\nTWO\n"}),
         ({"alternatives": 2}, {"translatedText": "ONE TWO", "alternatives": ["ONE TWO'", "ONE TWO''"]}),
         ({"q": ["a", "b"], "alternatives": "1"}, {"translatedText": ["A", "B"], "alternatives": [["A'"], ["B'"]]}),
         (
@@ -153,6 +153,7 @@ def test_client_packages_work_unchanged(url):
         ({"q": ["a"] * 5}, 413, "5 texts exceed the limit of 4"),
         ({"q": "a" * 101}, 413, "101 characters exceed the limit of 100"),
         ({"q": "a" * 3000}, 413, "larger than 2,000 bytes"),
+        ({"q": "a\n" * 6}, 413, "7 lines exceed the limit of 6"),
     ],
 )
 def test_invalid_requests_are_refused(url, engine, options, status, message):
@@ -160,6 +161,11 @@ def test_invalid_requests_are_refused(url, engine, options, status, message):
     assert answer[0] == status
     assert message in answer[1]["error"]
     assert not engine.batches
+
+
+def test_other_paths_and_methods_are_errors_too(url):
+    assert request(url, "/other")[:2] == (404, {"error": "Not Found"})
+    assert request(url, "/translate")[:2] == (405, {"error": "Method Not Allowed"})
 
 
 @pytest.mark.parametrize("body", [b"{", b"[1]", b'"text"'])
@@ -288,7 +294,7 @@ def test_documentation_needs_no_other_host(url):
     with urllib.request.urlopen(f"{url}/docs", timeout=60) as answer:
         page = answer.read().decode()
     files = [part.split('"')[0] for part in page.split('="/')[1:]]
-    assert len(files) == 3
+    assert len(files) == 4
     assert "://" not in page
     for file in files:
         with urllib.request.urlopen(f"{url}/{file}", timeout=60) as answer:
