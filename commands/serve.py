@@ -87,6 +87,7 @@ def serve(argv: Sequence[str]) -> None:
     from serving.app import Server, make_app
     from serving.guard import LOOPBACK, Guard
     from serving.languages import languages
+    from serving.metrics import Measured
     from serving.protocol import Limits
 
     initialize_devices(options.device)
@@ -96,7 +97,9 @@ def serve(argv: Sequence[str]) -> None:
     app = make_app(server, functools.partial(load, options))
     # Four bytes of UTF-8, each escaped as three characters in a form.
     largest = 12 * options.max_texts * options.max_characters + 4096
-    guarded = Guard(app, allowed_hosts=(options.host, *options.allowed_host), max_body=largest)
+    guarded = Guard(
+        Measured(app, server.metrics), allowed_hosts=(options.host, *options.allowed_host), max_body=largest
+    )
     if options.host not in LOOPBACK:
         log.warning("listening on %s: other machines can connect, and nothing asks for a password", options.host)
     listener = listen(options)

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
 from host.version import VERSION
@@ -20,6 +20,7 @@ from serving.documentation import DOCS_FILES, DOCS_PAGE, DOCS_SCRIPT, request_bo
 from serving.engine import Engine, Item
 from serving.guard import BodyTooLargeError
 from serving.languages import Language
+from serving.metrics import Metrics
 from serving.protocol import Limits, RequestError, detect_parameter, read_parameters, translate_parameters
 from translation.hypotheses import Hypothesis
 
@@ -46,19 +47,14 @@ class Server:
         self.status = "loading"  # then what the server waits for, or "ok"
         self._max_waiting = max_waiting
         self._batcher: Batcher[Item, list[Hypothesis]] | None = None
-        self.registry = CollectorRegistry()
-        self.batch_lines = Histogram(
-            "batch_lines", "Lines translated together", buckets=[2**n for n in range(8)], registry=self.registry
-        )
-        waiting = Gauge("waiting_lines", "Lines that wait for a batch", registry=self.registry)
-        waiting.set_function(lambda: self._batcher.waiting if self._batcher else 0)
+        self.metrics = Metrics(lambda: self._batcher.waiting if self._batcher else 0)
 
     async def run(self, load: Callable[[Server], Engine]) -> None:
         """Loads an engine and translates with it until the task is cancelled or `stop` is called."""
         engine = await asyncio.to_thread(load, self)
 
         def translate(items: list[Item]) -> list[list[Hypothesis]]:
-            self.batch_lines.observe(len(items))
+            self.metrics.batch_lines.observe(len(items))
             return engine.translate(items)
 
         self._batcher = Batcher(translate, max_batch=engine.max_batch, max_waiting=self._max_waiting)
@@ -181,7 +177,7 @@ def make_app(server: Server, load: Callable[[Server], Engine]) -> FastAPI:
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
-        return Response(generate_latest(server.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(server.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:

@@ -19,6 +19,7 @@ from options.schema import DataConfig
 from serving.app import Server, make_app
 from serving.guard import Guard
 from serving.languages import languages
+from serving.metrics import Measured
 from serving.protocol import Limits
 from tests.processes import start_command
 from translation.hypotheses import Hypothesis
@@ -49,7 +50,7 @@ def serving(load, **options):
     """Serves in a thread; yields the server and its URL."""
     settings = {"max_waiting": 6, "timeout": 60.0} | options
     server = Server(languages(DataConfig(source_language="en", target_language="fr")), LIMITS, **settings)
-    app = Guard(make_app(server, load), allowed_hosts=["translator.example"], max_body=2000)
+    app = Guard(Measured(make_app(server, load), server.metrics), allowed_hosts=["translator.example"], max_body=2000)
     listener = socket.create_server(("127.0.0.1", 0))
     process = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]})
@@ -222,10 +223,27 @@ def test_requests_that_arrive_together_are_one_batch(url, engine):
     assert [len(batch) for batch in engine.batches] == [1, 5]
 
 
-def waiting_lines(url):
+def metric(url, name):
+    """Returns the value of a metric, given with its labels."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
-        (line,) = [line for line in answer.read().decode().splitlines() if line.startswith("waiting_lines ")]
-    return float(line.split()[1])
+        (line,) = [line for line in answer.read().decode().splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[-1])
+
+
+def waiting_lines(url):
+    return metric(url, "waiting_lines")
+
+
+def test_requests_are_counted(url):
+    translate(url)
+    translate(url, ["one", "two"])
+    translate(url, target="xx")
+    request(url, "/some/where")
+    assert metric(url, 'requests_total{path="/translate",status="200"}') == 2
+    assert metric(url, 'requests_total{path="/translate",status="400"}') == 1
+    assert metric(url, 'requests_total{path="other",status="404"}') == 1
+    assert metric(url, 'request_seconds_count{path="/translate"}') == 3
+    assert metric(url, "batch_lines_sum") == 3
 
 
 def test_full_queue_says_when_to_try_again(url, engine):
