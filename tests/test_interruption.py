@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import HUNG_AFTER, ROOT
 from tests.processes import start_command, wait_for
 
-COMMANDS = ("train.py", "evaluate.py", "translate.py", "verify_resume.py")
+COMMANDS = tuple(sorted(path.name for path in ROOT.glob("*.py")))
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 HEAVY = {"jax", "numpy", "pydantic", "tyro", "rich", "orbax", "matplotlib"}
 # Python runs this file from its path before any script. The moment is the import of a module, or a stage of the exit.
@@ -51,7 +51,10 @@ def arguments(tmp_path_factory) -> dict[str, list[str]]:
     config = ["--config", "configs/tiny.toml"]
     return {
         "train.py": [*config, "--dry-run"],
+        "distill.py": ["--workdir", str(workdir), "--output", str(workdir / "pairs.jsonl")],
         "evaluate.py": ["--workdir", str(workdir)],
+        "export.py": ["--workdir", str(workdir), "--format", "safetensors", "--output", str(workdir / "exported")],
+        "serve.py": ["--workdir", str(workdir), "--port", "0"],
         "translate.py": ["--workdir", str(workdir)],
         "verify_resume.py": config,
     }
