@@ -120,14 +120,10 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace, folder: Path) -> Path:
-    """Exports the model for CTranslate2, in a separate process."""
-    program = (
-        "import sys; sys.path.insert(0, '.'); from pathlib import Path; Path(sys.argv[3]).mkdir(); "
-        "from exporting.ctranslate2_model import write_ctranslate2; from translation.translator import Translator; "
-        "write_ctranslate2(Translator.load(sys.argv[1], sys.argv[2]), Path(sys.argv[3]))"
-    )
-    command = [sys.executable, "-c", program, str(options.ctranslate2), options.checkpoint, str(folder)]
-    if subprocess.run(command, cwd=ROOT).returncode:  # the process has printed the reason
+    """Exports the model for CTranslate2 with export.py, which compares the two first."""
+    command = [sys.executable, "export.py", "--workdir", str(options.ctranslate2), "--checkpoint", options.checkpoint]
+    command += ["--format", "ctranslate2", "--output", str(folder), "--verify", str(options.input)]
+    if subprocess.run(command, cwd=ROOT).returncode:  # the command has printed the reason
         raise SystemExit(2)
     return folder
 

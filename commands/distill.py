@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from data.text_files import encode_lines, is_gzip
 from host.digests import json_digest
 from host.errors import UserError
-from host.files import check_writable, write_atomically
+from host.files import write_atomically
 from host.malloc import keep_freed_memory
-from options.command_line import parse, required_workdir, show_help, take_options
+from options.command_line import parse, take_workdir_and_output
 from options.config_files import read_workdir_config
 from options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
 
@@ -54,20 +54,13 @@ def read_options(argv: Sequence[str]) -> DistillCommand:
       UserError: an option is invalid, or the output exists already.
       SystemExit: with status 0, after --help.
     """
-    show_help(argv, DistillCommand, DESCRIPTION)
-    (workdir, output), argv = take_options(argv, "workdir", "output")
-    workdir = required_workdir(workdir)
-    if output is None:
-        raise UserError("--output is required: the file for the pairs, for example --output distilled.jsonl")
+    hint = "the file for the pairs, for example --output distilled.jsonl"
+    workdir, output, argv = take_workdir_and_output(argv, DistillCommand, description=DESCRIPTION, output_hint=hint)
     if (output.with_suffix("") if is_gzip(output) else output).suffix.lower() != ".jsonl":
         raise UserError(f"--output {output}: the name must end in .jsonl or .jsonl.gz")
     config = read_workdir_config(workdir)
     default = DistillCommand(workdir=workdir, output=output, data=config.data, devices=config.devices.compute)
-    options = parse(DistillCommand, argv, default=default, description=DESCRIPTION)
-    if output.exists():
-        raise UserError(f"--output {output} exists already; delete it or choose another name")
-    check_writable(output)
-    return options
+    return parse(DistillCommand, argv, default=default, description=DESCRIPTION)
 
 
 def distill(argv: Sequence[str]) -> None:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from data.text_files import read_lines
 from host.errors import RunError, UserError
-from host.files import why_not_writable
 from host.interruption import interruption
 from host.malloc import keep_freed_memory
-from options.command_line import is_given, parse, required_workdir, show_help, take_options
+from options.command_line import is_given, output_exists, parse, take_workdir_and_output
 from options.config_files import read_workdir_config
-from options.schema import ComputeConfig, DataConfig, PositiveInt, Section
+from options.schema import CheckpointOptions, ComputeConfig, DataConfig, PositiveInt
 
 if TYPE_CHECKING:
     from exporting.parity import Engine
@@ -35,7 +34,7 @@ Quantization = Literal[
 ]
 
 
-class ExportCommand(Section):
+class ExportCommand(CheckpointOptions):
     """Options of export.py."""
 
     workdir: Path
@@ -45,9 +44,6 @@ class ExportCommand(Section):
     the parameters by name, with the network in NumPy."""
     output: Path
     """Folder to write; it must not exist yet."""
-    checkpoint: str = "best"
-    """Checkpoint to export: best (by validation BLEU), last, the number of a step, or average:N for the mean of the
-    last N checkpoints."""
     target_language: str | None = None
     """Language to translate into, for a model trained with data.tag_target; by default its data.target_language."""
     quantization: Quantization = "float32"
@@ -77,11 +73,8 @@ def read_options(argv: Sequence[str]) -> ExportCommand:
         needs a package that is not installed.
       SystemExit: with status 0, after --help.
     """
-    show_help(argv, ExportCommand, DESCRIPTION)
-    (workdir, output), rest = take_options(argv, "workdir", "output")
-    workdir = required_workdir(workdir)
-    if output is None:
-        raise UserError("--output is required: the folder to write, for example --output exported")
+    hint = "the folder to write, for example --output exported"
+    workdir, output, rest = take_workdir_and_output(argv, ExportCommand, description=DESCRIPTION, output_hint=hint)
     options = parse(
         ExportCommand, [f"--workdir={workdir}", f"--output={output}", *rest], default=None, description=DESCRIPTION
     )
@@ -92,11 +85,6 @@ def read_options(argv: Sequence[str]) -> ExportCommand:
             )
     if not importlib.util.find_spec(PACKAGES[options.format]):
         raise UserError(f"--format {options.format} needs the extra export: pip install -e '.[export]'")
-    if output.exists() or output.is_symlink():
-        raise UserError(f"--output {output} exists already; delete it or choose another name")
-    parent = output.absolute().parent
-    if reason := why_not_writable(parent) if parent.is_dir() else f"there is no folder {parent}":
-        raise UserError(f"--output {output}: cannot be written ({reason})")
     return options
 
 
@@ -193,7 +181,9 @@ def new_folder(path: Path) -> Iterator[Path]:
         try:
             folder.rename(path)
         except OSError as error:
-            raise UserError(f"--output {path} exists already; delete it or choose another name") from error
+            if path.exists() or path.is_symlink():
+                raise output_exists(path) from error
+            raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -17,7 +17,14 @@ from host.errors import UserError
 from host.malloc import keep_freed_memory
 from options.command_line import parse, take_workdir
 from options.config_files import read_workdir_config
-from options.schema import ComputeConfig, DecodingOptions, NonNegativeFloat, PositiveFloat, PositiveInt, Section
+from options.schema import (
+    CheckpointOptions,
+    ComputeConfig,
+    DecodingOptions,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+)
 
 if TYPE_CHECKING:
     from serving.app import Server
@@ -28,7 +35,7 @@ log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 2.0  # between looks for a first checkpoint
 
 
-class ServeCommand(Section):
+class ServeCommand(CheckpointOptions):
     """Options of serve.py."""
 
     workdir: Path
@@ -41,9 +48,6 @@ class ServeCommand(Section):
     """Further host names under which the server may be addressed, without ports."""
     device: Literal["cpu", "gpu", "tpu"] = "cpu"
     """Kind of device; a training may occupy the others."""
-    checkpoint: str = "best"
-    """Checkpoint to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
-    N checkpoints."""
     beam_size: PositiveInt = 5
     """Number of hypotheses kept at each position."""
     length_penalty: NonNegativeFloat = 0.6

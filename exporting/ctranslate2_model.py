@@ -5,7 +5,6 @@ Shapes: D model width, F feed-forward width, V vocabulary size, H head width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +104,8 @@ def _specification(translator: Translator) -> TransformerSpec:
     if is_rotary:
         del spec.encoder.position_encodings
     else:
-        spec.encoder.position_encodings.encodings = position_table(translator)
-        spec.decoder.position_encodings.encodings = position_table(translator)
+        table = position_table(translator)
+        spec.encoder.position_encodings.encodings = spec.decoder.position_encodings.encodings = table
     for stack, name in ((spec.encoder, "encoder"), (spec.decoder, "decoder")):
         for number, layer in enumerate(stack.layer):
             _copy_layer(layer, params[name][number])
@@ -161,19 +160,15 @@ def ctranslate2_engine(folder: Path, translator: Translator) -> Engine:
     engine = ctranslate2.Translator(str(folder), compute_type="default")
     tokenizer = translator.tokenizer
 
-    def translate(sources: Sequence[list[int]], beam_size: int) -> list[tuple[list[int], float]]:
-        limit = min(default_max_length(max(map(len, sources))), translator.max_length)
-        results = engine.translate_batch(
-            [tokenizer.source_pieces(ids) for ids in sources],
+    def translate(source: list[int], beam_size: int) -> tuple[list[int], float]:
+        (result,) = engine.translate_batch(
+            [tokenizer.source_pieces(source)],
             beam_size=beam_size,
             length_penalty=0,
             return_scores=True,
             min_decoding_length=0,  # by default, the end token is ruled out at the first position
-            max_decoding_length=limit,
+            max_decoding_length=min(default_max_length(len(source)), translator.max_length),
         )
-        return [
-            ([tokenizer.target.piece_to_id(piece) for piece in result.hypotheses[0]], result.scores[0])
-            for result in results
-        ]
+        return [tokenizer.target.piece_to_id(piece) for piece in result.hypotheses[0]], result.scores[0]
 
     return translate

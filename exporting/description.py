@@ -11,20 +11,20 @@ from typing import Any
 
 import jax
 
+from data.tokenizer import model_paths
+from host.files import write_atomically
 from host.version import VERSION
 from options.schema import DataConfig
 from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from translation.translator import Translator
 
 EXAMPLE = "Two dogs are playing in the snow."  # for usage in README.md
-TOKENIZER_NAMES = ("tokenizer.model",) * 2
-SEPARATE_TOKENIZER_NAMES = ("tokenizer.source.model", "tokenizer.target.model")
 
 
 def tokenizer_names(translator: Translator) -> dict[str, str]:
-    """Returns the file name of the tokenizer of each side."""
-    is_joint = translator.tokenizer.source is translator.tokenizer.target
-    return dict(zip(("source", "target"), TOKENIZER_NAMES if is_joint else SEPARATE_TOKENIZER_NAMES, strict=True))
+    """Returns the file name of the tokenizer of each side; they are those of a workdir."""
+    paths = model_paths(Path(), joint=translator.tokenizer.source is translator.tokenizer.target)
+    return {"source": paths[0].name, "target": paths[-1].name}
 
 
 def write_tokenizers(translator: Translator, folder: Path) -> None:
@@ -50,7 +50,7 @@ def describe(translator: Translator, data: DataConfig) -> dict[str, Any]:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON object, indented for human readers."""
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def write_manifest(folder: Path, export_format: str, step: int) -> None:

@@ -18,8 +18,8 @@ LINES = 100
 TOLERANCE = 1e-3  # of scores, which are sums of natural log-probabilities
 REQUIRED = 0.99  # share of the lines with equal translations
 
-# Source ids of several sentences, beam size -> target ids without the end token, and the score, of each.
-Engine = Callable[[Sequence[list[int]], int], list[tuple[list[int], float]]]
+# Source ids of a sentence, beam size -> target ids without the end token, and the score.
+Engine = Callable[[list[int], int], tuple[list[int], float]]
 
 
 class Parity(NamedTuple):
@@ -70,7 +70,7 @@ def compare(
         if len(best.tokens) >= min(default_max_length(len(source)), translator.max_length):
             cut += 1
             continue
-        ((ids, score),) = engine([source], beam_size)
+        ids, score = engine(source, beam_size)
         if [*ids, EOS_ID] == list(best.tokens):
             equal += 1
             difference = max(difference, abs(score - best.score))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,8 @@ from safetensors.numpy import save
 from exporting import numpy_translator
 from exporting.description import EXAMPLE, describe, write_json
 from exporting.numpy_translator import Network, beam_search
-from exporting.parameters import named_parameters
 from exporting.parity import Engine
+from model.parameters import params_by_name
 from options.schema import DataConfig
 from translation.translator import Translator
 
@@ -29,7 +28,7 @@ echo "{example}" | python translate.py --beam-size 5
 
 def write_safetensors(translator: Translator, data: DataConfig, folder: Path) -> str:
     """Writes model.safetensors, config.json and translate.py, and returns how to use them, as Markdown."""
-    parameters = {name: np.asarray(array) for name, array in named_parameters(translator.params).items()}
+    parameters = {name: np.asarray(array) for name, array in params_by_name(translator.params).items()}
     (folder / "model.safetensors").write_bytes(save(parameters))
     write_json(folder / "config.json", describe(translator, data))
     shutil.copyfile(numpy_translator.__file__, folder / "translate.py")
@@ -40,8 +39,8 @@ def safetensors_engine(folder: Path) -> Engine:
     """Returns the engine of a folder exported as safetensors, which is the code that translate.py there runs."""
     network = Network(folder)
 
-    def translate(sources: Sequence[list[int]], beam_size: int) -> list[tuple[list[int], float]]:
-        hypotheses = [beam_search(network, source, beam_size) for source in sources]
-        return [(tokens, score) for score, tokens in hypotheses]
+    def translate(source: list[int], beam_size: int) -> tuple[list[int], float]:
+        score, tokens = beam_search(network, source, beam_size)
+        return tokens, score
 
     return translate

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +17,9 @@ from jax import export
 
 from exporting import stablehlo_loader
 from exporting.description import EXAMPLE, describe, write_json
-from exporting.parameters import named_parameters, parameter_tree
 from exporting.parity import Engine
 from exporting.stablehlo_loader import Programs
+from model.parameters import params_by_name, replace_params
 from model.transformer import structure
 from options.schema import DataConfig
 from options.special_ids import EOS_ID, PAD_ID
@@ -69,12 +68,12 @@ def write_stablehlo(translator: Translator, data: DataConfig, folder: Path, shap
             numbers=jnp.zeros((len(source), 2), jnp.int32),
         )
         hypotheses = decoding.search_or_sample(
-            [parameter_tree(parameters, network.params)], request, None, 1, alpha,
+            [replace_params(network.params, parameters)], request, None, 1, alpha,
             graphdefs=(network.graphdef,), width=beams, length=longest, top_k=None, top_p=None, keep_full_batches=True,
         )  # fmt: skip
         return hypotheses.tokens[:, 0], hypotheses.scores[:, 0]
 
-    parameters = {name: np.asarray(array) for name, array in named_parameters(translator.params).items()}
+    parameters = {name: np.asarray(array) for name, array in params_by_name(translator.params).items()}
     arguments = (
         {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in parameters.items()},
         jax.ShapeDtypeStruct((shapes.batch_size, shapes.source_length), jnp.int32),
@@ -94,9 +93,8 @@ def stablehlo_engine(folder: Path) -> Engine:
     """Returns the engine of a folder exported as StableHLO, which is the code that translate.py there runs."""
     programs = Programs(folder)
 
-    def translate(sources: Sequence[list[int]], beam_size: int) -> list[tuple[list[int], float]]:
-        search = "greedy" if beam_size == 1 else "beam"
-        results = programs.translate(list(sources), search, 0.0)
-        return [(ids[: ids.index(EOS_ID)], score) for ids, score in results]
+    def translate(source: list[int], beam_size: int) -> tuple[list[int], float]:
+        ((ids, score),) = programs.translate([source], "greedy" if beam_size == 1 else "beam", 0.0)
+        return ids[: ids.index(EOS_ID)], score
 
     return translate

@@ -1,4 +1,4 @@
-"""Construction of parameters: linear layers, and the logical axis names of every parameter.
+"""Parameters: construction of linear layers, the logical axis names of every parameter, and arrays by name.
 
 The logical axes are "vocab" (vocabulary pieces), "embed" (model width D), "heads" (all heads concatenated, N * H) and
 "mlp" (feed-forward width F). devices/sharding.py maps each of them to a mesh axis.
@@ -6,8 +6,10 @@ The logical axes are "vocab" (vocabulary pieces), "embed" (model width D), "head
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 from flax import nnx
 from jax.typing import DTypeLike
 
@@ -44,3 +46,17 @@ def linear(inputs: int, outputs: int, axes: tuple[str, str], *, bias: bool, dtyp
         bias_metadata=axis_metadata(axes[1]),
         rngs=rngs,
     )
+
+
+def params_by_name(params: Any) -> dict[str, Any]:
+    """Returns the arrays of a tree of parameters by name, such as encoder.0.self_attention.query.kernel."""
+    return {_dotted(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def replace_params(params: Any, named: Mapping[str, Any]) -> Any:
+    """Returns the parameters with the named arrays substituted."""
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: named.get(_dotted(path), leaf), params)
+
+
+def _dotted(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")

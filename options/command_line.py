@@ -14,6 +14,7 @@ import pydantic
 import tyro
 
 from host.errors import UserError
+from host.files import check_writable
 from options.config_files import with_absolute_paths
 from options.messages import field_names, suggestion, validation_message, without_index
 from options.schema import Config, Section, SectionWithAlternatives
@@ -87,6 +88,37 @@ def take_workdir(
     show_help(argv, command, description, flags=flags)
     (workdir,), rest = take_options(argv, "workdir")
     return required_workdir(workdir), rest
+
+
+def take_workdir_and_output(
+    argv: Sequence[str], command: type[Section], *, description: str, output_hint: str
+) -> tuple[Path, Path, list[str]]:
+    """Separates --workdir and --output from the rest of a command line, like `take_workdir`.
+
+    Args:
+      output_hint: what --output is, with an example, for the error if it is missing.
+
+    Returns:
+      The workdir, the output, which does not exist yet and can be written, and the remaining arguments.
+
+    Raises:
+      UserError: one of them is missing, or the output exists already or cannot be written.
+      SystemExit: with status 0, after --help.
+    """
+    show_help(argv, command, description)
+    (workdir, output), rest = take_options(argv, "workdir", "output")
+    workdir = required_workdir(workdir)
+    if output is None:
+        raise UserError(f"--output is required: {output_hint}")
+    if output.exists() or output.is_symlink():
+        raise output_exists(output)
+    check_writable(output)
+    return workdir, output, rest
+
+
+def output_exists(output: Path) -> UserError:
+    """Returns the error for an output that would replace something."""
+    return UserError(f"--output {output} exists already; delete it or choose another name")
 
 
 def required_workdir(workdir: Path | None) -> Path:

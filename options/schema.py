@@ -483,12 +483,17 @@ class ProcessOptions(Section):
         return self
 
 
-class NetworkOptions(Section):
-    """Which of a run's networks translate."""
+class CheckpointOptions(Section):
+    """Which checkpoint of a run is used."""
 
     checkpoint: str = "best"
     """Checkpoint to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
     N checkpoints."""
+
+
+class NetworkOptions(CheckpointOptions):
+    """Which networks translate."""
+
     ensemble: tuple[Path, ...] = ()
     """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all networks are
     averaged."""

@@ -6,13 +6,13 @@ import json
 import math
 from pathlib import Path
 
-import jax
 from rich.table import Table
 
 from devices.tpu_topology import Chip, chip_in_topology
 from host.files import write_atomically
 from host.terminal import print_table
 from model.flops import training_flops
+from model.parameters import params_by_name
 from model.transformer import Structure, structure
 from options.schema import Config
 from reports.compiled_step import CompiledStep, compiled_step
@@ -81,8 +81,8 @@ def parameters_by_module(network: Structure) -> dict[str, int]:
     and so are the norms.
     """
     counts: dict[str, int] = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(network.params):
-        name, *inner = jax.tree_util.keystr(path, simple=True, separator=".").split(".")
+    for path, leaf in params_by_name(network.params).items():
+        name, *inner = path.split(".")
         if name in ("encoder", "decoder"):
             name = f"{name} norms" if inner[1].endswith("_residual") else f"{name} {inner[1]}"
         elif name.endswith("_norm"):

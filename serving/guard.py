@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HEADERS = {
     "content-security-policy": "default-src 'self'",
     "x-content-type-options": "nosniff",
@@ -92,9 +92,9 @@ class Guard:
 
 
 def _name(host: str) -> str:
-    """Returns a host without its port."""
+    """Returns a host without its port, an IPv6 address also without its brackets."""
     name, _, port = host.rpartition(":")
-    return name if name and port.isdigit() else host
+    return (name if name and port.isdigit() else host).strip("[]")
 
 
 async def _respond(send: Any, status: int, message: str) -> None:

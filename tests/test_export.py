@@ -142,7 +142,7 @@ def test_export_that_translates_otherwise_leaves_no_folder(trained, tmp_path, mo
         right = load_engine()
         return (
             usage,
-            lambda: lambda sources, beam_size: [(ids[:-1], score - 1) for ids, score in right(sources, beam_size)],
+            lambda: lambda source, beam_size: (right(source, beam_size)[0][:-1], right(source, beam_size)[1] - 1),
         )
 
     monkeypatch.setattr(commands.export, "write_format", write_wrong_format)

@@ -181,6 +181,8 @@ def test_invalid_json_is_refused(url, body):
         ({"Host": "evil.example"}, 403),
         ({"Host": "translator.example"}, 200),
         ({"Host": "LOCALHOST:8000"}, 200),
+        ({"Host": "[::1]:8000"}, 200),
+        ({"Host": "[::2]:8000"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
     ],

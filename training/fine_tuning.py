@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import jax
 import numpy as np
 
 from data.tokenizer import Tokenizer
 from devices.processes import gather_to_host
 from host.errors import UserError
+from model.parameters import params_by_name
 from model.transformer import structure
 from options.schema import Config
 from translation.translator import Translator
@@ -35,8 +34,8 @@ def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[
       UserError: the run or its checkpoint is missing or damaged, or no matrix fits.
     """
     translator = Translator.load(origin, devices=config.devices)
-    available = _by_path(gather_to_host(translator.params))
-    wanted = _by_path(structure(config.model, tokenizer.source_vocab_size, tokenizer.target_vocab_size).params)
+    available = params_by_name(gather_to_host(translator.params))
+    wanted = params_by_name(structure(config.model, tokenizer.source_vocab_size, tokenizer.target_vocab_size).params)
     same_vocabulary = translator.tokenizer.fingerprint == tokenizer.fingerprint
     inherited, reasons = {}, {}  # reasons: why each of the other arrays is not inherited
     for name, leaf in wanted.items():
@@ -63,20 +62,6 @@ def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[
     if unused := [name for name in available if name not in wanted]:
         log.info("  unused (not in this network): %s", _summarize(unused))
     return inherited
-
-
-def replace_params(params: Any, inherited: Mapping[str, Any]) -> Any:
-    """Returns the parameters with the inherited arrays, by path, substituted."""
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: inherited.get(_dotted(path), leaf), params)
-
-
-def _by_path(tree: Any) -> dict[str, Any]:
-    return {_dotted(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-
-
-def _dotted(path: Any) -> str:
-    """Returns a tree path as a name such as encoder.0.self_attention.query."""
-    return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
 
 
 def _summarize(names: Sequence[str]) -> str:

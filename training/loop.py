@@ -30,13 +30,13 @@ from devices.sharding import local_rows, put_on_devices, put_rows_on_devices, re
 from host.errors import Interrupted, RunError, UserError
 from host.interruption import Interruption
 from host.version import VERSION
+from model.parameters import replace_params
 from model.transformer import initial_params, structure
 from options.config_files import CONFIG_NAME, as_json, config_digest, refused_changes, to_toml
 from runs.checkpoint import RECORD_FORMAT, Checkpoints, check_format
 from runs.workdir import Workdir
 from training.device_memory import explain_out_of_memory
 from training.fast_attention import fast_attention
-from training.fine_tuning import replace_params
 from training.optimizer import Decay
 from training.preparation import Preparation
 from training.recorder import NoRecorder, Recorder, show_table
