@@ -7,19 +7,18 @@ import functools
 import importlib.util
 import json
 import logging
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from data.text_files import read_lines
 from host.errors import RunError, UserError
+from host.files import new_folder
 from host.interruption import interruption
 from host.malloc import keep_freed_memory
 from options.command_line import is_given, output_exists, parse, take_workdir_and_output
 from options.config_files import read_workdir_config
-from options.schema import CheckpointOptions, ComputeConfig, DataConfig, PositiveInt
+from options.schema import CheckpointOptions, ComputeConfig, DataConfig, PositiveInt, Quantization
 
 if TYPE_CHECKING:
     from exporting.parity import Engine
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PACKAGES = {"ctranslate2": "ctranslate2", "stablehlo": "flatbuffers", "safetensors": "safetensors"}
-# Types in which CTranslate2 stores matrices.
-Quantization = Literal[
-    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
-]
 
 
 class ExportCommand(CheckpointOptions):
@@ -107,7 +102,7 @@ def export(argv: Sequence[str]) -> None:
     if options.target_language:
         data = data.model_copy(update={"target_language": options.target_language})
     lines = lines_to_verify(translator, data, options)
-    with interruption.deferred(), new_folder(options.output) as folder:
+    with interruption.deferred(), refusing_existing(options.output), new_folder(options.output) as folder:
         usage, load_engine = write_format(translator, data, options, folder)
         interruption.check()
         write_tokenizers(translator, folder)
@@ -116,6 +111,15 @@ def export(argv: Sequence[str]) -> None:
         if lines:
             check_parity(translator, options, load_engine(), lines)
     log.info("exported to %s; its README.md shows how to translate a sentence", options.output)
+
+
+@contextlib.contextmanager
+def refusing_existing(path: Path) -> Iterator[None]:
+    """Turns the error of a folder that was created in the meantime into a UserError."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise output_exists(path) from error
 
 
 def read_scores(path: Path) -> dict[str, Any]:
@@ -165,27 +169,6 @@ def source_length(translator: Translator, options: ExportCommand) -> int:
     if options.source_length and options.source_length > translator.max_length:
         raise UserError(f"--source-length {options.source_length} exceeds model.max_length {translator.max_length}")
     return options.source_length or min(translator.max_length, 128)
-
-
-@contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder, which becomes `path` if the block succeeds and is removed otherwise.
-
-    Raises:
-      UserError: `path` exists by then.
-    """
-    folder = path.absolute().with_name(f".{path.name}.{secrets.token_hex(4)}.incomplete")
-    folder.mkdir()
-    try:
-        yield folder
-        try:
-            folder.rename(path)
-        except OSError as error:
-            if path.exists() or path.is_symlink():
-                raise output_exists(path) from error
-            raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_format(

@@ -15,15 +15,17 @@ from pydantic import Field
 
 from host.errors import UserError
 from host.malloc import keep_freed_memory
-from options.command_line import parse, take_workdir
+from options.command_line import is_given, parse, take_workdir
 from options.config_files import read_workdir_config
 from options.schema import (
+    AlignmentOptions,
     CheckpointOptions,
     ComputeConfig,
     DecodingOptions,
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
+    Quantization,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 2.0  # between looks for a first checkpoint
 
 
-class ServeCommand(CheckpointOptions):
+class ServeCommand(CheckpointOptions, AlignmentOptions):
     """Options of serve.py."""
 
     workdir: Path
@@ -46,6 +48,11 @@ class ServeCommand(CheckpointOptions):
     """Port to listen on; 0 takes a free one."""
     allowed_host: tuple[str, ...] = ()
     """Further host names under which the server may be addressed, without ports."""
+    engine: Literal["jax", "ctranslate2"] = "jax"
+    """jax translates as translate.py does. ctranslate2, to which the server exports the network when it starts, cannot
+    run every network (see export.py), does not align words, and divides scores by length^alpha."""
+    quantization: Quantization = "float32"
+    """ctranslate2: type of the matrices."""
     device: Literal["cpu", "gpu", "tpu"] = "cpu"
     """Kind of device; a training may occupy the others."""
     beam_size: PositiveInt = 5
@@ -76,7 +83,21 @@ def read_options(argv: Sequence[str]) -> ServeCommand:
     options = parse(ServeCommand, argv, default=ServeCommand(workdir=workdir), description=DESCRIPTION)
     if not importlib.util.find_spec("fastapi_offline") or not importlib.util.find_spec("uvicorn"):
         raise UserError("serve.py needs the extra serve: pip install -e '.[serve]'")
+    if options.engine == "ctranslate2":
+        check_ctranslate2(argv, options)
+    elif is_given(argv, "quantization"):
+        raise UserError("--quantization has no effect with --engine jax, only with ctranslate2")
     return options
+
+
+def check_ctranslate2(argv: Sequence[str], options: ServeCommand) -> None:
+    """Raises UserError if the engine ctranslate2 is not installed, or another option excludes it."""
+    if not importlib.util.find_spec("ctranslate2"):
+        raise UserError("--engine ctranslate2 needs the extra export: pip install -e '.[export]'")
+    if options.device != "cpu":
+        raise UserError(f"--engine ctranslate2 computes on the CPU; leave out --device {options.device}")
+    if name := next((name for name in AlignmentOptions.model_fields if is_given(argv, name)), None):
+        raise UserError(f"--{name.replace('_', '-')} has no effect with --engine ctranslate2, only with jax")
 
 
 def serve(argv: Sequence[str]) -> None:
@@ -88,6 +109,11 @@ def serve(argv: Sequence[str]) -> None:
 
     from devices.compilation import set_up_compilation
     from devices.platform import initialize_devices
+
+    if options.engine == "ctranslate2":
+        from exporting.ctranslate2_model import check_convertible
+
+        check_convertible(config.model)
     from serving.app import Server, make_app
     from serving.guard import LOOPBACK, Guard
     from serving.languages import languages
@@ -109,8 +135,16 @@ def serve(argv: Sequence[str]) -> None:
     listener = listen(options)
     log.info("listening on http://%s:%d", options.host, listener.getsockname()[1])
     settings = uvicorn.Config(guarded, log_level="warning", access_log=False, server_header=False)
+    process = uvicorn.Server(settings)
+
+    def stop() -> None:
+        process.should_exit = True
+
+    server.on_failure = stop
     # After SIGTERM or Ctrl-C it answers what it has accepted, and then passes the signal on.
-    uvicorn.Server(settings).run(sockets=[listener])
+    process.run(sockets=[listener])
+    if server.failure:
+        raise server.failure
 
 
 def listen(options: ServeCommand) -> socket.socket:
@@ -128,7 +162,6 @@ def listen(options: ServeCommand) -> socket.socket:
 
 def load(options: ServeCommand, server: Server) -> Engine:
     """Loads the network and compiles its programs; waits until there is a checkpoint."""
-    from serving.engine import load_engine
     from translation.translator import Translator
 
     while True:
@@ -140,8 +173,18 @@ def load(options: ServeCommand, server: Server) -> Engine:
                 log.warning("waiting: %s", error)
             server.status = str(error)
             time.sleep(CHECKPOINT_SECONDS)
-    server.status = "compiling"
+    data = read_workdir_config(options.workdir).data
+    if data.tag_target:
+        translators = {language: translator.into(language) for language in data.target_languages}
+    else:
+        translators = {data.target_language: translator}
     decoding = DecodingOptions(beam_size=options.beam_size, length_penalty=options.length_penalty)
-    engine = load_engine(translator, read_workdir_config(options.workdir), decoding)
-    engine.warm_up()
-    return engine
+    if options.engine == "ctranslate2":
+        from serving.ctranslate2_engine import load_ctranslate2
+
+        server.status = "exporting"
+        return load_ctranslate2(translators, decoding, options.quantization)
+    from serving.jax_engine import JaxEngine
+
+    server.status = "compiling"
+    return JaxEngine(translators, decoding, options)

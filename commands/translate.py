@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -9,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from commands.prompt import prompt_lines
 from data.text_files import chunks, decode_lines, encode_lines, read_lines
@@ -19,7 +20,14 @@ from host.files import check_distinct_files, check_writable
 from host.malloc import keep_freed_memory
 from options.command_line import parse, take_workdir
 from options.config_files import read_workdir_config
-from options.schema import ComputeConfig, DecodingOptions, NetworkOptions, PositiveInt, ProcessOptions
+from options.schema import (
+    AlignmentOptions,
+    ComputeConfig,
+    DecodingOptions,
+    NetworkOptions,
+    PositiveInt,
+    ProcessOptions,
+)
 
 if TYPE_CHECKING:
     from data.tokenizer import Tokenizer
@@ -31,7 +39,7 @@ log = logging.getLogger(__name__)
 CHUNK = 1024  # lines translated together; sorting them by length keeps padding low
 
 
-class TranslateCommand(NetworkOptions, DecodingOptions, ProcessOptions):
+class TranslateCommand(NetworkOptions, DecodingOptions, AlignmentOptions, ProcessOptions):
     """Options of translate.py."""
 
     workdir: Path
@@ -49,6 +57,9 @@ class TranslateCommand(NetworkOptions, DecodingOptions, ProcessOptions):
     Above 1, each is written as line number, score and text, separated by tabs."""
     json_lines: bool = False
     """Write one JSON object per input line, with the source, the text and score of every hypothesis, and all tokens."""
+    alignments: Path | None = None
+    """File for word alignments, plain or .gz: one line per input line, with the pairs of words of the input and of its
+    best translation in Pharaoh format (0-0 1-2); words are what spaces separate."""
     attention: Path | None = None
     """File for the attention weights of a single input line: all weights (.json) or a map of each head (.png)."""
     positions: Path | None = None
@@ -82,9 +93,15 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
     ):
         if path and path.suffix.lower() not in endings:
             raise UserError(f"--{name} {path}: the name must end in {' or '.join(endings)}")
-    if options.positions and (options.input or options.output or options.attention):
-        raise UserError("--positions translates nothing: leave out --input, --output and --attention")
-    check_distinct_files(read=(options.input, options.prefix_file), written=(options.output, options.attention))
+    if options.positions and (options.input or options.output or options.attention or options.alignments):
+        raise UserError("--positions translates nothing: leave out --input, --output, --attention and --alignments")
+    chosen = [name for name, field in AlignmentOptions.model_fields.items() if getattr(options, name) != field.default]
+    if chosen and not options.alignments:
+        raise UserError(f"--{chosen[0].replace('_', '-')} has no effect without --alignments FILE")
+    check_distinct_files(
+        read=(options.input, options.prefix_file),
+        written=(options.output, options.attention, options.alignments),
+    )
     return options
 
 
@@ -173,7 +190,7 @@ def translate(argv: Sequence[str]) -> None:
     from devices.processes import check_single_process, distributed_session
 
     pairs = iter(()) if options.positions else open_input(options)
-    for path in filter(None, [options.output, options.attention, options.positions]):
+    for path in filter(None, [options.output, options.attention, options.alignments, options.positions]):
         check_writable(path)
     initialize_devices(options.devices.platform, options)
     if not (options.input or options.positions):
@@ -189,11 +206,13 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
     from devices.processes import is_first_process
     from translation.attention_maps import attention_maps, source_tokens
     from translation.translator import Translator
+    from translation.word_alignment import align_translations, check_alignment, pharaoh
 
     translator = Translator.load(
         options.workdir, options.checkpoint, options.devices, options.target_language, options.ensemble
     )
     translator.check(options, options.num_hypotheses)
+    check_alignment(translator, options)
     if options.positions:
         if is_first_process():
             draw_positions(translator, options.positions)
@@ -203,8 +222,7 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
     if options.attention:
         source_tokens(translator, first[0][0])  # likewise, refuses a line that no map can show
     done = 0
-    output = options.output if is_first_process() else os.devnull
-    with open(output or os.dup(sys.stdout.fileno()), "wb") as out:
+    with open_outputs(options) as (out, links_out):
         for chunk in itertools.chain([first], remaining):
             translations = translator.translate(
                 [line for line, _ in chunk], options, num_hypotheses=options.num_hypotheses,
@@ -218,10 +236,24 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
             out.write(encode_lines(texts, options.output or ""))
             done += len(translations)
             out.flush()
+            if options.alignments:
+                links = align_translations(translator, translations, options)
+                links_out.write(encode_lines(map(pharaoh, links), options.alignments))
+                links_out.flush()
             if options.attention:
                 maps = attention_maps(translator, translations[0])
                 if is_first_process():
                     write_attention(maps, options.attention)
+
+
+@contextlib.contextmanager
+def open_outputs(options: TranslateCommand) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Opens the files for translations and alignments; only the first process of a run writes to them."""
+    from devices.processes import is_first_process
+
+    output, alignments = (options.output, options.alignments) if is_first_process() else (os.devnull, os.devnull)
+    with open(output or os.dup(sys.stdout.fileno()), "wb") as out, open(alignments or os.devnull, "wb") as links_out:
+        yield out, links_out
 
 
 def output_lines(

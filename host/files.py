@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from host.errors import UserError
@@ -20,6 +22,27 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yields a temporary folder, which becomes `path` if the block succeeds and is removed otherwise.
+
+    Raises:
+      FileExistsError: `path` exists by then.
+    """
+    folder = path.absolute().with_name(f".{path.name}.{secrets.token_hex(4)}.incomplete")
+    folder.mkdir()
+    try:
+        yield folder
+        try:
+            folder.rename(path)
+        except OSError as error:
+            if path.exists() or path.is_symlink():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
+            raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_writable(path: Path) -> None:

@@ -483,6 +483,12 @@ class ProcessOptions(Section):
         return self
 
 
+# Types in which CTranslate2 stores matrices.
+Quantization = Literal[
+    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
+]
+
+
 class CheckpointOptions(Section):
     """Which checkpoint of a run is used."""
 
@@ -497,6 +503,17 @@ class NetworkOptions(CheckpointOptions):
     ensemble: tuple[Path, ...] = ()
     """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all networks are
     averaged."""
+
+
+class AlignmentOptions(Section):
+    """Which cross-attention aligns words."""
+
+    alignment_step: Literal["predict", "read"] = "predict"
+    """Step of the decoder that aligns a target token: the one that predicts it, or the one that reads it."""
+    alignment_layer: PositiveInt | None = None
+    """Decoder layer that aligns, counted from 1; by default the mean of all."""
+    alignment_head: PositiveInt | None = None
+    """Head that aligns, counted from 1; by default the mean of all."""
 
 
 class DecodingOptions(Section):

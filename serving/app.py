@@ -17,12 +17,12 @@ from starlette.exceptions import HTTPException
 from host.version import VERSION
 from serving.batcher import Batcher, QueueFullError, StoppedError
 from serving.documentation import DOCS_FILES, DOCS_PAGE, DOCS_SCRIPT, request_body
-from serving.engine import Engine, Item
+from serving.engine import Engine, Item, Result
 from serving.guard import BodyTooLargeError
 from serving.languages import Language
 from serving.metrics import Metrics
 from serving.protocol import Limits, RequestError, detect_parameter, read_parameters, translate_parameters
-from translation.hypotheses import Hypothesis
+from translation.word_alignment import pharaoh
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +45,19 @@ class Server:
         self.limits = limits
         self.timeout = timeout
         self.status = "loading"  # then what the server waits for, or "ok"
+        self.failure: BaseException | None = None  # why there is no engine, if it could not be loaded
+        self.on_failure: Callable[[], None] = lambda: None
         self._max_waiting = max_waiting
-        self._batcher: Batcher[Item, list[Hypothesis]] | None = None
+        self._aligns = True
+        self._batcher: Batcher[Item, Result] | None = None
         self.metrics = Metrics(lambda: self._batcher.waiting if self._batcher else 0)
 
     async def run(self, load: Callable[[Server], Engine]) -> None:
         """Loads an engine and translates with it until the task is cancelled or `stop` is called."""
         engine = await asyncio.to_thread(load, self)
+        self._aligns = engine.aligns
 
-        def translate(items: list[Item]) -> list[list[Hypothesis]]:
+        def translate(items: list[Item]) -> list[Result]:
             self.metrics.batch_lines.observe(len(items))
             return engine.translate(items)
 
@@ -66,6 +70,12 @@ class Server:
         """Refuses further requests; those that wait are still answered."""
         if self._batcher:
             self._batcher.stop()
+
+    def fail(self, task: asyncio.Task[None]) -> None:
+        """Takes note of the task's failure, if it has failed."""
+        if not task.cancelled() and (error := task.exception()):
+            self.failure, self.status = error, "failed"
+            self.on_failure()
 
     async def translate(self, request: Request) -> dict[str, Any]:
         """Answers POST /translate.
@@ -82,24 +92,30 @@ class Server:
             raise RequestError(400, f"{parameters.target} is not available as a target language from {source}")
         if not self._batcher:
             raise RequestError(503, f"the server is not ready: {self.status}", RETRY_AFTER)
+        if parameters.alignments and not self._aligns:
+            raise RequestError(400, "Invalid request: this server does not align words (--engine ctranslate2)")
         lines = [text.replace("\r\n", "\n").split("\n") for text in parameters.texts]
-        items = [Item(line, parameters.target, 1 + parameters.alternatives) for own in lines for line in own]
+        count = 1 + parameters.alternatives
+        items = [Item(line, parameters.target, count, parameters.alignments) for own in lines for line in own]
         if len(items) > self._max_waiting:
             raise RequestError(413, f"Invalid request: {len(items):,} lines exceed the limit of {self._max_waiting:,}")
         results = iter(await self._answered(request, self._batcher.submit(items)))
-        translated = [_joined([next(results) for _ in own], 1 + parameters.alternatives) for own in lines]
+        results_of = [[next(results) for _ in own] for own in lines]
+        translated = [_joined(own, count) for own in results_of]
         answer: dict[str, Any] = {"translatedText": [texts[0] for texts in translated]}
         if parameters.source == "auto":
             answer["detectedLanguage"] = [self.detected() for _ in translated]
         if parameters.alternatives:
             answer["alternatives"] = [list(dict.fromkeys(texts[1:])) for texts in translated]
+        if parameters.alignments:
+            answer["alignments"] = [_joined_links(*pair) for pair in zip(lines, results_of, strict=True)]
         return answer if parameters.is_list else {name: values[0] for name, values in answer.items()}
 
     def detected(self) -> dict[str, Any]:
         """Returns the language that texts are taken for: the first that the run translates from."""
         return {"confidence": 100.0 if len(self.languages) == 1 else 0.0, "language": self.languages[0].code}
 
-    async def _answered(self, request: Request, results: Awaitable[list[list[Hypothesis]]]) -> list[list[Hypothesis]]:
+    async def _answered(self, request: Request, results: Awaitable[list[Result]]) -> list[Result]:
         """Waits for the results, but no longer than the client does and the deadline allows.
 
         Raises:
@@ -130,9 +146,20 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _joined(lines: list[list[Hypothesis]], count: int) -> list[str]:
-    """Joins the lines of a text, rank by rank; a line with fewer hypotheses repeats its last one."""
-    return ["\n".join(own[min(rank, len(own) - 1)].text for own in lines) for rank in range(count)]
+def _joined(lines: list[Result], count: int) -> list[str]:
+    """Joins the lines of a text, rank by rank; a line with fewer translations repeats its last one."""
+    return ["\n".join(own.texts[min(rank, len(own.texts) - 1)] for own in lines) for rank in range(count)]
+
+
+def _joined_links(lines: list[str], results: list[Result]) -> str:
+    """Joins the links of the lines of a text, whose words are counted from its beginning."""
+    joined = []
+    source_words = target_words = 0
+    for line, result in zip(lines, results, strict=True):
+        joined += [(i + source_words, j + target_words) for i, j in result.links]
+        source_words += len(line.split())
+        target_words += len(result.texts[0].split())
+    return pharaoh(joined)
 
 
 def make_app(server: Server, load: Callable[[Server], Engine]) -> FastAPI:
@@ -141,7 +168,7 @@ def make_app(server: Server, load: Callable[[Server], Engine]) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         running = asyncio.create_task(server.run(load))
-        running.add_done_callback(_log_failure)
+        running.add_done_callback(server.fail)
         yield
         server.stop()
         if server.status == "ok":
@@ -204,8 +231,3 @@ async def _not_found(_: Request, error: Exception) -> Response:
 
 async def _too_large(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 413)
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()):
-        log.error("the server cannot translate: %s", error, exc_info=error)

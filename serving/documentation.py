@@ -40,6 +40,7 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
             "target": {"type": "string", "description": "language code", "example": "fr"},
             "format": {"type": "string", "enum": ["text"]},
             "alternatives": {"type": "integer", "description": "number of further translations", "default": 0},
+            "alignments": {"type": "boolean", "description": "align words, in Pharaoh format", "default": False},
             "api_key": {"type": "string", "description": "accepted and ignored"},
         },
     },

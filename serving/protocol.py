@@ -46,6 +46,7 @@ class TranslateParameters(NamedTuple):
       source: code of the language to translate from, or auto.
       target: code of the language to translate into.
       alternatives: number of further translations of each text.
+      alignments: whether to align the words of each text with those of its translation.
     """
 
     texts: list[str]
@@ -53,6 +54,7 @@ class TranslateParameters(NamedTuple):
     source: str
     target: str
     alternatives: int
+    alignments: bool
 
 
 async def read_parameters(request: Request) -> Mapping[str, Any]:
@@ -93,7 +95,12 @@ def translate_parameters(values: Mapping[str, Any], limits: Limits) -> Translate
     if values.get("format") not in (None, "", "text"):
         raise RequestError(400, f"{values['format']} format is not supported, only text")
     return TranslateParameters(
-        texts, isinstance(q, list), values["source"], values["target"], _alternatives(values, limits)
+        texts,
+        isinstance(q, list),
+        values["source"],
+        values["target"],
+        _alternatives(values, limits),
+        _flag(values, "alignments"),
     )
 
 
@@ -118,3 +125,10 @@ def _alternatives(values: Mapping[str, Any], limits: Limits) -> int:
             400, f"Invalid request: alternatives parameter must be below the beam size {limits.beam_size}"
         )
     return max(0, alternatives)
+
+
+def _flag(values: Mapping[str, Any], name: str) -> bool:
+    value = str(values.get(name) or "false").lower()
+    if value not in ("true", "1", "false", "0"):
+        raise RequestError(400, f"Invalid request: {name} parameter must be true or false")
+    return value in ("true", "1")

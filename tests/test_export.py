@@ -9,11 +9,12 @@ import sys
 import pytest
 
 import commands.export
-from commands.export import new_folder, write_format
+from commands.export import write_format
 from data.corpora import open_corpus
 from data.corpora.downloads import offline
 from exporting.parity import Parity
 from host.errors import RunError, UserError
+from host.files import new_folder
 from options.schema import DataConfig
 from tests.processes import start_command, wait_for
 
@@ -175,6 +176,6 @@ def test_folder_that_appears_meanwhile_is_not_replaced(tmp_path):
     context.__enter__()
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "file").touch()
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(FileExistsError, match="File exists"):
         context.__exit__(None, None, None)
     assert [path.name for path in tmp_path.rglob("*")] == ["new", "file"]

@@ -17,7 +17,7 @@ ALLOWED = {
     "translation": {"data", "devices", "host", "model", "options", "runs"},
     "evaluation": {"data", "host", "options", "translation"},
     "exporting": {"data", "host", "model", "options", "translation"},
-    "serving": {"data", "host", "options", "translation"},
+    "serving": {"data", "exporting", "host", "model", "options", "translation"},
     "training": {"data", "devices", "evaluation", "host", "model", "options", "runs", "translation"},
     "reports": {"data", "devices", "host", "model", "options", "runs", "training"},
     "verification": {"host", "options", "runs"},
@@ -38,7 +38,7 @@ NOT_IMPORTED = {  # by a single file, although its package may
     "commands/distill.py": {"training", "reports", "verification", "evaluation", "exporting", "serving"},
     "commands/evaluate.py": {"training", "reports", "verification", "exporting", "serving"},
     "commands/export.py": {"training", "reports", "verification", "evaluation", "serving"},
-    "commands/serve.py": {"training", "reports", "verification", "evaluation", "exporting"},
+    "commands/serve.py": {"training", "reports", "verification", "evaluation"},
     "commands/translate.py": {"training", "reports", "verification", "evaluation", "exporting", "serving"},
     # Copied into exported folders, where nothing of this repository is.
     "exporting/numpy_translator.py": PACKAGES,

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import shutil
 import socket
 import threading
@@ -17,12 +18,12 @@ from libretranslatepy import LibreTranslateAPI
 
 from options.schema import DataConfig
 from serving.app import Server, make_app
+from serving.engine import Result
 from serving.guard import Guard
 from serving.languages import languages
 from serving.metrics import Measured
 from serving.protocol import Limits
 from tests.processes import start_command
-from translation.hypotheses import Hypothesis
 
 LIMITS = Limits(texts=4, characters=100, beam_size=3)
 
@@ -31,6 +32,7 @@ class UpperCase:
     """An engine that translates into capitals; alternative k ends with k apostrophes. It can be held up."""
 
     max_batch = 8
+    aligns = True
 
     def __init__(self):
         self.batches = []
@@ -41,8 +43,12 @@ class UpperCase:
         self.batches.append([item.line for item in items])
         self.may_go_on.wait(60)
         return [
-            [Hypothesis(item.line.upper() + "'" * rank, -rank) for rank in range(item.num_hypotheses)] for item in items
+            Result([item.line.upper() + "'" * rank for rank in range(item.num_hypotheses)], self.links(item))
+            for item in items
         ]
+
+    def links(self, item):
+        return [(word, word) for word in range(len(item.line.split()))] if item.aligned else []
 
 
 @contextlib.contextmanager
@@ -111,6 +117,12 @@ def translate(url, q="one two", **options):
             {"source": "auto"},
             {"translatedText": "ONE TWO", "detectedLanguage": {"confidence": 100.0, "language": "en"}},
         ),
+        ({"alignments": True}, {"translatedText": "ONE TWO", "alignments": "0-0 1-1"}),
+        (
+            {"q": ["a", "b c\n\nd"], "alignments": "true"},
+            {"translatedText": ["A", "B C\n\nD"], "alignments": ["0-0", "0-0 1-1 2-2"]},
+        ),
+        ({"alignments": "0"}, {"translatedText": "ONE TWO"}),
         ({"format": "text", "api_key": "secret"}, {"translatedText": "ONE TWO"}),
         ({"q": "<b>&amp;</b>"}, {"translatedText": "<B>&AMP;</B>"}),
     ],
@@ -150,6 +162,7 @@ def test_client_packages_work_unchanged(url):
         ({"target": "de"}, 400, "de is not available as a target language from en"),
         ({"format": "html"}, 400, "html format is not supported, only text"),
         ({"alternatives": "many"}, 400, "alternatives parameter is not a number"),
+        ({"alignments": "perhaps"}, 400, "alignments parameter must be true or false"),
         ({"alternatives": 3}, 400, "alternatives parameter must be below the beam size 3"),
         ({"q": ["a"] * 5}, 413, "5 texts exceed the limit of 4"),
         ({"q": "a" * 101}, 413, "101 characters exceed the limit of 100"),
@@ -377,14 +390,56 @@ def test_real_server_translates_as_translate_does(trained, run, tmp_path):
     status, answer, _ = translate(url, lines)
     assert (status, answer["translatedText"]) == (200, expected.stdout.splitlines())
     assert translate(url, lines[2])[1] == {"translatedText": expected.stdout.splitlines()[2]}
+    path = tmp_path / "links.txt"
+    run("translate.py", "--workdir", workdir, "--beam-size", 1, "--alignments", path, input=f"{lines[0]}\n{lines[2]}\n")
+    assert translate(url, [lines[0], lines[2]], alignments=True)[1]["alignments"] == path.read_text().splitlines()
     process.terminate()
     assert process.communicate() == ("", "stopped by SIGTERM\n")
     assert process.returncode == 143
 
 
+def test_ctranslate2_translates_too(trained, run, tmp_path):
+    lines = ["one two three.", "nine.", "", "four " * 40, "seven eight."]
+    options = ("--workdir", trained[0], "--beam-size", 2, "--length-penalty", 0)
+    expected = run("translate.py", *options, input="".join(f"{line}\n" for line in lines)).stdout.splitlines()
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    for exported in (True, False):  # the second server finds the model in the cache
+        process = start_command("serve.py", *options, "--port", 0, "--engine", "ctranslate2", env=env)
+        log = [process.stderr.readline()]
+        while log[-1] != "ready\n":
+            log.append(process.stderr.readline())
+        assert any(line.startswith("exported to ") for line in log) == exported
+        url = next(line.split()[-1] for line in log if line.startswith("listening on "))
+        assert translate(url, lines)[:2] == (200, {"translatedText": expected})
+        assert len(translate(url, alternatives=1)[1]["alternatives"]) == 1
+        status, answer, _ = translate(url, alignments=True)
+        assert (status, "does not align words" in answer["error"]) == (400, True)
+        process.terminate()
+        process.communicate()
+        assert process.returncode == 143
+
+
+def test_server_that_cannot_load_a_network_ends():
+    ended = threading.Event()
+
+    def load(server):
+        server.on_failure = ended.set
+        raise RuntimeError("no network")
+
+    with serving(load) as (server, _):
+        assert ended.wait(60)
+        assert (server.status, str(server.failure)) == ("failed", "no network")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--engine", "ctranslate2", "--device", "gpu"], "computes on the CPU"),
+        (
+            ["--engine", "ctranslate2", "--alignment-layer", 1],
+            "--alignment-layer has no effect with --engine ctranslate2",
+        ),
+        (["--quantization", "int8"], "--quantization has no effect with --engine jax"),
         (["--port", 70000], "port"),
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 8000"),
         (["--device", "gpu"], "gpu"),

@@ -6,9 +6,29 @@ import itertools
 import re
 from collections.abc import Callable
 
+from data.batch import cut
+from data.tokenizer import Tokenizer
+
 # The closing quotes, brackets and whitespace that follow sentence-final punctuation.
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'»”’)\]]*\s+|(?<=[。！？])[」』”]*\s*")
 _SPACE = re.compile(r"\s+")
+
+
+def split_source(line: str, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, list[int]]]:
+    """Returns the text and the source ids of each part of a line; a line that fits is a single part.
+
+    Args:
+      max_length: maximum number of tokens of a part, the end token included.
+    """
+
+    def ids(text: str) -> list[int]:
+        return tokenizer.encode_source([text])[0]
+
+    whole = ids(line)
+    if len(whole) <= max_length:
+        return [(line, whole)]
+    # A part can only still be too long if it is a single character with more byte tokens than max_length.
+    return [(part, cut(ids(part), max_length)) for part in split_line(line, lambda part: len(ids(part)) <= max_length)]
 
 
 def split_line(line: str, fits: Callable[[str], bool]) -> list[str]:

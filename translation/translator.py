@@ -25,7 +25,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from data.batch import Batch, bucket_lengths, cut, length_batches, pad_rows, unpacked_batch
+from data.batch import Batch, bucket_lengths, length_batches, pad_rows, unpacked_batch
 from data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
 from devices.compilation import compile_concurrently
 from devices.mesh import make_mesh, round_up_to_row_shards
@@ -41,7 +41,7 @@ from runs.checkpoint import check_format, load_params
 from runs.workdir import Workdir
 from translation import decoding
 from translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts
-from translation.line_splitting import split_line
+from translation.line_splitting import split_source
 from translation.parallel import map_concurrently, num_concurrent_programs
 from translation.search import IMPOSSIBLE, Hypotheses
 
@@ -64,6 +64,7 @@ class _Part(NamedTuple):
     Attributes:
       line: index of the line.
       part: index of the part within the line.
+      text: the source text.
       source: source ids.
       prefix: ids that the translation begins with.
       limit: maximum number of tokens of the translation.
@@ -71,6 +72,7 @@ class _Part(NamedTuple):
 
     line: int
     part: int
+    text: str
     source: list[int]
     prefix: list[int]
     limit: int
@@ -170,6 +172,15 @@ class Translator:
         to_longest = pads_to_longest(devices.padding, mesh)
         return cls(network.graphdef, placed, tokenizer, config.model, step, mesh, pads_to_longest=to_longest)
 
+    def into(self, language: str) -> Translator:
+        """Returns the translator into another language, of a network that was trained with data.tag_target.
+
+        Raises:
+          UserError: the network has no tag for the language.
+        """
+        untagged = dataclasses.replace(self.tokenizer, source_tags=())
+        return dataclasses.replace(self, tokenizer=untagged.with_source_tag(language_tag(language)))
+
     @property
     def max_length(self) -> int:
         """The maximum number of tokens of a sentence, on either side, that every network of the ensemble accepts."""
@@ -259,9 +270,9 @@ class Translator:
         if first_line is not None:
             at_limit = [i for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit]
             _warn_about_limits({first_line + parts[i].line for i in at_limit})
-        by_line: list[list[tuple[Hypothesis, ...]]] = [[] for _ in lines]
+        by_line: list[list[tuple[str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
         for i, part in enumerate(parts):
-            by_line[part.line].append(hypotheses[i])
+            by_line[part.line].append((part.text, hypotheses[i]))
         return [Translation(line, join_parts(joined)) for line, joined in zip(lines, by_line, strict=True)]
 
     def warm_up(
@@ -286,7 +297,7 @@ class Translator:
 
     def _compile(self, programs: Sequence[tuple[DecodingOptions, int]]) -> None:
         """Compiles the programs for these options, which include a batch size, and these padded lengths."""
-        part = _Part(line=0, part=0, source=[], prefix=[], limit=1)
+        part = _Part(line=0, part=0, text="", source=[], prefix=[], limit=1)
 
         def compile_decode_batch(options: DecodingOptions, length: int) -> None:
             request = self._request([part], options, length, 1)
@@ -345,7 +356,9 @@ class Translator:
           The best hypothesis of each sentence: tokens [B, 1, L], scores [B, 1].
         """
         rows = [ids[ids != PAD_ID].tolist() for ids in source]
-        parts = [_Part(i, 0, ids, [], self._limit(len(ids), 0, options) if ids else 1) for i, ids in enumerate(rows)]
+        parts = [
+            _Part(i, 0, "", ids, [], self._limit(len(ids), 0, options) if ids else 1) for i, ids in enumerate(rows)
+        ]
         options = options.model_copy(update={"batch_size": len(source)})
         request = self._request(parts, options, source.shape[1], 1, hidden)
         decoded = decoding.decode_batch(
@@ -393,13 +406,15 @@ class Translator:
         """
         parts: list[_Part] = []
         for line, (source, prefix) in enumerate(zip(source_ids, self._encode_prefixes(prefixes), strict=True)):
-            sources = [source] if len(source) <= self.max_length else self._split(lines[line])
+            text = lines[line]
+            fits = len(source) <= self.max_length
+            sources = [(text, source)] if fits else split_source(text, self.tokenizer, self.max_length)
             if first_line is not None and len(sources) > 1:
                 log.warning(
                     "line %d has %d tokens and the model takes %d at a time: translated in %d parts",
                     first_line + line, len(source) - 1, self.max_length - 1, len(sources),
                 )  # fmt: skip
-            for number, ids in enumerate(sources):
+            for number, (part_text, ids) in enumerate(sources):
                 part_prefix = [] if number else prefix
                 limit = self._limit(len(ids), len(part_prefix), options)
                 if len(part_prefix) >= limit:
@@ -408,7 +423,7 @@ class Translator:
                         f"translation is limited to {limit}, end token included; shorten the prefix"
                     )
                 if len(ids) > 1:
-                    parts.append(_Part(line, number, ids, part_prefix, limit))
+                    parts.append(_Part(line, number, part_text, ids, part_prefix, limit))
         return parts
 
     def _batches(
@@ -425,15 +440,6 @@ class Translator:
         full = options.batch_size or self.decoding_batch_size(max(lengths, default=1), width)
         rows = min([size for size in SMALL_BATCH_SIZES if len(parts) <= size < full], default=full)
         return options.model_copy(update={"batch_size": rows}), self.length_batches(lengths, rows)
-
-    def _split(self, line: str) -> list[list[int]]:
-        """Returns the ids of each part of a line that is too long."""
-
-        def fits(part: str) -> bool:
-            return len(self.tokenizer.encode_source([part])[0]) <= self.max_length
-
-        # A part can only still be too long if it is a single character with more byte tokens than max_length.
-        return [cut(ids, self.max_length) for ids in self.tokenizer.encode_source(split_line(line, fits))]
 
     def _encode_prefixes(self, prefixes: Sequence[str]) -> list[list[int]]:
         encoded = [ids[:-1] for ids in self.tokenizer.encode_target(prefixes)]

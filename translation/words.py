@@ -7,12 +7,44 @@ from typing import NamedTuple
 
 from data.tokenizer import CONTROL_PIECES, SPACE
 
+BYTES_OF_SPACES = ("<0x0A>", "<0x0D>", "<0x20>")  # pieces that are decoded as a space
+
 
 class Word(NamedTuple):
     """A word, or a run of punctuation, and the positions of its tokens."""
 
     text: str
     positions: tuple[int, ...]
+
+
+def word_indices(pieces: Sequence[str]) -> list[int]:
+    """Returns the number of the word that each piece belongs to, if words are what spaces separate, counted from 0.
+
+    A piece that is only a space belongs to the word that follows.
+    """
+    indices = []
+    word, in_word = -1, False
+    for piece in pieces:
+        text = " " if piece in BYTES_OF_SPACES else piece.replace(SPACE, " ")
+        if text.startswith(" "):
+            in_word = False
+        indices.append(word if in_word else word + 1)
+        if text.strip():
+            word = indices[-1] + len(text.split()) - 1
+            in_word = not text.endswith(" ")
+    return indices
+
+
+def is_part_of_word(pieces: Sequence[str]) -> list[bool]:
+    """Returns for each piece whether it is anything but punctuation that is attached to a word."""
+    indices = word_indices(pieces)
+    words = {index for index, piece in zip(indices, pieces, strict=True) if any(map(str.isalnum, piece))}
+    return [index not in words or not _is_punctuation(piece) for index, piece in zip(indices, pieces, strict=True)]
+
+
+def _is_punctuation(piece: str) -> bool:
+    text = piece.replace(SPACE, "")
+    return bool(text) and not any(map(str.isalnum, text))
 
 
 def group_pieces(pieces: Sequence[str]) -> list[Word]:

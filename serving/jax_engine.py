@@ -1,0 +1,55 @@
+"""The engine that translates with JAX, as translate.py does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from options.schema import AlignmentOptions, DecodingOptions
+from serving.engine import Item, Result
+from translation.translator import Translator
+from translation.word_alignment import align_translations
+
+
+class JaxEngine:
+    """Translates with one translator for each target language."""
+
+    aligns = True
+
+    def __init__(self, translators: Mapping[str, Translator], options: DecodingOptions, alignment: AlignmentOptions):
+        """Creates an engine and compiles its programs for all lengths and batch sizes, so that no request waits.
+
+        Args:
+          translators: a translator for each target language.
+          options: how to decode.
+          alignment: how to align words; these programs are only compiled when they are needed.
+        """
+        self._translators = translators
+        self._options = options
+        self._alignment = alignment
+        first, *_ = translators.values()  # the others have the same programs
+        self.max_batch = first.batch_size
+        first.warm_up_all(options)
+
+    def translate(self, items: Sequence[Item]) -> list[Result]:
+        """Translates the items, in order."""
+        results: dict[int, Result] = {}
+        for target, translator in self._translators.items():
+            own = [index for index, item in enumerate(items) if item.target == target]
+            if own:
+                results |= zip(own, self._translate([items[index] for index in own], translator), strict=True)
+        return [results[index] for index in range(len(items))]
+
+    def _translate(self, items: Sequence[Item], translator: Translator) -> list[Result]:
+        translations = translator.translate(
+            [item.line for item in items],
+            self._options,
+            num_hypotheses=max(item.num_hypotheses for item in items),
+            first_line=None,
+        )
+        aligned = [index for index, item in enumerate(items) if item.aligned]
+        links = align_translations(translator, [translations[index] for index in aligned], self._alignment)
+        links_of = dict(zip(aligned, links, strict=True))
+        return [
+            Result([hypothesis.text for hypothesis in own.hypotheses[: item.num_hypotheses]], links_of.get(index, []))
+            for index, (item, own) in enumerate(zip(items, translations, strict=True))
+        ]

@@ -1,0 +1,158 @@
+"""Word alignments: compared with a corpus whose alignments are known, a slow reference, and rules worked by hand."""
+
+import dataclasses
+import gzip
+import random
+
+import numpy as np
+import pytest
+
+from data.corpora.phrasebook import generate
+from options.schema import AlignmentOptions, DecodingOptions
+from tests.test_attention_maps import LINE, translator
+from tests.word_alignments import HandAligned, alignment_error_rate, read_hand_aligned
+from translation.attention_maps import attention_maps
+from translation.translator import Translator
+from translation.word_alignment import align_translations, pharaoh
+from translation.words import is_part_of_word, word_indices
+
+__all__ = ["translator"]  # a fixture
+
+GREEDY = DecodingOptions(beam_size=1)
+
+
+def pieces(text):
+    return text.replace("_", "\u2581").split(" ")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "parts"),
+    [
+        ("_the _riv er .", [0, 1, 1, 1], [1, 1, 1, 0]),
+        ("_ ( the _riv er )", [0, 0, 0, 1, 1, 1], [1, 0, 1, 1, 1, 0]),
+        ("_ ? _a _ _b", [0, 0, 1, 2, 2], [1, 1, 1, 1, 1]),
+        ("a_b c_ d", [0, 1, 2], [1, 1, 1]),  # pieces that hold spaces, of tokenizers trained elsewhere
+        ("_a <0xF0> <0x9F> <0x20> b", [0, 0, 0, 1, 1], [1, 1, 1, 1, 1]),
+        ("", [], []),
+    ],
+)
+def test_pieces_belong_to_words_between_spaces(text, words, parts):
+    given = pieces(text) if text else []
+    assert word_indices(given) == words
+    assert is_part_of_word(given) == [bool(part) for part in parts]
+
+
+def test_alignments_of_reversed_sentences(trained, run, tmp_path):
+    """The toy corpus translates numbers in words and reverses them, so the right links are known."""
+    generator = random.Random(0)
+    names = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    lines = [" ".join(generator.sample(names, 4)) + "." for _ in range(50)] + ["", "  "]
+    path = tmp_path / "links.txt.gz"
+    text = "".join(f"{line}\n" for line in lines)
+    options = ("--workdir", trained[0], "--beam-size", 1)
+    result = run("translate.py", *options, "--alignments", path, input=text)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == run("translate.py", *options, input=text).stdout
+    links = gzip.decompress(path.read_bytes()).decode().splitlines()
+    assert len(links) == len(lines)
+    assert links[50:] == ["", ""]
+    wanted = frozenset((3 - j, j) for j in range(4))
+    found = [[tuple(map(int, link.split("-"))) for link in line.split()] for line in links[:50]]
+    # 0.26 for this briefly trained network; 0.75 by chance
+    assert alignment_error_rate([HandAligned("", "", wanted, wanted)] * 50, found) < 0.4
+
+
+@pytest.mark.parametrize("step", ["predict", "read"])
+@pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (2, 3), (None, 2)])
+def test_links_follow_from_the_attention_maps(translator, step, layer, head):
+    (translation,) = translator.translate([LINE], GREEDY)
+    maps = attention_maps(translator, translation)
+    options = AlignmentOptions(alignment_step=step, alignment_layer=layer, alignment_head=head)
+    (links,) = align_translations(translator, [translation], options)
+    layers = range(len(maps.cross)) if layer is None else [layer - 1]
+    heads = range(maps.cross.shape[1]) if head is None else [head - 1]
+    weights = np.mean([maps.cross[i, j] for i in layers for j in heads], axis=0)
+    source_words, target_words = word_indices(maps.source_tokens), word_indices(maps.target_written)
+    wanted = set()
+    for position in range(len(maps.target_written) - 1):
+        attended = int(np.argmax(weights[position + (step == "read")]))
+        if attended < len(maps.source_tokens) - 1:
+            wanted.add((source_words[attended], target_words[position]))
+    assert links == sorted(wanted)
+    assert links
+
+
+def test_words_are_those_of_the_line_as_it_is_typed(translator):
+    """Normalization merges spaces and takes characters apart; the words of the line are counted nevertheless."""
+    (plain, odd) = translator.translate(["the old village", "  the \u3000 old\u00a0village "], GREEDY)
+    assert plain.text == odd.text
+    assert align_translations(translator, [odd]) == align_translations(translator, [plain])
+    accent = "\u00b4"  # normalized to a space and a combining accent
+    (spaced,) = translator.translate([f"the{accent}old village"], GREEDY)
+    assert {i for i, _ in align_translations(translator, [spaced])[0]} <= {0, 1}
+
+
+def test_parts_of_a_long_line_are_aligned_one_by_one(translator):
+    sentence = "the old village sleeps near the water. "
+    (translation,) = translator.translate([sentence * 6], GREEDY)
+    parts = translation.hypotheses[0].parts
+    assert len(parts) == 6
+    (links,) = align_translations(translator, [translation])
+    singles = align_translations(translator, translator.translate([text for text, _ in parts], GREEDY))
+    source_words = target_words = 0
+    wanted = []
+    for (text, hypothesis), own in zip(parts, singles, strict=True):
+        wanted += [(i + source_words, j + target_words) for i, j in own]
+        source_words += len(text.split())
+        target_words += len(hypothesis.text.split())
+    assert links == wanted
+    (translation,) = translator.translate(["x" * 100 + " the water"], GREEDY)  # its first word is split
+    assert len(translation.hypotheses[0].parts) > 2
+    assert {i for i, _ in align_translations(translator, [translation])[0]} <= {0, 1, 2}
+
+
+def test_ensemble_averages_its_networks(translator):
+    (translation,) = translator.translate([LINE], GREEDY)
+    twice = dataclasses.replace(translator, others=(translator,))
+    assert align_translations(twice, [translation]) == align_translations(translator, [translation])
+
+
+def test_tags_are_no_words(trained):
+    """A line's first word is word 0, whatever comes before it in the input of the network."""
+    translator = Translator.load(trained[0])
+    tagged = dataclasses.replace(translator, tokenizer=dataclasses.replace(translator.tokenizer, source_tags=(3, 3)))
+    (translation,) = tagged.translate(["one two three four."], GREEDY)
+    assert {i for i, _ in align_translations(tagged, [translation])[0]} <= set(range(4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--alignment-layer", 1], "--alignment-layer has no effect without --alignments FILE"),
+        (["--alignments", "links.txt", "--alignment-layer", 2], "alignment_layer 2: the network has 1 decoder layers"),
+        (["--alignments", "links.txt", "--alignment-head", 3], "alignment_head 3: the network has 2 heads"),
+        (["--alignments", "links.txt", "--output", "links.txt"], "would be used twice"),
+        (["--alignments", "no/links.txt"], "cannot be written"),
+    ],
+)
+def test_mistakes_are_refused(trained, run, tmp_path, options, message):
+    paths = [tmp_path / option if isinstance(option, str) and option.endswith(".txt") else option for option in options]
+    result = run("translate.py", "--workdir", trained[0], *paths, input="one.\n")
+    assert result.returncode == 2
+    assert message in result.stderr
+
+
+def test_hand_aligned_sentences_are_complete():
+    pairs = read_hand_aligned()
+    assert len(pairs) == 200
+    assert [(pair.source, pair.target) for pair in pairs] == generate().test[::5]
+    for pair in pairs:
+        sides = zip(*pair.possible, strict=True)
+        assert [set(side) for side in sides] == [set(range(len(text.split()))) for text in pair[:2]]
+
+
+def test_alignment_error_rate_worked_by_hand():
+    """|A| = 3 and |S| = 2; of A, one link is sure and another possible: 1 - (1 + 2) / (3 + 2)."""
+    pair = HandAligned("", "", frozenset({(0, 0), (1, 1)}), frozenset({(0, 0), (1, 1), (2, 1)}))
+    assert alignment_error_rate([pair], [[(0, 0), (2, 1), (2, 2)]]) == pytest.approx(0.4)
+    assert pharaoh([(0, 0), (2, 1)]) == "0-0 2-1"
