@@ -52,9 +52,6 @@ class System(NamedTuple):
 
 def load_lingua_flax(workdir: Path, options: argparse.Namespace) -> Translate:
     """Loads the model and returns this project's translation function."""
-    from host.malloc import keep_freed_memory
-
-    keep_freed_memory()
     from devices.compilation import set_up_compilation
     from translation.translator import Translator
 

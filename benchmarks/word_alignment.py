@@ -60,7 +60,7 @@ def measure(workdir: Path, pairs: Sequence[HandAligned]) -> None:
 
 def measure_eflomal(pairs: Sequence[HandAligned]) -> None:
     """Prints the error rates of eflomal, model 3, for both directions and their intersection."""
-    import eflomal  # ty: ignore
+    import eflomal
 
     texts = [(pair.source, pair.target) for pair in pairs] + list(generate().train)
     with tempfile.TemporaryDirectory() as folder:

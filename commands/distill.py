@@ -18,7 +18,6 @@ from data.text_files import encode_lines, is_gzip
 from host.digests import json_digest
 from host.errors import UserError
 from host.files import write_atomically
-from host.malloc import keep_freed_memory
 from options.command_line import parse, take_workdir_and_output
 from options.config_files import read_workdir_config
 from options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
@@ -66,7 +65,6 @@ def read_options(argv: Sequence[str]) -> DistillCommand:
 def distill(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
-    keep_freed_memory()
     from data.corpora import open_corpus  # imported here so that invalid options are reported at once
     from devices.compilation import set_up_compilation
     from devices.platform import initialize_devices

@@ -14,7 +14,6 @@ import tyro
 from data.text_files import is_gzip, read_lines, write_lines
 from host.errors import UserError
 from host.files import check_distinct_files, check_writable
-from host.malloc import keep_freed_memory
 from options.command_line import Flag, is_given, parse, take_workdir
 from options.config_files import read_workdir_config
 from options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
@@ -193,7 +192,6 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
 def evaluate_command(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
-    keep_freed_memory()
     from devices.compilation import set_up_compilation  # imported here so that invalid options are reported at once
     from devices.platform import initialize_devices
     from devices.processes import distributed_session

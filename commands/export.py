@@ -15,7 +15,6 @@ from data.text_files import read_lines
 from host.errors import RunError, UserError
 from host.files import new_folder
 from host.interruption import interruption
-from host.malloc import keep_freed_memory
 from options.command_line import is_given, output_exists, parse, take_workdir_and_output
 from options.config_files import read_workdir_config
 from options.schema import CheckpointOptions, ComputeConfig, DataConfig, PositiveInt, Quantization
@@ -87,7 +86,6 @@ def export(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     scores = read_scores(options.scores) if options.scores else None
-    keep_freed_memory()
     from devices.compilation import set_up_compilation  # imported here so that invalid options are reported at once
     from devices.platform import initialize_devices
     from exporting.description import write_manifest, write_readme, write_tokenizers

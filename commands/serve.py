@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import logging
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from host.errors import UserError
-from host.malloc import keep_freed_memory
 from options.command_line import is_given, parse, take_workdir
 from options.config_files import read_workdir_config
 from options.schema import (
@@ -104,9 +102,6 @@ def serve(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     config = read_workdir_config(options.workdir)
-    keep_freed_memory()
-    import uvicorn
-
     from devices.compilation import set_up_compilation
     from devices.platform import initialize_devices
 
@@ -119,6 +114,7 @@ def serve(argv: Sequence[str]) -> None:
     from serving.languages import languages
     from serving.metrics import Measured
     from serving.protocol import Limits
+    from serving.web_server import WebServer, listen
 
     initialize_devices(options.device)
     set_up_compilation()
@@ -132,32 +128,13 @@ def serve(argv: Sequence[str]) -> None:
     )
     if options.host not in LOOPBACK:
         log.warning("listening on %s: other machines can connect, and nothing asks for a password", options.host)
-    listener = listen(options)
+    listener = listen(options.host, options.port)
     log.info("listening on http://%s:%d", options.host, listener.getsockname()[1])
-    settings = uvicorn.Config(guarded, log_level="warning", access_log=False, server_header=False)
-    process = uvicorn.Server(settings)
-
-    def stop() -> None:
-        process.should_exit = True
-
-    server.on_failure = stop
-    # After SIGTERM or Ctrl-C it answers what it has accepted, and then passes the signal on.
-    process.run(sockets=[listener])
+    process = WebServer(guarded, server.stop)
+    server.on_failure = process.stop
+    process.run(sockets=[listener])  # after SIGTERM or Ctrl-C it passes the signal on
     if server.failure:
         raise server.failure
-
-
-def listen(options: ServeCommand) -> socket.socket:
-    """Returns a socket that listens on the host and port.
-
-    Raises:
-      UserError: the address is not one of this machine, or the port is in use.
-    """
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    try:
-        return socket.create_server((options.host.strip("[]"), options.port), family=family)
-    except OSError as error:
-        raise UserError(f"cannot listen on {options.host}, port {options.port} ({error.strerror})") from error
 
 
 def load(options: ServeCommand, server: Server) -> Engine:

@@ -17,7 +17,6 @@ from data.text_files import chunks, decode_lines, encode_lines, read_lines
 from host.cache import cache_directory
 from host.errors import UserError
 from host.files import check_distinct_files, check_writable
-from host.malloc import keep_freed_memory
 from options.command_line import parse, take_workdir
 from options.config_files import read_workdir_config
 from options.schema import (
@@ -184,7 +183,6 @@ def at_a_terminal(options: TranslateCommand) -> bool:
 def translate(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
-    keep_freed_memory()
     from devices.compilation import set_up_compilation  # imported here so that invalid options are reported at once
     from devices.platform import initialize_devices
     from devices.processes import check_single_process, distributed_session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 
@@ -26,3 +27,13 @@ def keep_freed_memory() -> None:
     mallopt(_MMAP_MAX, 0)
     mallopt(_TRIM_THRESHOLD, -1)
     mallopt(_TOP_PAD, 1 << 26)
+
+
+def release_freed_memory() -> None:
+    """Returns freed memory to the kernel once, such as that of a compilation which will not be repeated.
+
+    Does nothing except on Linux with glibc.
+    """
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)

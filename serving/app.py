@@ -61,7 +61,9 @@ class Server:
             self.metrics.batch_lines.observe(len(items))
             return engine.translate(items)
 
-        self._batcher = Batcher(translate, max_batch=engine.max_batch, max_waiting=self._max_waiting)
+        self._batcher = Batcher(
+            translate, max_batch=engine.max_batch, max_waiting=self._max_waiting, workers=engine.workers
+        )
         self.status = "ok"
         log.info("ready")
         await self._batcher.run()

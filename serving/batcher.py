@@ -33,8 +33,8 @@ class _Job(Generic[Item, Result]):
 class Batcher(Generic[Item, Result]):
     """Runs a function on the items of all waiting requests at once.
 
-    While one batch runs, the requests that arrive form the next one. A request that is cancelled before its batch
-    begins costs nothing.
+    While all workers are busy, the requests that arrive form the next batch. A request that is cancelled before its
+    batch begins costs nothing.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Batcher(Generic[Item, Result]):
         *,
         max_batch: int,
         max_waiting: int,
+        workers: int = 1,
         window: float = WINDOW,
     ):
         """Creates a batcher that is not running yet.
@@ -51,6 +52,7 @@ class Batcher(Generic[Item, Result]):
           function: called in a thread with the items of a batch; returns their results, in order.
           max_batch: items in a batch; a request with more of them is a batch of its own.
           max_waiting: items that may wait.
+          workers: batches that run at the same time.
           window: seconds for which the first request that arrives waits for others.
         """
         self._function = function
@@ -58,7 +60,8 @@ class Batcher(Generic[Item, Result]):
         self._jobs: deque[_Job[Item, Result]] = deque()
         self._arrived = asyncio.Event()
         self._stopping = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="translation")
+        self._workers = workers
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="translation")
 
     @property
     def waiting(self) -> int:
@@ -85,23 +88,29 @@ class Batcher(Generic[Item, Result]):
 
     async def run(self) -> None:
         """Translates batch after batch until `stop` has been called and nothing waits."""
-        loop = asyncio.get_running_loop()
         try:
-            while batch := await self._next_batch():
-                items = [item for job in batch for item in job.items]
-                try:
-                    results = await loop.run_in_executor(self._thread, self._function, items)
-                except Exception as error:
-                    for job in batch:
-                        if not job.results.done():
-                            job.results.set_exception(error)
-                    continue
-                for job in batch:
-                    own, results = results[: len(job.items)], results[len(job.items) :]
-                    if not job.results.done():
-                        job.results.set_result(own)
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(self._workers):
+                    tasks.create_task(self._work())
         finally:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _work(self) -> None:
+        """Runs one batch after the other."""
+        loop = asyncio.get_running_loop()
+        while batch := await self._next_batch():
+            items = [item for job in batch for item in job.items]
+            try:
+                results = await loop.run_in_executor(self._threads, self._function, items)
+            except Exception as error:
+                for job in batch:
+                    if not job.results.done():
+                        job.results.set_exception(error)
+                continue
+            for job in batch:
+                own, results = results[: len(job.items)], results[len(job.items) :]
+                if not job.results.done():
+                    job.results.set_result(own)
 
     def stop(self) -> None:
         """Refuses further requests; those that wait are still answered."""

@@ -32,6 +32,7 @@ class CTranslate2Engine:
 
     aligns = False
     max_batch = 64
+    workers = 1
 
     def __init__(self, model: Path, tokenizers: Mapping[str, Tokenizer], max_length: int, options: DecodingOptions):
         """Loads a model.

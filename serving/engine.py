@@ -39,6 +39,8 @@ class Engine(Protocol):
 
     max_batch: int
     """The number of lines that are translated together."""
+    workers: int
+    """The number of batches that are translated at the same time."""
     aligns: bool
     """Whether it can align words."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from host.malloc import release_freed_memory
 from options.schema import AlignmentOptions, DecodingOptions
 from serving.engine import Item, Result
+from translation.parallel import num_concurrent_programs
 from translation.translator import Translator
 from translation.word_alignment import align_translations
 
@@ -23,12 +25,15 @@ class JaxEngine:
           options: how to decode.
           alignment: how to align words; these programs are only compiled when they are needed.
         """
-        self._translators = translators
-        self._options = options
-        self._alignment = alignment
         first, *_ = translators.values()  # the others have the same programs
-        self.max_batch = first.batch_size
-        first.warm_up_all(options)
+        # On a CPU, two halves of a batch are faster side by side than the whole (measured: benchmarks/RESULTS.md).
+        self.workers = num_concurrent_programs(first.mesh)
+        self.max_batch = first.batch_size // self.workers
+        self._options = options.model_copy(update={"batch_size": self.max_batch})
+        self._translators = translators
+        self._alignment = alignment
+        first.warm_up_all(self._options)
+        release_freed_memory()
 
     def translate(self, items: Sequence[Item]) -> list[Result]:
         """Translates the items, in order."""

@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 
 import pytest
-import uvicorn
 from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 
@@ -23,8 +22,10 @@ from serving.guard import Guard
 from serving.languages import languages
 from serving.metrics import Measured
 from serving.protocol import Limits
+from serving.web_server import WebServer
 from tests.processes import start_command
 
+JSON = {"Content-Type": "application/json"}
 LIMITS = Limits(texts=4, characters=100, beam_size=3)
 
 
@@ -32,6 +33,7 @@ class UpperCase:
     """An engine that translates into capitals; alternative k ends with k apostrophes. It can be held up."""
 
     max_batch = 8
+    workers = 1
     aligns = True
 
     def __init__(self):
@@ -41,7 +43,7 @@ class UpperCase:
 
     def translate(self, items):
         self.batches.append([item.line for item in items])
-        self.may_go_on.wait(60)
+        self.may_go_on.wait(120)
         return [
             Result([item.line.upper() + "'" * rank for rank in range(item.num_hypotheses)], self.links(item))
             for item in items
@@ -52,19 +54,19 @@ class UpperCase:
 
 
 @contextlib.contextmanager
-def serving(load, **options):
+def serving(load, drain=0.0, **options):
     """Serves in a thread; yields the server and its URL."""
     settings = {"max_waiting": 6, "timeout": 60.0} | options
     server = Server(languages(DataConfig(source_language="en", target_language="fr")), LIMITS, **settings)
     app = Guard(Measured(make_app(server, load), server.metrics), allowed_hosts=["translator.example"], max_body=2000)
     listener = socket.create_server(("127.0.0.1", 0))
-    process = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+    process = WebServer(app, server.stop, drain=drain)
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        process.should_exit = True
+        process.stop()
         thread.join()
 
 
@@ -92,7 +94,7 @@ def until(condition):
 def request(url, path, content=None, method=None, **headers):
     """Returns the status, the JSON and the headers of an answer."""
     data = json.dumps(content).encode() if isinstance(content, dict | list) else content
-    kind = {"Content-Type": "application/json"} if isinstance(content, dict | list) else {}
+    kind = JSON if isinstance(content, dict | list) else {}
     message = urllib.request.Request(url + path, data, kind | headers, method=method)
     try:
         with urllib.request.urlopen(message, timeout=60) as answer:
@@ -184,7 +186,7 @@ def test_other_paths_and_methods_are_errors_too(url):
 
 @pytest.mark.parametrize("body", [b"{", b"[1]", b'"text"'])
 def test_invalid_json_is_refused(url, body):
-    status, answer, _ = request(url, "/translate", body, **{"Content-Type": "application/json"})
+    status, answer, _ = request(url, "/translate", body, **JSON)
     assert (status, answer) == (400, {"error": "Invalid JSON format"})
 
 
@@ -360,6 +362,41 @@ def test_stopping_server_answers_what_it_has_accepted(engine):
     for thread in threads:
         thread.join()
     assert answers == [200, 200]
+
+
+def test_requests_on_open_connections_are_refused_while_the_server_stops(engine):
+    answers = []
+
+    def ask_again():
+        until(lambda: not accepts(url))
+        connection.request("POST", "/translate", '{"q": "a", "source": "en", "target": "fr"}', JSON)
+        answer = connection.getresponse()
+        answers.append((answer.status, answer.headers["Connection"]))
+
+    with serving(lambda _: engine, drain=2.0) as (server, url):
+        until(lambda: server.status == "ok")
+        connection = http.client.HTTPConnection(url.removeprefix("http://"))
+        connection.request("GET", "/health")
+        connection.getresponse().read()
+        thread = threading.Thread(target=ask_again)
+        thread.start()
+    thread.join()
+    assert answers == [(503, "close")]
+
+
+def test_batches_run_at_the_same_time(engine):
+    engine.workers = 2
+    engine.may_go_on.clear()
+    with serving(lambda _: engine) as (server, url):
+        until(lambda: server.status == "ok")
+        threads = [threading.Thread(target=translate, args=(url, text)) for text in ("a", "b")]
+        for number, thread in enumerate(threads, start=1):
+            thread.start()
+            until(lambda number=number: len(engine.batches) == number)
+        engine.may_go_on.set()
+    for thread in threads:
+        thread.join()
+    assert engine.batches == [["a"], ["b"]]
 
 
 def accepts(url):

@@ -1,0 +1,197 @@
+"""Puts serve.py under load, and compares its throughput with that of translate.py on the same lines.
+
+Run from the repository root:
+  python benchmarks/serving.py --workdir checkpoints/tiny --input FILE [--clients 64] [--lines 1] [--seconds 60] \\
+      [-- OPTIONS OF serve.py]
+
+Each client sends --lines random lines of the file a request, one request after the other over a connection that it
+keeps, and compares the answers with those of translate.py. Then the server is stopped by SIGTERM under the same load:
+each request that was sent must be answered, with the translation or with status 503. With --requests N, it first
+answers N requests of random lengths, one to five lines each, and prints its memory on the way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+
+from commands.main import main
+from data.text_files import read_lines
+from options.config_files import read_workdir_config
+
+ROOT = Path(__file__).parent.parent
+REPETITIONS = 3  # of translate.py; the first chunk of lines, which includes loading, is subtracted
+
+
+class Server:
+    """serve.py in a process of its own."""
+
+    def __init__(self, workdir: Path, options: Sequence[str]):
+        """Starts the server and waits until it is ready."""
+        command = [sys.executable, "serve.py", "--workdir", str(workdir), "--port", "0", *options]
+        started = time.perf_counter()
+        self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr
+        for line in self.process.stderr:
+            if line.startswith("listening on "):
+                self.port = int(line.rsplit(":", 1)[1])
+            if line == "ready\n":
+                print(f"ready after {time.perf_counter() - started:.1f} s", flush=True)
+                return
+        raise SystemExit("the server did not start")
+
+    @property
+    def memory(self) -> int:
+        """Resident memory, in bytes."""
+        return psutil.Process(self.process.pid).memory_info().rss
+
+
+class Client:
+    """A client that keeps its connection, and counts what happens to its requests."""
+
+    def __init__(self, port: int, languages: tuple[str, str]):
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        self._languages = dict(zip(("source", "target"), languages, strict=True))
+        self.right = self.wrong = self.refused = self.lost = 0
+        self.latencies: list[float] = []
+
+    def translate(self, lines: Sequence[str], expected: Sequence[str]) -> None:
+        """Translates the lines in one request, and compares the result."""
+        body = json.dumps({"q": list(lines)} | self._languages)
+        started = time.perf_counter()
+        self._connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+        try:
+            answer = self._connection.getresponse()
+            content = json.load(answer)
+        except (OSError, http.client.HTTPException):
+            self.lost += len(lines)
+            raise ConnectionError from None
+        self.latencies.append(time.perf_counter() - started)
+        if answer.status == 503:
+            self.refused += len(lines)
+        elif content.get("translatedText") == list(expected):
+            self.right += len(lines)
+        else:
+            self.wrong += len(lines)
+
+    def run(self, pairs: Sequence[tuple[str, str]], lines: int, seed: int, done: threading.Event) -> None:
+        """Sends random lines until `done` is set or the server does not accept connections."""
+        generator = random.Random(seed)
+        while not done.is_set():
+            try:
+                self.translate(*zip(*generator.choices(pairs, k=lines), strict=True))
+            except ConnectionError:
+                return
+
+
+def load(clients: Sequence[Client], pairs: Sequence[tuple[str, str]], lines: int, action: Callable[[], object]) -> None:
+    """Runs the clients for as long as `action` takes."""
+    done = threading.Event()
+    with ThreadPoolExecutor(len(clients)) as threads:
+        for seed, client in enumerate(clients):
+            threads.submit(client.run, pairs, lines, seed, done)
+        action()
+        done.set()
+
+
+def translate_rate(workdir: Path, path: Path, lines: Sequence[str], seconds: float, options: Sequence[str]) -> float:
+    """Returns the lines per second that translate.py translates, without loading and compiling.
+
+    It translates the lines once, and then as many times as take about `seconds`; the rate is that of the difference.
+    """
+
+    def measure(repetitions: int) -> float:
+        command = [sys.executable, "translate.py", "--workdir", str(workdir), *options]
+        text = "".join(f"{line}\n" for line in lines) * repetitions
+        started = time.perf_counter()
+        subprocess.run(command, cwd=ROOT, input=text, stdout=subprocess.DEVNULL, text=True, check=True)
+        return time.perf_counter() - started
+
+    measure(1)  # compiles
+    once = measure(1)
+    repetitions = 2 + int(seconds / once)
+    return (repetitions - 1) * len(lines) / (measure(repetitions) - once)
+
+
+def report(title: str, clients: Sequence[Client], seconds: float) -> None:
+    """Prints what happened to the requests, their rate and their latencies."""
+    counts = {name: sum(getattr(client, name) for client in clients) for name in ("right", "wrong", "refused", "lost")}
+    latencies = sorted(latency for client in clients for latency in client.latencies)
+    percentiles = statistics.quantiles(latencies, n=100)
+    print(
+        f"{title}: {counts['right'] / seconds:.0f} lines/s; "
+        f"{', '.join(f'{count} {name}' for name, count in counts.items())};"
+        f" latency p50 {1000 * percentiles[49]:.0f} ms, p99 {1000 * percentiles[98]:.0f} ms",
+        flush=True,
+    )
+
+
+def measure_memory(server: Server, languages: tuple[str, str], pairs: Sequence[tuple[str, str]], requests: int) -> None:
+    """Sends requests of one to five random lines, and prints the server's memory ten times."""
+    generator = random.Random(0)
+    client = Client(server.port, languages)
+    for number in range(1, requests + 1):
+        chosen = generator.choices(pairs, k=generator.randint(1, 5))
+        client.translate(*zip(*chosen, strict=True))
+        if number % (requests // 10) == 0:
+            print(f"{number} requests: {server.memory / 2**20:.0f} MiB, {client.wrong} wrong", flush=True)
+
+
+def command(argv: Sequence[str]) -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--input", type=Path, required=True)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--lines", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--requests", type=int, default=0)
+    parser.add_argument("server_options", nargs="*")
+    options = parser.parse_args(argv)
+    lines = list(read_lines(options.input))
+    data = read_workdir_config(options.workdir).data
+    languages = (data.source_language, data.target_language)
+    searching = [
+        argument
+        for name, argument in zip(options.server_options, options.server_options[1:], strict=False)
+        if name in ("--beam-size", "--length-penalty")
+        for argument in (name, argument)
+    ]
+    translate = [sys.executable, "translate.py", "--workdir", str(options.workdir), "--input", str(options.input)]
+    output = subprocess.run([*translate, *searching], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    pairs = list(zip(lines, output.splitlines(), strict=True))
+    rate = translate_rate(options.workdir, options.input, lines, options.seconds, searching)
+    print(f"translate.py: {rate:.0f} lines/s", flush=True)
+    server = Server(options.workdir, options.server_options)
+    if options.requests:
+        measure_memory(server, languages, pairs, options.requests)
+    clients = [Client(server.port, languages) for _ in range(options.clients)]
+    load(clients, pairs, options.lines, lambda: time.sleep(options.seconds))
+    report(f"{options.clients} clients, {options.lines} lines a request", clients, options.seconds)
+
+    def stop_under_load() -> None:
+        time.sleep(2)
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait()
+
+    clients = [Client(server.port, languages) for _ in range(options.clients)]
+    load(clients, pairs, options.lines, stop_under_load)
+    report("stopped under load", clients, 2)
+    print(f"exit status {server.process.returncode}")
+
+
+if __name__ == "__main__":
+    main(command)
