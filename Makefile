@@ -8,7 +8,7 @@ KILLS ?= 5
 # Most tests wait for subprocesses that do not keep two cores busy. loadfile: the tests of a file share fixtures.
 TESTS_AT_ONCE ?= --numprocesses 2 --dist loadfile
 
-.PHONY: train verify-resume docs notebook lint test test-all coverage mutants install clean
+.PHONY: train serve verify-resume docs notebook lint test test-all coverage mutants install clean
 
 install: .venv/installed
 
@@ -21,6 +21,10 @@ install: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable '.[test]' --constraint constraints.txt
 	touch $@
 
+.venv/installed-serve: .venv/installed
+	$(BIN)/python -m pip install --quiet --editable '.[serve]' --constraint constraints.txt
+	touch $@
+
 train: install
 	$(BIN)/python train.py --config configs/tiny.toml --workdir $(WORKDIR)
 	$(BIN)/python evaluate.py --workdir $(WORKDIR)
@@ -28,6 +32,9 @@ train: install
 	@printf 'I deposited my paycheck at the bank yesterday.\n' | $(BIN)/python translate.py --workdir $(WORKDIR)
 	@printf 'I swam across the river to get to the other bank.\n' \
 	  | $(BIN)/python translate.py --workdir $(WORKDIR) --attention $(WORKDIR)/attention.png
+
+serve: .venv/installed-serve
+	$(BIN)/python serve.py --workdir $(WORKDIR)
 
 verify-resume: install
 	$(BIN)/python verify_resume.py --config $(CONFIG) --kills $(KILLS)
@@ -43,6 +50,9 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/deno fmt --quiet --check page
+	$(BIN)/deno lint --quiet page
+	$(BIN)/deno check --quiet page/main.js page/standalone.js page/theme.js
 
 test: lint
 	$(BIN)/python -m pytest $(TESTS_AT_ONCE)

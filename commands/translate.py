@@ -30,7 +30,6 @@ from options.schema import (
 
 if TYPE_CHECKING:
     from data.tokenizer import Tokenizer
-    from translation.attention_maps import AttentionMaps
     from translation.translator import Translation, Translator
 
 log = logging.getLogger(__name__)
@@ -60,7 +59,8 @@ class TranslateCommand(NetworkOptions, DecodingOptions, AlignmentOptions, Proces
     """File for word alignments, plain or .gz: one line per input line, with the pairs of words of the input and of its
     best translation in Pharaoh format (0-0 1-2); words are what spaces separate."""
     attention: Path | None = None
-    """File for the attention weights of a single input line: all weights (.json) or a map of each head (.png)."""
+    """File for the attention weights of a single input line: all weights (.json), a map of each head (.png), or an
+    interactive page that opens without a server (.html)."""
     positions: Path | None = None
     """File for a picture of the run's position encodings (.png); nothing is translated."""
     target_language: str | None = None
@@ -87,7 +87,7 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
     if options.ensemble and (options.attention or options.positions):
         raise UserError("--attention and --positions show one network; leave out --ensemble")
     for name, path, endings in (
-        ("attention", options.attention, (".json", ".png")),
+        ("attention", options.attention, (".json", ".png", ".html")),
         ("positions", options.positions, (".png",)),
     ):
         if path and path.suffix.lower() not in endings:
@@ -104,17 +104,27 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
     return options
 
 
-def write_attention(maps: AttentionMaps, path: Path) -> None:
-    """Writes the weights as JSON or pictures, depending on the file's ending, and logs the files and a summary."""
+def write_attention(translator: Translator, translation: Translation, path: Path) -> None:
+    """Writes the weights as JSON, pictures or a page, depending on the file's ending, and logs files and a summary."""
+    from devices.processes import is_first_process
+    from translation.attention_maps import attention_maps
+    from translation.attention_page import attention_page
+    from translation.inspection import inspection_of
+
+    maps, inspection = attention_maps(translator, translation), inspection_of(translator, translation)
+    if not is_first_process():
+        return
+    paths = [path]
     if path.suffix.lower() == ".json":
         path.write_text(json.dumps(maps.as_json(), ensure_ascii=False) + "\n", encoding="utf-8")
-        paths = [path]
+    elif path.suffix.lower() == ".html":
+        path.write_text(attention_page(inspection.as_json(translator.tokenizer)), encoding="utf-8")
     else:
         from host.figures import save_figure
         from translation.attention_figures import attention_figures
 
         pages = attention_figures(maps)
-        paths = [path, *(path.with_stem(f"{path.stem}-{number}") for number in range(2, len(pages) + 1))]
+        paths += [path.with_stem(f"{path.stem}-{number}") for number in range(2, len(pages) + 1)]
         for page, page_path in zip(pages, paths, strict=True):
             save_figure(page, page_path)
     log.info("attention: %s", ", ".join(map(str, paths)))
@@ -202,7 +212,7 @@ def translate(argv: Sequence[str]) -> None:
 
 def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> None:
     from devices.processes import is_first_process
-    from translation.attention_maps import attention_maps, source_tokens
+    from translation.observation import source_tokens
     from translation.translator import Translator
     from translation.word_alignment import align_translations, check_alignment, pharaoh
 
@@ -239,9 +249,7 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
                 links_out.write(encode_lines(map(pharaoh, links), options.alignments))
                 links_out.flush()
             if options.attention:
-                maps = attention_maps(translator, translations[0])
-                if is_first_process():
-                    write_attention(maps, options.attention)
+                write_attention(translator, translations[0], options.attention)
 
 
 @contextlib.contextmanager

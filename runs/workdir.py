@@ -17,7 +17,7 @@ from host.errors import UserError
 from host.files import why_not_writable, write_atomically
 
 LOCK_NAME = "training.lock"
-MAX_LINE_BYTES = 4096  # of metrics.jsonl
+MAX_LINE_BYTES = 2**18  # of metrics.jsonl; a validation has the text of its samples
 
 log = logging.getLogger(__name__)
 
@@ -134,11 +134,12 @@ def _parse_metrics(line: str, location: str) -> dict[str, Any]:
         metrics = json.loads(line)
     except (ValueError, RecursionError):
         metrics = None
-    if not isinstance(metrics, dict) or type(metrics.get("step")) is not int or not _are_numbers(metrics):
+    if not isinstance(metrics, dict) or type(metrics.get("step")) is not int or not _are_values_valid(metrics):
         raise UserError(f"{location}: not the metrics of a step; repair or remove it to continue the run")
     return metrics
 
 
-def _are_numbers(metrics: dict[str, Any]) -> bool:
-    """Returns whether all values are numbers or None, except the digest of a batch, which is a string."""
-    return all(isinstance(value, str if name == "batch" else int | float | None) for name, value in metrics.items())
+def _are_values_valid(metrics: dict[str, Any]) -> bool:
+    """Returns whether all values are numbers or None, except the digest of a batch and the samples of a validation."""
+    types = {"batch": str, "samples": list}
+    return all(isinstance(value, types.get(name, int | float | None)) for name, value in metrics.items())

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -14,17 +15,29 @@ from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
+from host.errors import UserError
 from host.version import VERSION
 from serving.batcher import Batcher, QueueFullError, StoppedError
 from serving.documentation import DOCS_FILES, DOCS_PAGE, DOCS_SCRIPT, request_body
 from serving.engine import Engine, Item, Result
 from serving.guard import BodyTooLargeError
+from serving.inspector import Inspector, InspectParameters
 from serving.languages import Language
 from serving.metrics import Metrics
-from serving.protocol import Limits, RequestError, detect_parameter, read_parameters, translate_parameters
+from serving.page import add_page
+from serving.protocol import (
+    Limits,
+    RequestError,
+    detect_parameter,
+    inspect_parameters,
+    read_parameters,
+    translate_parameters,
+)
 from translation.word_alignment import pharaoh
 
 log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 RETRY_AFTER = 1  # seconds
 
@@ -50,6 +63,8 @@ class Server:
         self._max_waiting = max_waiting
         self._aligns = True
         self._batcher: Batcher[Item, Result] | None = None
+        self.inspector: Inspector | None = None
+        self._inspections: Batcher[InspectParameters, dict[str, Any]] | None = None
         self.metrics = Metrics(lambda: self._batcher.waiting if self._batcher else 0)
 
     async def run(self, load: Callable[[Server], Engine]) -> None:
@@ -64,14 +79,17 @@ class Server:
         self._batcher = Batcher(
             translate, max_batch=engine.max_batch, max_waiting=self._max_waiting, workers=engine.workers
         )
+        if self.inspector:
+            self._inspections = Batcher(self.inspector, max_batch=1, max_waiting=self._max_waiting, window=0.0)
         self.status = "ok"
         log.info("ready")
-        await self._batcher.run()
+        await asyncio.gather(*(batcher.run() for batcher in (self._batcher, self._inspections) if batcher))
 
     def stop(self) -> None:
         """Refuses further requests; those that wait are still answered."""
-        if self._batcher:
-            self._batcher.stop()
+        for batcher in (self._batcher, self._inspections):
+            if batcher:
+                batcher.stop()
 
     def fail(self, task: asyncio.Task[None]) -> None:
         """Takes note of the task's failure, if it has failed."""
@@ -113,11 +131,25 @@ class Server:
             answer["alignments"] = [_joined_links(*pair) for pair in zip(lines, results_of, strict=True)]
         return answer if parameters.is_list else {name: values[0] for name, values in answer.items()}
 
+    async def inspect(self, request: Request) -> dict[str, Any]:
+        """Answers POST /inspect.
+
+        Raises:
+          RequestError: the request is refused, or cannot be answered in time.
+        """
+        parameters = inspect_parameters(await read_parameters(request), self.limits)
+        if parameters.target not in ("", *(target for language in self.languages for target in language.targets)):
+            raise RequestError(400, f"{parameters.target} is not available as a target language")
+        if not self._inspections:
+            raise RequestError(503, f"the server is not ready: {self.status}", RETRY_AFTER)
+        (result,) = await self._answered(request, self._inspections.submit([parameters]))
+        return result
+
     def detected(self) -> dict[str, Any]:
         """Returns the language that texts are taken for: the first that the run translates from."""
         return {"confidence": 100.0 if len(self.languages) == 1 else 0.0, "language": self.languages[0].code}
 
-    async def _answered(self, request: Request, results: Awaitable[list[Result]]) -> list[Result]:
+    async def _answered(self, request: Request, results: Awaitable[list[Answer]]) -> list[Answer]:
         """Waits for the results, but no longer than the client does and the deadline allows.
 
         Raises:
@@ -133,6 +165,8 @@ class Server:
             raise RequestError(503, "too many requests are waiting; try again later", RETRY_AFTER) from error
         except StoppedError as error:
             raise RequestError(503, "the server is stopping", RETRY_AFTER) from error
+        except UserError as error:
+            raise RequestError(400, f"Invalid request: {error}") from error
         except Exception as error:
             log.exception("a batch could not be translated")
             raise RequestError(500, "the text could not be translated") from error
@@ -164,8 +198,14 @@ def _joined_links(lines: list[str], results: list[Result]) -> str:
     return pharaoh(joined)
 
 
-def make_app(server: Server, load: Callable[[Server], Engine]) -> FastAPI:
-    """Returns the application; it loads the engine when it starts."""
+def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | None = None) -> FastAPI:
+    """Returns the application.
+
+    Args:
+      server: what answers its requests.
+      load: loads the engine when the application starts.
+      workdir: folder of the run, for the page at /; without it there is none.
+    """
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -187,6 +227,11 @@ def make_app(server: Server, load: Callable[[Server], Engine]) -> FastAPI:
     async def translate(request: Request) -> dict[str, Any]:
         """Translates a text or a list of texts, line by line."""
         return await server.translate(request)
+
+    @app.post("/inspect", openapi_extra=request_body("InspectRequest", forms=False))
+    async def inspect(request: Request) -> Response:
+        """Translates a sentence, and returns what the network did; see the documentation for the format."""
+        return JSONResponse(await server.inspect(request))
 
     @app.post("/detect", openapi_extra=request_body("DetectRequest"))
     async def detect(request: Request) -> list[dict[str, Any]]:
@@ -216,6 +261,8 @@ def make_app(server: Server, load: Callable[[Server], Engine]) -> FastAPI:
     async def docs_script() -> Response:
         return Response(DOCS_SCRIPT, media_type="text/javascript")
 
+    if workdir:
+        add_page(app, workdir)
     return app
 
 

@@ -44,6 +44,39 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
             "api_key": {"type": "string", "description": "accepted and ignored"},
         },
     },
+    "InspectRequest": {
+        "type": "object",
+        "required": ["q"],
+        "properties": {
+            "q": {"type": "string", "description": "a sentence", "example": "Two dogs are playing in the snow."},
+            "target": {"type": "string", "description": "language code; by default the first target language"},
+            "prefix": {
+                "type": "array",
+                "items": {"type": "integer"},
+                "description": "token ids that the translation begins with",
+            },
+            "hidden": {
+                "type": "array",
+                "items": {"type": "integer"},
+                "description": "positions of source tokens that no layer may attend to",
+            },
+            "heads_off": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["attention", "layer", "head"],
+                    "properties": {
+                        "attention": {"type": "string", "enum": ["encoder", "decoder", "cross"]},
+                        "layer": {"type": "integer"},
+                        "head": {"type": "integer"},
+                    },
+                },
+                "description": "heads that are switched off, counted from 0",
+            },
+            "beam": {"type": "boolean", "description": "record the beam search", "default": False},
+            "checkpoint": {"type": "integer", "description": "step; by default the checkpoint that is served"},
+        },
+    },
     "DetectRequest": {
         "type": "object",
         "required": ["q"],
@@ -52,8 +85,8 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
 }
 
 
-def request_body(name: str) -> dict[str, Any]:
-    """Returns the OpenAPI description of a body that may be JSON or a form."""
-    types = ("application/json", "application/x-www-form-urlencoded")
+def request_body(name: str, *, forms: bool = True) -> dict[str, Any]:
+    """Returns the OpenAPI description of a body that is JSON, or may be a form too."""
+    types = ("application/json", "application/x-www-form-urlencoded") if forms else ("application/json",)
     content = {content_type: {"schema": _SCHEMAS[name]} for content_type in types}
     return {"requestBody": {"required": True, "content": content}}

@@ -28,7 +28,7 @@ class JaxEngine:
         first, *_ = translators.values()  # the others have the same programs
         # On a CPU, two halves of a batch are faster side by side than the whole (measured: benchmarks/RESULTS.md).
         self.workers = num_concurrent_programs(first.mesh)
-        self.max_batch = first.batch_size // self.workers
+        self.max_batch = options.batch_size or max(1, first.batch_size // self.workers)
         self._options = options.model_copy(update={"batch_size": self.max_batch})
         self._translators = translators
         self._alignment = alignment

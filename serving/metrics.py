@@ -8,7 +8,8 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-PATHS = ("/translate", "/detect", "/languages", "/health", "/metrics", "/docs")  # others are counted together
+# Others are counted together.
+PATHS = ("/", "/translate", "/inspect", "/detect", "/languages", "/run", "/examples", "/health", "/metrics", "/docs")
 
 
 class Metrics:

@@ -1,4 +1,4 @@
-"""The parameters of LibreTranslate's HTTP interface, as JSON, as a form, or in the query string."""
+"""The parameters of requests: those of LibreTranslate, as JSON, as a form or in the query string, and of /inspect."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
+
+from serving.inspector import InspectParameters
+from translation.inspection import Head, Intervention
 
 
 class RequestError(Exception):
@@ -101,6 +104,49 @@ def translate_parameters(values: Mapping[str, Any], limits: Limits) -> Translate
         values["target"],
         _alternatives(values, limits),
         _flag(values, "alignments"),
+    )
+
+
+def inspect_parameters(values: Mapping[str, Any], limits: Limits) -> InspectParameters:
+    """Checks the types and sizes of the parameters of POST /inspect.
+
+    Raises:
+      RequestError: one of them is missing, invalid or exceeds a limit.
+    """
+    text = values.get("q")
+    if not isinstance(text, str) or not text.strip():
+        raise RequestError(400, "Invalid request: q must be a text")
+    if len(text) > limits.characters:
+        raise RequestError(413, f"Invalid request: {len(text):,} characters exceed the limit of {limits.characters:,}")
+    numbers = {name: values.get(name, []) for name in ("prefix", "hidden")}
+    for name, given in numbers.items():
+        if not isinstance(given, list) or not all(type(number) is int for number in given):
+            raise RequestError(400, f"Invalid request: {name} must be a list of integers")
+    checkpoint = values.get("checkpoint") or ""
+    if not (checkpoint == "" or (type(checkpoint) is int and checkpoint > 0)):
+        raise RequestError(400, "Invalid request: checkpoint must be the number of a step")
+    if not isinstance(values.get("target", ""), str):
+        raise RequestError(400, "Invalid request: target must be a text")
+    heads = values.get("heads_off", [])
+    if not isinstance(heads, list) or not all(map(_is_head, heads)):
+        raise RequestError(
+            400,
+            "Invalid request: heads_off must be a list of objects with attention (encoder, decoder or cross), layer "
+            "and head",
+        )
+    intervention = Intervention(
+        tuple(numbers["prefix"]),
+        tuple(numbers["hidden"]),
+        tuple(Head(head["attention"], head["layer"], head["head"]) for head in heads),
+    )
+    return InspectParameters(text, values.get("target", ""), intervention, _flag(values, "beam"), str(checkpoint))
+
+
+def _is_head(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.get("attention") in ("encoder", "decoder", "cross")
+        and all(type(value.get(name)) is int for name in ("layer", "head"))
     )
 
 

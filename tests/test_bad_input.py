@@ -264,7 +264,15 @@ def test_tokenizer_that_differs_from_the_checkpoint(refused, workdir, corpus, tm
 
 @pytest.mark.parametrize(
     "line",
-    ["[1]", "\0\0", '{"step": true}', '{"step": 3, "loss": "x"}', '{"step": 3, "loss": []}', '{"step":' + "[" * 9999],
+    [
+        "[1]",
+        "\0\0",
+        '{"step": true}',
+        '{"step": 3, "loss": "x"}',
+        '{"step": 3, "loss": []}',
+        '{"step": 3, "samples": "x"}',
+        '{"step":' + "[" * 9999,
+    ],
 )
 def test_invalid_metrics_are_refused(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": null, "batch": "ab"}}\n{line}\n{{"step"')

@@ -32,7 +32,23 @@ from tests.toy import write_corpus
 LOGGING_COMPILATIONS = {"JAX_LOG_COMPILES": "1", "JAX_LOGGING_LEVEL": "WARNING"}
 
 
-def test_training_learns_and_reports_its_results(trained):
+def check_samples(lines, log, toy):
+    """Checks that the samples of each validation are the same pairs, and those of the log."""
+    sides = ((toy.parent / f"validation.{code}").read_text(encoding="utf-8").splitlines() for code in ("en", "fr"))
+    pairs = list(zip(*sides, strict=True))
+    validations = [line["samples"] for line in lines if "validation_loss" in line]
+    samples = [sample for own in validations for sample in own]
+    assert [len(own) for own in validations] == [3, 3, 3]
+    for own in validations:
+        shown = [(sample["source"], sample["reference"]) for sample in own]
+        assert shown == [(sample["source"], sample["reference"]) for sample in validations[0]]
+        assert set(shown) <= set(pairs)
+    for name in ("source", "reference", "translation"):
+        assert re.findall(rf"^  {name} +(.*)$", log, re.MULTILINE) == [sample[name] for sample in samples]
+    assert not any("samples" in line for line in lines if "loss" in line)
+
+
+def test_training_learns_and_reports_its_results(trained, toy):
     workdir, done = trained
     assert done.returncode == 0, done.stderr
     assert "kept 700 of 700 pairs, 0 longer than 32 tokens" in done.stderr
@@ -44,6 +60,7 @@ def test_training_learns_and_reports_its_results(trained):
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 241))
     assert [line["step"] for line in lines if "validation_loss" in line] == [80, 160, 240]
     assert lines[-1]["validation_bleu"] > 50
+    check_samples(lines, done.stderr, toy)
     assert {path.name for path in workdir.iterdir()} == {
         "config.toml",
         "tokenizer.model",
@@ -246,6 +263,7 @@ def train_with_warmup_share(toy, run, tmp_path_factory):
     return train
 
 
+@pytest.mark.slow
 def test_epochs_determine_the_number_of_steps(train_with_warmup_share):
     workdir, _, done = train_with_warmup_share("--training.num-epochs", 2)
     last = metrics(workdir)[-1]
@@ -253,6 +271,7 @@ def test_epochs_determine_the_number_of_steps(train_with_warmup_share):
     assert 1.8 < last["epoch"] < 2.4  # packed rows also hold pairs of the next epoch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "length", [("--training.num-epochs", 2), pytest.param(("--training.num-steps", 20), marks=pytest.mark.slow)]
 )
@@ -297,6 +316,7 @@ def test_patience_stops_early(toy, run, tmp_path):
     assert "resuming from step 3\n" in done.stderr
 
 
+@pytest.mark.slow
 def test_end_of_patience_begins_the_decay_of_the_wsd_schedule(toy, run, tmp_path):
     """The last three of nine steps decay, also when the run is resumed after the second step of the decay."""
     workdir = tmp_path / "w"
@@ -411,6 +431,7 @@ def test_evaluate_scores_like_the_sacrebleu_command(trained, run, tmp_path):
     assert f"version:{sacrebleu.__version__}" in actual["bleu_signature"]
 
 
+@pytest.mark.slow
 def test_lowercase_model_is_validated_and_scored_case_insensitively(toy, run, tmp_path):
     """The corpus is in capitals, which such a model cannot write."""
     for path in toy.parent.glob("*.??"):
@@ -591,6 +612,7 @@ def test_translate_streams_complete_gzip_files(trained, tmp_path):
     assert gzip.decompress(output.read_bytes()).decode() == "deux un !\n" * 1024
 
 
+@pytest.mark.slow
 def test_relative_workdir_and_home_directory(toy, run, tmp_path):
     """The current directory is not that of the program; a second start finds the checkpoint of the first one."""
     options = {"cwd": tmp_path, "env": os.environ | {"HOME": str(toy.parent)}}
@@ -605,6 +627,7 @@ def test_relative_workdir_and_home_directory(toy, run, tmp_path):
     assert "w x/ä: finished: 1 of 1 steps" in second.stdout
 
 
+@pytest.mark.slow
 def test_copied_read_only_workdir_evaluates_and_translates(trained, toy, run, tmp_path):
     """Its path and those in its config are relative to the current directory and to the home directory."""
     options = {"cwd": tmp_path, "env": os.environ | {"HOME": str(toy.parent)}}
@@ -701,6 +724,7 @@ def test_other_options_train_evaluate_and_translate(toy, run, tmp_path, options)
         assert "positions are rotary" in refused.stderr
 
 
+@pytest.mark.slow
 def test_existing_tokenizer_is_used_and_kept_wherever_its_file_is(trained, toy, run, tmp_path):
     workdir, file, moved, other = (tmp_path / name for name in ("w", "a.model", "b.model", "other.model"))
     shutil.copy(trained[0] / "tokenizer.model", file)

@@ -104,7 +104,7 @@ def test_cut_token_does_not_influence_predictions_but_its_position_does():
     assert not np.array_equal(predict(source, kept, positions), predict(source, kept, moved))
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("parts", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("consistency", ["rdrop", "simcut"])
 def test_step_is_a_function_of_seed_and_step_and_reports_divergence(consistency, parts):
     options = {"consistency": consistency, "accumulation_steps": parts, "tokens_per_batch": 64}

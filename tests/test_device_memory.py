@@ -111,6 +111,7 @@ WIDTH, INNER = 128, 512
 SMALL_SIZE = 2500 * WIDTH + 12 * WIDTH**2 + 2 * (2 * WIDTH * INNER + INNER + WIDTH) + 5 * 2 * WIDTH + 2 * 2 * WIDTH
 
 
+@pytest.mark.slow
 def test_dry_run_simulates_devices_that_are_not_available(run, tmp_path):
     """Expected sizes by hand: fsdp 4 and tensor 2 together divide everything but norms and biases by 8."""
     mesh = ["--devices.mesh.data", 1, "--devices.mesh.fsdp", 4, "--devices.mesh.tensor", 2]
@@ -157,6 +158,7 @@ def by_axis(run) -> dict[str, dict[str, str]]:
     return tables
 
 
+@pytest.mark.slow
 def test_fsdp_shards_parameters_but_not_activations(by_axis):
     """Without a constraint, XLA gathers activations and needs three times as much memory for them."""
     memory = {
@@ -173,6 +175,7 @@ def test_dry_run_may_be_shorter_than_the_warmup_of_the_config(by_axis):
     assert by_axis["fsdp"]["length"].startswith("0.5 epochs")
 
 
+@pytest.mark.slow
 def test_dry_run_uses_the_tokenizer_and_the_measured_tokens_of_a_workdir(trained, run):
     """A given tokenizer may have another vocabulary size than the config; the tokens of a run are in its metrics."""
     options = ["--tokens-per-second", 10, "--devices.platform", "tpu"]
@@ -245,6 +248,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "first_remedy"),
     [

@@ -48,6 +48,7 @@ def one_device(toy, run, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh", ["mixed", *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in MESHES if mesh != "mixed")]
 )

@@ -68,6 +68,7 @@ def test_killed_command_continues_and_writes_the_same_file(distilled, trained, r
     assert [path.name for path in tmp_path.iterdir()] == [output.name]
 
 
+@pytest.mark.slow
 def test_student_trains_on_compressed_translations_of_an_ensemble(trained, toy, run, tmp_path):
     output = tmp_path / "pairs.jsonl.gz"
     command = ["distill.py", "--workdir", trained[0], "--ensemble", trained[0], "--output", output, *GREEDY]

@@ -67,6 +67,7 @@ def test_exported_folder_translates_without_this_repository(export_format, train
     assert f"| BLEU | {bleu:.2f} | nrefs:1|case:mixed" in (folder / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_quantized_export_is_compared_but_not_judged(trained, run, tmp_path):
     lines = tmp_path / "lines.txt"
     lines.write_text("one two.\nnine.\n", encoding="utf-8")

@@ -17,7 +17,7 @@ ALLOWED = {
     "translation": {"data", "devices", "host", "model", "options", "runs"},
     "evaluation": {"data", "host", "options", "translation"},
     "exporting": {"data", "host", "model", "options", "translation"},
-    "serving": {"data", "exporting", "host", "model", "options", "translation"},
+    "serving": {"data", "exporting", "host", "model", "options", "runs", "translation"},
     "training": {"data", "devices", "evaluation", "host", "model", "options", "runs", "translation"},
     "reports": {"data", "devices", "host", "model", "options", "runs", "training"},
     "verification": {"host", "options", "runs"},

@@ -17,7 +17,7 @@ from tests.processes import events, metrics
 from training.learning_curves import MAX_POINTS, Curves
 from training.recorder import Recorder
 from training.tensorboard_events import EventFiles
-from training.validation import Validation
+from training.validation import Sample, Validation
 
 
 def lines_of(axes):
@@ -69,6 +69,33 @@ def test_the_picture_is_drawn_at_every_validation(tmp_path):
         assert picture.read_bytes() != first
 
 
+def test_the_samples_of_a_validation_are_in_its_line(tmp_path):
+    """Any text, and no curve in TensorBoard."""
+    samples = (Sample("one", "un \u2028\n", '"deux"'), Sample("", "", "\ufffd"))
+    workdir = Workdir(tmp_path)
+    with Recorder(workdir, "a run", Config(), 10) as recorder:
+        recorder.validation(4, Validation(2.0, None, 1.0, samples), 1.5, best=True)
+        recorder.validation(8, Validation(2.0, 3.0, 1.0, ()), 1.5, best=False)
+    first, second = workdir.read_metrics()
+    assert first == {
+        "step": 4,
+        "validation_loss": 2.0,
+        "validation_loss_shuffled": None,
+        "validation_bleu": 1.0,
+        "seconds": 1.5,
+        "samples": [
+            {"source": "one", "reference": "un \u2028\n", "translation": '"deux"'},
+            {"source": "", "reference": "", "translation": "\ufffd"},
+        ],
+    }
+    assert second["samples"] == []
+    assert events(tmp_path) == {
+        "validation/loss": [(4, 2.0), (8, 2.0)],
+        "validation/loss_shuffled": [(8, 3.0)],
+        "validation/bleu": [(4, 1.0), (8, 1.0)],
+    }
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_reported_and_the_previous_picture_kept(tmp_path):
     picture = tmp_path / "curves.png"
@@ -114,9 +141,10 @@ def test_a_run_writes_events_and_a_picture(trained):
     for line in metrics(workdir):
         group = "validation" if "validation_loss" in line else "train"
         for name, value in line.items():
-            if name not in ("step", "batch"):
+            if name not in ("step", "batch", "samples"):
                 curve = dict(curves[f"{group}/{name.removeprefix('validation_')}"])
                 assert curve[line["step"]] == pytest.approx(value, rel=1e-6)
+    assert not [name for name in curves if "samples" in name]
     assert len(curves["train/loss"]) == 240
     assert [step for step, _ in curves["validation/bleu"]] == [80, 160, 240]
     header = (workdir / "curves.png").read_bytes()[:24]

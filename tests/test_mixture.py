@@ -81,6 +81,7 @@ print(digest_after_restart(pathlib.Path(sys.argv[1]), sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 def test_restored_batches_are_the_same_in_any_process(run, tmp_path):
     """In this process, in worker processes, and in a process of its own; all batches are mixed and sampled."""
     planner, _ = sampled_mixture(tmp_path, "unigram", "bpe")

@@ -65,6 +65,7 @@ def test_run_compiles_four_programs(runs):
     assert programs_compiled(runs["lengths"][1].stderr) == 6
 
 
+@pytest.mark.slow
 def test_evaluation_compiles_one_program_and_padding_does_not_change_it(runs, run, two_lengths, tmp_path):
     workdir, _ = runs["longest"]
     programs, translations = {}, {}
@@ -126,6 +127,7 @@ def translator(trained) -> Translator:
     return Translator.load(trained[0], devices=ComputeConfig(platform="cpu", padding="longest"))
 
 
+@pytest.mark.slow
 def test_line_has_the_same_translation_alone_and_padded_to_the_longest(translator):
     assert translator.pads_to_longest
     options = DecodingOptions(beam_size=2)

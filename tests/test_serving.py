@@ -133,7 +133,7 @@ def test_json_is_answered_as_libretranslate_does(url, options, answer):
     status, content, headers = translate(url, **options)
     assert (status, content) == (200, answer)
     assert headers["Content-Type"] == "application/json"
-    assert headers["Content-Security-Policy"] == "default-src 'self'"
+    assert headers["Content-Security-Policy"] == "default-src 'self'; img-src 'self' blob:"
     assert "Access-Control-Allow-Origin" not in headers
 
 
@@ -313,6 +313,7 @@ def test_server_that_is_not_ready_says_so(engine):
         until(lambda: server.status == "compiling")
         assert request(url, "/health")[:2] == (503, {"status": "compiling"})
         assert translate(url)[:2] == (503, {"error": "the server is not ready: compiling"})
+        assert request(url, "/inspect", {"q": "one"})[:2] == (503, {"error": "the server is not ready: compiling"})
         ready.set()
         until(lambda: request(url, "/health")[:2] == (200, {"status": "ok"}))
         assert translate(url)[0] == 200
@@ -335,7 +336,7 @@ def test_documentation_needs_no_other_host(url):
         with urllib.request.urlopen(f"{url}/{file}", timeout=60) as answer:
             assert answer.read()
     paths = request(url, "/openapi.json")[1]["paths"]
-    assert set(paths) == {"/translate", "/detect", "/languages", "/health"}
+    assert set(paths) == {"/translate", "/inspect", "/detect", "/languages", "/health"}
 
 
 def test_languages_of_a_network_for_several():

@@ -92,6 +92,7 @@ def prepared(cache: Path) -> list[str]:
 # The real commands, without a network.
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed")
 def test_commands_use_a_downloaded_archive_without_network(run, tmp_path: Path, cache: Path) -> None:
     """The archive is in the download folder of TFDS; neither the Web nor TensorFlow is available."""

@@ -106,6 +106,7 @@ def results() -> dict:
         return with_tpu_compiler(compiler_results)
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_fused_attention_never_writes_scores_to_memory_on_a_v5e(results):
     """By hand: the forward and backward passes take 2 and 5 products of all queries with all keys, of which XLA needs
@@ -224,6 +225,7 @@ def test_step_that_does_not_fit_on_a_v5e_is_reported(run, tmp_path):
     assert "17.2 GB: Ran out of memory on HBM" in done.stdout
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_ctrl_c_also_ends_the_compiler():
     """Otherwise its process would continue to compile the base model for minutes."""

@@ -297,6 +297,7 @@ def test_moving_average_matches_hand_calculation():
     np.testing.assert_allclose(update_average(old, new, 0.5, jnp.float32(100))["a"], [6.5, 2.5], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_moving_average_follows_parameters_and_changes_nothing_else(batch):
     """A skipped step does not count as an update of the average."""
     config = tiny_config(training={"ema_decay": 0.3})

@@ -89,6 +89,17 @@ def test_different_number_in_metrics_is_named(copies, step, name, value, what, d
     assert all(text.startswith(difference) for text in result.values())
 
 
+def test_different_sample_of_a_validation_is_named(copies):
+    path = copies[1] / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[80]["samples"]
+    lines[80]["samples"][-1]["translation"] += "x"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ((part, difference),) = differences(copies).items()
+    assert part == "metrics.jsonl"
+    assert difference.startswith("line 81, validation 80, samples: ")
+
+
 def test_additional_line_of_metrics_is_named(copies):
     path = copies[1] / "metrics.jsonl"
     path.write_text(path.read_text() + path.read_text().splitlines()[9] + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import Sequence
@@ -111,6 +112,7 @@ class Recorder:
             "validation_loss_shuffled": result.shuffled_loss,
             "validation_bleu": result.bleu,
             "seconds": seconds,
+            "samples": [dataclasses.asdict(sample) for sample in result.samples],
         }
         self._write([line])
         self._draw()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-NOT_PLOTTED = ("step", "seconds", "batch", "programs_compiled", "compile_seconds")
+NOT_PLOTTED = ("step", "seconds", "batch", "samples", "programs_compiled", "compile_seconds")
 VALIDATION = "validation_"
 
 

@@ -6,20 +6,16 @@ S source tokens, T target tokens, N heads.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
-import jax
 import numpy as np
 from flax import nnx
 
-from data.batch import bucket_lengths, pad_rows
-from devices.processes import gather_to_host
-from devices.sharding import put_on_devices, replicated
 from host.errors import UserError
-from model.transformer import AttentionWeights
 from options.special_ids import BOS_ID
-from translation.translator import Translation, Translator
+from translation.hypotheses import Translation
+from translation.observation import observe, source_tokens
+from translation.translator import Translator
 from translation.words import group_pieces
 
 JSON_DECIMALS = 6
@@ -92,24 +88,6 @@ class AttentionMaps:
         ]
 
 
-def source_tokens(translator: Translator, line: str) -> list[int]:
-    """Returns the line's token ids.
-
-    Raises:
-      UserError: the line is empty, or has more tokens than the network can process in one pass.
-    """
-    (ids,) = translator.tokenizer.encode_source([line])
-    max_length = translator.max_length
-    if len(ids) < 2:
-        raise UserError("an attention map needs a sentence, but the line is empty")
-    if len(ids) > max_length:
-        raise UserError(
-            f"an attention map shows one pass of the network: the line has {len(ids) - 1} tokens, "
-            f"and the model sees at most {max_length - 1} plus the end token; shorten the line"
-        )
-    return ids
-
-
 def attention_maps(translator: Translator, translation: Translation) -> AttentionMaps:
     """Returns the weights of one forward pass over a line and its best translation.
 
@@ -117,22 +95,17 @@ def attention_maps(translator: Translator, translation: Translation) -> Attentio
       UserError: as for `source_tokens`.
     """
     source, written = source_tokens(translator, translation.source), list(translation.hypotheses[0].tokens)
-    read = [BOS_ID, *written[:-1]]
-    max_length = translator.max_length
-    padded = next(length for length in bucket_lengths(max_length) if length >= max(len(source), len(read)))
-    inputs = put_on_devices((pad_rows([source], 1, padded), pad_rows([read], 1, padded)), replicated(translator.mesh))
-    weights = gather_to_host(_attention_weights(translator.params, *inputs, graphdef=translator.graphdef))
-    s, t = len(source), len(read)
+    observed = observe(translator, source, written)
     tokenizer = translator.tokenizer
     return AttentionMaps(
         text=translation.source,
         translation=translation.text,
         source_tokens=tuple(tokenizer.source_pieces(source)),
-        target_read=tuple(tokenizer.target_pieces(read)),
+        target_read=tuple(tokenizer.target_pieces([BOS_ID, *written[:-1]])),
         target_written=tuple(tokenizer.target_pieces(written)),
-        encoder=_without_padding(weights.encoder, s, s),
-        decoder=_without_padding(weights.decoder, t, t),
-        cross=_without_padding(weights.cross, t, s),
+        encoder=observed.encoder,
+        decoder=observed.decoder,
+        cross=observed.cross,
     )
 
 
@@ -146,15 +119,3 @@ def position_table(translator: Translator) -> np.ndarray:
     if table is None:
         raise UserError("this model's positions are rotary: queries and keys are rotated, and no encodings are added")
     return np.asarray(table)
-
-
-@functools.partial(jax.jit, static_argnames="graphdef")
-def _attention_weights(
-    params: Any, source: jax.Array, target_in: jax.Array, *, graphdef: nnx.GraphDef
-) -> AttentionWeights:
-    return nnx.merge(graphdef, params)(source, target_in)[1]
-
-
-def _without_padding(layers: list[np.ndarray], queries: int, keys: int) -> np.ndarray:
-    """Stacks the layers' weights [1, N, padded, padded] without their padding: [layers, N, queries, keys]."""
-    return np.stack([layer[0, :, :queries, :keys] for layer in layers])

@@ -152,7 +152,7 @@ def search_or_sample(
         ]
         logits = _average_probabilities([logits for logits, _ in outputs])
         new_states = [(memory, caches) for (memory, _), (_, caches) in zip(states, outputs, strict=True)]
-        return _mask_special_tokens(logits), new_states
+        return mask_special_tokens(logits), new_states
 
     def grow(states: Any, length: int) -> Any:
         return [(memory, [cache.padded_to(length * width) for cache in caches]) for memory, caches in states]
@@ -169,7 +169,7 @@ def search_or_sample(
     return beam_search(step, initial, task, beams=width, num_hypotheses=num_hypotheses)
 
 
-def _mask_special_tokens(logits: jax.Array) -> jax.Array:
+def mask_special_tokens(logits: jax.Array) -> jax.Array:
     """Sets the logits [B, K, V] of padding, start and unknown to minus infinity.
 
     Only the first few columns are rewritten; a mask over the whole vocabulary would be a pass over all logits.

@@ -265,7 +265,7 @@ class Translator:
 
         after_batch(len(lines) - sum(part.part == 0 for part in parts))  # lines without a token
         for (group, _), decoded in map_concurrently(search, batches, num_concurrent_programs(self.mesh)):
-            hypotheses.update(zip(group, self._detokenized(decoded, len(group), num_hypotheses), strict=True))
+            hypotheses.update(zip(group, self.detokenized(decoded, len(group), num_hypotheses), strict=True))
             after_batch(sum(parts[i].part == 0 for i in group))
         if first_line is not None:
             at_limit = [i for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit]
@@ -344,25 +344,41 @@ class Translator:
             after_batch(len(group))
         return [scored[i] for i in range(len(sources))]
 
-    def decode_ids(self, source: np.ndarray, options: DecodingOptions, hidden: np.ndarray | None = None) -> Hypotheses:
+    def decode_ids(
+        self,
+        source: np.ndarray,
+        options: DecodingOptions,
+        hidden: np.ndarray | None = None,
+        *,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        num_hypotheses: int = 1,
+    ) -> Hypotheses:
         """Decodes padded source ids on the devices.
 
         Args:
           source: padded source ids, [B, S].
           options: how to decode; its batch_size is ignored.
           hidden: bool [B, S]; positions that are True are masked in every layer, like padding.
+          prefixes: ids that the hypotheses of each sentence begin with.
+          num_hypotheses: number of hypotheses to return for each sentence.
 
         Returns:
-          The best hypothesis of each sentence: tokens [B, 1, L], scores [B, 1].
+          The best hypotheses of each sentence: tokens [B, num_hypotheses, L], scores [B, num_hypotheses].
         """
         rows = [ids[ids != PAD_ID].tolist() for ids in source]
         parts = [
-            _Part(i, 0, "", ids, [], self._limit(len(ids), 0, options) if ids else 1) for i, ids in enumerate(rows)
+            _Part(i, 0, "", ids, list(prefix), self.length_limit(len(ids), len(prefix), options) if ids else 1)
+            for i, (ids, prefix) in enumerate(zip(rows, prefixes or [()] * len(rows), strict=True))
         ]
         options = options.model_copy(update={"batch_size": len(source)})
         request = self._request(parts, options, source.shape[1], 1, hidden)
         decoded = decoding.decode_batch(
-            self.networks, request, options, self.max_length, keep_full_batches=self.pads_to_longest
+            self.networks,
+            request,
+            options,
+            self.max_length,
+            num_hypotheses,
+            keep_full_batches=self.pads_to_longest,
         )
         return Hypotheses(*(array[: len(source)] for array in decoded))
 
@@ -388,7 +404,8 @@ class Translator:
             if length and length > self.max_length:
                 raise UserError(f"{name} {length} exceeds the model's max_length {self.max_length}")
 
-    def _limit(self, source_tokens: int, prefix_tokens: int, options: DecodingOptions) -> int:
+    def length_limit(self, source_tokens: int, prefix_tokens: int, options: DecodingOptions) -> int:
+        """Returns the maximum number of tokens of a translation, its prefix and end token included."""
         limit = max(decoding.default_max_length(source_tokens) + prefix_tokens, options.min_decoding_length)
         return options.max_decoding_length or min(limit, self.max_length)
 
@@ -416,7 +433,7 @@ class Translator:
                 )  # fmt: skip
             for number, (part_text, ids) in enumerate(sources):
                 part_prefix = [] if number else prefix
-                limit = self._limit(len(ids), len(part_prefix), options)
+                limit = self.length_limit(len(ids), len(part_prefix), options)
                 if len(part_prefix) >= limit:
                     raise UserError(
                         f"line {(first_line or 1) + line}: its prefix has {len(part_prefix)} tokens, but the "
@@ -482,7 +499,8 @@ class Translator:
         )
         return put_on_devices(request, row_sharding(self.mesh))
 
-    def _detokenized(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
+    def detokenized(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
+        """Returns the `count` best hypotheses of each of the first `rows` sentences, as text."""
         tokens, scores = (array[:rows, :count] for array in hypotheses)
         return [
             tuple(

@@ -1,0 +1,75 @@
+"""Measures the time from a keystroke on the page of serve.py to the new translation.
+
+Run from the repository root, with Chromium installed:
+  python benchmarks/page.py --workdir checkpoints/tiny --input FILE [--view translation|attention]
+
+The lines of the file are typed character by character; each keystroke waits for what the page draws in answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from commands.main import main
+from data.text_files import read_lines
+
+ROOT = Path(__file__).parent.parent
+KEYSTROKE = """async (text) => {
+  const field = document.querySelector("textarea");
+  const content = document.querySelector(".content");
+  const drawn = new Promise((resolve) => new MutationObserver(resolve).observe(content, { childList: true }));
+  field.value = text;
+  const started = performance.now();
+  field.dispatchEvent(new Event("input"));
+  await drawn;
+  await new Promise(requestAnimationFrame);
+  return performance.now() - started;
+}"""
+
+
+def command(argv: Sequence[str]) -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--input", type=Path, required=True)
+    parser.add_argument("--view", default="translation", choices=("translation", "attention", "beam"))
+    options = parser.parse_args(argv)
+    lines = list(read_lines(options.input))
+    server = subprocess.Popen(
+        [sys.executable, "serve.py", "--workdir", str(options.workdir), "--port", "0", "--batch-size", "1"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stderr
+    address = next(line.split()[-1] for line in server.stderr if line.startswith("listening on "))
+    assert "ready\n" in server.stderr
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(address)
+        page.get_by_role("tab", name=options.view.capitalize()).click()
+        for line in lines:
+            page.evaluate(KEYSTROKE, line)  # compiles
+        times = [
+            page.evaluate(KEYSTROKE, line[:length])
+            for line in lines
+            for length in range(1, len(line) + 1)
+            if line[:length].strip()
+        ]
+        browser.close()
+    server.terminate()
+    percentiles = statistics.quantiles(times, n=20)
+    print(f"{len(times)} keystrokes: median {statistics.median(times):.0f} ms, 95% below {percentiles[18]:.0f} ms")
+
+
+if __name__ == "__main__":
+    main(command)

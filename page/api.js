@@ -1,0 +1,69 @@
+/** Requests to the server. @module */
+
+/** @import { Examples, Head, Inspection, Run } from "./types.js" */
+
+/** A request that was refused or could not be answered. */
+export class RequestError extends Error {
+  /**
+   * @param {string} message
+   * @param {boolean} mayRetry whether it may succeed later
+   */
+  constructor(message, mayRetry) {
+    super(message);
+    this.mayRetry = mayRetry;
+  }
+}
+
+/**
+ * @typedef {object} Question
+ * @property {string} q
+ * @property {string} [target]
+ * @property {number[]} [prefix]
+ * @property {number[]} [hidden]
+ * @property {Head[]} [heads_off]
+ * @property {boolean} [beam]
+ * @property {number} [checkpoint]
+ */
+
+/**
+ * @param {Question} question
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<Inspection>}
+ */
+export function inspect(question, signal) {
+  const headers = { "Content-Type": "application/json" };
+  return request("/inspect", { method: "POST", headers, body: JSON.stringify(question), signal });
+}
+
+/** @returns {Promise<Run>} */
+export function run() {
+  return request("/run");
+}
+
+/** @returns {Promise<Examples>} */
+export function examples() {
+  return request("/examples");
+}
+
+/** @returns {Promise<{ code: string, name: string, targets: string[] }[]>} */
+export function languages() {
+  return request("/languages");
+}
+
+/**
+ * @param {string} path
+ * @param {RequestInit} [options]
+ * @returns {Promise<any>}
+ */
+async function request(path, options) {
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new RequestError("The server does not answer.", true);
+  }
+  const content = await response.json();
+  if (!response.ok) throw new RequestError(content.error, response.status === 503);
+  return content;
+}

@@ -1,0 +1,373 @@
+/**
+ * The attention of one sentence: small maps of all heads, and one of them, or a mean, as lines between tokens.
+ *
+ * @module
+ */
+
+import { download, html, readable, svg, themeColor } from "./dom.js";
+
+/** @import { EncodedWeights, Head, Inspection, Kind } from "./types.js" */
+
+/** @type {[Kind, string][]} */
+export const KINDS = [
+  ["cross", "Cross-attention"],
+  ["encoder", "Encoder self-attention"],
+  ["decoder", "Masked self-attention"],
+];
+const ROW = 24; // pixels
+const NAMES = 112; // width of a column of tokens
+const LINES = [110, 420]; // smallest and largest width of the space between them
+const TOP = 26;
+const MIN_WEIGHT = 0.02; // of a line that is drawn
+
+/**
+ * What is shown: `layer` and `head` are null for means.
+ *
+ * @typedef {{ kind: Kind, layer: number | null, head: number | null }} Selection
+ */
+
+/** The attention weights of all heads of one kind. */
+export class Weights {
+  /** @param {EncodedWeights} encoded */
+  constructor({ shape, weights }) {
+    this.layers = shape[0];
+    this.heads = shape[1];
+    this.queries = shape[2];
+    this.keys = shape[3];
+    const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
+    const view = new DataView(bytes.buffer);
+    this.values = Float32Array.from({ length: bytes.length / 2 }, (_, i) => view.getUint16(2 * i, true) / 65535);
+  }
+
+  /**
+   * Returns the weights of a head, or their mean over the heads of a layer or over all heads, [queries * keys].
+   *
+   * @param {number | null} layer
+   * @param {number | null} head
+   * @returns {Float32Array}
+   */
+  map(layer, head) {
+    const size = this.queries * this.keys;
+    const mean = new Float32Array(size);
+    let count = 0;
+    for (let l = 0; l < this.layers; l++) {
+      for (let h = 0; h < this.heads; h++) {
+        if ((layer !== null && l !== layer) || (head !== null && h !== head)) continue;
+        const start = (l * this.heads + h) * size;
+        for (let i = 0; i < size; i++) mean[i] += this.values[start + i];
+        count++;
+      }
+    }
+    return mean.map((sum) => sum / count);
+  }
+}
+
+/**
+ * Returns the tokens of the queries and of the keys.
+ *
+ * @param {Inspection} inspection
+ * @param {Kind} kind
+ * @returns {[string[], string[]]}
+ */
+function tokensOf({ source, target }, kind) {
+  const from = source.map((token) => readable(token.piece));
+  const written = target.map((token) => readable(token.piece));
+  if (kind === "encoder") return [from, from];
+  if (kind === "decoder") return [["<s>", ...written.slice(0, -1)], ["<s>", ...written.slice(0, -1)]];
+  return [written, from];
+}
+
+/**
+ * Shows the attention of a sentence.
+ *
+ * @param {HTMLElement} place
+ * @param {Inspection} inspection
+ * @param {Selection} selection
+ * @param {(selection: Selection) => void} select called when another map is chosen
+ * @param {(head: Head, off: boolean) => void} [switchHead] called to switch a head off or on; without it, one cannot
+ */
+export function showAttention(place, inspection, selection, select, switchHead) {
+  const weights = new Weights(inspection.attention[selection.kind]);
+  const room = place.clientWidth - (place.clientWidth > 800 ? 420 : 0); // the strip is beside it or above it
+  const picture = drawLines(inspection, selection, weights, Math.min(Math.max(room - 2 * NAMES, LINES[0]), LINES[1]));
+  const kinds = KINDS.map(([kind, name]) =>
+    html("button", {
+      type: "button",
+      "aria-pressed": String(kind === selection.kind),
+      click: () => select({ kind, layer: null, head: null }),
+    }, name)
+  );
+  place.replaceChildren(
+    html("div", { class: "segments", role: "group", "aria-label": "Kind of attention" }, ...kinds),
+    html(
+      "div",
+      { class: "attention" },
+      drawStrip(inspection, selection, weights, select, switchHead),
+      html(
+        "figure",
+        {},
+        html("figcaption", {}, describe(selection)),
+        picture,
+        html(
+          "div",
+          { class: "row" },
+          html("button", { type: "button", click: () => saveSvg(picture, selection) }, "Save as SVG"),
+          html("button", { type: "button", click: () => savePng(picture, selection) }, "Save as PNG"),
+        ),
+      ),
+    ),
+  );
+}
+
+/**
+ * @param {Selection} selection
+ * @returns {string}
+ */
+function describe({ kind, layer, head }) {
+  const name = KINDS.find(([known]) => known === kind)?.[1];
+  if (layer === null) return `${name}, mean of all heads`;
+  return head === null ? `${name}, layer ${layer + 1}, mean` : `${name}, layer ${layer + 1}, head ${head + 1}`;
+}
+
+/**
+ * Draws the small maps, a row for each layer.
+ *
+ * @param {Inspection} inspection
+ * @param {Selection} selection
+ * @param {Weights} weights
+ * @param {(selection: Selection) => void} select
+ * @param {((head: Head, off: boolean) => void) | undefined} switchHead
+ * @returns {HTMLElement}
+ */
+function drawStrip(inspection, selection, weights, select, switchHead) {
+  const { kind } = selection;
+  /** @type {(layer: number | null, head: number | null, name: string) => HTMLElement} */
+  const choice = (layer, head, name) => {
+    const chosen = selection.layer === layer && selection.head === head;
+    const button = html("button", {
+      type: "button",
+      class: "map",
+      "aria-pressed": String(chosen),
+      "aria-label": describe({ kind, layer, head }),
+      click: () => select({ kind, layer, head }),
+    });
+    button.append(drawMap(weights, layer, head), html("span", {}, name));
+    if (layer === null || head === null || !switchHead) return button;
+    const off = inspection.heads_off.some((h) => h.attention === kind && h.layer === layer && h.head === head);
+    const box = html("input", {
+      type: "checkbox",
+      checked: !off,
+      "aria-label": `${describe({ kind, layer, head })}: on`,
+      change: (event) => {
+        const on = event.target instanceof HTMLInputElement && event.target.checked;
+        switchHead({ attention: kind, layer, head }, !on);
+      },
+    });
+    return html("span", { class: "head" }, button, html("label", {}, box, " on"));
+  };
+  const rows = Array.from({ length: weights.layers }, (_, layer) =>
+    html(
+      "div",
+      { class: "layer" },
+      html("span", { class: "quiet" }, `Layer ${layer + 1}`),
+      choice(layer, null, "mean"),
+      ...Array.from({ length: weights.heads }, (_, head) => choice(layer, head, String(head + 1))),
+    ));
+  return html(
+    "div",
+    { class: "strip", role: "group", "aria-label": "Heads" },
+    html("div", { class: "layer" }, html("span", { class: "quiet" }, "All layers"), choice(null, null, "mean")),
+    ...rows,
+  );
+}
+
+/**
+ * @param {Weights} weights
+ * @param {number | null} layer
+ * @param {number | null} head
+ * @returns {HTMLCanvasElement}
+ */
+function drawMap(weights, layer, head) {
+  const canvas = html("canvas", { width: weights.keys, height: weights.queries, "aria-hidden": "true" });
+  const context = canvas.getContext("2d");
+  if (!context) return canvas;
+  const image = context.createImageData(weights.keys, weights.queries);
+  const [red, green, blue] = channels(themeColor("--accent"));
+  weights.map(layer, head).forEach((weight, i) => image.data.set([red, green, blue, 255 * Math.sqrt(weight)], 4 * i));
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+/**
+ * @param {string} color such as #0b6e63
+ * @returns {number[]} red, green and blue, from 0 to 255
+ */
+function channels(color) {
+  return [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16));
+}
+
+/**
+ * Draws the queries on the left, the keys on the right, and a line for each weight between them.
+ *
+ * A token that is hovered, focused or clicked shows where it looks, or which tokens look at it.
+ *
+ * @param {Inspection} inspection
+ * @param {Selection} selection
+ * @param {Weights} weights
+ * @param {number} between width of the space between them
+ * @returns {SVGSVGElement}
+ */
+function drawLines(inspection, selection, weights, between) {
+  const [queries, keys] = tokensOf(inspection, selection.kind);
+  const values = weights.map(selection.layer, selection.head);
+  const width = 2 * NAMES + between;
+  const height = TOP + ROW * Math.max(queries.length, keys.length) + 6;
+  const ink = themeColor("--ink");
+  const accent = themeColor("--accent");
+  const font = { fill: ink, "font-family": "system-ui, sans-serif", "font-size": 13 };
+  const center = (/** @type {number} */ index) => TOP + ROW * (index + 0.5);
+  const lines = svg("g", { stroke: accent, "stroke-linecap": "round" });
+  /** @type {{ line: SVGLineElement, query: number, key: number, weight: number }[]} */
+  const drawn = [];
+  values.forEach((weight, i) => {
+    if (weight < MIN_WEIGHT) return;
+    const [query, key] = [Math.floor(i / keys.length), i % keys.length];
+    const line = svg("line", { x1: NAMES, y1: center(query), x2: NAMES + between, y2: center(key) });
+    line.setAttribute("stroke-width", (0.6 + 3.4 * weight).toFixed(2));
+    drawn.push({ line, query, key, weight });
+    lines.append(line);
+  });
+  const sides = selection.kind === "cross" ? ["translation", "source"] : ["looks", "at"];
+  const picture = svg("svg", {
+    xmlns: "http://www.w3.org/2000/svg",
+    viewBox: `0 0 ${width} ${height}`,
+    width,
+    height,
+    role: "group",
+    "aria-label": describe(selection),
+    class: "lines",
+  });
+  picture.append(
+    svg("rect", { width, height, fill: themeColor("--paper") }),
+    svg("text", { x: NAMES - 6, y: 16, "text-anchor": "end", ...font, "font-style": "italic" }, sides[0]),
+    svg("text", { x: NAMES + between + 6, y: 16, ...font, "font-style": "italic" }, sides[1]),
+    lines,
+  );
+  /** @type {{ side: string, index: number, group: SVGGElement, bar: SVGRectElement }[]} */
+  const tokens = [];
+  for (const [side, names] of /** @type {[string, string[]][]} */ ([["query", queries], ["key", keys]])) {
+    names.forEach((name, index) => {
+      const left = side === "query";
+      const bar = svg("rect", {
+        x: left ? 0 : NAMES + between,
+        y: center(index) - ROW / 2 + 1,
+        width: NAMES,
+        height: ROW - 2,
+        rx: 4,
+        fill: accent,
+        "fill-opacity": 0,
+      });
+      const text = svg("text", {
+        x: left ? NAMES - 6 : NAMES + between + 6,
+        y: center(index) + 4.5,
+        "text-anchor": left ? "end" : "start",
+        ...font,
+      }, name.length > 14 ? `${name.slice(0, 13)}…` : name);
+      const strongest = drawn.filter((d) => (left ? d.query : d.key) === index).sort((a, b) => b.weight - a.weight);
+      const others = strongest.slice(0, 4).map((d) =>
+        `${(left ? keys[d.key] : queries[d.query])} ${d.weight.toFixed(2)}`
+      );
+      const group = svg(
+        "g",
+        {
+          tabindex: 0,
+          role: "button",
+          "aria-pressed": "false",
+          "aria-label": `${name}: ${left ? "looks at" : "is looked at by"} ${others.join(", ") || "nothing much"}`,
+        },
+        bar,
+        text,
+      );
+      tokens.push({ side, index, group, bar });
+      picture.append(group);
+    });
+  }
+  /** @type {(typeof tokens)[number] | null} */
+  let pinned = null;
+  /** @param {(typeof tokens)[number] | null} token */
+  const emphasize = (token) => {
+    const isOwn = (/** @type {typeof drawn[number]} */ d) =>
+      !token || (token.side === "query" ? d.query : d.key) === token.index;
+    for (const d of drawn) d.line.setAttribute("stroke-opacity", (isOwn(d) ? 0.12 + 0.88 * d.weight : 0.03).toFixed(3));
+    for (const other of tokens) {
+      let opacity = 0;
+      if (token && other.side !== token.side) {
+        const [query, key] = token.side === "query" ? [token.index, other.index] : [other.index, token.index];
+        opacity = 0.55 * values[query * keys.length + key];
+      } else if (token === other) {
+        opacity = 0.3;
+      }
+      other.bar.setAttribute("fill-opacity", opacity.toFixed(3));
+      other.group.setAttribute("aria-pressed", String(other === pinned));
+    }
+  };
+  for (const token of tokens) {
+    const pin = () => {
+      pinned = pinned === token ? null : token;
+      emphasize(pinned ?? token);
+    };
+    token.group.addEventListener("mouseenter", () => emphasize(token));
+    token.group.addEventListener("mouseleave", () => emphasize(pinned));
+    token.group.addEventListener("focus", () => emphasize(token));
+    token.group.addEventListener("blur", () => emphasize(pinned));
+    token.group.addEventListener("click", pin);
+    token.group.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      pin();
+    });
+  }
+  emphasize(null);
+  return picture;
+}
+
+/**
+ * @param {Selection} selection
+ * @returns {string}
+ */
+function fileName({ kind, layer, head }) {
+  return ["attention", kind, layer === null ? "mean" : layer + 1, ...(head === null ? [] : [head + 1])].join("-");
+}
+
+/**
+ * @param {SVGSVGElement} picture
+ * @returns {Blob}
+ */
+function asBlob(picture) {
+  return new Blob([new XMLSerializer().serializeToString(picture)], { type: "image/svg+xml" });
+}
+
+/**
+ * @param {SVGSVGElement} picture
+ * @param {Selection} selection
+ */
+function saveSvg(picture, selection) {
+  download(asBlob(picture), `${fileName(selection)}.svg`);
+}
+
+/**
+ * @param {SVGSVGElement} picture
+ * @param {Selection} selection
+ */
+async function savePng(picture, selection) {
+  const scale = 2; // readable on dense screens
+  const image = new Image();
+  const url = URL.createObjectURL(asBlob(picture));
+  image.src = url;
+  await image.decode();
+  const { width, height } = picture.viewBox.baseVal;
+  const canvas = html("canvas", { width: scale * width, height: scale * height });
+  canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
+  URL.revokeObjectURL(url);
+  canvas.toBlob((content) => content && download(content, `${fileName(selection)}.png`));
+}

@@ -1,0 +1,39 @@
+/** What the server answers; see the documentation of the HTTP interface. @module */
+
+/** @typedef {"encoder" | "decoder" | "cross"} Kind of attention */
+/** @typedef {{ attention: Kind, layer: number, head: number }} Head, counted from 0 */
+/** @typedef {{ id: number, piece: string, hidden: boolean }} SourceToken */
+/** @typedef {{ id: number, piece: string, probability: number }} Alternative */
+/** @typedef {Alternative & { alternatives: Alternative[] }} TargetToken */
+/** @typedef {{ shape: [number, number, number, number], weights: string }} EncodedWeights */
+/** @typedef {{ parent: number, id: number, piece: string, score: number, outcome: string }} Candidate */
+
+/**
+ * @typedef {object} Inspection
+ * @property {string} text
+ * @property {string} translation
+ * @property {SourceToken[]} source
+ * @property {TargetToken[]} target
+ * @property {{ text: string, score: number }[]} hypotheses
+ * @property {Head[]} heads_off
+ * @property {Record<Kind, EncodedWeights>} attention
+ * @property {Candidate[][] | null} beam
+ */
+
+/**
+ * @typedef {object} Run
+ * @property {string} name
+ * @property {number} step
+ * @property {number | null} num_steps
+ * @property {number | null} seconds_since_change
+ * @property {number[]} checkpoints
+ * @property {number | null} best_checkpoint
+ * @property {[number, number][]} training_loss
+ * @property {{ step: number, loss: number, loss_shuffled: number | null, bleu: number }[]} validations
+ * @property {{ source: string, reference: string, translation: string }[]} samples
+ */
+
+/** @typedef {{ word: string, sentences: string[] }} Ambiguous */
+/** @typedef {{ sentences: string[], ambiguous: Ambiguous[] }} Examples */
+
+export {};

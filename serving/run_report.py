@@ -1,0 +1,124 @@
+"""Reports on a run, finished or under way, from the files in its workdir."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.corpora.phrasebook.generator import generate
+from host.errors import UserError
+from options.config_files import read_workdir_config
+from runs.checkpoint import DamagedCheckpoint, read_record, saved_steps
+from runs.workdir import Workdir
+
+MAX_POINTS = 400  # of the training loss
+
+
+class RunReport:
+    """Reads metrics.jsonl as it grows."""
+
+    def __init__(self, workdir: Path):
+        self._files = Workdir(workdir)
+        self._forget(None)
+
+    def _forget(self, file_id: int | None) -> None:
+        self._file_id = file_id
+        self._position = 0
+        self._steps: list[tuple[int, float]] = []
+        self._validations: list[dict[str, Any]] = []
+
+    def read(self) -> dict[str, Any]:
+        """Returns the state of the run as a JSON object.
+
+        The training loss is averaged over groups of steps, so that there are at most MAX_POINTS points.
+        """
+        self._read_metrics()
+        config = read_workdir_config(self._files.path)
+        checkpoints = saved_steps(self._files.checkpoints)
+        validations = [{name: value for name, value in line.items() if name != "samples"} for line in self._validations]
+        return {
+            "name": self._files.path.name,
+            "step": max([step for step, _ in self._steps[-1:]], default=0),
+            "num_steps": config.training.num_steps,
+            "seconds_since_change": self._seconds_since_change(),
+            "checkpoints": checkpoints,
+            "best_checkpoint": self._best(checkpoints),
+            "training_loss": _means(self._steps),
+            "validations": validations,
+            "samples": self._validations[-1]["samples"] or [] if self._validations else [],
+            "network": {
+                "encoder_layers": config.model.num_encoder_layers,
+                "decoder_layers": config.model.num_decoder_layers,
+                "heads": config.model.num_heads,
+            },
+        }
+
+    def _read_metrics(self) -> None:
+        """Reads the lines that are new; all of them if the file was replaced, as train.py does when it resumes."""
+        try:
+            with open(self._files.metrics, "rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._file_id or status.st_size < self._position:
+                    self._forget(status.st_ino)
+                file.seek(self._position)
+                complete = file.read().rpartition(b"\n")[0]
+        except OSError:
+            self._forget(None)
+            return
+        for line in complete.splitlines():
+            self._add(json.loads(line))
+        self._position += len(complete) + bool(complete)
+
+    def _add(self, line: dict[str, Any]) -> None:
+        if "validation_loss" in line:
+            names = ("step", "validation_loss", "validation_loss_shuffled", "validation_bleu", "samples")
+            self._validations.append({name.removeprefix("validation_"): line.get(name) for name in names})
+        elif line.get("loss") is not None:
+            self._steps.append((line["step"], line["loss"]))
+
+    def _seconds_since_change(self) -> float | None:
+        try:
+            return max(0.0, time.time() - self._files.metrics.stat().st_mtime)
+        except OSError:
+            return None
+
+    def _best(self, checkpoints: list[int]) -> int | None:
+        """Returns the step of the best checkpoint by validation BLEU, if the newest intact record names one."""
+        for step in reversed(checkpoints):
+            try:
+                best = read_record(self._files.checkpoints, step)["best_step"]
+            except (DamagedCheckpoint, UserError, OSError):
+                continue
+            return best if best in checkpoints else None
+        return None
+
+
+def _means(points: list[tuple[int, float]]) -> list[list[float]]:
+    """Returns the means of at most MAX_POINTS groups of consecutive points."""
+    groups = np.array_split(np.array(points), min(MAX_POINTS, len(points))) if points else []
+    return [group.mean(axis=0).round(4).tolist() for group in groups]
+
+
+def example_sentences(workdir: Path) -> dict[str, Any]:
+    """Returns sentences to begin with.
+
+    Of the phrasebook, `ambiguous` has a pair of sentences for each ambiguous word, in which one other word decides
+    between its two meanings. `sentences` are those whose words depend on each other over a distance.
+    """
+    data = read_workdir_config(workdir).data
+    if data.name != "phrasebook" or data.source_language != "en":
+        return {"sentences": [], "ambiguous": []}
+    pairs: dict[str, list[str]] = {}
+    for contrast in generate().contrasts:
+        pairs.setdefault(contrast.word, [contrast.first[0], contrast.second[0]])
+    sentences = [
+        "I swam across the river to get to the other bank.",
+        "The animal didn't cross the street because it was too tired.",
+        "The animal didn't cross the street because it was too wide.",
+    ]
+    return {"sentences": sentences, "ambiguous": [{"word": word, "sentences": pairs[word]} for word in sorted(pairs)]}

@@ -1,0 +1,388 @@
+"""The page of serve.py, driven in Chromium by mouse, keyboard and touch, and compared with what the server answers.
+
+The network is a phrasebook run of a few steps; LINGUA_PHRASEBOOK_RUN names a workdir to use instead, such as that of
+`make train`. Pictures of all views are saved to the folder LINGUA_PICTURES, if it is set.
+"""
+
+import base64
+import json
+import os
+import re
+import shutil
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect, sync_playwright
+
+from tests.conftest import PROMPTLY
+from tests.processes import start_command
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium among the system's packages")
+SENTENCE = "I swam across the river to get to the other bank."
+VIEWS = ("Translation", "Attention", "Beam", "Run")
+LOOKS = [(width, theme) for width in (1400, 390) for theme in ("light", "dark")]
+MIN_WEIGHT = 0.02  # of a line that is drawn
+expect.set_options(timeout=1000 * PROMPTLY)
+
+
+@pytest.fixture(scope="module")
+def workdir(run, tmp_path_factory):
+    if given := os.environ.get("LINGUA_PHRASEBOOK_RUN"):
+        return Path(given)
+    workdir = tmp_path_factory.mktemp("runs") / "phrasebook"
+    steps = ("--training.num-steps", 120, "--training.eval-every", 60, "--training.checkpoint-every", 60)
+    run("train.py", "--config", "configs/tiny.toml", "--workdir", workdir, *steps)
+    return workdir
+
+
+def serve(workdir, *options):
+    """Starts a server with few programs; returns the process and its URL."""
+    process = start_command("serve.py", "--workdir", workdir, "--port", 0, "--batch-size", 1, *options)
+    line = next(line for line in iter(process.stderr.readline, "") if line.startswith("listening on "))
+    return process, line.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def url(workdir):
+    process, url = serve(workdir)
+    assert "ready\n" in iter(process.stderr.readline, "")
+    yield url
+    process.terminate()
+    process.communicate()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser, url):
+    """Opens the page; at the end of the test, nothing must have gone wrong or to another host.
+
+    Chromium itself reports each answer with an error status.
+    """
+    contexts, faults = [], []
+
+    def opened(address=url, *, width=1400, theme="light", **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda message: is_fault(message) and faults.append(message.text))
+        page.on("request", lambda request: request.url.startswith((address, "blob:")) or faults.append(request.url))
+        page.goto(address)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def is_fault(message):
+    return message.type in ("error", "warning") and "the server responded with a status of" not in message.text
+
+
+@pytest.fixture
+def page(open_page):
+    page = open_page()
+    write(page, SENTENCE)
+    return page
+
+
+def write(page, text):
+    """Types a sentence and waits for its translation."""
+    with page.expect_response(lambda answer: answer.url.endswith("/inspect") and text in answer.request.post_data):
+        page.get_by_label("Sentence", exact=True).first.fill(text)
+    expect(page.get_by_label("Source tokens").first).to_be_visible()
+
+
+def ask(url, path="/inspect", **question):
+    """Returns what the server answers."""
+    body = json.dumps({"q": SENTENCE} | question).encode() if question or path == "/inspect" else None
+    request = urllib.request.Request(url + path, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
+def weights(inspection, kind):
+    """Returns the attention weights of an answer, [layers, heads, queries, keys]."""
+    encoded = inspection["attention"][kind]
+    return np.frombuffer(base64.b64decode(encoded["weights"]), "<u2").reshape(encoded["shape"]) / 65535
+
+
+def readable(token):
+    return token["piece"].replace("▁", " ").strip() or "␣"
+
+
+def translation(page, number=0):
+    return page.locator(".text").nth(number)
+
+
+def tab(page, name):
+    page.get_by_role("tab", name=name).click()
+
+
+def test_translates_while_one_types(page, url):
+    expect(translation(page)).to_have_text(ask(url)["translation"])
+    field = page.get_by_label("Sentence", exact=True)
+    field.fill("")
+    for typed in ("The bat", " is hungry."):
+        field.press_sequentially(typed)
+    answer = ask(url, q="The bat is hungry.")
+    expect(translation(page)).to_have_text(answer["translation"])
+    assert (
+        answer["translation"]
+        == ask(url, "/translate", q="The bat is hungry.", source="en", target="fr")["translatedText"]
+    )
+    scored = [f"{hypothesis['text']} {hypothesis['score']:.3f}" for hypothesis in answer["hypotheses"]]
+    assert page.locator(".hypotheses li").all_inner_texts() == scored
+    field.fill(" ")
+    expect(page.get_by_label("Target tokens")).to_have_count(0)
+
+
+def test_target_tokens_have_their_probabilities(page, url):
+    shown = page.locator(".target .token").all_inner_texts()
+    tokens = ask(url)["target"]
+    assert [text.split("\n")[0] for text in shown] == [readable(token) for token in tokens]
+    for text, token in zip(shown, tokens, strict=True):
+        probability = float(re.search(r"[\d.]+(?=%)", text)[0]) / 100
+        assert probability == pytest.approx(token["probability"], abs=0.0051)
+
+
+@pytest.mark.parametrize("way", ["hover", "focus", "click"])
+def test_alternatives_are_shown_and_one_is_chosen(way, page, url):
+    tokens = ask(url)["target"]
+    getattr(page.locator(".target .token").nth(2), way)()
+    alternatives = page.get_by_label("Alternatives", exact=True).get_by_role("button")
+    expect(alternatives).to_have_count(10)
+    assert [text.split("\n")[0] for text in alternatives.all_inner_texts()] == [
+        readable(token) for token in tokens[2]["alternatives"]
+    ]
+    alternatives.nth(4).click()
+    prefix = [tokens[0]["id"], tokens[1]["id"], tokens[2]["alternatives"][4]["id"]]
+    expect(translation(page)).to_have_text(ask(url, prefix=prefix)["translation"])
+    expect(page.locator(".comparison dd").first).to_have_text(ask(url)["translation"])
+    page.get_by_role("button", name="Undo: chosen tokens").click()
+    expect(translation(page)).to_have_text(ask(url)["translation"])
+
+
+def test_alternatives_are_usable_by_keyboard(page, url):
+    tokens = ask(url)["target"]
+    page.locator(".target .token").nth(1).focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Escape")
+    expect(page.locator(".target .token").nth(1)).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    prefix = [tokens[0]["id"], tokens[1]["alternatives"][1]["id"]]
+    expect(translation(page)).to_have_text(ask(url, prefix=prefix)["translation"])
+
+
+def test_alternatives_are_usable_by_touch(open_page, url):
+    page = open_page(width=390, has_touch=True, is_mobile=True)
+    write(page, SENTENCE)
+    page.locator(".target .token").last.tap()
+    alternatives = page.get_by_label("Alternatives", exact=True)
+    expect(alternatives).to_be_visible()
+    box = alternatives.bounding_box()
+    assert 0 <= box["x"] <= 390 - box["width"]
+    tokens = ask(url)["target"]
+    alternatives.get_by_role("button").nth(1).tap()
+    prefix = [token["id"] for token in tokens[:-1]] + [tokens[-1]["alternatives"][1]["id"]]
+    expect(translation(page)).to_have_text(ask(url, prefix=prefix)["translation"])
+
+
+def test_hidden_source_tokens(page, url):
+    source = ask(url)["source"]
+    for position in (4, 1):
+        page.get_by_label("Source tokens").get_by_role("button").nth(position).click()
+        expect(page.get_by_role("button", name=f"Undo: hidden: {readable(source[position])}")).to_be_visible()
+    expect(translation(page)).to_have_text(ask(url, hidden=[4, 1])["translation"])
+    expect(page.get_by_label("Source tokens").locator("[aria-pressed=true]")).to_have_count(2)
+    page.get_by_label("Source tokens").get_by_role("button").nth(4).click()
+    expect(translation(page)).to_have_text(ask(url, hidden=[1])["translation"])
+    write(page, "The bat is hungry.")
+    expect(page.get_by_label("Source tokens").locator("[aria-pressed=true]")).to_have_count(0)
+
+
+@pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
+def test_attention_has_a_line_for_each_weight(kind, page, url):
+    tab(page, "Attention")
+    names = {"cross": "Cross-attention", "encoder": "Encoder self-attention", "decoder": "Masked self-attention"}
+    page.get_by_role("button", name=names[kind], exact=True).click()
+    maps = weights(ask(url), kind)
+    lines = page.locator(".lines line")
+    expect(lines).to_have_count(int((maps.mean((0, 1)) >= MIN_WEIGHT).sum()))
+    page.get_by_role("button", name=f"{names[kind]}, layer 2, head 3", exact=True).click()
+    expect(lines).to_have_count(int((maps[1, 2] >= MIN_WEIGHT).sum()))
+    page.get_by_role("button", name=f"{names[kind]}, layer 1, mean", exact=True).click()
+    expect(lines).to_have_count(int((maps[0].mean(0) >= MIN_WEIGHT).sum()))
+    expect(page.get_by_role("checkbox")).to_have_count(maps.shape[0] * maps.shape[1])
+
+
+@pytest.mark.parametrize("way", ["hover", "focus"])
+def test_token_shows_where_it_looks(way, page, url):
+    tab(page, "Attention")
+    answer = ask(url)
+    row = weights(answer, "cross").mean((0, 1))[3]
+    token = page.locator(".lines g[role=button]").nth(3)
+    strongest = int(row.argmax())
+    assert f"looks at {readable(answer['source'][strongest])} {row.max():.2f}" in token.get_attribute("aria-label")
+    getattr(token, way)()
+    bars = page.locator(".lines g[role=button] rect")
+    shades = [float(bars.nth(len(answer["target"]) + i).get_attribute("fill-opacity")) for i in range(len(row))]
+    np.testing.assert_allclose(shades, 0.55 * row, atol=2e-3)
+    token.press("Enter")
+    expect(token).to_have_attribute("aria-pressed", "true")
+
+
+def test_head_is_switched_off(page, url):
+    tab(page, "Attention")
+    page.get_by_role("checkbox", name="Cross-attention, layer 1, head 2: on").uncheck()
+    page.get_by_role("checkbox", name="Cross-attention, layer 2, head 1: on").uncheck()
+    tab(page, "Translation")
+    heads = [{"attention": "cross", "layer": 0, "head": 1}, {"attention": "cross", "layer": 1, "head": 0}]
+    expect(translation(page)).to_have_text(ask(url, heads_off=heads)["translation"])
+    page.get_by_role("button", name="Undo: off: Cross-attention, layer 1, head 2").click()
+    expect(translation(page)).to_have_text(ask(url, heads_off=heads[1:])["translation"])
+
+
+@pytest.mark.parametrize(("kind", "begins"), [("SVG", b"<svg "), ("PNG", b"\x89PNG\r\n")])
+def test_attention_is_saved(kind, begins, page, tmp_path):
+    tab(page, "Attention")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name=f"Save as {kind}").click()
+    assert saved.value.suggested_filename == f"attention-cross-mean.{kind.lower()}"
+    saved.value.save_as(tmp_path / "picture")
+    content = (tmp_path / "picture").read_bytes()
+    assert content.startswith(begins)
+    assert len(content) > 5000
+
+
+def test_beam_is_that_of_the_server(page, url):
+    tab(page, "Beam")
+    steps = ask(url, beam=True)["beam"]
+    expect(page.locator(".beam g[role=img]")).to_have_count(sum(map(len, steps)))
+    labels = [node.get_attribute("aria-label") for node in page.locator(".beam g[role=img]").all()]
+    expected = [
+        f"step {number}: {readable(node)}, {node['score']:.2f}, {node['outcome']}"
+        for number, step in enumerate(steps, 1)
+        for node in step
+    ]
+    assert [label.removesuffix(", best") for label in labels] == expected
+    best = [re.search(": (.*?), ", label)[1] for label in labels if label.endswith(", best")]
+    assert best == [readable(token) for token in ask(url)["target"]]
+
+
+def test_run_is_shown_and_moves_while_training_goes_on(workdir, open_page, tmp_path):
+    """Of a workdir without a checkpoint yet."""
+    growing = tmp_path / "growing"
+    shutil.copytree(workdir, growing, ignore=shutil.ignore_patterns("checkpoints", "metrics.jsonl"))
+    lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (growing / "metrics.jsonl").write_text("".join(lines[:30]))
+    process, url = serve(growing)
+    page = open_page(url)
+    tab(page, "Run")
+    expect(page.get_by_text(f"step {json.loads(lines[29])['step']:,} of")).to_be_visible()
+    expect(page.get_by_text("none yet")).to_have_count(2)
+    (growing / "metrics.jsonl").write_text("".join(lines))
+    last = next(json.loads(line) for line in reversed(lines) if "validation_bleu" in line)
+    chart = page.get_by_role("img", name=f"Validation BLEU: BLEU {last['validation_bleu']:.2f}")
+    expect(chart).to_be_visible()
+    for sample in last.get("samples", []):
+        expect(page.get_by_text(sample["translation"], exact=True).first).to_be_visible()
+    page.close()
+    process.terminate()
+    process.communicate()
+
+
+def test_two_checkpoints_side_by_side(page, url):
+    steps = ask(url, "/run", **{})["checkpoints"]
+    tab(page, "Run")
+    page.get_by_role("button", name="Compare the first with the best").click()
+    for number, step in enumerate((steps[0], ask(url, "/run")["best_checkpoint"])):
+        expect(page.get_by_label("Checkpoint").nth(number)).to_have_value(str(step))
+        expect(translation(page, number)).to_have_text(ask(url, checkpoint=step)["translation"])
+
+
+def test_examples_are_one_click_away(page, url):
+    page.get_by_role("button", name="The animal didn't cross the street because it was too wide.").click()
+    wide = "The animal didn't cross the street because it was too wide."
+    expect(translation(page)).to_have_text(ask(url, q=wide)["translation"])
+    examples = ask(url, "/examples")
+    assert len(examples["ambiguous"]) == 24
+    for word in ("bank", "it"):
+        page.get_by_label("Examples").get_by_role("button", name=word, exact=True).click()
+        (sentences,) = (entry["sentences"] for entry in examples["ambiguous"] if entry["word"] == word)
+        for number, sentence in enumerate(sentences):
+            expect(translation(page, number)).to_have_text(ask(url, q=sentence)["translation"])
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator(".text")).to_have_count(1)
+
+
+def test_theme_is_kept(page):
+    root = page.locator("html")
+    button = page.locator("#theme")
+    expect(root).to_have_attribute("data-theme", "light")
+    button.click()
+    button.click()
+    expect(button).to_have_text("Theme: dark")
+    page.reload()
+    expect(root).to_have_attribute("data-theme", "dark")
+    page.emulate_media(color_scheme="dark")
+    button.click()
+    page.emulate_media(color_scheme="light")
+    expect(root).to_have_attribute("data-theme", "light")
+
+
+def test_refusals_are_shown(page):
+    page.get_by_label("Sentence", exact=True).fill("river " * 200)
+    expect(page.locator(".message")).to_contain_text("shorten the line")
+
+
+@pytest.mark.parametrize(("width", "theme"), LOOKS)
+def test_views_are_accessible_and_fit(width, theme, open_page):
+    page = open_page(width=width, theme=theme)
+    write(page, SENTENCE)
+    for view in VIEWS:
+        tab(page, view)
+        page.wait_for_selector({"Beam": ".beam", "Run": ".chart", "Attention": ".lines"}.get(view, ".target"))
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        results = Axe().run(page)
+        assert results.violations_count == 0, results.generate_report()
+        if pictures := os.environ.get("LINGUA_PICTURES"):
+            page.screenshot(path=Path(pictures) / f"{view.lower()}-{width}-{theme}.png", full_page=True)
+
+
+def test_views_are_reached_by_keyboard(page):
+    page.get_by_role("tab", name="Translation").focus()
+    for view in (*VIEWS[1:], VIEWS[0]):
+        page.keyboard.press("ArrowRight")
+        expect(page.get_by_role("tab", name=view)).to_be_focused()
+        expect(page.get_by_role("tab", name=view)).to_have_attribute("aria-selected", "true")
+
+
+def test_attention_page_opens_without_a_server(workdir, run, open_page, url, tmp_path):
+    line = "The bank </script><script>alert(1)</script> & river."
+    path = tmp_path / "page.html"
+    run("translate.py", "--workdir", workdir, "--attention", path, input=line + "\n")
+    page = open_page(path.as_uri())
+    expect(page.locator("h1")).to_have_text(line)
+    mean = weights(ask(url, q=line), "cross").mean((0, 1))
+    expect(page.locator(".lines line")).to_have_count(int((mean >= MIN_WEIGHT).sum()))
+    page.get_by_role("button", name="Encoder self-attention").click()
+    expect(page.locator("figcaption")).to_have_text("Encoder self-attention, mean of all heads")
+    assert Axe().run(page).violations_count == 0

@@ -1,0 +1,104 @@
+"""Beam search for one sentence that records every continuation it considers.
+
+It follows the rules of `translation.search.beam_search` with plain lists and no cache, and knows the network only by
+the probabilities of the next tokens. The tests compare the two.
+
+V vocabulary, K beams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+NextLogProbs = Callable[[Sequence[Sequence[int]]], np.ndarray]  # hypotheses of equal length -> [hypotheses, V]
+
+
+class Candidate(NamedTuple):
+    """A continuation of a hypothesis.
+
+    Attributes:
+      parent: which candidate of the previous step it continues; -1 at the first step.
+      token: the token that it adds.
+      score: log-probability of the whole hypothesis; if it has finished, divided by the length penalty.
+      outcome: kept in the beam, finished (an end token among the K best), or dropped.
+    """
+
+    parent: int
+    token: int
+    score: float
+    outcome: Literal["kept", "finished", "dropped"]
+
+
+class RecordedSearch(NamedTuple):
+    """A beam search.
+
+    Attributes:
+      steps: the candidates of each step, at most 2 K, best first.
+      finished: the finished hypotheses, at most K, best first: score and tokens, end token included.
+    """
+
+    steps: list[list[Candidate]]
+    finished: list[tuple[float, list[int]]]
+
+
+def recorded_beam_search(
+    next_log_probs: NextLogProbs,
+    *,
+    beams: int,
+    max_length: int,
+    end_token: int,
+    prefix: Sequence[int] = (),
+    min_length: int = 0,
+    alpha: float = 0.0,
+) -> RecordedSearch:
+    """Searches until K hypotheses have finished.
+
+    Args:
+      next_log_probs: returns the natural log-probabilities of all tokens after each hypothesis.
+      beams: K.
+      max_length: maximum number of tokens of a hypothesis, end token included.
+      end_token: token that ends a hypothesis.
+      prefix: tokens that all hypotheses begin with.
+      min_length: minimum number of tokens, end token included.
+      alpha: exponent of the length penalty.
+    """
+    steps: list[list[Candidate]] = []
+    finished: list[tuple[float, list[int]]] = []
+    alive: list[tuple[int, float, list[int]]] = [(-1, 0.0, [])]  # index in the last step, log-probability, tokens
+    for position in range(max_length):
+        scores = np.array([score for _, score, _ in alive])[:, None] + next_log_probs([ids for *_, ids in alive])
+        forced = prefix[position] if position < len(prefix) else end_token if position == max_length - 1 else None
+        if position < min_length - 1 and forced != end_token:
+            scores[:, end_token] = -np.inf
+        candidates: list[Candidate] = []
+        continued: list[tuple[int, float, list[int]]] = []
+        for rank, (row, token) in enumerate(_best(scores, 2 * beams, forced)):
+            parent, _, ids = alive[row]
+            score, tokens = float(scores[row, token]), [*ids, token]
+            if token == end_token:
+                score /= ((5.0 + len(tokens)) / 6.0) ** alpha
+                if is_finished := rank < beams:
+                    finished.append((score, tokens))
+                candidates.append(Candidate(parent, token, score, "finished" if is_finished else "dropped"))
+            else:
+                is_kept = len(continued) < beams
+                if is_kept:
+                    continued.append((rank, score, tokens))
+                candidates.append(Candidate(parent, token, score, "kept" if is_kept else "dropped"))
+        steps.append(candidates)
+        finished = sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beams]
+        alive = continued
+        if len(finished) == beams or not alive:
+            break
+    return RecordedSearch(steps, finished)
+
+
+def _best(scores: np.ndarray, count: int, forced: int | None) -> list[tuple[int, int]]:
+    """Returns row and token of the best finite scores [hypotheses, V], best first; only those of a forced token."""
+    if forced is not None:
+        return [(int(row), forced) for row in np.argsort(-scores[:, forced], kind="stable")]
+    order = np.argsort(-scores, axis=None, kind="stable")[:count]
+    return [(int(i) // scores.shape[1], int(i) % scores.shape[1]) for i in order if np.isfinite(scores.flat[i])]
