@@ -8,7 +8,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
 from serving.run_report import RunReport, example_sentences
@@ -33,4 +34,8 @@ def add_page(app: FastAPI, workdir: Path) -> None:
         """Returns sentences to begin with."""
         return await asyncio.to_thread(examples, workdir)
 
-    app.mount("/", StaticFiles(directory=FILES, html=True))
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return FileResponse(FILES / "index.html")
+
+    app.mount("/page", StaticFiles(directory=FILES))  # not at /, where it would answer wrong methods of all paths

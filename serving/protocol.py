@@ -69,7 +69,8 @@ async def read_parameters(request: Request) -> Mapping[str, Any]:
     if request.headers.get("content-type", "").split(";")[0].strip() == "application/json":
         try:
             content = json.loads(await request.body())
-        except ValueError as error:
+            json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        except (ValueError, RecursionError) as error:
             raise RequestError(400, "Invalid JSON format") from error
         if not isinstance(content, dict):
             raise RequestError(400, "Invalid JSON format")
@@ -122,8 +123,8 @@ def inspect_parameters(values: Mapping[str, Any], limits: Limits) -> InspectPara
     for name, given in numbers.items():
         if not isinstance(given, list) or not all(type(number) is int for number in given):
             raise RequestError(400, f"Invalid request: {name} must be a list of integers")
-    checkpoint = values.get("checkpoint") or ""
-    if not (checkpoint == "" or (type(checkpoint) is int and checkpoint > 0)):
+    checkpoint = values.get("checkpoint")
+    if checkpoint not in (None, "") and not (type(checkpoint) is int and checkpoint > 0):
         raise RequestError(400, "Invalid request: checkpoint must be the number of a step")
     if not isinstance(values.get("target", ""), str):
         raise RequestError(400, "Invalid request: target must be a text")
@@ -139,7 +140,7 @@ def inspect_parameters(values: Mapping[str, Any], limits: Limits) -> InspectPara
         tuple(numbers["hidden"]),
         tuple(Head(head["attention"], head["layer"], head["head"]) for head in heads),
     )
-    return InspectParameters(text, values.get("target", ""), intervention, _flag(values, "beam"), str(checkpoint))
+    return InspectParameters(text, values.get("target", ""), intervention, _flag(values, "beam"), str(checkpoint or ""))
 
 
 def _is_head(value: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ class RunReport:
 
     def __init__(self, workdir: Path):
         self._files = Workdir(workdir)
-        self._forget(None)
+        self._forget()
 
-    def _forget(self, file_id: int | None) -> None:
-        self._file_id = file_id
+    def _forget(self) -> None:
+        self._last_line = b""
         self._position = 0
         self._steps: list[tuple[int, float]] = []
         self._validations: list[dict[str, Any]] = []
@@ -62,17 +61,19 @@ class RunReport:
         """Reads the lines that are new; all of them if the file was replaced, as train.py does when it resumes."""
         try:
             with open(self._files.metrics, "rb") as file:
-                status = os.fstat(file.fileno())
-                if status.st_ino != self._file_id or status.st_size < self._position:
-                    self._forget(status.st_ino)
-                file.seek(self._position)
-                complete = file.read().rpartition(b"\n")[0]
+                file.seek(self._position - len(self._last_line))
+                if file.read(len(self._last_line)) != self._last_line:
+                    self._forget()
+                    file.seek(0)
+                lines = file.read().splitlines(keepends=True)
         except OSError:
-            self._forget(None)
+            self._forget()
             return
-        for line in complete.splitlines():
-            self._add(json.loads(line))
-        self._position += len(complete) + bool(complete)
+        for line in lines:
+            if line.endswith(b"\n"):
+                self._add(json.loads(line))
+                self._last_line = line
+                self._position += len(line)
 
     def _add(self, line: dict[str, Any]) -> None:
         if "validation_loss" in line:

@@ -206,6 +206,11 @@ def test_run_is_that_of_the_files(url, workdir):
     assert len(answer["samples"]) == 3
 
 
+def test_page_answers_only_its_own_paths(url):
+    assert request(url, "/inspect")[0] == request(url, "/translate")[0] == 405
+    assert request(url, "/main.js")[0] == 404
+
+
 def test_examples_of_another_corpus(url):
     assert request(url, "/examples")[:2] == (200, {"sentences": [], "ambiguous": []})
 

@@ -184,7 +184,7 @@ def test_other_paths_and_methods_are_errors_too(url):
     assert request(url, "/translate")[:2] == (405, {"error": "Method Not Allowed"})
 
 
-@pytest.mark.parametrize("body", [b"{", b"[1]", b'"text"'])
+@pytest.mark.parametrize("body", [b"{", b"[1]", b'"text"', b'{"q": "\\ud800", "source": "en", "target": "fr"}'])
 def test_invalid_json_is_refused(url, body):
     status, answer, _ = request(url, "/translate", body, **JSON)
     assert (status, answer) == (400, {"error": "Invalid JSON format"})

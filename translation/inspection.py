@@ -26,7 +26,7 @@ from devices.sharding import put_on_devices, replicated
 from host.errors import UserError
 from model.parameters import params_by_name, replace_params
 from options.schema import DecodingOptions
-from options.special_ids import BOS_ID, EOS_ID, PAD_ID
+from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from translation.decoding import mask_special_tokens
 from translation.hypotheses import Hypothesis, Translation
 from translation.observation import Observation, observe, padded_length, source_tokens
@@ -198,8 +198,8 @@ def _check(translator: Translator, source_length: int, intervention: Interventio
     config = translator.config
     vocab_size = translator.tokenizer.target_vocab_size
     limit = translator.length_limit(source_length, len(intervention.prefix), options)
-    if not all(PAD_ID < token < vocab_size and token != BOS_ID for token in intervention.prefix):
-        raise UserError(f"a prescribed token must be an id from 1 to {vocab_size - 1}, except {int(BOS_ID)}")
+    if not all(PAD_ID < token < vocab_size and token not in (BOS_ID, UNK_ID) for token in intervention.prefix):
+        raise UserError(f"a prescribed token must be an id from 1 to {vocab_size - 1}, except {BOS_ID} and {UNK_ID}")
     if EOS_ID in intervention.prefix[:-1]:
         raise UserError("the end of the sentence can only be the last of the prescribed tokens")
     if len(intervention.prefix) > limit - (EOS_ID not in intervention.prefix):

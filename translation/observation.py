@@ -107,10 +107,12 @@ def observe(
         Prediction(token, float(own), [(int(i), float(p)) for i, p in zip(ids, likeliest, strict=True)])
         for token, own, likeliest, ids in zip(target, chosen, best, tokens, strict=False)  # padding follows
     ]
+    encoder = _without_padding(weights.encoder, s, s)
+    encoder[:, :, list(hidden)] = 0.0  # nothing reads what these positions compute
     return Observation(
         source=list(source),
         target=target_predictions,
-        encoder=_without_padding(weights.encoder, s, s),
+        encoder=encoder,
         decoder=_without_padding(weights.decoder, t, t),
         cross=_without_padding(weights.cross, t, s),
     )
