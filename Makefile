@@ -8,7 +8,7 @@ KILLS ?= 5
 # Most tests wait for subprocesses that do not keep two cores busy. loadfile: the tests of a file share fixtures.
 TESTS_AT_ONCE ?= --numprocesses 2 --dist loadfile
 
-.PHONY: train serve verify-resume docs notebook lint test test-all coverage mutants install clean
+.PHONY: train serve verify-resume docs pictures notebook lint test test-all coverage mutants install clean
 
 install: .venv/installed
 
@@ -42,6 +42,12 @@ verify-resume: install
 docs: install
 	$(BIN)/python docs/attention.py --workdir $(WORKDIR)
 	cp $(WORKDIR)/curves.png docs/readme/
+
+pictures: .venv/installed-test
+	mkdir -p $(WORKDIR)/pictures
+	LINGUA_PHRASEBOOK_RUN=$(abspath $(WORKDIR)) LINGUA_PICTURES=$(abspath $(WORKDIR))/pictures \
+	  $(BIN)/python -m pytest tests/test_page.py -k accessible
+	cp $(WORKDIR)/pictures/attention-1400-light.png docs/readme/page.png
 
 notebook: .venv/installed-test
 	$(BIN)/python notebooks/execute.py
