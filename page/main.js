@@ -87,6 +87,7 @@ function translate(text) {
   closeSecond();
   first.text.value = text;
   first.change({ hidden: new Set(), prefix: [] });
+  choose(view);
 }
 
 /**

@@ -135,7 +135,8 @@ export class Panel {
       this.message.textContent = "";
       this.draw();
     } catch (error) {
-      if (signal.aborted || !(error instanceof RequestError)) return;
+      if (signal.aborted) return;
+      if (!(error instanceof RequestError)) throw error;
       this.message.textContent = error.message;
       if (error.mayRetry) setTimeout(() => signal.aborted || this.ask(), RETRY);
     }

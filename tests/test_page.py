@@ -331,6 +331,11 @@ def test_examples_are_one_click_away(page, url):
             expect(translation(page, number)).to_have_text(ask(url, q=sentence)["translation"])
     page.get_by_role("button", name="Close").click()
     expect(page.locator(".text")).to_have_count(1)
+    page.get_by_role("button", name="Compare with a second sentence or checkpoint").click()
+    expect(page.locator(".text")).to_have_count(2)
+    page.get_by_role("button", name=wide).click()
+    expect(page.locator(".text")).to_have_count(1)
+    expect(page.get_by_role("button", name="Compare with a second sentence or checkpoint")).to_be_visible()
 
 
 def test_theme_is_kept(page):
