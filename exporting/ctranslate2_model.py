@@ -35,9 +35,12 @@ import ctranslate2, sentencepiece
 source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in ("{source}", "{target}"))
 translator = ctranslate2.Translator(".")
 pieces = {tags}source.encode("{example}", out_type=str) + ["</s>"]
-(result,) = translator.translate_batch([pieces], beam_size=5)
+(result,) = translator.translate_batch([pieces], beam_size=5, max_decoding_length={longest})
 print(target.decode(result.hypotheses[0]))
-```"""
+```
+
+Sentences of more than {longest} pieces, on either side, are an error: the network has {positions} positions,
+one of them for the end of the sentence."""
 
 
 def check_convertible(config: ModelConfig) -> None:
@@ -77,7 +80,14 @@ def write_ctranslate2(translator: Translator, folder: Path, quantization: str = 
     spec.save(str(folder))
     tokenizer = translator.tokenizer
     tags = tokenizer.source_pieces(tokenizer.source_tags)
-    return USAGE.format(tags=f"{tags} + " if tags else "", example=EXAMPLE, **tokenizer_names(translator))
+    positions = translator.max_length
+    return USAGE.format(
+        tags=f"{tags} + " if tags else "",
+        example=EXAMPLE,
+        positions=positions,
+        longest=positions - 1,  # without the end token
+        **tokenizer_names(translator),
+    )
 
 
 def _specification(translator: Translator) -> TransformerSpec:

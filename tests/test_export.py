@@ -27,7 +27,7 @@ tokenizer = sentencepiece.SentencePieceProcessor(model_file="tokenizer.model")
 translator = ctranslate2.Translator(".")
 for line in sys.stdin.read().splitlines():
     pieces = tokenizer.encode(line, out_type=str) + ["</s>"]
-    (result,) = translator.translate_batch([pieces], beam_size=1)
+    (result,) = translator.translate_batch([pieces], beam_size=1, max_decoding_length=31)
     print(tokenizer.decode(result.hypotheses[0]) if line else "")
 """
 
@@ -49,6 +49,8 @@ def test_exported_folder_translates_without_this_repository(export_format, train
     assert result.returncode == 0, result.stderr
     assert f"{export_format}, float32" in result.stdout
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    if export_format == "ctranslate2":
+        assert "beam_size=5, max_decoding_length=31)" in (folder / "README.md").read_text(encoding="utf-8")
     program = ["-c", WITH_CTRANSLATE2] if export_format == "ctranslate2" else ["translate.py", *GREEDY[export_format]]
     text = "".join(f"{line}\n" for line in LINES)
     alone = subprocess.run(
