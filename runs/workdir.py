@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from host.errors import UserError
 from host.files import why_not_writable, write_atomically
+from runs.metrics import parse_metrics
 
 LOCK_NAME = "training.lock"
 MAX_LINE_BYTES = 2**18  # of metrics.jsonl; a validation has the text of its samples
@@ -110,7 +111,7 @@ class Workdir:
         with open(self.metrics, encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, 1):
                 if line.endswith("\n"):
-                    metrics.append(_parse_metrics(line, f"{self.metrics}, line {number}"))
+                    metrics.append(parse_metrics(line, f"{self.metrics}, line {number}"))
         return metrics
 
     def last_step(self) -> int:
@@ -127,19 +128,3 @@ class Workdir:
         """Replaces the lines of metrics.jsonl, if the file exists."""
         if self.metrics.exists():
             self.write(self.metrics.name, "".join(json.dumps(line) + "\n" for line in lines).encode())
-
-
-def _parse_metrics(line: str, location: str) -> dict[str, Any]:
-    try:
-        metrics = json.loads(line)
-    except (ValueError, RecursionError):
-        metrics = None
-    if not isinstance(metrics, dict) or type(metrics.get("step")) is not int or not _are_values_valid(metrics):
-        raise UserError(f"{location}: not the metrics of a step; repair or remove it to continue the run")
-    return metrics
-
-
-def _are_values_valid(metrics: dict[str, Any]) -> bool:
-    """Returns whether all values are numbers or None, except the digest of a batch and the samples of a validation."""
-    types = {"batch": str, "samples": list}
-    return all(isinstance(value, types.get(name, int | float | None)) for name, value in metrics.items())

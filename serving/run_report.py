@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from data.corpora.phrasebook.generator import generate
 from host.errors import UserError
 from options.config_files import read_workdir_config
 from runs.checkpoint import DamagedCheckpoint, read_record, saved_steps
+from runs.metrics import group_means, parse_metrics
 from runs.workdir import Workdir
 
 MAX_POINTS = 400  # of the training loss
@@ -42,12 +40,12 @@ class RunReport:
         validations = [{name: value for name, value in line.items() if name != "samples"} for line in self._validations]
         return {
             "name": self._files.path.name,
-            "step": max([step for step, _ in self._steps[-1:]], default=0),
+            "step": self._steps[-1][0] if self._steps else 0,
             "num_steps": config.training.num_steps,
             "seconds_since_change": self._seconds_since_change(),
             "checkpoints": checkpoints,
             "best_checkpoint": self._best(checkpoints),
-            "training_loss": _means(self._steps),
+            "training_loss": group_means(self._steps, MAX_POINTS).round(4).tolist() if self._steps else [],
             "validations": validations,
             "samples": self._validations[-1]["samples"] or [] if self._validations else [],
             "network": {
@@ -71,7 +69,7 @@ class RunReport:
             return
         for line in lines:
             if line.endswith(b"\n"):
-                self._add(json.loads(line))
+                self._add(parse_metrics(line, str(self._files.metrics)))
                 self._last_line = line
                 self._position += len(line)
 
@@ -97,12 +95,6 @@ class RunReport:
                 continue
             return best if best in checkpoints else None
         return None
-
-
-def _means(points: list[tuple[int, float]]) -> list[list[float]]:
-    """Returns the means of at most MAX_POINTS groups of consecutive points."""
-    groups = np.array_split(np.array(points), min(MAX_POINTS, len(points))) if points else []
-    return [group.mean(axis=0).round(4).tolist() for group in groups]
 
 
 def example_sentences(workdir: Path) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from runs.metrics import group_means
+
 if TYPE_CHECKING:  # slow to import
     from matplotlib.figure import Figure
 
@@ -39,7 +41,7 @@ class Curves:
         margins = {"left": 0.08, "right": 0.98, "top": 0.94, "bottom": 0.08, "hspace": 0.08}
         losses, scores = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2), gridspec_kw=margins)
         if self._steps:
-            steps, loss = (_means(column) for column in zip(*self._steps, strict=True))
+            steps, loss = group_means(self._steps, MAX_POINTS).T
             losses.plot(steps, loss, color="tab:gray", label="training, with dropout and label smoothing")
         if self._validations:
             steps, loss, shuffled, bleu = (np.array(column) for column in zip(*self._validations, strict=True))
@@ -57,8 +59,3 @@ class Curves:
         for axes in (losses, scores):
             axes.grid(alpha=0.3)
         return figure
-
-
-def _means(values: tuple[float, ...]) -> np.ndarray:
-    """Returns the means of at most MAX_POINTS consecutive groups whose sizes differ by at most one."""
-    return np.array([group.mean() for group in np.array_split(np.array(values), min(MAX_POINTS, len(values)))])
