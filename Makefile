@@ -8,7 +8,7 @@ KILLS ?= 5
 # Most tests wait for subprocesses that do not keep two cores busy. loadfile: the tests of a file share fixtures.
 TESTS_AT_ONCE ?= --numprocesses 2 --dist loadfile
 
-.PHONY: train serve verify-resume docs pictures notebook lint test test-all coverage mutants install clean
+.PHONY: train serve verify-resume docs docs-outputs pictures notebook lint test test-all coverage mutants install clean
 
 install: .venv/installed
 
@@ -39,15 +39,22 @@ serve: .venv/installed-serve
 verify-resume: install
 	$(BIN)/python verify_resume.py --config $(CONFIG) --kills $(KILLS)
 
-docs: install
-	$(BIN)/python docs/attention.py --workdir $(WORKDIR)
-	cp $(WORKDIR)/curves.png docs/readme/
+.venv/installed-docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]' --constraint constraints.txt
+	touch $@
+
+docs: .venv/installed-docs
+	JAX_PLATFORMS=cpu $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build/html
+	@echo "the documentation is in docs/_build/html/index.html"
+
+docs-outputs: .venv/installed-test
+	$(BIN)/python -m docs.renew_outputs
 
 pictures: .venv/installed-test
 	mkdir -p $(WORKDIR)/pictures
 	LINGUA_PHRASEBOOK_RUN=$(abspath $(WORKDIR)) LINGUA_PICTURES=$(abspath $(WORKDIR))/pictures \
 	  $(BIN)/python -m pytest tests/test_page.py -k accessible
-	cp $(WORKDIR)/pictures/attention-1400-light.png docs/readme/page.png
+	cp $(WORKDIR)/pictures/attention-1400-light.png docs/pictures/page.png
 
 notebook: .venv/installed-test
 	$(BIN)/python notebooks/execute.py

@@ -131,7 +131,11 @@ def serve(argv: Sequence[str]) -> None:
         Measured(app, server.metrics), allowed_hosts=(options.host, *options.allowed_host), max_body=largest
     )
     if options.host not in LOOPBACK:
-        log.warning("listening on %s: other machines can connect, and nothing asks for a password", options.host)
+        log.warning(
+            "listening on %s: other machines can connect, by the names given with --allowed-host, and nothing asks for "
+            "a password",
+            options.host,
+        )
     listener = listen(options.host, options.port)
     log.info("listening on http://%s:%d", options.host, listener.getsockname()[1])
     process = WebServer(guarded, server.stop)
@@ -143,18 +147,18 @@ def serve(argv: Sequence[str]) -> None:
 
 def load(options: ServeCommand, server: Server) -> Engine:
     """Loads the network and compiles its programs; waits until there is a checkpoint."""
+    from runs.checkpoint import saved_steps
+    from runs.workdir import Workdir
     from serving.inspector import Inspector
     from translation.translator import Translator
 
-    while True:
-        try:
-            translator = Translator.load(options.workdir, options.checkpoint, ComputeConfig(platform=options.device))
-            break
-        except UserError as error:
-            if server.status != str(error):
-                log.warning("waiting: %s", error)
-            server.status = str(error)
+    checkpoints = Workdir(options.workdir).checkpoints
+    if not saved_steps(checkpoints):
+        server.status = f"waiting for the first checkpoint in {checkpoints}"
+        log.info(server.status)
+        while not saved_steps(checkpoints):
             time.sleep(CHECKPOINT_SECONDS)
+    translator = Translator.load(options.workdir, options.checkpoint, ComputeConfig(platform=options.device))
     decoding = DecodingOptions(
         beam_size=options.beam_size, length_penalty=options.length_penalty, batch_size=options.batch_size
     )

@@ -92,11 +92,16 @@ def write_readme(
     (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
+def _cell(text: str) -> str:
+    """Returns a text for a cell of a table, such as a signature, whose parts are separated by bars."""
+    return text.replace("|", r"\|")
+
+
 def _scores_table(scores: Mapping[str, Any] | None) -> str:
     if not scores:
         return "None were given (export.py --scores)."
     rows = [
-        f"| {label} | {scores[name]:.2f} | {scores.get(f'{name}_signature', '')} |"
+        f"| {label} | {scores[name]:.2f} | {_cell(scores.get(f'{name}_signature', ''))} |"
         for label, name in (
             ("BLEU", "bleu"), ("BLEU, lower case", "bleu_lowercase"), ("chrF", "chrf"), ("TER", "ter"),
             ("BLEU, published protocol", "published_bleu"),

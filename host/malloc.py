@@ -14,7 +14,7 @@ def keep_freed_memory() -> None:
     """Makes malloc keep freed memory instead of returning it to the kernel; must be called before JAX is imported.
 
     On a CPU, XLA allocates its large buffers anew in every step. By default, glibc maps and unmaps each of them, which
-    costs time in page faults. Keeping the memory is faster but increases the peak (measured: benchmarks/RESULTS.md).
+    costs time in page faults. Keeping the memory is faster but increases the peak (measured: docs/results/diary.md).
     Does nothing except on Linux with glibc.
     """
     if not sys.platform.startswith("linux"):

@@ -1,7 +1,7 @@
 """A linear layer that trains faster on a CPU than `nnx.Linear` and computes the same function (tested).
 
 `nnx.Linear` is the textbook version: using it instead changes results only in the last digits. The gain in speed is
-reported in benchmarks/RESULTS.md.
+reported in docs/results/performance.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Linear(nnx.Linear):
     """Flax's linear layer, applied to its input [..., D] as a matrix.
 
     The gradient of the kernel is then a single matrix product that sums over one axis. If it has to sum over two (rows
-    and positions), XLA first transposes the activations, which is slower on a CPU (measured: benchmarks/RESULTS.md).
+    and positions), XLA first transposes the activations, which is slower on a CPU (docs/results/performance.md).
     """
 
     def __call__(self, inputs: Float[Array, "*B I"], out_sharding: Any = None) -> Float[Array, "*B O"]:

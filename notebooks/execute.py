@@ -1,16 +1,8 @@
-"""Runs the cells of colab_tpu.ipynb without a browser; as a program (`make notebook`), stores their outputs in it.
-
-The stored outputs are from a clone of the last commit in /tmp/lingua-flax, on the CPU, with the phrasebook only. So the
-notebook contains no paths of the machine it was run on, and no text from a corpus that must not be redistributed.
-"""
+"""Runs the cells of a notebook without a browser, and stores their outputs in it."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +11,6 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell
-
-NOTEBOOK = Path(__file__).with_name("colab_tpu.ipynb")
-ROOT = NOTEBOOK.parent.parent
-SCRATCH = Path("/tmp/lingua-flax")  # clone, runs and cache; deleted at the end
 
 
 class _CurrentInterpreterKernelManager(AsyncKernelManager):
@@ -33,33 +20,22 @@ class _CurrentInterpreterKernelManager(AsyncKernelManager):
         super().__init__(kernel_spec_manager=KernelSpecManager(kernel_dirs=[]), **options)
 
 
-def read_notebook() -> NotebookNode:
-    """Reads the stored notebook."""
-    return nbformat.read(NOTEBOOK, as_version=4)
+def read_notebook(path: Path) -> NotebookNode:
+    """Reads a notebook."""
+    return nbformat.read(path, as_version=4)
 
 
-def execute(
-    parameters: Mapping[str, object], folder: Path, environment: dict[str, str], last_cells: Sequence[str] = ()
-) -> NotebookNode:
-    """Runs all cells of the stored notebook.
+def execute(notebook: NotebookNode, folder: Path, environment: dict[str, str]) -> NotebookNode:
+    """Runs all cells of a notebook, which then contains their outputs, and returns it.
 
     Args:
-      parameters: new values for variables of the cell "parameters", by name.
+      notebook: the notebook.
       folder: the working directory of the kernel.
       environment: additional environment variables of the kernel.
-      last_cells: source code of cells to append.
-
-    Returns:
-      The notebook with its outputs. It also contains the appended cells, and a cell that sets the parameters.
 
     Raises:
       CellExecutionError: a cell failed.
     """
-    notebook = read_notebook()
-    (parameters_index,) = [index for index, cell in enumerate(notebook.cells) if cell.id == "parameters"]
-    assignments = "".join(f"{name} = {value!r}\n" for name, value in parameters.items())
-    notebook.cells.insert(parameters_index + 1, new_code_cell(assignments, id="replaced"))
-    notebook.cells += [new_code_cell(source, id=f"last-{number}") for number, source in enumerate(last_cells)]
     client = NotebookClient(
         notebook,
         timeout=None,
@@ -72,21 +48,17 @@ def execute(
     return client.execute(env=os.environ | isolation | environment)
 
 
-def main() -> None:
-    """Runs the notebook and stores its outputs."""
-    if SCRATCH.exists():
-        sys.exit(f"error: {SCRATCH} already exists; remove it first")
-    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(SCRATCH / "repository")], check=True)
-    parameters = {"REPOSITORY": str(SCRATCH / "repository"), "RUNS": str(SCRATCH / "runs"), "SECOND": None}
-    stored = read_notebook()
-    executed = execute(parameters, SCRATCH, {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(SCRATCH / "cache")})
-    outputs = {cell.id: cell.outputs for cell in executed.cells if cell.cell_type == "code"}
-    code_cells = [cell for cell in stored.cells if cell.cell_type == "code"]
-    for number, cell in enumerate(code_cells, 1):
-        cell.outputs, cell.execution_count = outputs[cell.id], number
-    nbformat.write(stored, NOTEBOOK)
-    shutil.rmtree(SCRATCH)
+def store_outputs(path: Path, executed: NotebookNode) -> None:
+    """Stores the texts and outputs of an executed notebook in the notebook at `path`, cell by cell.
 
-
-if __name__ == "__main__":
-    main()
+    Code stays as it is, and so do cells that only one of them has.
+    """
+    stored, number = read_notebook(path), 0
+    cells = {cell.id: cell for cell in executed.cells}
+    for cell in stored.cells:
+        if cell.cell_type == "code":
+            number += 1
+            cell.outputs, cell.execution_count = cells[cell.id].outputs, number
+        else:
+            cell.source = cells[cell.id].source
+    nbformat.write(stored, path)

@@ -22,7 +22,7 @@ from training.preparation import vocab_sizes
 from training.recorder import show_table
 
 # The share of target positions that hold a token, assumed for a run that has not begun: packing fills about 98% of the
-# positions on the longer side and fewer on the other (measured: benchmarks/RESULTS.md).
+# positions on the longer side and fewer on the other (measured: docs/results/performance.md).
 ASSUMED_REAL_TOKENS = 0.95
 
 

@@ -26,7 +26,7 @@ class JaxEngine:
           alignment: how to align words; these programs are only compiled when they are needed.
         """
         first, *_ = translators.values()  # the others have the same programs
-        # On a CPU, two halves of a batch are faster side by side than the whole (measured: benchmarks/RESULTS.md).
+        # On a CPU, two halves of a batch are faster side by side than the whole (docs/results/performance.md).
         self.workers = num_concurrent_programs(first.mesh)
         self.max_batch = options.batch_size or max(1, first.batch_size // self.workers)
         self._options = options.model_copy(update={"batch_size": self.max_batch})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 
@@ -24,7 +25,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host.strip("[]"), port), family=family)
     except OSError as error:
-        raise UserError(f"cannot listen on {host}, port {port} ({error.strerror})") from error
+        raise UserError(f"cannot listen on {host}, port {port} ({os.strerror(error.errno or 0)})") from error
 
 
 class WebServer(uvicorn.Server):

@@ -418,7 +418,7 @@ def test_real_server_translates_as_translate_does(trained, run, tmp_path):
     log = iter(process.stderr.readline, "")
     line = next(line for line in log if line.startswith("listening on "))
     url = line.split()[-1]
-    assert "checkpoint" in next(line for line in log if line.startswith("waiting: "))
+    assert next(log) == f"waiting for the first checkpoint in {workdir}/checkpoints\n"
     assert request(url, "/health")[0] == 503
     shutil.copytree(trained[0] / "checkpoints", tmp_path / "copied")
     (tmp_path / "copied").rename(workdir / "checkpoints")
@@ -479,7 +479,8 @@ def test_server_that_cannot_load_a_network_ends():
         ),
         (["--quantization", "int8"], "--quantization has no effect with --engine jax"),
         (["--port", 70000], "port"),
-        (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 8000"),
+        (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 8000 (Cannot assign requested address)\n"),
+        (["--checkpoint", "7", "--port", 0], "checkpoint"),
         (["--device", "gpu"], "gpu"),
     ],
 )

@@ -21,7 +21,7 @@ _FIRST_DRAW = 2**31  # beyond the numbers of dropout sites, which are drawn from
 
 
 class ConsistencySums(NamedTuple):
-    """ConsistencySums over the tokens of a batch, float32 scalars.
+    """Sums over the tokens of a batch, float32 scalars.
 
     Attributes:
       objective: What training minimizes.

@@ -111,7 +111,8 @@ class Run:
             check_equal_on_all_processes(what, digest)
         dtype = compute_dtype(config.devices.precision, mesh)
         fast = fast_attention(config, mesh)
-        log.info("attention: %s", fast or "plain")
+        device = mesh.devices.flat[0]
+        log.info("computing on %d x %s, %s, attention: %s", mesh.size, device.device_kind, dtype, fast or "plain")
         self._network = structure(config.model, *self._vocab_sizes, dtype, fast)
         self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
         self._state_shardings = state_shardings(self._network, config, mesh)

@@ -56,7 +56,7 @@ def cross_entropy(
     sharding.
 
     The gradient with respect to the logits is simple enough to be computed along with them. Computed in blocks, the
-    logits of a whole batch are never stored and read back (measured: benchmarks/RESULTS.md): 131 MB for 4,096 positions
+    logits of a whole batch are never stored and read back (measured: docs/results/diary.md): 131 MB for 4,096 positions
     and a vocabulary of 8,000.
 
     Args:

@@ -19,7 +19,7 @@ from training.loss import cross_entropy
 from training.state import param_shardings
 
 # Positions per block of the loss on a single CPU device, so that the logits of a block fit into its cache (see
-# training/loss.py; measured: benchmarks/RESULTS.md). Elsewhere the loss is computed in one block: with several devices,
+# training/loss.py; measured: docs/results/diary.md). Elsewhere the loss is computed in one block: with several devices,
 # the gradients of every block would have to be summed across them, and no block size was tuned for GPUs or TPUs.
 LOSS_BLOCK = 512
 

@@ -235,7 +235,7 @@ def _run_until_done(
     The state starts with room for fewer than L positions, which is enough for most sentences. The sentences that need
     more, and the last few of a batch, continue in smaller batches, one after another: with Multi30k sorted by length,
     one or two sentences in most batches of 64 take twice as many tokens as the others. The gain is in
-    benchmarks/RESULTS.md. A batch that is too small to be divided starts with room for all L positions.
+    docs/results/performance.md. A batch that is too small to be divided starts with room for all L positions.
     """
     length = task.max_length
     initial_room, grow = task.state_growth or (length, lambda state, _: state)

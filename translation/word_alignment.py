@@ -3,7 +3,7 @@
 A target token is aligned with the source token to which the decoder attends most, either at the step that predicts the
 target token or at the step that reads it. Chen et al. (2020, "Accurate Word Alignment Induction from Neural Machine
 Translation") found the latter better, in lower layers of post-norm networks of 6 + 6 layers; in the pre-norm networks
-here, every layer already looks for the next token, and the former is far better (measured: benchmarks/RESULTS.md).
+here, every layer already looks for the next token, and the former is far better (measured: docs/results/index.md).
 
 Words are what spaces separate. A link (i, j) joins word i of the source with word j of the translation, both counted
 from 0; in Pharaoh format, links are written as "0-0 1-2".

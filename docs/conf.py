@@ -1,0 +1,41 @@
+"""Configuration of the documentation, which `make docs` builds with Sphinx."""
+
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS / "_ext"), str(DOCS.parent)]
+
+from host.version import VERSION  # noqa: E402
+
+project = "Lingua Flax"
+author = "The Lingua Flax developers"
+version = release = VERSION
+language = "en"
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "option_reference"]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["colon_fence", "deflist", "attrs_block"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # documents are stored with their outputs, which need a trained network
+nb_merge_streams = True
+
+napoleon_use_ivar = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+copybutton_copy_empty_lines = False
+copybutton_line_continuation_character = "\\"
+
+html_theme = "sphinx_book_theme"
+html_title = f"Lingua Flax {VERSION}"
+html_favicon = "../page/icon.svg"
+html_static_path: list[str] = []
+html_theme_options = {
+    "logo": {"text": "Lingua Flax"},
+    "home_page_in_toc": True,
+    "show_toc_level": 2,
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+}

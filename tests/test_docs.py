@@ -1,0 +1,343 @@
+"""README.md and the documentation: the commands, configs, code and links of every page, and the reference."""
+
+import ast
+import html
+import itertools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from commands import distill, evaluate, export, serve, train, translate, verify_resume
+from docs import renew_outputs
+from notebooks.execute import execute, read_notebook
+from options.config_files import read_config, to_toml
+from options.schema import Config
+from tests.conftest import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *DOCS.rglob("*.md")] if "_build" not in path.parts
+)
+PROGRAMS = {
+    "train.py": train.resolve_config,
+    "distill.py": distill.read_options,
+    "evaluate.py": evaluate.read_options,
+    "export.py": export.read_options,
+    "serve.py": serve.read_options,
+    "translate.py": translate.read_options,
+    "verify_resume.py": verify_resume.read_options,
+}
+SHELL = ("console", "bash", "")
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Returns the language and the text of each code block."""
+    return re.findall(r"^```([\w{}-]*)[^\n]*\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: str) -> list[list[str]]:
+    """Returns the program and arguments of each command in shell blocks; pipes are split and continued lines joined."""
+    result = []
+    for kind, text in blocks(page):
+        for line in text.replace("\\\n", " ").splitlines() if kind in SHELL else []:
+            for part in re.sub(r"^srun .*?(?=python )", "", line.removeprefix("$ ")).removesuffix(" &").split(" | "):
+                command = re.match(r"(?:\w+=\S+ )*(?:\.venv/bin/)?python (\w+\.py .*)", part)
+                words = shlex.split(re.sub(r" (2?>|<) ?\S+", "", command[1]), comments=True) if command else []
+                if words and words[0] in PROGRAMS and not {"--help", "--version", "[OPTION"} & set(words):
+                    result.append(words)
+    return result
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with the configs of the repository and a workdir."""
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    (tmp_path / "workdir").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def in_workdir(command: list[str]) -> list[str]:
+    """Returns the command with "workdir" as the workdir."""
+    at = command.index("--workdir") + 1 if "--workdir" in command else len(command)
+    return ["workdir" if index == at else word for index, word in enumerate(command)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_and_configs_are_valid(page, folder):
+    """Options that need a model with tags are accepted, since the workdir's config has them."""
+    for kind, text in blocks(page):
+        if kind == "toml":
+            tomllib.loads(text)
+            name = re.match(r"# ([\w/]+\.toml)\n", text)
+            path = folder / (name[1] if name else "block.toml")
+            path.write_text(text, encoding="utf-8")
+            read_config(path)
+    saved = folder / "workdir" / "config.toml"
+    config = to_toml(read_config(folder / "configs" / "multi30k_en_de_fr.toml"))
+    for program, *argv in map(in_workdir, commands(page)):
+        if program == "verify_resume.py" or (program == "train.py" and "--config" in argv):
+            PROGRAMS[program](argv)
+        else:
+            saved.write_text(config, encoding="utf-8")
+            PROGRAMS[program](argv)
+            saved.unlink()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(kind == "python" for kind, _ in blocks(page))])
+def test_python_code_runs(page, trained, folder):
+    """A toy network stands in for the phrasebook's."""
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "tiny").symlink_to(trained[0])
+    for kind, text in blocks(page):
+        if kind == "python":
+            exec(compile(text, page, "exec"), {})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page):
+    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", (ROOT / page).read_text("utf-8")):
+        assert link.startswith("https://") or any(
+            (ROOT / page).parent.joinpath(link + suffix).exists() for suffix in ("", ".md", ".ipynb")
+        ), link
+
+
+def test_every_program_is_shown():
+    shown = {words[0] for page in PAGES for words in commands(page)}
+    assert shown == set(PROGRAMS) == {path.name for path in ROOT.glob("*.py")}
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 200
+
+
+# The site.
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The documentation, built without a single warning."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "-q", "-d", folder / "cache"]
+    done = subprocess.run([*command, DOCS, folder / "html"], cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+def text_of(page: Path) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", page.read_text("utf-8")))
+
+
+def fields(section, prefix: str) -> list[str]:
+    """Returns the dotted names of the options of a section, those of tables in it included."""
+    names = []
+    for name, property_ in section.model_json_schema(mode="validation")["properties"].items():
+        names.append(f"{prefix}{name}")
+        kinds = re.findall(r"\w+Config", str(section.model_fields[name].annotation))
+        if kinds:
+            from options import schema
+
+            names[-1:] = fields(getattr(schema, kinds[0]), f"{prefix}{name}.")
+        assert property_ is not None
+    return names
+
+
+def test_reference_has_every_option(site):
+    text, page = text_of(site / "reference" / "options.html"), (site / "reference" / "options.html").read_text("utf-8")
+    names = fields(Config, "")
+    assert len(names) > 70
+    for name in names:
+        assert f"{name} (" in text, name
+        assert f'id="option-{name.replace(".", "-").replace("_", "-")}"' in page, name
+
+
+@pytest.mark.parametrize("program", sorted(PROGRAMS))
+def test_reference_has_every_option_of_a_command(program, site, run):
+    """Compares with what --help lists; the options of a config are in the other reference."""
+    section = text_of(site / "reference" / "commands.html").split(f"{program}#")[1].split(".py#")[0]
+    done = run(program, "--help")
+    assert done.returncode == 0
+    listed = set(re.findall(r"^│ (?:-h, )?(--(?!no-)[\w-]+)", done.stdout, re.MULTILINE)) - {"--help", "--init-from"}
+    assert len(listed) > 3
+    assert "--workdir" in listed or program == "verify_resume.py"
+    for option in listed:
+        assert f"{option} (" in section or f"{option}.*" in section, option
+
+
+def test_file_tree_is_complete():
+    (listing,) = [text for _, text in blocks("docs/understanding/architecture.md") if text.startswith("pyproject.toml")]
+    packages = ("commands", "data", "data/corpora", "devices", "docs", "evaluation", "exporting", "host", "model",
+                "notebooks", "options", "reports", "runs", "serving", "training", "translation",
+                "verification")  # fmt: skip
+    files = {path.name for package in packages for path in (ROOT / package).glob("*.py")} - {"__init__.py"}
+    assert files <= set(re.findall(r"[\w.]+\.py\b", listing)) <= files | {path.name for path in ROOT.rglob("*.py")}
+
+
+def test_every_promise_names_existing_tests():
+    page = (DOCS / "understanding" / "promises.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.+?) \| (`test_\w+::.+`) \|$", page, re.MULTILINE)
+    assert len(rows) > 10
+    for promise, tests in rows:
+        for name in re.findall(r"`(.+?)`", tests):
+            file, _, test = name.partition("::")
+            assert f"\ndef {test}(" in (ROOT / "tests" / f"{file}.py").read_text("utf-8"), (promise, name)
+
+
+# Formats.
+
+
+def keys_of(heading: str) -> list[set[str]]:
+    """Returns the keys in each table of a section of reference/formats.md."""
+    text = (DOCS / "reference" / "formats.md").read_text("utf-8")
+    section = re.split(r"^#", re.split(rf"^#+ {re.escape(heading)}$", text, flags=re.M)[1], flags=re.M)[0]
+    tables = re.findall(r"^\| key \|.*\n\|.*\n((?:\|.*\n)+)", section, re.M)
+    return [set(re.findall(r"^\| `([\w.]+)`", table, re.M)) for table in tables]
+
+
+def test_formats_have_the_keys_of_metrics(trained):
+    steps, validations = keys_of("metrics.jsonl")
+    lines = [json.loads(line) for line in (trained[0] / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert {key for line in lines if "loss" in line for key in line} == steps - {"divergence"}
+    assert {key for line in lines if "validation_loss" in line for key in line} == validations
+
+
+def test_formats_have_the_keys_of_scores(trained, run, tmp_path):
+    """Keys that this network or split does not have are at least written somewhere in the code."""
+    scores, log_probabilities = keys_of("`evaluate.py --json FILE`")
+    file, translations = tmp_path / "scores.json", tmp_path / "translations.txt"
+    code = "".join(path.read_text("utf-8") for path in [*ROOT.glob("evaluation/*.py"), *ROOT.glob("commands/*.py")])
+    found = set()
+    sampled = ["--temperature", 1, "--top-k", 2]
+    for options in (["--output", translations, "--ter"], ["--compare", translations], sampled):
+        assert run("evaluate.py", "--workdir", trained[0], "--json", file, *options).returncode == 0
+        found |= set(json.loads(file.read_text("utf-8")))
+    assert found <= scores
+    assert not [key for key in scores - found if key not in code]
+    assert run("evaluate.py", "--workdir", trained[0], "--score", "--json", file).returncode == 0
+    assert set(json.loads(file.read_text("utf-8"))) == log_probabilities
+
+
+def test_formats_have_the_keys_of_a_dry_run(run, toy, tmp_path):
+    assert run("train.py", "--config", toy, "--dry-run", "--json", tmp_path / "step.json").returncode == 0
+    assert [set(json.loads((tmp_path / "step.json").read_text("utf-8")))] == keys_of("`train.py --dry-run --json FILE`")
+
+
+def test_formats_have_every_path_of_the_server():
+    text = (DOCS / "reference" / "formats.md").read_text("utf-8")
+    for path in (ROOT / "serving").glob("*.py"):
+        for method, route in re.findall(r'@app\.(get|post)\("(/\w*)"', path.read_text("utf-8")):
+            assert f"`{method.upper()} {route}`" in text or f"`{route}`" in text, route
+
+
+# Error messages.
+
+
+def _pattern(node: ast.AST) -> str:
+    """Returns a regular expression for a string, an f-string or a format of the log; any value may be filled in."""
+    if isinstance(node, ast.Constant):
+        return re.sub(r"%[\d,.]*[sdgf]", ".+?", re.escape(node.value))
+    return "".join(_pattern(part) if isinstance(part, ast.Constant) else ".+?" for part in node.values)
+
+
+def messages() -> list[re.Pattern]:
+    """Returns a pattern for every string in the code that is long enough for a message."""
+    patterns = set()
+    for path in itertools.chain(*(ROOT.glob(f"{name}/**/*.py") for name in SOURCES)):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and type(node.value) is str):
+                pattern = _pattern(node)
+                if len(re.findall(r"\w", pattern)) >= 12:
+                    patterns.add(pattern)
+    return [re.compile(pattern, re.DOTALL) for pattern in patterns]
+
+
+SOURCES = ("commands", "data", "devices", "evaluation", "exporting", "host", "model", "options", "reports", "runs",
+           "serving", "training", "translation", "verification")  # fmt: skip
+
+
+def test_troubleshooting_quotes_messages_of_the_code():
+    patterns = messages()
+    quoted = [
+        line for kind, text in blocks("docs/guides/troubleshooting.md") if kind == "text" for line in text.splitlines()
+    ]
+    assert len(quoted) > 25
+    unknown = [line for line in quoted if not any(pattern.search(line) for pattern in patterns)]
+    assert not unknown
+
+
+# Outputs.
+
+
+def test_outputs_are_renewed_in_place(tmp_path):
+    block = "$ printf 'one\\ntwo\\nthree\\nfour\\n'\nold\n...\nolder\n$ echo \\\n  again\nold\n"
+    assert renew_outputs.renew(block, tmp_path, {}) == (
+        "$ printf 'one\\ntwo\\nthree\\nfour\\n'\none\n...\nfour\n$ echo \\\n  again\nagain\n"
+    )
+
+
+def test_pages_with_outputs_say_where_they_come_from():
+    for page in PAGES:
+        shows = page != "README.md" and any(kind == "console" for kind, _ in blocks(page))
+        assert shows == (Path(page).stem in renew_outputs.PAGES), page
+        assert shows == bool(renew_outputs.ORIGIN.search((ROOT / page).read_text("utf-8"))), page
+
+
+def worked_cells() -> list:
+    """Returns the code cells of the page about attention that need no trained network."""
+    cells = read_notebook(ROOT / renew_outputs.NOTEBOOK).cells
+    end = [cell.id for cell in cells].index("trained")
+    return [cell for cell in cells[:end] if cell.cell_type == "code"]
+
+
+def numbers(cell) -> list[list[float]]:
+    """Returns the numbers in each line that a cell has printed."""
+    text = "".join(output.text for output in cell.outputs)
+    rows = [[float(number) for number in re.findall(r"-?\d+\.\d\d", line)] for line in text.splitlines()]
+    return [row for row in rows if row]
+
+
+def test_attention_page_matches_the_code(capsys):
+    namespace: dict = {}
+    for cell in worked_cells():
+        exec(compile(cell.source, cell.id, "exec"), namespace)
+        assert capsys.readouterr().out == "".join(output.text for output in cell.outputs), cell.id
+
+
+@pytest.mark.parametrize(
+    ("cell", "example", "names"),
+    [
+        ("weighted-mean-weights", "parameter_free_self_attention", ["weights"]),
+        ("weighted-mean-outputs", "parameter_free_self_attention", ["output"]),
+        ("queries-weights", "self_attention_i_play_football", ["weights"]),
+        ("queries-outputs", "self_attention_i_play_football", ["output"]),
+        ("eats-weights", "self_attention_the_cat_eats_fish", ["weights"]),
+        ("eats-outputs", "self_attention_the_cat_eats_fish", ["output"]),
+        ("mask-weights", "masked_self_attention_write_a_poem", ["weights"]),
+        ("heads-outputs", "multi_head_the_cat_sat", ["output"]),
+        ("positions-table", "positional_encoding_i_am_a_robot", ["table"]),
+        ("layer-norm", "layer_norm", ["normalized"]),
+    ],
+)
+def test_attention_page_has_the_numbers_worked_by_hand(cell, example, names):
+    worked = json.loads((ROOT / "tests" / "worked_examples.json").read_text("utf-8"))[example]
+    (printed,) = [numbers(each) for each in worked_cells() if each.id == cell]
+    expected = [row for name in names for row in worked[name]]
+    assert printed == [pytest.approx(row, abs=0.0051) for row in expected]
+
+
+@pytest.mark.slow
+def test_attention_page_holds_for_a_network_trained_here(run, tmp_path):
+    """Its hidden cells check what the text says about the network."""
+    workdir = tmp_path / "checkpoints" / "tiny"
+    assert run("train.py", "--config", "configs/tiny.toml", "--workdir", workdir, timeout=2 * 3600).returncode == 0
+    folder = tmp_path / "docs" / "understanding"
+    folder.mkdir(parents=True)
+    executed = execute(read_notebook(ROOT / renew_outputs.NOTEBOOK), folder, {"PYTHONPATH": str(ROOT)})
+    assert [cell.execution_count for cell in executed.cells if cell.cell_type == "code"]
