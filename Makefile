@@ -5,24 +5,25 @@ BIN := .venv/bin
 WORKDIR ?= checkpoints/tiny
 CONFIG ?= configs/tiny.toml
 KILLS ?= 5
+# Versions to install; empty for the newest ones that pyproject.toml allows.
+CONSTRAINTS ?= constraints.txt
+INSTALL = $(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 # Most tests wait for subprocesses that do not keep two cores busy. loadfile: the tests of a file share fixtures.
 TESTS_AT_ONCE ?= --numprocesses 2 --dist loadfile
 
+# Otherwise make deletes these files, which only other targets depend on.
+.SECONDARY: .venv/installed-test .venv/installed-serve .venv/installed-docs
 .PHONY: train serve verify-resume docs docs-outputs pictures notebook lint test test-all coverage mutants install clean
 
 install: .venv/installed
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --editable . --constraint constraints.txt
+	$(INSTALL) --editable .
 	touch $@
 
-.venv/installed-test: .venv/installed
-	$(BIN)/python -m pip install --quiet --editable '.[test]' --constraint constraints.txt
-	touch $@
-
-.venv/installed-serve: .venv/installed
-	$(BIN)/python -m pip install --quiet --editable '.[serve]' --constraint constraints.txt
+.venv/installed-%: .venv/installed
+	$(INSTALL) --editable '.[$*]'
 	touch $@
 
 train: install
@@ -39,10 +40,6 @@ serve: .venv/installed-serve
 verify-resume: install
 	$(BIN)/python verify_resume.py --config $(CONFIG) --kills $(KILLS)
 
-.venv/installed-docs: .venv/installed
-	$(BIN)/python -m pip install --quiet --editable '.[docs]' --constraint constraints.txt
-	touch $@
-
 docs: .venv/installed-docs
 	JAX_PLATFORMS=cpu $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build/html
 	@echo "the documentation is in docs/_build/html/index.html"
@@ -57,7 +54,7 @@ pictures: .venv/installed-test
 	cp $(WORKDIR)/pictures/attention-1400-light.png docs/pictures/page.png
 
 notebook: .venv/installed-test
-	$(BIN)/python notebooks/execute.py
+	$(BIN)/python -m notebooks.renew_colab
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

@@ -1,3 +1,3 @@
 """The version of the program, shown by --version and kept in the record of every checkpoint."""
 
-VERSION = "0.1.0"
+VERSION = "1.0.0"

@@ -38,7 +38,8 @@ class Guard:
           max_body: maximum size of a body in bytes.
         """
         self._app = app
-        self._hosts = {host.lower() for host in (*LOOPBACK, *allowed_hosts)}
+        self._allowed = {host.lower() for host in allowed_hosts} - set(LOOPBACK)
+        self._hosts = self._allowed | set(LOOPBACK)
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,13 +64,17 @@ class Guard:
             return
         await self._app(scope, self._limited(receive), send_with_headers)
 
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Returns whether a page is this server's own; a proxy may pass on another host than the browser names."""
+        return urlsplit(origin).netloc == host or urlsplit(origin).hostname in self._allowed
+
     def _refusal(self, method: str, headers: MutableMapping[bytes, list[bytes]]) -> tuple[int, str] | None:
         """Returns status and message if a request is refused because of its headers."""
         hosts = [value.decode("latin-1").lower() for value in headers.get(b"host", [])]
         if len(hosts) != 1 or _name(hosts[0]) not in self._hosts:
             return 403, "the request names another host than this server; allow it with --allowed-host"
         origins = [value.decode("latin-1").lower() for value in headers.get(b"origin", [])]
-        if method not in ("GET", "HEAD") and any(urlsplit(origin).netloc != hosts[0] for origin in origins):
+        if method not in ("GET", "HEAD") and not all(self._is_own(origin, hosts[0]) for origin in origins):
             return 403, "requests from pages of other sites are refused"
         length = headers.get(b"content-length", [b"0"])[0]
         if not length.isdigit() or int(length) > self._max_body:
