@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from data.corpora import open_corpus
 from data.corpora.corpus import Corpus, Pair, PairSource
@@ -50,8 +51,23 @@ def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
         except UserError as error:
             fields = "|".join(MixtureConfig.model_fields)
             raise UserError(re.sub(rf"\bdata\.(?=(?:{fields})\b)", f"{option}.", str(error))) from error
+        if train_files(entry) and train_files(entry) == train_files(config) and held_out_splits(config):
+            missing = " and ".join(f"data.{split}_source" for split in held_out_splits(config))
+            raise UserError(
+                f"{option} has the training files of data, whose held-out pairs it would train on; set {missing}"
+            )
         corpora.append(TrainingCorpus(option, corpus, entry.weight, entry.tag_source))
     return corpora
+
+
+def train_files(config: DataConfig | MixtureConfig) -> set[Path]:
+    """Returns the training files of a text corpus."""
+    return {path.expanduser().resolve() for path in (config.train_source, config.train_target) if path}
+
+
+def held_out_splits(config: DataConfig) -> list[str]:
+    """Returns the splits of a text corpus for which training pairs are held out."""
+    return [split for split in ("validation", "test") if getattr(config, f"{split}_source") is None]
 
 
 def _entry_config(entry: MixtureConfig, config: DataConfig) -> DataConfig:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,7 @@ def main() -> None:
         }
         for name in PAGES:
             renew_page(DOCS / "guides" / f"{name}.md", folder, environment)
+        shutil.copy(folder / "checkpoints" / "tiny" / "curves.png", DOCS / "pictures")
         renew_notebook(folder, environment)
 
 

@@ -120,6 +120,14 @@ def test_fitting_arrays_are_taken_and_all_others_are_reported(trained, toy, tmp_
     assert "newly initialized (different vocabulary): target_embedding" in caplog.text
 
 
+def test_options_of_a_tokenizer_that_is_not_trained_are_reported(trained, toy, tmp_path, caplog):
+    prepared(toy, tmp_path / "same", "--init-from", trained[0])
+    assert "has no effect" not in caplog.text
+    same = prepared(toy, tmp_path / "other", "--init-from", trained[0], "--tokenizer.vocab-size", 99)
+    assert f"the tokenizer is that of {trained[0]}, so this run's tokenizer.vocab_size has no effect" in caplog.text
+    assert same.tokenizer.source_vocab_size == 45
+
+
 def test_unusable_original_runs_are_refused(trained, toy, run, tmp_path):
     for options, words in (
         (["--init-from", tmp_path / "none"], "none: not a workdir"),

@@ -21,7 +21,7 @@ from data.tokenized_pairs import tokenize
 from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from data.training_batches import TrainingBatches
 from host.errors import UserError
-from options.schema import DataConfig, TokenizerConfig
+from options.schema import DataConfig, MixtureConfig, TokenizerConfig
 from options.special_ids import EOS_ID
 from runs.checkpoint import saved_steps
 from tests.processes import digests, metrics, start, wait_for
@@ -122,6 +122,25 @@ def test_error_in_mixture_entry_names_the_entry(toy, entry, words):
     with pytest.raises(UserError) as caught:
         open_training_corpora(config)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [[], ["validation"], ["validation", "test"]])
+def test_mixture_must_not_train_on_held_out_pairs(tmp_path, given):
+    """Both directions of a corpus whose validation or test pairs are held out of its training pairs."""
+    for language in ("en", "fr"):
+        (tmp_path / f"a.{language}").write_text("".join(f"{language} {n}\n" for n in range(40)), encoding="utf-8")
+    files = (tmp_path / "a.en", tmp_path / "a.fr")
+    splits = dict(zip([f"{name}_{side}" for name in given for side in ("source", "target")], 2 * files, strict=False))
+    reverse = MixtureConfig(
+        source_language="fr", target_language="en", train_source=tmp_path / "." / "a.fr", train_target=files[0]
+    )
+    config = DataConfig(name="text", train_source=files[0], train_target=files[1], mixture=(reverse,), **splits)
+    missing = " and ".join(f"data.{split}_source" for split in ("validation", "test") if split not in given)
+    if not missing:
+        assert len(open_training_corpora(config)) == 2
+        return
+    with pytest.raises(UserError, match=f"data.mixture.0 has the training files of data, .*; set {missing}$"):
+        open_training_corpora(config)
 
 
 def write_mixture(folder: Path) -> Path:

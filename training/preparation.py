@@ -33,7 +33,7 @@ from host.cache import cache_directory
 from host.digests import json_digest
 from host.errors import UserError
 from options.config_files import CONFIG_NAME, read_workdir_config
-from options.schema import FALLING_SCHEDULES, MAX_COUNT, Config
+from options.schema import FALLING_SCHEDULES, MAX_COUNT, Config, TokenizerConfig
 from runs.checkpoint import saved_steps
 from runs.workdir import Workdir
 from training.fine_tuning import matching_params
@@ -240,14 +240,20 @@ def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
     if config.tokenizer.model_file:
         return [config.tokenizer.model_file]
     origin = config.training.init_from
-    return _tokenizer_files_of(origin, joint=config.tokenizer.joint) if origin else []
+    return _tokenizer_files_of(origin, config.tokenizer) if origin else []
 
 
-def _tokenizer_files_of(origin: Path, *, joint: bool) -> list[Path]:
+def _tokenizer_files_of(origin: Path, wanted: TokenizerConfig) -> list[Path]:
     """Returns the tokenizer files of another run; raises UserError if its tokenizer.joint differs."""
-    if read_workdir_config(origin).tokenizer.joint != joint:
-        raise UserError(f"{origin}: its tokenizer.joint is {not joint}, but this run's is {joint}; they must agree")
-    return model_paths(origin, joint=joint)
+    theirs = read_workdir_config(origin).tokenizer
+    if theirs.joint != wanted.joint:
+        raise UserError(
+            f"{origin}: its tokenizer.joint is {theirs.joint}, but this run's is {wanted.joint}; they must agree"
+        )
+    of_training = ("kind", "vocab_size", "character_coverage", "byte_fallback")
+    if unused := [name for name in of_training if getattr(theirs, name) != getattr(wanted, name)]:
+        log.warning("the tokenizer is that of %s, so this run's tokenizer.%s has no effect", origin, ", ".join(unused))
+    return model_paths(origin, joint=theirs.joint)
 
 
 def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[bytes]:
