@@ -131,7 +131,7 @@ def train(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     started = time.perf_counter()
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
-        first_step_line = next(line for line in process.stderr if "is under way" in line)
+        first_step_line = next(line for line in process.stderr if " started: " in line)
         # The line ends in the compilation time: "..., 8.2 s".
         seconds = time.perf_counter() - started - float(first_step_line.split()[-2])
         process.stderr.read()

@@ -100,7 +100,7 @@ def run_lingua_flax(
     command += ["--tokenizer.model-file", str(tokenizer)] if tokenizer else []
     command += options.train_options
     environment = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
-    _, memory, first_step_seconds = run(command, "step 1 is under way", **environment)
+    _, memory, first_step_seconds = run(command, "step 1 started", **environment)
     lines = Workdir(workdir).read_metrics()
     measured = lines[warm_up:]
     seconds = lines[-1]["seconds"] - lines[warm_up - 1]["seconds"]

@@ -325,7 +325,7 @@ def test_end_of_patience_begins_the_decay_of_the_wsd_schedule(toy, run, tmp_path
     train += ["--optimizer.schedule", "wsd", "--optimizer.decay-share", 1 / 3, "--optimizer.peak-lr", 1e-9]
     done = run(*train)
     assert done.returncode == 0, done.stderr
-    assert "patience has ended: the learning rate falls from now on, and the run ends at step 9" in done.stderr
+    assert "patience is exhausted: the learning rate decays from here on, and the run ends at step 9" in done.stderr
     assert "9 of 240" in done.stdout
     lines = metrics(workdir)
     rates = [line["learning_rate"] for line in lines if "learning_rate" in line]

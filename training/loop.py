@@ -218,7 +218,7 @@ class Run:
         self._state, metrics = self._train_step(self._state, placed)
         if not self._has_taken_step:
             self._has_taken_step = True
-            log.info("step %d is under way: %s", clock.step, self._compilations)
+            log.info("step %d started: %s", clock.step, self._compilations)
         self._pending_signals.append(process_max(self._interruption.signal_number))
         epoch = clock.pairs / self._prepared.pairs_per_epoch
         self._meter.dispatched(DispatchedStep(clock.step, metrics, epoch, batch.real_tokens))
@@ -431,7 +431,7 @@ class Run:
             clock.decay_start = clock.step
             self._set_decay()
             decay = Decay.after(self._config.optimizer, clock.step)
-            log.info("patience has ended: the learning rate falls from now on, and the run ends at step %d", decay.end)
+            log.info("patience is exhausted: the learning rate decays from here on, and the run ends at step %d", decay.end)
 
     def _set_decay(self) -> None:
         if decay := self._decay():

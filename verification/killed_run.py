@@ -24,7 +24,7 @@ TRAIN = Path(__file__).parent.parent / "train.py"
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 POLL_SECONDS = 0.002  # between two checks of a run's files
 RESUMED = re.compile(r"resuming from step (\d+)")
-FIRST_STEP = re.compile(r"step \d+ is under way")
+FIRST_STEP = re.compile(r"step \d+ started")
 
 
 class TrainProcess:
