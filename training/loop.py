@@ -431,7 +431,9 @@ class Run:
             clock.decay_start = clock.step
             self._set_decay()
             decay = Decay.after(self._config.optimizer, clock.step)
-            log.info("patience is exhausted: the learning rate decays from here on, and the run ends at step %d", decay.end)
+            log.info(
+                "patience is exhausted: the learning rate decays from here on, and the run ends at step %d", decay.end
+            )
 
     def _set_decay(self) -> None:
         if decay := self._decay():
