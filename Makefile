@@ -41,6 +41,7 @@ verify-resume: install
 	$(BIN)/python verify_resume.py --config $(CONFIG) --kills $(KILLS)
 
 docs: .venv/installed-docs
+	$(BIN)/python -m docs.generate_reference
 	JAX_PLATFORMS=cpu $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build/html
 	@echo "the documentation is in docs/_build/html/index.html"
 

@@ -64,6 +64,7 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
         workdir = required_workdir(workdir)
     saved = read_config(workdir / CONFIG_NAME) if workdir and (workdir / CONFIG_NAME).exists() else None
     if not config_file and not saved:
+        parse_with_config(TrainCommand, rest, Config(), description=TRAIN_HELP)  # reports other mistakes first
         missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else f"{report} needs a config"
         raise UserError(f"{missing}: give one with --config, for example configs/tiny.toml")
     base = read_config(config_file) if config_file else saved

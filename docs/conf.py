@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-sys.path[:0] = [str(DOCS / "_ext"), str(DOCS.parent)]
+sys.path.insert(0, str(DOCS.parent))
 
 from host.version import VERSION  # noqa: E402
 
@@ -13,7 +13,7 @@ author = "The Lingua Flax developers"
 version = release = VERSION
 language = "en"
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "option_reference"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_block"]
 myst_heading_anchors = 3

@@ -45,16 +45,17 @@ one of them for the end of the sentence."""
 
 def check_convertible(config: ModelConfig) -> None:
     """Raises UserError if CTranslate2 cannot represent a network with this configuration."""
-    if config.positions == "rotary" and config.rotary_cross_attention:
-        raise UserError(
-            "CTranslate2 cannot rotate the queries and keys of cross-attention; it can run a network trained with "
-            "--model.rotary-cross-attention False"
-        )
-    if config.qk_norm and config.num_heads > 1:
-        raise UserError(
-            "CTranslate2 normalizes the queries of cross-attention over all heads together, not head by head; it can "
-            "run a network trained with --model.qk-norm False"
-        )
+    reasons = {
+        "rotates the queries and keys of cross-attention (train with --model.rotary-cross-attention False)": (
+            config.positions == "rotary" and config.rotary_cross_attention
+        ),
+        # CTranslate2 normalizes the queries of cross-attention over all heads together.
+        "normalizes queries and keys head by head (train with --model.qk-norm False)": (
+            config.qk_norm and config.num_heads > 1
+        ),
+    }
+    if given := " and ".join(reason for reason, holds in reasons.items() if holds):
+        raise UserError(f"CTranslate2 cannot run a network that {given}; stablehlo, safetensors and --engine jax can")
 
 
 def write_ctranslate2(translator: Translator, folder: Path, quantization: str = "float32") -> str:

@@ -235,6 +235,15 @@ def _refuse_unknown(argument: str, command: type[Section]) -> NoReturn:
     raise UserError(f"unknown option {option}{suggestion(name, command, '--')}")
 
 
+# Messages of tyro, as regular expressions, and what is said instead.
+_REPHRASED = {
+    r"Error parsing (--\S+): invalid literal for int\(\) with base 10: '(.*)'": r'\1 must be a whole number, got "\2"',
+    r"Error parsing (--\S+): could not convert string to float: '(.*)'": r'\1 must be a number, got "\2"',
+    r"Missing value for argument '(--\S+)'\. Expected 1 values\.": r"\1 needs a value",
+    r"invalid choice '(.*)' for argument '(--\S+)'\. Expected one of \((.*)\)\.": r"\2 must be one of \3, got '\1'",
+}
+
+
 def _message_of_tyro(tyro_exit: SystemExit, printed: str) -> str:
     """Returns one sentence for the error that made tyro exit; `printed` is its own account."""
     cause: BaseException | None = tyro_exit
@@ -246,4 +255,7 @@ def _message_of_tyro(tyro_exit: SystemExit, printed: str) -> str:
     lines = [line.strip("│╭╰─╮╯ ") for line in printed.splitlines() if line.startswith("│")]
     text = " ".join(line for line in lines if line)
     text = re.sub(r"no type matching .* - [^:]*: ", "", text)  # if None is allowed: keep the message of the other type
-    return re.split(r" Argument helptext| For full helptext| ───", text)[0] or printed.strip() or "bad arguments"
+    text = re.split(r" Argument helptext| For full helptext| ───", text)[0]
+    for pattern, replacement in _REPHRASED.items():
+        text = re.sub(pattern, replacement, text)
+    return text or printed.strip() or "bad arguments"

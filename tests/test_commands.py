@@ -267,7 +267,7 @@ def train_with_warmup_share(toy, run, tmp_path_factory):
 def test_epochs_determine_the_number_of_steps(train_with_warmup_share):
     workdir, _, done = train_with_warmup_share("--training.num-epochs", 2)
     last = metrics(workdir)[-1]
-    assert f"2 epochs are {last['step']} steps" in done.stderr
+    assert f"training for 2 epochs: {last['step']} steps" in done.stderr
     assert 1.8 < last["epoch"] < 2.4  # packed rows also hold pairs of the next epoch
 
 

@@ -444,12 +444,17 @@ class Run:
         clock = self._clock
         early = ", stopped early" if clock.step < self._prepared.num_steps else ""
         best = f", best validation BLEU {clock.best_bleu:.2f} at step {clock.best_step}" if clock.best_step else ""
-        return f"{clock.step:,} of {self._prepared.num_steps:,} steps{early}{best}"
+        return f"{self._steps_taken()} steps{early}{best}"
+
+    def _steps_taken(self) -> str:
+        """Returns the number of steps, which may exceed the number now asked for."""
+        taken, wanted = self._clock.step, self._prepared.num_steps
+        return f"{taken:,} of {wanted:,}" if taken <= wanted else f"{taken:,} (more than the {wanted:,} asked for)"
 
     def _show_result(self) -> None:
         clock = self._clock
         rows = {
-            "steps": f"{clock.step:,} of {self._prepared.num_steps:,}",
+            "steps": self._steps_taken(),
             "epochs": f"{clock.pairs / self._prepared.pairs_per_epoch:.1f}",
             "training time": f"{clock.seconds / 60:.1f} minutes",
             "parameters": f"{sum(leaf.size for leaf in jax.tree.leaves(self._state.params)):,}",

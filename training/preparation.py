@@ -274,7 +274,7 @@ def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]
             f"training.num_epochs {training.num_epochs:g} amounts to {steps:.2g} steps, more than the maximum of "
             f"{MAX_COUNT:,}; lower it"
         )
-    log.info("%g epochs are %d steps", training.num_epochs, steps)
+    log.info("training for %g epochs: %d steps", training.num_epochs, steps)
     return steps
 
 

@@ -1,0 +1,132 @@
+"""Writes the options into docs/reference/options.md and docs/reference/commands.md (`make docs`).
+
+Both pages are stored with the options, so that they can be read without building the site; a test compares them with
+the schema. A list of options stands between two comments, which name a class:
+
+    <!-- options of commands.evaluate.EvaluateCommand -->
+    <!-- end -->
+
+Every field of the class is listed with its type, bounds, default and docstring. The options of a config are listed by
+table, such as [data]; a command refers to them instead of repeating them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import textwrap
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from options.schema import MAX_COUNT, MAX_FLOAT, Config, Section
+
+PAGES = [Path(__file__).parent / "reference" / name for name in ("options.md", "commands.md")]
+LIST = re.compile(r"(?<=<!-- options of )([\w.]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
+KINDS = {"integer": "integer", "number": "number", "string": "text", "boolean": "`true` or `false`"}
+BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+
+
+def with_options(page: str) -> str:
+    """Returns the text of a page with the options as they are now."""
+
+    def replace(match: re.Match[str]) -> str:
+        module, _, name = match[1].rpartition(".")
+        section = getattr(importlib.import_module(module), name)
+        lines = config_reference(section) if section is Config else command_reference(section)
+        return match[1] + match[2] + "\n" + "\n".join(lines) + "\n"
+
+    return LIST.sub(replace, page)
+
+
+def config_reference(config: type[Section]) -> Iterator[str]:
+    """Yields the lines of the reference of a config file: a heading for each table and each of its options."""
+    for table, field in config.model_fields.items():
+        section = _section_of(field)
+        assert section is not None
+        yield from _table(section, table, f"[{table}]", section.__doc__)
+
+
+def _table(section: type[Section], table: str, label: str, description: str | None) -> Iterator[str]:
+    yield from (f"## `{label}`", "", _prose(description), "")
+    properties = section.model_json_schema()["properties"]
+    for name, field in section.model_fields.items():
+        if not _section_of(field):
+            yield from (f"### {table}.{name}", "", f"{_facts(properties[name], field)}.", "")
+            yield from (_prose(field.description), "")
+    for name, field in section.model_fields.items():
+        if inner := _section_of(field):
+            is_array = typing.get_origin(field.annotation) is tuple
+            inner_label = f"[[{table}.{name}]]" if is_array else f"[{table}.{name}]"
+            yield from _table(inner, f"{table}.{name}", inner_label, field.description or inner.__doc__)
+
+
+def command_reference(command: type[Section]) -> Iterator[str]:
+    """Yields the lines of the reference of a command's options."""
+    properties = command.model_json_schema()["properties"]
+    own_first = sorted(command.model_fields.items(), key=lambda item: item[0] not in command.__annotations__)
+    for name, field in own_first:
+        if not _section_of(field):
+            facts = _facts(properties[name], field)
+            entry = f"- `--{_option_name(name, field)}` ({facts[0].lower()}{facts[1:]}): {_prose(field.description)}"
+            yield textwrap.fill(" ".join(entry.split()), 120, subsequent_indent="  ", break_on_hyphens=False)
+    tables = [f"`--{name}.*`" for name, field in command.model_fields.items() if _section_of(field)]
+    if tables:
+        yield f"- {', '.join(tables)}: [options of the config](options.md)."
+    yield ""
+
+
+def _option_name(name: str, field: FieldInfo) -> str:
+    """Returns the name of a command-line option, without the leading dashes."""
+    renamed = next((item.name for item in field.metadata if getattr(item, "name", None)), None)
+    return renamed or name.replace("_", "-")
+
+
+def _section_of(field: FieldInfo) -> type[Section] | None:
+    """Returns the section that a field holds, or holds a list of, if any."""
+    kinds = [field.annotation, *typing.get_args(field.annotation)]
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+
+
+def _facts(schema: dict[str, Any], field: FieldInfo) -> str:
+    """Returns type, bounds and default of a field, beginning with a capital letter unless a value comes first."""
+    kinds = [_kind(part) for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
+    value = None if field.is_required() else field.get_default(call_default_factory=True)
+    default = "required" if field.is_required() else f"default `{json.dumps(value)}`"
+    facts = ", ".join([*kinds, *([] if value in (None, ()) and not field.is_required() else [default])])
+    return facts[0].upper() + facts[1:]
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """Returns the type of a value in words, with its bounds."""
+    if "enum" in schema or "const" in schema:
+        return " or ".join(f'`"{value}"`' for value in schema.get("enum", [schema.get("const")]))
+    if schema["type"] == "array":
+        return f"list of {_kind(schema['items'])}s"
+    word = "path" if schema.get("format") == "path" else KINDS[schema["type"]]
+    bounds = [
+        f"{phrase} {schema[key]:g}"
+        for key, phrase in BOUNDS.items()
+        if key in schema and abs(schema[key]) not in (MAX_COUNT, MAX_FLOAT)
+    ]
+    return " ".join([word, " and ".join(bounds)]).strip()
+
+
+def _prose(description: str | None) -> str:
+    """Returns a docstring as a paragraph of Markdown; nothing in it is markup."""
+    escaped = re.sub(r"([\\`*_<>\[\]])", r"\\\1", " ".join((description or "").split()))
+    return textwrap.fill(escaped, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def main() -> None:
+    """Rewrites the pages."""
+    for page in PAGES:
+        page.write_text(with_options(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
