@@ -105,7 +105,13 @@ def test_a_bad_config_file_is_reported_in_one_sentence(tmp_path, text, words):
         ),
         ("--workdir W --config C --num-steps 2", ["unknown option --num-steps", "did you mean --training.num-steps?"]),
         ("--workdir W --config C stray", ['unexpected argument "stray"']),
-        ("--workdir W --config C --training.num-steps x", ["--training.num-steps", "'x'"]),
+        ("--workdir W stray", ['unexpected argument "stray"']),
+        (
+            "--workdir W --config C --training.num-steps x",
+            ['--training.num-steps must be a whole number, got "x"'],
+        ),
+        ("--workdir W --config C --model.dropout-rate x", ['--model.dropout-rate must be a number, got "x"']),
+        ("--workdir W --config C --training.seed", ["--training.seed needs a value"]),
         (
             "--workdir W --config C --training.num-steps 5 --training.num-epochs 2",
             ["training: exactly one of num_steps and num_epochs must be given, got 5 and 2.0"],
@@ -116,7 +122,7 @@ def test_a_bad_config_file_is_reported_in_one_sentence(tmp_path, text, words):
         ),
         ("--workdir W --config C --training.num-steps None", ["num_steps and num_epochs", "got None and None"]),
         ("--workdir W --config C --model.num-heads 3", ["num_heads must divide embed_dim"]),
-        ("--workdir W --config C --tokenizer.kind word", ["--tokenizer.kind", "'unigram', 'bpe'"]),
+        ("--workdir W --config C --tokenizer.kind word", ["--tokenizer.kind must be one of 'unigram', 'bpe', got 'word'"]),
         ("--workdir W --config C --devices.mesh.data 0", ["devices.mesh", "got 0"]),
         ("--workdir W --config C --data.mixture.0.weight 2", ["no such [[data.mixture]]", "add it there"]),
         ("--workdir W --config M --data.mixture.1.weight 2", ["no such [[data.mixture]]", "add it there"]),
