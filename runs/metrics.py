@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from host.errors import UserError
+
+if TYPE_CHECKING:  # train.py --help must not wait for it
+    import numpy as np
 
 
 def parse_metrics(line: str | bytes, location: str) -> dict[str, Any]:
@@ -41,5 +42,7 @@ def group_means(points: Sequence[tuple[float, ...]], max_groups: int) -> np.ndar
     Returns:
       A row for each group, with a column for each coordinate.
     """
+    import numpy as np
+
     groups = np.array_split(np.array(points), min(max_groups, len(points)))
     return np.array([group.mean(axis=0) for group in groups])

@@ -122,7 +122,10 @@ def test_a_bad_config_file_is_reported_in_one_sentence(tmp_path, text, words):
         ),
         ("--workdir W --config C --training.num-steps None", ["num_steps and num_epochs", "got None and None"]),
         ("--workdir W --config C --model.num-heads 3", ["num_heads must divide embed_dim"]),
-        ("--workdir W --config C --tokenizer.kind word", ["--tokenizer.kind must be one of 'unigram', 'bpe', got 'word'"]),
+        (
+            "--workdir W --config C --tokenizer.kind word",
+            ["--tokenizer.kind must be one of 'unigram', 'bpe', got 'word'"],
+        ),
         ("--workdir W --config C --devices.mesh.data 0", ["devices.mesh", "got 0"]),
         ("--workdir W --config C --data.mixture.0.weight 2", ["no such [[data.mixture]]", "add it there"]),
         ("--workdir W --config M --data.mixture.1.weight 2", ["no such [[data.mixture]]", "add it there"]),

@@ -66,7 +66,7 @@ def test_exported_folder_translates_without_this_repository(export_format, train
     }
     assert manifest["files"] == digests
     bleu = json.loads(scores.read_text(encoding="utf-8"))["bleu"]
-    assert f"| BLEU | {bleu:.2f} | nrefs:1|case:mixed" in (folder / "README.md").read_text(encoding="utf-8")
+    assert f"| BLEU | {bleu:.2f} | nrefs:1\\|case:mixed" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -112,7 +112,10 @@ def test_numpy_network_computes_the_same_probabilities(tmp_path, joint, options)
     [
         ({"positions": "rotary"}, "--model.rotary-cross-attention False"),
         ({"qk_norm": True}, "--model.qk-norm False"),
-        ({"positions": "rotary", "qk_norm": True}, r"--model.rotary-cross-attention False\) and .*--model.qk-norm False"),
+        (
+            {"positions": "rotary", "qk_norm": True},
+            r"--model.rotary-cross-attention False\) and .*--model.qk-norm False",
+        ),
     ],
 )
 def test_what_ctranslate2_cannot_represent_is_refused(tmp_path, options, remedy):
