@@ -98,7 +98,9 @@ def renew_notebook(folder: Path, environment: dict[str, str]) -> None:
     notebook = read_notebook(folder / NOTEBOOK)
     for cell in notebook.cells:
         cell.source = ORIGIN.sub(origin(folder), cell.source)
-    executed = execute(notebook, (folder / NOTEBOOK).parent, environment | {"PYTHONPATH": str(folder)})
+    executed = execute(
+        notebook, (folder / NOTEBOOK).parent, environment | {"PYTHONPATH": str(folder), "JAX_PLATFORMS": "cpu"}
+    )
     store_outputs(ROOT / NOTEBOOK, executed)
 
 

@@ -295,6 +295,14 @@ def numbers(cell) -> list[list[float]]:
     return [row for row in rows if row]
 
 
+def test_attention_page_has_no_warnings():
+    outputs = [
+        output for cell in read_notebook(ROOT / renew_outputs.NOTEBOOK).cells for output in cell.get("outputs", [])
+    ]
+    assert outputs
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+
+
 def test_attention_page_matches_the_code(capsys):
     namespace: dict = {}
     for cell in worked_cells():
