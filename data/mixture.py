@@ -43,6 +43,7 @@ def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
       UserError: a corpus cannot be opened; the message names the options of a mixture entry by their full names.
       RunError: the disk is full.
     """
+    _check_held_out(config)
     corpora = [TrainingCorpus("data", open_corpus(config), config.weight)]
     for number, entry in enumerate(config.mixture):
         option = f"data.mixture.{number}"
@@ -51,23 +52,24 @@ def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
         except UserError as error:
             fields = "|".join(MixtureConfig.model_fields)
             raise UserError(re.sub(rf"\bdata\.(?=(?:{fields})\b)", f"{option}.", str(error))) from error
-        if train_files(entry) and train_files(entry) == train_files(config) and held_out_splits(config):
-            missing = " and ".join(f"data.{split}_source" for split in held_out_splits(config))
-            raise UserError(
-                f"{option} has the training files of data, whose held-out pairs it would train on; set {missing}"
-            )
         corpora.append(TrainingCorpus(option, corpus, entry.weight, entry.tag_source))
     return corpora
 
 
-def train_files(config: DataConfig | MixtureConfig) -> set[Path]:
-    """Returns the training files of a text corpus."""
+def _check_held_out(config: DataConfig) -> None:
+    """Raises UserError if an entry would train on pairs that are held out of the training files of [data]."""
+    missing = [f"data.{split}_source" for split in ("validation", "test") if getattr(config, f"{split}_source") is None]
+    for number, entry in enumerate(config.mixture if missing else ()):
+        if (files := _train_files(entry)) and files == _train_files(config):
+            raise UserError(
+                f"data.mixture.{number} has the training files of data, whose held-out pairs it would train on; "
+                f"set {' and '.join(missing)}"
+            )
+
+
+def _train_files(config: DataConfig | MixtureConfig) -> set[Path]:
+    """Returns the training files of a text corpus; a corpus of another kind has none."""
     return {path.expanduser().resolve() for path in (config.train_source, config.train_target) if path}
-
-
-def held_out_splits(config: DataConfig) -> list[str]:
-    """Returns the splits of a text corpus for which training pairs are held out."""
-    return [split for split in ("validation", "test") if getattr(config, f"{split}_source") is None]
 
 
 def _entry_config(entry: MixtureConfig, config: DataConfig) -> DataConfig:
