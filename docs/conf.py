@@ -15,10 +15,8 @@ language = "en"
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
-myst_enable_extensions = ["colon_fence", "deflist", "attrs_block"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # documents are stored with their outputs, which need a trained network
-nb_merge_streams = True
 
 napoleon_use_ivar = True
 autodoc_member_order = "bysource"

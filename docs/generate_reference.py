@@ -94,11 +94,13 @@ def _section_of(field: FieldInfo) -> type[Section] | None:
 
 def _facts(schema: dict[str, Any], field: FieldInfo) -> str:
     """Returns type, bounds and default of a field, beginning with a capital letter unless a value comes first."""
-    kinds = [_kind(part) for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
-    value = None if field.is_required() else field.get_default(call_default_factory=True)
-    default = "required" if field.is_required() else f"default `{json.dumps(value)}`"
-    facts = ", ".join([*kinds, *([] if value in (None, ()) and not field.is_required() else [default])])
-    return facts[0].upper() + facts[1:]
+    facts = [_kind(part) for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
+    if field.is_required():
+        facts.append("required")
+    elif (default := field.get_default(call_default_factory=True)) not in (None, ()):
+        facts.append(f"default `{json.dumps(default)}`")
+    text = ", ".join(facts)
+    return text[0].upper() + text[1:]
 
 
 def _kind(schema: dict[str, Any]) -> str:

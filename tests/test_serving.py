@@ -482,7 +482,7 @@ def test_server_that_cannot_load_a_network_ends():
         (["--quantization", "int8"], "--quantization has no effect with --engine jax"),
         (["--port", 70000], "port"),
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 8000 (Cannot assign requested address)\n"),
-        (["--checkpoint", "7", "--port", 0], "checkpoint"),
+        (["--checkpoint", "7", "--port", 0], "no checkpoint 7; saved: "),
         (["--device", "gpu"], "gpu"),
     ],
 )
