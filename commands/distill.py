@@ -18,7 +18,8 @@ from data.text_files import encode_lines, is_gzip
 from host.digests import json_digest
 from host.errors import UserError
 from host.files import write_atomically
-from options.command_line import parse, take_workdir_and_output
+from host.locks import lock_until_exit
+from options.command_line import output_exists, parse, take_workdir_and_output
 from options.config_files import read_workdir_config
 from options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
 
@@ -68,13 +69,14 @@ def distill(argv: Sequence[str]) -> None:
     from data.corpora import open_corpus  # imported here so that invalid options are reported at once
     from devices.compilation import set_up_compilation
     from devices.platform import initialize_devices
-    from devices.processes import distributed_session
+    from devices.processes import distributed_session, on_first_process
     from translation.translator import Translator
 
     initialize_devices(options.devices.platform, options)
     set_up_compilation()
     target_language = options.data.target_language if options.data.tag_target else None
     with distributed_session():
+        on_first_process(functools.partial(_lock, options.output))
         translator = Translator.load(
             options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
         )
@@ -82,6 +84,14 @@ def distill(argv: Sequence[str]) -> None:
         corpus = open_corpus(options.data)
         unfinished = UnfinishedOutput(options.output, _identity(translator, corpus.fingerprint, options))
         _translate(translator, corpus.split("train"), options, unfinished)
+
+
+def _lock(output: Path) -> None:
+    """Raises UserError if another process is writing to the same output, or has just finished it."""
+    refusal = "is writing it; wait until it ends, stop it, or choose another --output"
+    lock_until_exit(output.with_name(f"{output.name}.lock"), f"--output {output}", refusal)
+    if output.exists():
+        raise output_exists(output)
 
 
 def _identity(translator: Translator, corpus_fingerprint: str, options: DistillCommand) -> str:

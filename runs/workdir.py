@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import logging
 import os
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from host.errors import UserError
 from host.files import why_not_writable, write_atomically
+from host.locks import lock_until_exit
 from runs.metrics import parse_metrics
 
 LOCK_NAME = "training.lock"
 MAX_LINE_BYTES = 2**18  # of metrics.jsonl; a validation has the text of its samples
-
-log = logging.getLogger(__name__)
 
 
 class Workdir:
@@ -28,7 +22,7 @@ class Workdir:
 
     def __init__(self, path: Path):
         self.path = path
-        self._lock: FileLock | None = None
+        self._locked = False
 
     @property
     def metrics(self) -> Path:
@@ -51,27 +45,14 @@ class Workdir:
     def lock(self) -> None:
         """Locks the folder, if it exists, against other training processes until this process ends.
 
-        The operating system holds the lock, so a killed process does not leave it behind; the file names its owner.
-
         Raises:
           UserError: another process holds the lock.
         """
-        if self._lock or not self.path.is_dir():
+        if self._locked or not self.path.is_dir():
             return
-        path = self.path / LOCK_NAME
-        self._lock = FileLock(path)
-        try:
-            self._lock.acquire(blocking=False)
-        except Timeout:
-            raise UserError(
-                f"{self.path}: {path.read_text(encoding='utf-8') or 'another process'} is training in it; wait "
-                "until it ends, stop it, or choose another --workdir"
-            ) from None
-        except OSError as error:
-            log.warning("%s: cannot be locked (%s); make sure that only one process trains there", path, error.strerror)
-            return
-        atexit.register(path.unlink, missing_ok=True)
-        path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        refusal = "is training in it; wait until it ends, stop it, or choose another --workdir"
+        lock_until_exit(self.path / LOCK_NAME, self.path, refusal)
+        self._locked = True
 
     def create(self) -> None:
         """Creates the folder and locks it.

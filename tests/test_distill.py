@@ -47,13 +47,17 @@ def test_output_has_the_translations_of_the_training_sources(distilled, trained,
     assert list(targets) == translated.stdout.splitlines()
 
 
-def test_killed_command_continues_and_writes_the_same_file(distilled, trained, run, long_source, tmp_path):
+def test_killed_command_continues_alone_and_writes_the_same_file(distilled, trained, run, long_source, tmp_path):
     output = tmp_path / "pairs.jsonl"
     arguments = ["--workdir", trained[0], "--output", output, *GREEDY, *long_source]
     process = start_command("distill.py", *arguments)
     wait_for(process, (tmp_path / "pairs.jsonl.part.json").exists)
+    process.send_signal(signal.SIGSTOP)
+    second = run("distill.py", *arguments)
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    assert second.returncode == 2, second.stderr
+    assert f"--output {output}: process {process.pid} on " in second.stderr
     assert not output.exists()
     done = json.loads((tmp_path / "pairs.jsonl.part.json").read_text(encoding="utf-8"))["pairs"]
     with open(tmp_path / "pairs.jsonl.part", "ab") as part:  # as if killed while it wrote
