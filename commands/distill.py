@@ -153,12 +153,14 @@ class UnfinishedOutput:
 def _translate(
     translator: Translator, pairs: PairSource, options: DistillCommand, unfinished: UnfinishedOutput
 ) -> None:
+    from data.corpora.pair_files import json_keys
     from devices.processes import is_first_process, on_first_process, process_max
     from host.terminal import progress_bar
 
     done = int(process_max(unfinished.pairs if is_first_process() else 0))
     if done:
         log.info("continuing after %s of %s sentences", f"{done:,}", f"{len(pairs):,}")
+    source, target = json_keys((options.data.source_language, options.data.target_language))
     with progress_bar(len(pairs), "sentences") as advance:
         advance(done)
         for start in range(done, len(pairs), CHUNK):
@@ -167,7 +169,7 @@ def _translate(
                 [pair.source for pair in chunk], options, first_line=start + 1, after_batch=advance
             )
             lines = [
-                json.dumps({"source": pair.source, "target": translation.text}, ensure_ascii=False)
+                json.dumps({source: pair.source, target: translation.text}, ensure_ascii=False)
                 for pair, translation in zip(chunk, translations, strict=True)
             ]
             on_first_process(functools.partial(unfinished.append, len(chunk), lines))

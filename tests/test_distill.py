@@ -6,15 +6,16 @@ import signal
 
 import pytest
 
+from data.corpora.pair_files import read_json
 from tests.processes import start_command, wait_for
 
 GREEDY = ["--beam-size", 1]
 
 
 def read_pairs(path) -> list[tuple[str, str]]:
-    """Returns the (source, target) pairs of a JSON-lines file."""
+    """Returns the (English, French) pairs of a JSON-lines file."""
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return [(pair["source"], pair["target"]) for pair in map(json.loads, content.decode().splitlines())]
+    return [(pair["en"], pair["fr"]) for pair in map(json.loads, content.decode().splitlines())]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,7 @@ def test_output_has_the_translations_of_the_training_sources(distilled, trained,
     assert list(sources) == text.splitlines()
     translated = run("translate.py", "--workdir", trained[0], *GREEDY, input=text)
     assert list(targets) == translated.stdout.splitlines()
+    assert list(read_json(distilled, ("fr", "en"))) == list(zip(targets, sources, strict=True))
 
 
 def test_killed_command_continues_alone_and_writes_the_same_file(distilled, trained, run, long_source, tmp_path):
@@ -61,7 +63,7 @@ def test_killed_command_continues_alone_and_writes_the_same_file(distilled, trai
     assert not output.exists()
     done = json.loads((tmp_path / "pairs.jsonl.part.json").read_text(encoding="utf-8"))["pairs"]
     with open(tmp_path / "pairs.jsonl.part", "ab") as part:  # as if killed while it wrote
-        part.write(b'{"source": "one')
+        part.write(b'{"en": "one')
     refused = run("distill.py", *arguments, "--length-penalty", 1)
     assert refused.returncode == 2
     assert "was begun with other networks, data or decoding options" in refused.stderr

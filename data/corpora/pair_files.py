@@ -12,6 +12,8 @@ from data.corpora.corpus import Pair
 from data.text_files import read_lines, unreadable
 from host.errors import UserError
 
+SIDES = ("source", "target")  # keys of a pair in any languages
+
 
 def sha256(path: Path) -> str:
     """Returns the SHA-256 of a file, in hex.
@@ -75,12 +77,20 @@ def read_json(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
             raise UserError(f"{path}, line {number}: {error}") from error
 
 
+def json_keys(languages: tuple[str, str]) -> tuple[str, str]:
+    """Returns the keys under which a pair is best written: its languages, so that it can be read in both directions.
+
+    Languages that do not differ cannot tell the sides apart; the keys are then "source" and "target".
+    """
+    return languages if languages[0] != languages[1] else SIDES
+
+
 def _json_pair(line: str, languages: tuple[str, str]) -> Pair:
     try:
         fields = json.loads(line)
     except ValueError as error:
         raise ValueError(f"not valid JSON ({error}); every line must be one object") from error
-    possible = [languages, ("source", "target")] if languages[0] != languages[1] else [("source", "target")]
+    possible = dict.fromkeys([json_keys(languages), SIDES])
     keys = next((keys for keys in possible if isinstance(fields, dict) and fields.keys() >= set(keys)), None)
     if keys is None:
         wanted = " or ".join(f'"{source}" and "{target}"' for source, target in possible)
