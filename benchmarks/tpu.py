@@ -22,6 +22,7 @@ from data.batch import Batch
 from devices.mesh import make_mesh
 from devices.sharding import replicated, row_sharding, sharded_shapes
 from devices.tpu_topology import chip_in_topology, topology_devices
+from model.precision import BFLOAT16
 from model.transformer import structure
 from options.config_files import read_config
 from options.schema import Config, DecodingOptions, DevicesConfig, MeshConfig
@@ -148,7 +149,7 @@ def _compiled_decoding(config: Config, program: str) -> tuple[CompiledProgram, i
       The compiled program, and for a decode step the bytes of the parameters and caches, or else None.
     """
     mesh = make_mesh(MeshConfig(), topology_devices("v5e:1x1"))
-    network = structure(config.model, *(config.tokenizer.vocab_size,) * 2, jnp.dtype("bfloat16"))
+    network = structure(config.model, *(config.tokenizer.vocab_size,) * 2, BFLOAT16)
     params = sharded_shapes(network.params, replicated(mesh))
     required_bytes = None
     started = time.monotonic()

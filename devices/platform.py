@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from devices.processes import join_processes
 from devices.tpu_topology import silence_libtpu
 from host.errors import UserError
+from model.precision import BFLOAT16, BFLOAT16_PRODUCTS, FLOAT32, Precision
 from options.schema import ProcessOptions
 
 
@@ -64,12 +64,17 @@ def simulated_devices(platform: str, count: int) -> list[jax.Device]:
     return jax.devices("cpu")
 
 
-def compute_dtype(precision: str, mesh: Mesh) -> jnp.dtype:
-    """Returns the dtype of activations; "auto" selects bfloat16 if the devices multiply it fast, float32 otherwise."""
+def compute_precision(precision: str, mesh: Mesh) -> Precision:
+    """Returns the types in which to compute for a value of devices.precision.
+
+    "auto" selects bfloat16 on TPUs and on GPUs that multiply it fast, float32 otherwise.
+    """
+    device = mesh.devices.flat[0]
     if precision == "auto":
-        device = mesh.devices.flat[0]
         precision = "float32" if device.platform == "cpu" or _lacks_bfloat16(device) else "bfloat16"
-    return jnp.dtype(precision)
+    if precision == "float32":
+        return FLOAT32
+    return BFLOAT16_PRODUCTS if device.platform == "cpu" else BFLOAT16
 
 
 def pads_to_longest(padding: str, mesh: Mesh) -> bool:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from model.dropout import Dropout
@@ -21,6 +20,7 @@ from model.key_value_cache import KeysValues
 from model.masks import SegmentMask
 from model.parameters import linear
 from model.positions import Rotation
+from model.precision import FLOAT32, Precision
 
 
 def scaled_dot_product_attention(
@@ -85,7 +85,7 @@ class MultiHeadAttention(nnx.Module):
         *,
         qk_norm: bool = False,
         dropout_rate: float,
-        dtype: DTypeLike,
+        precision: Precision = FLOAT32,
         fast: FastAttention | None = None,
         rngs: nnx.Rngs,
     ):
@@ -96,7 +96,7 @@ class MultiHeadAttention(nnx.Module):
           num_heads: N.
           qk_norm: Whether to normalize queries and keys.
           dropout_rate: Dropout rate of the attention weights; fast attention does not apply it.
-          dtype: Type of the activations.
+          precision: Types in which to compute.
           fast: Implementation used instead of equation 1 whenever the mask is a SegmentMask.
           rngs: Random keys of the initial parameters.
         """
@@ -105,13 +105,13 @@ class MultiHeadAttention(nnx.Module):
         self.dropout_rate = dropout_rate
 
         def projection(input_axis: str, output_axis: str) -> nnx.Linear:
-            return linear(embed_dim, embed_dim, (input_axis, output_axis), bias=False, dtype=dtype, rngs=rngs)
+            return linear(embed_dim, embed_dim, (input_axis, output_axis), bias=False, precision=precision, rngs=rngs)
 
         self.query, self.key, self.value = (projection("embed", "heads") for _ in range(3))
         self.output = projection("heads", "embed")
         head_dim = embed_dim // num_heads
-        self.query_norm = nnx.RMSNorm(head_dim, dtype=dtype, rngs=rngs) if qk_norm else None
-        self.key_norm = nnx.RMSNorm(head_dim, dtype=dtype, rngs=rngs) if qk_norm else None
+        self.query_norm = nnx.RMSNorm(head_dim, dtype=precision.activations, rngs=rngs) if qk_norm else None
+        self.key_norm = nnx.RMSNorm(head_dim, dtype=precision.activations, rngs=rngs) if qk_norm else None
 
     def __call__(
         self,

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from model.attention import FastAttention, MultiHeadAttention, Weights
@@ -19,6 +18,7 @@ from model.key_value_cache import Cache
 from model.masks import SegmentMask
 from model.parameters import linear
 from model.positions import Rotation
+from model.precision import Precision
 from options.schema import ModelConfig
 
 
@@ -50,10 +50,10 @@ class FeedForward(nnx.Module):
     See Vaswani et al. (2017), section 3.3.
     """
 
-    def __init__(self, config: ModelConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
+    def __init__(self, config: ModelConfig, *, precision: Precision, rngs: nnx.Rngs):
         d, f = config.embed_dim, config.mlp_dim
-        self.up = linear(d, f, ("embed", "mlp"), bias=True, dtype=dtype, rngs=rngs)
-        self.down = linear(f, d, ("mlp", "embed"), bias=True, dtype=dtype, rngs=rngs)
+        self.up = linear(d, f, ("embed", "mlp"), bias=True, precision=precision, rngs=rngs)
+        self.down = linear(f, d, ("mlp", "embed"), bias=True, precision=precision, rngs=rngs)
         self.activation = ACTIVATIONS[config.activation]
         self.dropout_rate = config.dropout_rate
 
@@ -74,8 +74,8 @@ class ResidualConnection(nnx.Module):
     et al. 2017).
     """
 
-    def __init__(self, config: ModelConfig, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs)
+    def __init__(self, config: ModelConfig, *, precision: Precision, rngs: nnx.Rngs):
+        self.norm = nnx.LayerNorm(config.embed_dim, dtype=precision.activations, rngs=rngs)
         self.pre = config.norm == "pre"
         self.dropout_rate = config.dropout_rate
 
@@ -91,11 +91,11 @@ class ResidualConnection(nnx.Module):
 class EncoderLayer(nnx.Module):
     """An encoder layer: self-attention, then the feed-forward network."""
 
-    def __init__(self, config: ModelConfig, *, dtype: DTypeLike, fast: FastAttention | None = None, rngs: nnx.Rngs):
-        self.self_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
-        self.feed_forward = FeedForward(config, dtype=dtype, rngs=rngs)
+    def __init__(self, config: ModelConfig, *, precision: Precision, fast: FastAttention | None = None, rngs: nnx.Rngs):
+        self.self_attention = _attention(config, precision=precision, fast=fast, rngs=rngs)
+        self.feed_forward = FeedForward(config, precision=precision, rngs=rngs)
         self.self_attention_residual, self.feed_forward_residual = (
-            ResidualConnection(config, dtype=dtype, rngs=rngs) for _ in range(2)
+            ResidualConnection(config, precision=precision, rngs=rngs) for _ in range(2)
         )
 
     def __call__(
@@ -129,13 +129,13 @@ class EncoderLayer(nnx.Module):
 class DecoderLayer(nnx.Module):
     """A decoder layer: masked self-attention, cross-attention to the source, then the feed-forward network."""
 
-    def __init__(self, config: ModelConfig, *, dtype: DTypeLike, fast: FastAttention | None = None, rngs: nnx.Rngs):
-        self.self_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
-        self.cross_attention = _attention(config, dtype=dtype, fast=fast, rngs=rngs)
+    def __init__(self, config: ModelConfig, *, precision: Precision, fast: FastAttention | None = None, rngs: nnx.Rngs):
+        self.self_attention = _attention(config, precision=precision, fast=fast, rngs=rngs)
+        self.cross_attention = _attention(config, precision=precision, fast=fast, rngs=rngs)
         self.rotary_cross_attention = config.rotary_cross_attention
-        self.feed_forward = FeedForward(config, dtype=dtype, rngs=rngs)
+        self.feed_forward = FeedForward(config, precision=precision, rngs=rngs)
         self.self_attention_residual, self.cross_attention_residual, self.feed_forward_residual = (
-            ResidualConnection(config, dtype=dtype, rngs=rngs) for _ in range(3)
+            ResidualConnection(config, precision=precision, rngs=rngs) for _ in range(3)
         )
 
     def __call__(
@@ -221,14 +221,14 @@ class DecoderLayer(nnx.Module):
 
 
 def _attention(
-    config: ModelConfig, *, dtype: DTypeLike, fast: FastAttention | None, rngs: nnx.Rngs
+    config: ModelConfig, *, precision: Precision, fast: FastAttention | None, rngs: nnx.Rngs
 ) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.embed_dim,
         config.num_heads,
         qk_norm=config.qk_norm,
         dropout_rate=config.attention_dropout_rate,
-        dtype=dtype,
+        precision=precision,
         fast=fast,
         rngs=rngs,
     )

@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 from flax import nnx
-from jax.typing import DTypeLike
 
-from model.linear import Linear
+from model.linear import Linear, bfloat16_dot_general
+from model.precision import BFLOAT16_PRODUCTS, Precision
 
 
 def axis_metadata(*axes: str | None) -> dict[str, Any]:
@@ -26,21 +26,24 @@ def axis_metadata(*axes: str | None) -> dict[str, Any]:
     return {"out_sharding": axes, "eager_sharding": False}
 
 
-def linear(inputs: int, outputs: int, axes: tuple[str, str], *, bias: bool, dtype: DTypeLike, rngs: nnx.Rngs) -> Linear:
+def linear(
+    inputs: int, outputs: int, axes: tuple[str, str], *, bias: bool, precision: Precision, rngs: nnx.Rngs
+) -> Linear:
     """Creates a linear layer with the uniform initialization of Glorot and Bengio (2010).
 
     Args:
       inputs, outputs: Widths of the input and of the output.
       axes: Logical names of the kernel's two axes; the bias has the second.
       bias: Whether the layer has a bias.
-      dtype: Type of the activations.
+      precision: Types in which to compute.
       rngs: Random keys of the initial parameters.
     """
     return Linear(
         inputs,
         outputs,
         use_bias=bias,
-        dtype=dtype,
+        dtype=precision.activations,
+        dot_general=bfloat16_dot_general if precision == BFLOAT16_PRODUCTS else jax.lax.dot_general,
         kernel_init=nnx.initializers.glorot_uniform(),
         kernel_metadata=axis_metadata(*axes),
         bias_metadata=axis_metadata(axes[1]),

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int
 
 from model.attention import FastAttention, Weights
@@ -22,6 +21,7 @@ from model.layers import DecoderLayer, EncoderLayer
 from model.masks import SegmentMask
 from model.parameters import axis_metadata
 from model.positions import Rotation, sinusoidal_positions
+from model.precision import FLOAT32, Precision
 from options.schema import ModelConfig
 from options.special_ids import PAD_ID
 
@@ -68,7 +68,7 @@ class Transformer(nnx.Module):
         source_vocab_size: int,
         target_vocab_size: int,
         *,
-        dtype: DTypeLike = jnp.float32,
+        precision: Precision = FLOAT32,
         fast: FastAttention | None = None,
         rngs: nnx.Rngs,
     ):
@@ -77,27 +77,27 @@ class Transformer(nnx.Module):
         Args:
           config: Sizes and options of the network.
           source_vocab_size, target_vocab_size: Numbers of pieces.
-          dtype: Type of the activations.
+          precision: Types in which to compute.
           fast: Attention implementation for passes over whole rows, which then return no attention weights; None for
             equation 1.
           rngs: Random keys of the initial parameters.
         """
         self.config = config
-        self.dtype = dtype
+        self.dtype, self.product_dtype = precision
         self.target_embedding = self._embedding(target_vocab_size, rngs)
         self.source_embedding = None if config.tied_embeddings == "all" else self._embedding(source_vocab_size, rngs)
         self.output_embedding = self._embedding(target_vocab_size, rngs) if config.tied_embeddings == "none" else None
         learned = config.positions == "learned"
         self.position_embedding = self._table(config.max_length, 0.02, None, rngs) if learned else None
         self.encoder = nnx.List(
-            [EncoderLayer(config, dtype=dtype, fast=fast, rngs=rngs) for _ in range(config.num_encoder_layers)]
+            [EncoderLayer(config, precision=precision, fast=fast, rngs=rngs) for _ in range(config.num_encoder_layers)]
         )
         self.decoder = nnx.List(
-            [DecoderLayer(config, dtype=dtype, fast=fast, rngs=rngs) for _ in range(config.num_decoder_layers)]
+            [DecoderLayer(config, precision=precision, fast=fast, rngs=rngs) for _ in range(config.num_decoder_layers)]
         )
         is_pre_norm = config.norm == "pre"  # the last pre-norm layer leaves its output unnormalized
-        self.encoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if is_pre_norm else None
-        self.decoder_norm = nnx.LayerNorm(config.embed_dim, dtype=dtype, rngs=rngs) if is_pre_norm else None
+        self.encoder_norm = nnx.LayerNorm(config.embed_dim, dtype=self.dtype, rngs=rngs) if is_pre_norm else None
+        self.decoder_norm = nnx.LayerNorm(config.embed_dim, dtype=self.dtype, rngs=rngs) if is_pre_norm else None
 
     def __call__(
         self, source: Int[Array, "B S"], target_in: Int[Array, "B T"], **options: Any
@@ -158,7 +158,7 @@ class Transformer(nnx.Module):
             x, decoder_weights, cross_weights = layer(x, memory, self_mask, cross_mask, *rotations, dropout)
             weights.decoder.append(decoder_weights)
             weights.cross.append(cross_weights)
-        return (self.decoder_norm(x) if self.decoder_norm else x), weights
+        return (self.decoder_norm(x) if self.decoder_norm else x).astype(self.product_dtype), weights
 
     def encode(
         self,
@@ -299,7 +299,8 @@ class Transformer(nnx.Module):
         return (dropout(x, config.dropout_rate) if dropout else x).astype(self.dtype)
 
     def _logits(self, x: Float[Array, "B T D"]) -> Float32[Array, "B T V"]:
-        return jnp.einsum("...d,vd->...v", x, self.output_table.astype(self.dtype), preferred_element_type=jnp.float32)
+        x, table = x.astype(self.product_dtype), self.output_table.astype(self.product_dtype)
+        return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
 
 
 class Structure(NamedTuple):
@@ -321,12 +322,14 @@ def structure(
     config: ModelConfig,
     source_vocab_size: int,
     target_vocab_size: int,
-    dtype: DTypeLike = jnp.float32,
+    precision: Precision = FLOAT32,
     fast: FastAttention | None = None,
 ) -> Structure:
     """Returns the structure of the `Transformer` with the same arguments, without allocating its parameters."""
     model = nnx.eval_shape(
-        lambda: Transformer(config, source_vocab_size, target_vocab_size, dtype=dtype, fast=fast, rngs=nnx.Rngs(0))
+        lambda: Transformer(
+            config, source_vocab_size, target_vocab_size, precision=precision, fast=fast, rngs=nnx.Rngs(0)
+        )
     )
     graphdef, params = nnx.split(model, nnx.Param)  # raises if the model contains a random state
     return Structure(graphdef, nnx.as_pure(params), nnx.as_pure(nnx.get_partition_spec(params)))

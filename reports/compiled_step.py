@@ -16,15 +16,15 @@ from multiprocessing import get_context
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from data.training_batches import become_worker
 from devices.mesh import check_divides, check_divides_vocabularies, make_mesh
-from devices.platform import compute_dtype, simulated_devices
+from devices.platform import compute_precision, simulated_devices
 from devices.tpu_topology import check_tpu_compiler, chip_in_topology, topology_devices, tpu_compiler_environment
 from host.errors import RunError
 from model.flops import training_flops
+from model.precision import BFLOAT16, FLOAT32, Precision
 from model.transformer import Structure, structure
 from options.schema import REMAINING_DEVICES, Config
 from training.device_memory import DeviceMemory, compile_step, memory_between_steps, memory_of_step
@@ -40,7 +40,7 @@ class CompiledStep:
     Attributes:
       compiled_for: the topology, or the number and kind of the devices.
       mesh: the sizes of the mesh's axes.
-      dtype: the dtype of the activations.
+      dtype: the dtype of matrix products.
       memory: the memory used, by purpose.
       compile_seconds: the time that the compiler took.
       flops: the number of operations.
@@ -118,11 +118,13 @@ def _compiled(
 ) -> CompiledStep:
     check_divides(mesh, config)
     check_divides_vocabularies(mesh, sizes)
-    dtype = _compute_dtype(config, mesh)
-    network = structure(config.model, *sizes, dtype, fast_attention(config, mesh))
+    precision = _compute_precision(config, mesh)
+    network = structure(config.model, *sizes, precision, fast_attention(config, mesh))
     memory = memory_between_steps(network, config, mesh)
     started = time.monotonic()
-    step = CompiledStep(compiled_for, dict(mesh.shape), str(dtype), memory, device_memory_bytes=device_memory)
+    step = CompiledStep(
+        compiled_for, dict(mesh.shape), str(precision.products), memory, device_memory_bytes=device_memory
+    )
     try:
         compiled = compile_step(network, config, mesh)
     except jax.errors.JaxRuntimeError as error:
@@ -206,12 +208,12 @@ def _min_flops(config: Config, sizes: tuple[int, int], mesh: Mesh) -> float:
     return passes * training_flops(config.model, sizes[1], length, length) / mesh.size
 
 
-def _compute_dtype(config: Config, mesh: Mesh) -> jnp.dtype:
-    """Returns the dtype of activations on the config's platform, even if CPUs simulate its devices."""
-    precision, on_cpu = config.devices.precision, mesh.devices.flat[0].platform == "cpu"
-    if precision == "auto" and on_cpu and config.devices.platform in ("gpu", "tpu"):
-        precision = "bfloat16"
-    return compute_dtype(precision, mesh)
+def _compute_precision(config: Config, mesh: Mesh) -> Precision:
+    """Returns the types in which the config's platform would compute, even if CPUs simulate its devices."""
+    precision = config.devices.precision
+    if mesh.devices.flat[0].platform == "cpu" and config.devices.platform in ("gpu", "tpu"):
+        return FLOAT32 if precision == "float32" else BFLOAT16
+    return compute_precision(precision, mesh)
 
 
 def with_tpu_compiler(function: Callable[..., Result], *arguments: Any) -> Result:

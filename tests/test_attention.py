@@ -15,6 +15,7 @@ from model.key_value_cache import KeysValues
 from model.layers import ResidualConnection
 from model.masks import causal_mask, segment_mask
 from model.positions import Rotation, sinusoidal_positions
+from model.precision import FLOAT32
 from options.schema import ModelConfig
 
 EXAMPLES = json.loads((Path(__file__).parent / "worked_examples.json").read_text())
@@ -41,7 +42,7 @@ def test_self_attention_matches_worked_example():
 
 def test_multi_head_attention_matches_worked_example():
     example = EXAMPLES["multi_head_the_cat_sat"]
-    attention = MultiHeadAttention(4, 2, dropout_rate=0.0, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    attention = MultiHeadAttention(4, 2, dropout_rate=0.0, rngs=nnx.Rngs(0))
     for projection, name in ((attention.query, "WQ"), (attention.key, "WK"), (attention.value, "WV")):
         projection.kernel[...] = jnp.concatenate([jnp.array(head[name]) for head in example["heads"]], axis=1)
     attention.output.kernel[...] = jnp.array(example["WO"])
@@ -117,7 +118,7 @@ def test_position_encodings_match_worked_example():
 def test_layer_norm_matches_worked_example():
     example = EXAMPLES["layer_norm"]
     config = ModelConfig(embed_dim=3, num_heads=1, positions="learned", norm="post")
-    residual = ResidualConnection(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    residual = ResidualConnection(config, precision=FLOAT32, rngs=nnx.Rngs(0))
     normalized = residual(jnp.array(example["input"]), jnp.zeros_like)
     np.testing.assert_allclose(normalized, example["normalized"], **ROUNDED)
 
@@ -125,7 +126,7 @@ def test_layer_norm_matches_worked_example():
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_residual_connection_matches_its_definition(norm):
     config = ModelConfig(embed_dim=4, num_heads=2, norm=norm)
-    residual = ResidualConnection(config, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    residual = ResidualConnection(config, precision=FLOAT32, rngs=nnx.Rngs(0))
     x = np.array([1.0, 2.0, 4.0, 9.0])
 
     def normalize(y):
@@ -136,7 +137,7 @@ def test_residual_connection_matches_its_definition(norm):
 
 
 def test_shapes_and_initialization_of_base_model():
-    attention = MultiHeadAttention(512, 8, dropout_rate=0.0, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    attention = MultiHeadAttention(512, 8, dropout_rate=0.0, rngs=nnx.Rngs(0))
     x = jnp.ones((1, 6, 512))
     keys, values = attention.keys_values(x)
     output, weights = attention(x, x)
@@ -178,7 +179,7 @@ def test_attention_matches_jax(random_heads):
 
 
 def test_precomputed_keys_and_values_give_identical_results():
-    attention = MultiHeadAttention(15, 3, dropout_rate=0.0, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    attention = MultiHeadAttention(15, 3, dropout_rate=0.0, rngs=nnx.Rngs(0))
     x, memory = jax.random.normal(jax.random.key(1), (2, 7, 15)), jax.random.normal(jax.random.key(2), (2, 11, 15))
     projected = attention.keys_values(memory)
     assert isinstance(projected, KeysValues)
@@ -199,7 +200,7 @@ def test_rotation_is_multiplication_of_complex_numbers():
 
 def test_normalized_queries_and_keys_match_numpy_reference():
     """Queries and keys keep only their directions, multiplied by learned scales; values are not normalized."""
-    attention = MultiHeadAttention(6, 2, qk_norm=True, dropout_rate=0.0, dtype=jnp.float32, rngs=nnx.Rngs(0))
+    attention = MultiHeadAttention(6, 2, qk_norm=True, dropout_rate=0.0, rngs=nnx.Rngs(0))
     attention.query_norm.scale[...] = jnp.array([0.5, 1.0, 2.0])
     attention.key_norm.scale[...] = jnp.array([3.0, 1.0, 1.5])
     random = np.random.default_rng(0)

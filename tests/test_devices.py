@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from devices.mesh import make_mesh
-from devices.platform import compute_dtype
+from devices.platform import compute_precision
 from model.transformer import structure
 from options.config_files import CONFIG_NAME, read_workdir_config
 from options.schema import Config, DecodingOptions, MeshConfig
@@ -158,17 +158,18 @@ def test_optimizer_state_is_sharded_like_its_parameters(name):
 @pytest.mark.parametrize(
     ("platform", "capability", "precision", "expected"),
     [
-        ("cpu", None, "auto", "float32"),
-        ("tpu", None, "auto", "bfloat16"),
-        ("gpu", "9.0", "auto", "bfloat16"),
-        ("gpu", "7.5", "auto", "float32"),
-        ("gpu", "7.5", "bfloat16", "bfloat16"),
-        ("tpu", None, "float32", "float32"),
+        ("cpu", None, "auto", ("float32", "float32")),
+        ("cpu", None, "bfloat16", ("float32", "bfloat16")),
+        ("tpu", None, "auto", ("bfloat16", "bfloat16")),
+        ("gpu", "9.0", "auto", ("bfloat16", "bfloat16")),
+        ("gpu", "7.5", "auto", ("float32", "float32")),
+        ("gpu", "7.5", "bfloat16", ("bfloat16", "bfloat16")),
+        ("tpu", None, "float32", ("float32", "float32")),
     ],
 )
 def test_precision_depends_on_the_device(platform, capability, precision, expected):
     device = SimpleNamespace(platform=platform, **({"compute_capability": capability} if capability else {}))
-    assert compute_dtype(precision, SimpleNamespace(devices=np.array([device]))) == expected
+    assert compute_precision(precision, SimpleNamespace(devices=np.array([device]))) == expected
 
 
 def test_translator_is_placed_on_the_requested_platform(trained, run, tmp_path):

@@ -2,10 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
+import pytest
 from flax import nnx
 
 from model.linear import Linear
+from model.parameters import linear
+from model.precision import BFLOAT16_PRODUCTS
 
 
 def test_linear_layer_and_its_gradients_equal_flax():
@@ -19,3 +23,31 @@ def test_linear_layer_and_its_gradients_equal_flax():
     actual, expected = (nnx.value_and_grad(summed, argnums=(0, 1))(layer, x) for layer in layers)
     for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 7), (2, 3, 7), (4, 32, 48)])
+def test_products_in_bfloat16_and_their_gradients_equal_products_of_rounded_operands(shape):
+    random = np.random.default_rng(0)
+    x, gradient = random.normal(size=shape), random.normal(size=(*shape[:-1], 5))
+    layer = linear(shape[-1], 5, ("embed", "mlp"), bias=True, precision=BFLOAT16_PRODUCTS, rngs=nnx.Rngs(0))
+    graphdef, params = nnx.split(layer)
+
+    @jax.jit
+    def forward_and_backward(params, x, gradient):
+        y, backward = jax.vjp(lambda params, x: nnx.merge(graphdef, params)(x), params, x)
+        return y, *backward(gradient)
+
+    y, param_gradients, x_gradient = forward_and_backward(params, jnp.float32(x), jnp.float32(gradient))
+    assert y.dtype == x_gradient.dtype == param_gradients["kernel"][...].dtype == jnp.float32
+
+    def rounded(array):
+        return np.asarray(array, np.float32).astype(ml_dtypes.bfloat16).astype(np.float64).reshape(-1, array.shape[-1])
+
+    kernel = rounded(layer.kernel[...])
+    for actual, expected in (
+        (y, rounded(x) @ kernel),
+        (x_gradient, rounded(gradient) @ kernel.T),
+        (param_gradients["kernel"][...], rounded(x).T @ rounded(gradient)),
+    ):
+        np.testing.assert_allclose(actual, expected.reshape(actual.shape), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(param_gradients["bias"][...], gradient.reshape(-1, 5).sum(0), rtol=1e-5, atol=1e-5)

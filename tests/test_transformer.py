@@ -10,6 +10,7 @@ from flax import nnx
 
 from model.dropout import Dropout
 from model.positions import sinusoidal_positions
+from model.precision import BFLOAT16, BFLOAT16_PRODUCTS
 from model.transformer import AttentionWeights, Structure, Transformer, initial_params, structure
 from options.schema import ModelConfig
 
@@ -225,14 +226,16 @@ def test_parameter_counts_of_the_models_of_vaswani_et_al(width, heads, hidden, e
     assert number_of_parameters(structure(config, 37_000, 37_000)) == expected
 
 
-def test_bfloat16_activations_with_float32_parameters_and_logits():
-    half = structure(ModelConfig(**SMALL), VOCABULARY, VOCABULARY, jnp.bfloat16)
+@pytest.mark.parametrize("precision", [BFLOAT16, BFLOAT16_PRODUCTS])
+def test_bfloat16_with_float32_parameters_and_logits(precision):
+    half = structure(ModelConfig(**SMALL), VOCABULARY, VOCABULARY, precision)
     assert {leaf.dtype for leaf in jax.tree.leaves(half.params)} == {jnp.dtype("float32")}
     memory, _ = jax.eval_shape(lambda params: model(half.graphdef, params).encode(jnp.array(SOURCE)), half.params)
     actual, weights = forward(half.graphdef, params(), SOURCE, TARGET, {})
-    assert memory.dtype == jnp.bfloat16
+    assert memory.dtype == precision.activations
     assert weights.encoder[0].dtype == actual.dtype == jnp.float32
     np.testing.assert_allclose(np.asarray(actual)[REAL], logits({})[REAL], atol=0.1)
+    assert not np.allclose(np.asarray(actual)[REAL], logits({})[REAL], atol=1e-4)  # rounded at all
 
 
 def test_initial_params_match_structure_and_depend_on_key():

@@ -24,11 +24,12 @@ from jax.experimental import pallas as pl
 from jax.sharding import Mesh, PartitionSpec
 
 from devices.mesh import ROW_AXES
-from devices.platform import compute_dtype
+from devices.platform import compute_precision
 from devices.sharding import MESH_AXIS_OF
 from host.errors import UserError
 from model.attention import FastAttention
 from model.masks import SegmentMask
+from model.precision import BFLOAT16
 from options.schema import Config
 from training.pallas_kernels import on_each_device, product
 
@@ -292,11 +293,11 @@ def _why_not_fused(config: Config, mesh: Mesh) -> str | None:
 
 def _why_not_cudnn(config: Config, mesh: Mesh) -> str | None:
     """Returns why `CudnnAttention` cannot be used, to complete an error message, or None if it can."""
-    device, dtype = mesh.devices.flat[0], compute_dtype(config.devices.precision, mesh)
+    device, precision = mesh.devices.flat[0], compute_precision(config.devices.precision, mesh)
     if device.platform != "gpu" or float(getattr(device, "compute_capability", "8.0")) < 8:
         return "runs only on NVIDIA GPUs of the Ampere generation or later"
-    if dtype != jnp.bfloat16:
-        return f"supports bfloat16, not {dtype} (devices.precision)"
+    if precision != BFLOAT16:
+        return f"supports bfloat16, not {precision.activations} (devices.precision)"
     if config.model.attention_dropout_rate:
         return "does not support attention dropout that a resumed run can repeat (model.attention_dropout_rate)"
     if config.model.embed_dim // config.model.num_heads % 8:

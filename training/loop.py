@@ -18,7 +18,7 @@ from data.tokenizer import model_paths
 from data.training_batches import TrainingBatch
 from devices.compilation import Compilations
 from devices.mesh import check_divides_vocabularies
-from devices.platform import compute_dtype, pads_to_longest
+from devices.platform import compute_precision, pads_to_longest
 from devices.processes import (
     check_equal_on_all_processes,
     gather_to_host,
@@ -109,16 +109,22 @@ class Run:
         check_divides_vocabularies(mesh, self._vocab_sizes)
         for what, digest in {"config": config_digest(config), **prepared.fingerprints}.items():
             check_equal_on_all_processes(what, digest)
-        dtype = compute_dtype(config.devices.precision, mesh)
+        precision = compute_precision(config.devices.precision, mesh)
         fast = fast_attention(config, mesh)
         device = mesh.devices.flat[0]
-        log.info("computing on %d x %s, %s, attention: %s", mesh.size, device.device_kind, dtype, fast or "plain")
-        self._network = structure(config.model, *self._vocab_sizes, dtype, fast)
+        log.info(
+            "computing on %d x %s, %s, attention: %s",
+            mesh.size,
+            device.device_kind,
+            precision.products,
+            fast or "plain",
+        )
+        self._network = structure(config.model, *self._vocab_sizes, precision, fast)
         self._train_step = make_train_step(self._network, config, prepared.num_steps, self._mesh)
         self._state_shardings = state_shardings(self._network, config, mesh)
         gathered = param_shardings(self._network, self._mesh, gathered=True)
         self._gather = jax.jit(lambda params: params, out_shardings=gathered)
-        plain = structure(config.model, *self._vocab_sizes, dtype) if fast else self._network
+        plain = structure(config.model, *self._vocab_sizes, precision) if fast else self._network
         to_longest = pads_to_longest(config.devices.padding, mesh)
         self._translator = Translator(
             plain.graphdef, None, tokenizer, config.model, mesh=mesh, pads_to_longest=to_longest

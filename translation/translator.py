@@ -29,7 +29,7 @@ from data.batch import Batch, bucket_lengths, length_batches, pad_rows, unpacked
 from data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
 from devices.compilation import compile_concurrently
 from devices.mesh import make_mesh, round_up_to_row_shards
-from devices.platform import available_devices, compute_dtype, pads_to_longest
+from devices.platform import available_devices, compute_precision, pads_to_longest
 from devices.sharding import put_on_devices, replicated, row_sharding
 from host.errors import UserError
 from model.transformer import structure
@@ -157,7 +157,7 @@ class Translator:
         tokenizer = load_tokenizer(model_paths(files.path, joint=config.tokenizer.joint))
         tokenizer = _with_target_tag(tokenizer, config, target_language)
         sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-        network = structure(config.model, *sizes, compute_dtype(devices.precision, mesh))
+        network = structure(config.model, *sizes, compute_precision(devices.precision, mesh))
 
         def check(record: dict[str, Any]) -> None:
             check_format(record, files.path)
