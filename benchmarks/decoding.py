@@ -29,7 +29,7 @@ import numpy as np
 
 from data.text_files import read_lines
 from data.tokenizer import load_tokenizer, model_paths
-from options.schema import DecodingOptions
+from options.schema import ComputeConfig, DecodingOptions
 
 ROOT = Path(__file__).parent.parent
 
@@ -50,13 +50,14 @@ class System(NamedTuple):
         return f"{self.workdir.name}: {self.engine} {self.precision}"
 
 
-def load_lingua_flax(workdir: Path, options: argparse.Namespace) -> Translate:
+def load_lingua_flax(workdir: Path, precision: str, options: argparse.Namespace) -> Translate:
     """Loads the model and returns this project's translation function."""
     from devices.compilation import set_up_compilation
     from translation.translator import Translator
 
     set_up_compilation()
-    translator = Translator.load(workdir, options.checkpoint)
+    devices = ComputeConfig.model_validate({"precision": precision})
+    translator = Translator.load(workdir, options.checkpoint, devices)
 
     def translate(lines: Sequence[str], beam_size: int, batch_size: int) -> list[str]:
         decoding = DecodingOptions(beam_size=beam_size, batch_size=batch_size, length_penalty=LENGTH_PENALTY)
@@ -98,7 +99,7 @@ def serve(options: argparse.Namespace) -> None:
     started = time.perf_counter()
     engine, precision, workdir = options.serve[0], options.serve[1], Path(options.serve[2])
     if engine == LINGUA_FLAX:
-        translate = load_lingua_flax(workdir, options)
+        translate = load_lingua_flax(workdir, precision, options)
     else:
         translate = load_ctranslate2(workdir, precision, options)
     lines = list(read_lines(options.input))
@@ -188,6 +189,9 @@ def main() -> None:
     parser.add_argument(
         "--ctranslate2", type=Path, metavar="WORKDIR", help="a run to translate with in CTranslate2 too"
     )
+    parser.add_argument(
+        "--precision", nargs="+", default=["float32"], choices=["float32", "bfloat16"], help="as in devices.precision"
+    )
     parser.add_argument("--input", type=Path, required=True)
     parser.add_argument("--checkpoint", default="best")
     parser.add_argument("--rounds", type=int, default=3)
@@ -203,7 +207,9 @@ def main() -> None:
     for path in (*options.workdir, *([options.ctranslate2] if options.ctranslate2 else []), options.input):
         if not path.exists():
             parser.error(f"{path}: no such file or folder")
-    systems = [System(LINGUA_FLAX, "float32", workdir) for workdir in options.workdir]
+    systems = [
+        System(LINGUA_FLAX, precision, workdir) for workdir in options.workdir for precision in options.precision
+    ]
     exported = []
     with tempfile.TemporaryDirectory() as folder:
         if options.ctranslate2:
