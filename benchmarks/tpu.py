@@ -22,9 +22,9 @@ from data.batch import Batch
 from devices.mesh import make_mesh
 from devices.sharding import replicated, row_sharding, sharded_shapes
 from devices.tpu_topology import chip_in_topology, topology_devices
-from model.precision import BFLOAT16
 from model.transformer import structure
 from options.config_files import read_config
+from options.precision import BFLOAT16
 from options.schema import Config, DecodingOptions, DevicesConfig, MeshConfig
 from reports.compiled_step import compiled_step, with_tpu_compiler
 from training.validation import loss_sum

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from devices.processes import join_processes
 from devices.tpu_topology import silence_libtpu
 from host.errors import UserError
-from model.precision import BFLOAT16, BFLOAT16_PRODUCTS, FLOAT32, Precision
+from options.precision import BFLOAT16, BFLOAT16_PRODUCTS, FLOAT32, Precision
 from options.schema import ProcessOptions
 
 

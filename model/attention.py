@@ -20,7 +20,7 @@ from model.key_value_cache import KeysValues
 from model.masks import SegmentMask
 from model.parameters import linear
 from model.positions import Rotation
-from model.precision import FLOAT32, Precision
+from options.precision import FLOAT32, Precision
 
 
 def scaled_dot_product_attention(

@@ -18,7 +18,7 @@ from model.key_value_cache import Cache
 from model.masks import SegmentMask
 from model.parameters import linear
 from model.positions import Rotation
-from model.precision import Precision
+from options.precision import Precision
 from options.schema import ModelConfig
 
 

@@ -13,7 +13,7 @@ import jax
 from flax import nnx
 
 from model.linear import Linear, bfloat16_dot_general
-from model.precision import BFLOAT16_PRODUCTS, Precision
+from options.precision import BFLOAT16_PRODUCTS, Precision
 
 
 def axis_metadata(*axes: str | None) -> dict[str, Any]:

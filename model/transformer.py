@@ -21,7 +21,7 @@ from model.layers import DecoderLayer, EncoderLayer
 from model.masks import SegmentMask
 from model.parameters import axis_metadata
 from model.positions import Rotation, sinusoidal_positions
-from model.precision import FLOAT32, Precision
+from options.precision import FLOAT32, Precision
 from options.schema import ModelConfig
 from options.special_ids import PAD_ID
 

@@ -24,8 +24,8 @@ from devices.platform import compute_precision, simulated_devices
 from devices.tpu_topology import check_tpu_compiler, chip_in_topology, topology_devices, tpu_compiler_environment
 from host.errors import RunError
 from model.flops import training_flops
-from model.precision import BFLOAT16, FLOAT32, Precision
 from model.transformer import Structure, structure
+from options.precision import BFLOAT16, FLOAT32, Precision
 from options.schema import REMAINING_DEVICES, Config
 from training.device_memory import DeviceMemory, compile_step, memory_between_steps, memory_of_step
 from training.fast_attention import fast_attention

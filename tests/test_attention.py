@@ -15,7 +15,7 @@ from model.key_value_cache import KeysValues
 from model.layers import ResidualConnection
 from model.masks import causal_mask, segment_mask
 from model.positions import Rotation, sinusoidal_positions
-from model.precision import FLOAT32
+from options.precision import FLOAT32
 from options.schema import ModelConfig
 
 EXAMPLES = json.loads((Path(__file__).parent / "worked_examples.json").read_text())

@@ -9,7 +9,7 @@ from flax import nnx
 
 from model.linear import Linear
 from model.parameters import linear
-from model.precision import BFLOAT16_PRODUCTS
+from options.precision import BFLOAT16_PRODUCTS
 
 
 def test_linear_layer_and_its_gradients_equal_flax():

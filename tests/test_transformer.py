@@ -10,8 +10,8 @@ from flax import nnx
 
 from model.dropout import Dropout
 from model.positions import sinusoidal_positions
-from model.precision import BFLOAT16, BFLOAT16_PRODUCTS
 from model.transformer import AttentionWeights, Structure, Transformer, initial_params, structure
+from options.precision import BFLOAT16, BFLOAT16_PRODUCTS
 from options.schema import ModelConfig
 
 SMALL = {"num_encoder_layers": 1, "num_decoder_layers": 2, "embed_dim": 12, "num_heads": 2, "mlp_dim": 17,

@@ -29,7 +29,7 @@ from devices.sharding import MESH_AXIS_OF
 from host.errors import UserError
 from model.attention import FastAttention
 from model.masks import SegmentMask
-from model.precision import BFLOAT16
+from options.precision import BFLOAT16
 from options.schema import Config
 from training.pallas_kernels import on_each_device, product
 
