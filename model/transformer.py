@@ -141,8 +141,8 @@ class Transformer(nnx.Module):
           dropout: Dropout masks of this forward pass; None for no dropout.
 
         Returns:
-          The decoder's output [B, T, D], whose product with the transpose of `output_table` is the logits, and the
-          attention weights.
+          The decoder's output [B, T, D] in the type of products, whose product with the transpose of `output_table` is
+          the logits, and the attention weights.
         """
         source_segments = _segments(source, source_segments)
         target_segments = _segments(target_in, target_segments)
