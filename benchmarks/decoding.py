@@ -29,7 +29,8 @@ import numpy as np
 
 from data.text_files import read_lines
 from data.tokenizer import load_tokenizer, model_paths
-from options.schema import ComputeConfig, DecodingOptions
+from options.config_files import read_workdir_config
+from options.schema import DecodingOptions
 
 ROOT = Path(__file__).parent.parent
 
@@ -56,7 +57,7 @@ def load_lingua_flax(workdir: Path, precision: str, options: argparse.Namespace)
     from translation.translator import Translator
 
     set_up_compilation()
-    devices = ComputeConfig.model_validate({"precision": precision})
+    devices = read_workdir_config(workdir).devices.compute.model_copy(update={"precision": precision})
     translator = Translator.load(workdir, options.checkpoint, devices)
 
     def translate(lines: Sequence[str], beam_size: int, batch_size: int) -> list[str]:

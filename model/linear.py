@@ -9,6 +9,7 @@ Shapes: M positions, I width of the input, O width of the output.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -64,20 +65,44 @@ def _bfloat16_product_backward(
 _bfloat16_product.defvjp(_bfloat16_product_forward, _bfloat16_product_backward)
 
 
-def transposed_product(x: Float[Array, "M I"], y: Float[Array, "M O"]) -> Float32[Array, "I O"]:
-    """Returns x^T y, summed in float32.
+def product(x: Float[Array, "*B I"], matrix: Float[Array, "I O"]) -> Float[Array, "*B O"]:
+    """Returns x matrix, in the type of both.
 
-    For bfloat16 on a CPU, the transpose of x is stored first, since XLA multiplies fast only what it reads row by row:
-    0.28 instead of 1.43 ms for 2,048 positions and widths of 192, on one core of an Intel Xeon with AMX.
+    For bfloat16 on a CPU, a float32 result is rounded, since XLA has no fast program for a bfloat16 result.
     """
 
-    def product(x: jax.Array, y: jax.Array) -> jax.Array:
-        return jax.lax.dot_general(x, y, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    def product_on_cpu(x: jax.Array, matrix: jax.Array) -> jax.Array:
+        return jnp.matmul(x, matrix, preferred_element_type=jnp.float32).astype(x.dtype)
 
-    def product_on_cpu(x: jax.Array, y: jax.Array) -> jax.Array:
+    return _on_cpu_in_bfloat16(product_on_cpu, jnp.matmul, x, matrix)
+
+
+def transposed_product(x: Float[Array, "*B I"], y: Float[Array, "*B O"]) -> Float32[Array, "I O"]:
+    """Returns x^T y, for x and y as matrices with a row for each position, summed in float32.
+
+    For bfloat16 on a CPU, the transpose of x is stored first, since XLA multiplies fast only what it reads row by row:
+    0.31 instead of 1.45 ms for 2,048 positions and widths of 192, on one core of an Intel Xeon with AMX.
+    """
+    positions = tuple(range(x.ndim - 1))
+
+    def sum_over_positions(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jax.lax.dot_general(x, y, ((positions, positions), ((), ())), preferred_element_type=jnp.float32)
+
+    def sum_on_cpu(x: jax.Array, y: jax.Array) -> jax.Array:
+        x, y = (array.reshape(-1, array.shape[-1]) for array in (x, y))
         transpose = with_layout_constraint(x.T, Layout(major_to_minor=(0, 1)))
         return jnp.matmul(transpose, y, preferred_element_type=jnp.float32)
 
+    return _on_cpu_in_bfloat16(sum_on_cpu, sum_over_positions, x, y)
+
+
+def _on_cpu_in_bfloat16(
+    on_cpu: Callable[[jax.Array, jax.Array], jax.Array],
+    otherwise: Callable[[jax.Array, jax.Array], jax.Array],
+    x: jax.Array,
+    y: jax.Array,
+) -> jax.Array:
+    """Applies `on_cpu` to bfloat16 operands in programs for CPUs, `otherwise` to all others."""
     if x.dtype != jnp.bfloat16:
-        return product(x, y)
-    return jax.lax.platform_dependent(x, y, cpu=product_on_cpu, default=product)
+        return otherwise(x, y)
+    return jax.lax.platform_dependent(x, y, cpu=on_cpu, default=otherwise)

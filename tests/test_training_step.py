@@ -79,6 +79,24 @@ def test_bfloat16_cross_entropy_sums_table_gradient_in_float32():
     np.testing.assert_allclose(gradient, 4096 * np.array([[0.25] * 2] * 3 + [[-0.75] * 2]))
 
 
+def test_bfloat16_cross_entropy_has_the_gradients_of_optax():
+    random = np.random.default_rng(0)
+    x, table = (jnp.asarray(random.normal(size=shape), jnp.bfloat16) for shape in ((4, 8, 6), (11, 6)))
+    targets = jnp.asarray(random.integers(2, 11, (4, 8)))
+
+    def expected_loss(x, table):
+        return optax.softmax_cross_entropy_with_integer_labels(x @ table.T, targets).sum()
+
+    def loss(x, table):
+        return cross_entropy(x, table, targets, block_size=16)[0]
+
+    actual = jax.jit(jax.grad(loss, (0, 1)))(x, jnp.float32(table))
+    expected = jax.jit(jax.grad(expected_loss, (0, 1)))(jnp.float32(x), jnp.float32(table))
+    assert [gradient.dtype for gradient in actual] == [jnp.bfloat16, jnp.float32]
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(np.float32(ours), theirs, rtol=0.02, atol=0.02)
+
+
 def test_learning_rates_match_hand_calculation():
     def check(expected, steps, **options):
         rate = jax.jit(learning_rate(OptimizerConfig(peak_lr=0.5, **options), 12))

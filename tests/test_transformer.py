@@ -238,6 +238,22 @@ def test_bfloat16_with_float32_parameters_and_logits(precision):
     assert not np.allclose(np.asarray(actual)[REAL], logits({})[REAL], atol=1e-4)  # rounded at all
 
 
+@pytest.mark.parametrize("precision", [BFLOAT16, BFLOAT16_PRODUCTS])
+def test_logits_are_products_of_rounded_operands(precision):
+    half = structure(ModelConfig(**SMALL), VOCABULARY, VOCABULARY, precision)
+
+    @jax.jit
+    def outputs(params):
+        network = model(half.graphdef, params)
+        inputs = jnp.array(SOURCE), jnp.array(TARGET)
+        return network(*inputs)[0], network.hidden_states(*inputs)[0]
+
+    actual, x = outputs(params())
+    assert x.dtype == precision.products
+    table = params()["target_embedding"].astype(precision.products)
+    np.testing.assert_allclose(actual, np.float64(x) @ np.float64(table).T, rtol=1e-5, atol=1e-5)
+
+
 def test_initial_params_match_structure_and_depend_on_key():
     config, vocabularies = ModelConfig(**SMALL), (VOCABULARY, VOCABULARY)
     initialize = jax.jit(initial_params, static_argnums=(0, 1, 2))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
-from model.linear import transposed_product
+from model.linear import product, transposed_product
 from options.special_ids import PAD_ID
 
 # (x [M, D], table [V, D]), both of the same type -> log(sum over v of exp(x . table[v])), [M] float32.
@@ -140,10 +140,8 @@ def _sums_and_gradients(
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, jax.Array]]:
     def add(totals: Any, block: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
         sums, gradient = block_loss(*block, table)
-        flat_x, flat_gradient = (array.reshape(-1, array.shape[-1]) for array in (block[0], gradient))
-        table_gradient = transposed_product(flat_gradient, flat_x)
-        # On a CPU, products of bfloat16 are fast only if their results are float32.
-        x_gradient = jnp.matmul(gradient, table.astype(x.dtype), preferred_element_type=jnp.float32).astype(x.dtype)
+        table_gradient = transposed_product(gradient, block[0])
+        x_gradient = product(gradient, table.astype(x.dtype))
         return (_add(totals[0], sums), totals[1] + table_gradient), x_gradient
 
     zeros = (_zeros(block_loss), jnp.zeros_like(table))
