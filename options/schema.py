@@ -391,8 +391,8 @@ class ComputeConfig(Section):
     """Kind of device; auto takes the best one available."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of activations and matrix products (parameters, softmax and loss are float32). On cpu, bfloat16 applies
-    only to the operands of products with parameters. auto: float32 on cpu and on GPUs without bfloat16 (before Ampere),
-    bfloat16 on other GPUs and on tpu."""
+    only to the operands of matrix products with parameters. auto: float32 on cpu and on GPUs without bfloat16 (before
+    Ampere), bfloat16 on other GPUs and on tpu."""
     padding: Literal["auto", "lengths", "longest"] = "auto"
     """How validation, evaluation and translation pad sentences. lengths: to one of four lengths, which wastes little
     computation; longest: all sentences given together to the longest of them, which needs only one compiled program;
