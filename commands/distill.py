@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.text_files import encode_lines, is_gzip
+from data.corpora.pair_files import format_of
+from data.text_files import encode_lines
 from host.digests import json_digest
 from host.errors import UserError
 from host.files import write_atomically
@@ -56,11 +57,27 @@ def read_options(argv: Sequence[str]) -> DistillCommand:
     """
     hint = "the file for the pairs, for example --output distilled.jsonl"
     workdir, output, argv = take_workdir_and_output(argv, DistillCommand, description=DESCRIPTION, output_hint=hint)
-    if (output.with_suffix("") if is_gzip(output) else output).suffix.lower() != ".jsonl":
+    if format_of(output) != ".jsonl":
         raise UserError(f"--output {output}: the name must end in .jsonl or .jsonl.gz")
     config = read_workdir_config(workdir)
     default = DistillCommand(workdir=workdir, output=output, data=config.data, devices=config.devices.compute)
-    return parse(DistillCommand, argv, default=default, description=DESCRIPTION)
+    options = parse(DistillCommand, argv, default=default, description=DESCRIPTION)
+    _check_languages(options, config.data)
+    return options
+
+
+def _check_languages(options: DistillCommand, trained_on: DataConfig) -> None:
+    """Raises UserError if the network would translate into another language than that of the output's keys."""
+    if options.data.tag_target != trained_on.tag_target:
+        raise UserError(f"--data.tag-target must remain {trained_on.tag_target}, as in {options.workdir}")
+    wanted = (options.data.source_language, options.data.target_language)
+    directions = trained_on.directions
+    if not trained_on.tag_target and wanted not in directions:
+        known = " or ".join(f"{source} to {target}" for source, target in directions)
+        raise UserError(
+            f"--data.source-language {wanted[0]} --data.target-language {wanted[1]}: {options.workdir} translates "
+            f"from {known}"
+        )
 
 
 def distill(argv: Sequence[str]) -> None:
@@ -96,11 +113,14 @@ def _lock(output: Path) -> None:
 
 def _identity(translator: Translator, corpus_fingerprint: str, options: DistillCommand) -> str:
     """Returns a digest of everything that determines the translations."""
+    from devices.platform import compute_precision
     from runs.checkpoint import digests
 
     networks = [digests("params", network.params) for network in (translator, *translator.others)]
+    tokenizer = (translator.tokenizer.fingerprint, translator.tokenizer.source_tags)
+    precision = compute_precision(options.devices.precision, translator.mesh)
     decoding = {name: getattr(options, name) for name in DecodingOptions.model_fields if name != "batch_size"}
-    return json_digest([networks, translator.tokenizer.fingerprint, corpus_fingerprint, decoding])
+    return json_digest([networks, tokenizer, precision, corpus_fingerprint, decoding])
 
 
 class UnfinishedOutput:
@@ -114,7 +134,7 @@ class UnfinishedOutput:
           identity: a digest of everything that determines its content.
 
         Raises:
-          UserError: the existing part belongs to a different content.
+          UserError: the existing part belongs to a different content, or is incomplete.
         """
         self._output = output
         self._identity = identity
@@ -126,8 +146,12 @@ class UnfinishedOutput:
             record = json.loads(self._record.read_text(encoding="utf-8"))
             if record["identity"] != identity:
                 raise UserError(
-                    f"{self._part} was begun with other networks, data or decoding options; delete it and "
+                    f"{self._part} was begun with other networks, data, precision or decoding options; delete it and "
                     f"{self._record.name}, or choose another --output"
+                )
+            if not self._part.exists() or self._part.stat().st_size < record["bytes"]:
+                raise UserError(
+                    f"{self._part} is missing or shorter than {self._record.name} says; delete both to start again"
                 )
             self.pairs, self._size = record["pairs"], record["bytes"]
 

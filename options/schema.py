@@ -132,10 +132,23 @@ class DataConfig(Section):
         return self
 
     @property
+    def directions(self) -> list[tuple[str, str]]:
+        """The (source, target) languages of all corpora, without duplicates; those of [data] come first."""
+        others = [
+            (entry.source_language or self.source_language, entry.target_language or self.target_language)
+            for entry in self.mixture
+        ]
+        return list(dict.fromkeys([(self.source_language, self.target_language), *others]))
+
+    @property
     def target_languages(self) -> list[str]:
         """Languages that the model learns to translate into, without duplicates; that of [data] comes first."""
-        others = [entry.target_language or self.target_language for entry in self.mixture]
-        return list(dict.fromkeys([self.target_language, *others]))
+        return list(dict.fromkeys(target for _, target in self.directions))
+
+    @property
+    def num_tags(self) -> int:
+        """Largest number of tags that a source begins with."""
+        return self.tag_target + any(entry.tag_source for entry in self.mixture)
 
 
 class TokenizerConfig(Section):

@@ -64,14 +64,32 @@ def test_killed_command_continues_alone_and_writes_the_same_file(distilled, trai
     done = json.loads((tmp_path / "pairs.jsonl.part.json").read_text(encoding="utf-8"))["pairs"]
     with open(tmp_path / "pairs.jsonl.part", "ab") as part:  # as if killed while it wrote
         part.write(b'{"en": "one')
-    refused = run("distill.py", *arguments, "--length-penalty", 1)
-    assert refused.returncode == 2
-    assert "was begun with other networks, data or decoding options" in refused.stderr
+    for other in (["--length-penalty", 1], ["--devices.precision", "bfloat16"]):
+        refused = run("distill.py", *arguments, *other)
+        assert refused.returncode == 2
+        assert "was begun with other networks, data, precision or decoding options" in refused.stderr
     result = run("distill.py", *arguments)
     assert result.returncode == 0, result.stderr
     assert f"continuing after {done:,} of 5,600 sentences" in result.stderr
     assert output.read_bytes() == distilled.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == [output.name]
+
+
+@pytest.mark.parametrize("content", [None, b'{"en": "one'])
+def test_lost_part_is_reported(trained, run, long_source, tmp_path, content):
+    """The part was moved away, or its copy is incomplete."""
+    arguments = ["--workdir", trained[0], "--output", tmp_path / "pairs.jsonl", *GREEDY, *long_source]
+    process = start_command("distill.py", *arguments)
+    wait_for(process, (tmp_path / "pairs.jsonl.part.json").exists)
+    process.kill()
+    process.communicate()
+    part = tmp_path / "pairs.jsonl.part"
+    part.unlink()
+    if content:
+        part.write_bytes(content)
+    refused = run("distill.py", *arguments)
+    assert refused.returncode == 2
+    assert f"{part} is missing or shorter than pairs.jsonl.part.json says; delete both to start again" in refused.stderr
 
 
 @pytest.mark.slow
@@ -99,9 +117,11 @@ def test_student_trains_on_compressed_translations_of_an_ensemble(trained, toy, 
         ([], "--output is required"),
         (["--output", "pairs.txt"], "--output pairs.txt: the name must end in .jsonl or .jsonl.gz"),
         (["--output", "/nowhere/pairs.jsonl"], "/nowhere"),
+        (["--output", "pairs.jsonl", "--data.target-language", "de"], "--data.target-language de: "),
+        (["--output", "pairs.jsonl", "--data.tag-target", "True"], "--data.tag-target must remain False"),
     ],
 )
-def test_invalid_outputs_are_refused(trained, run, arguments, message):
+def test_invalid_options_are_refused(trained, run, arguments, message):
     result = run("distill.py", "--workdir", trained[0], *arguments)
     assert result.returncode == 2
     assert message in result.stderr
