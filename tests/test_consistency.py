@@ -87,6 +87,15 @@ def test_only_the_second_pass_is_cut_and_sentence_boundaries_are_kept():
         assert cut_share == pytest.approx(0.2, abs=0.04)
 
 
+def test_tags_are_kept():
+    """Without the tag of the target language, the second pass would predict a mixture of languages."""
+    batch = two_passes(random_batch(400))
+    source, target = draw_kept(jax.random.key(3), batch, 0.2, num_tags=2)
+    assert source[:, :2].all()
+    assert not source[1::2, 2].all()
+    assert not target[1::2, 0].all()
+
+
 def test_cut_token_does_not_influence_predictions_but_its_position_does():
     model = Transformer(NETWORK, VOCAB_SIZE, VOCAB_SIZE, rngs=nnx.Rngs(0))
     batch = random_batch(1)
@@ -106,7 +115,7 @@ def test_cut_token_does_not_influence_predictions_but_its_position_does():
 
 @pytest.mark.parametrize("parts", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("consistency", ["rdrop", "simcut"])
-def test_step_is_a_function_of_seed_and_step_and_reports_divergence(consistency, parts):
+def test_step_can_be_repeated_and_reports_divergence(consistency, parts):
     options = {"consistency": consistency, "accumulation_steps": parts, "tokens_per_batch": 64}
     config = Config(model=NETWORK, training=TrainingConfig(**options), data={"row_length": 8})
     network = structure(config.model, VOCAB_SIZE, VOCAB_SIZE)
@@ -121,6 +130,23 @@ def test_step_is_a_function_of_seed_and_step_and_reports_divergence(consistency,
     assert metrics.divergence > 0
     assert metrics.tokens == 8 * 6
     jax.tree.map(np.testing.assert_array_equal, state, again)
+
+
+def test_other_tokens_are_cut_in_every_step_and_with_every_seed():
+    model = NETWORK.model_copy(update={"dropout_rate": 0.0})
+    network = structure(model, VOCAB_SIZE, VOCAB_SIZE)
+    params = jax.jit(lambda key: initial_params(model, VOCAB_SIZE, VOCAB_SIZE, key))(jax.random.key(0))
+
+    def divergence(seed: int, number: int) -> float:
+        training = TrainingConfig(consistency="simcut", tokens_per_batch=64, seed=seed)
+        config = Config(
+            model=NETWORK.model_copy(update={"dropout_rate": 0.0}), training=training, data={"row_length": 8}
+        )
+        step = make_train_step(network, config, 10, make_mesh(MeshConfig()))
+        state = initial_state(jax.tree.map(jnp.array, params), config)
+        return float(step(state._replace(step=jnp.asarray(number, state.step.dtype)), random_batch(8))[1].divergence)
+
+    assert len({divergence(1, 0), divergence(1, 1), divergence(2, 0)}) == 3
 
 
 def test_number_of_passes_is_the_ratio_of_operations():

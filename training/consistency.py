@@ -41,11 +41,15 @@ def two_passes(batch: Batch) -> Batch:
     return jax.tree.map(lambda leaf: jnp.repeat(leaf, 2, axis=0), batch)
 
 
-def draw_kept(key: jax.Array, batch: Batch, cut_rate: float) -> tuple[Bool[Array, "R2 S"], Bool[Array, "R2 T"]]:
+def draw_kept(
+    key: jax.Array, batch: Batch, cut_rate: float, num_tags: int = 0
+) -> tuple[Bool[Array, "R2 S"], Bool[Array, "R2 T"]]:
     """Draws which tokens of the source and of the target input keep their embeddings, in rows made by `two_passes`.
 
     Token cutoff (Shen et al. 2020): in the second pass over each row, each embedding is cut with probability
-    `cut_rate`, while its position stays. The tokens that begin and end sentences are never cut.
+    `cut_rate`, while its position stays. The tokens that begin and end sentences are never cut, and neither are the
+    first `num_tags` tokens of a source sentence: without the tag of the target language, the second pass would predict
+    a mixture of languages.
     """
 
     def draw(number: int, ids: Int[Array, "R2 T"]) -> Bool[Array, "R2 T"]:
@@ -53,7 +57,8 @@ def draw_kept(key: jax.Array, batch: Batch, cut_rate: float) -> tuple[Bool[Array
         drawn = jax.random.bernoulli(jax.random.fold_in(key, number), 1.0 - cut_rate, ids.shape)
         return is_first_pass | (ids <= BOS_ID) | drawn
 
-    return draw(_FIRST_DRAW, jnp.asarray(batch.source)), draw(_FIRST_DRAW + 1, jnp.asarray(batch.target_in))
+    source = draw(_FIRST_DRAW, jnp.asarray(batch.source)) | (jnp.asarray(batch.source_positions) < num_tags)
+    return source, draw(_FIRST_DRAW + 1, jnp.asarray(batch.target_in))
 
 
 def consistent_cross_entropy(

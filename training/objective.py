@@ -50,7 +50,8 @@ Objective = Callable[[Any, Batch, jax.Array], tuple[jax.Array, Sums]]
 def make_objective(network: Structure, config: Config, mesh: Mesh) -> Objective:
     """Returns the function that training minimizes: (params, batch, key) -> (objective, Sums), summed over tokens."""
     options = config.training
-    is_consistent = options.consistency != "none"
+    is_consistent, cuts_tokens = options.consistency != "none", options.consistency == "simcut"
+    num_tags = config.data.num_tags
     platform = mesh.devices.flat[0].platform
     block_size = LOSS_BLOCK if mesh.size == 1 and platform == "cpu" else None
     log_normalizer = None
@@ -68,7 +69,7 @@ def make_objective(network: Structure, config: Config, mesh: Mesh) -> Objective:
         model = nnx.merge(network.graphdef, params)
         if is_consistent:
             batch = two_passes(batch)
-        kept = draw_kept(key, batch, options.consistency_cut_rate) if options.consistency == "simcut" else (None, None)
+        kept = draw_kept(key, batch, options.consistency_cut_rate, num_tags) if cuts_tokens else (None, None)
         x, _ = model.hidden_states(
             batch.source,
             batch.target_in,
