@@ -43,31 +43,39 @@ def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
       UserError: a corpus cannot be opened; the message names the options of a mixture entry by their full names.
       RunError: the disk is full.
     """
-    _check_held_out(config)
     corpora = [TrainingCorpus("data", open_corpus(config), config.weight)]
     for number, entry in enumerate(config.mixture):
         option = f"data.mixture.{number}"
+        entry_config = _entry_config(entry, config)
         try:
-            corpus = open_corpus(_entry_config(entry, config), train_only=True)
+            corpus = open_corpus(entry_config, train_only=True)
         except UserError as error:
             fields = "|".join(MixtureConfig.model_fields)
             raise UserError(re.sub(rf"\bdata\.(?=(?:{fields})\b)", f"{option}.", str(error))) from error
+        if _train_files(entry_config) == _train_files(config):
+            _check_held_out(option, corpus, corpora[0].corpus)
         corpora.append(TrainingCorpus(option, corpus, entry.weight, entry.tag_source))
     return corpora
 
 
-def _check_held_out(config: DataConfig) -> None:
-    """Raises UserError if an entry would train on pairs that are held out of the training files of [data]."""
-    missing = [f"data.{split}_source" for split in ("validation", "test") if getattr(config, f"{split}_source") is None]
-    for number, entry in enumerate(config.mixture if missing else ()):
-        if (files := _train_files(entry)) and files == _train_files(config):
-            raise UserError(
-                f"data.mixture.{number} has the training files of data, whose held-out pairs it would train on; "
-                f"set {' and '.join(missing)}"
-            )
+def _check_held_out(option: str, corpus: Corpus, main: Corpus) -> None:
+    """Raises UserError if an entry would train on pairs that are held out of the training pairs of [data].
+
+    Args:
+      option: the section of the entry.
+      corpus: the corpus of the entry, from the same files as that of [data] if both are text files.
+      main: the corpus of [data].
+    """
+    languages, others = ({side.source_language, side.target_language} for side in (corpus, main))
+    is_same = corpus.name == main.name and (main.name == "text" or languages == others)
+    if is_same and main.held_out:
+        remedy = "choose another corpus"
+        if main.name == "text":
+            remedy = f"set {' and '.join(f'data.{split}_source' for split in main.held_out)}"
+        raise UserError(f"{option} has the training pairs of data, whose held-out pairs it would train on; {remedy}")
 
 
-def _train_files(config: DataConfig | MixtureConfig) -> set[Path]:
+def _train_files(config: DataConfig) -> set[Path]:
     """Returns the training files of a text corpus; a corpus of another kind has none."""
     return {path.expanduser().resolve() for path in (config.train_source, config.train_target) if path}
 

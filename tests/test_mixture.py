@@ -139,7 +139,7 @@ def test_mixture_must_not_train_on_held_out_pairs(tmp_path, given):
     if not missing:
         assert len(open_training_corpora(config)) == 2
         return
-    with pytest.raises(UserError, match=f"data.mixture.0 has the training files of data, .*; set {missing}$"):
+    with pytest.raises(UserError, match=f"data.mixture.0 has the training pairs of data, .*; set {missing}$"):
         open_training_corpora(config)
 
 

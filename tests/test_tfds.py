@@ -37,8 +37,9 @@ from tensorflow_datasets.core.download.checksums import compute_url_info
 from tensorflow_datasets.core.download.resource import get_dl_fname
 
 from data.corpora import Corpus, Pair, downloads, open_corpus, tfds_corpus, without_tensorflow
+from data.mixture import open_training_corpora
 from host.errors import UserError
-from options.schema import DataConfig
+from options.schema import DataConfig, MixtureConfig
 from tests.conftest import HUNG_AFTER, ROOT
 from tests.ted import CONFIG, REGISTER, TED, TED_SPLITS, pack, pack_ted, spoken
 
@@ -243,6 +244,15 @@ def test_splits_are_held_out_of_a_corpus_that_has_only_train(tmp_path: Path, cac
     )  # fmt: skip
     everything = sorted(pair for split in corpus.splits.values() for pair in split)
     assert everything == sorted((f"Zeile {i}", f"line {i}") for i in range(400))
+    reverse = MixtureConfig(name="para_crawl", source_language="en", target_language="de", directory=tmp_path)
+    config = DataConfig(
+        name="para_crawl", source_language="de", target_language="en", directory=tmp_path,
+        cache_directory=cache, mixture=(reverse,),
+    )  # fmt: skip
+    with pytest.raises(
+        UserError, match=r"data\.mixture\.0 .*, whose held-out pairs it would train on; choose another corpus"
+    ):
+        open_training_corpora(config)
 
 
 def test_multilingual_corpus_yields_pairs_of_both_languages(tmp_path: Path, cache: Path, registered) -> None:

@@ -58,6 +58,7 @@ class Corpus:
       fingerprint: SHA-256, in hex, of the languages and the training pairs in order, and of nothing else.
       splits: in the order train, validation, test, others; very small corpora may lack validation and test.
       notes: what the user should know, such as what was held out; one sentence each.
+      held_out: the splits whose pairs were held out of the given training pairs.
       find_readings: set if lines 2i and 2i + 1 of the split "contrast" are a contrast pair.
     """
 
@@ -67,6 +68,7 @@ class Corpus:
     fingerprint: str
     splits: Mapping[str, PairSource]
     notes: tuple[str, ...] = ()
+    held_out: tuple[str, ...] = ()
     find_readings: FindReadings | None = None
 
     def split(self, name: str) -> PairSource:

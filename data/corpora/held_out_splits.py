@@ -62,14 +62,15 @@ def write_splits(
         writers |= _divide(folder, StoredPairs(folder, _UNDIVIDED, writers["train"].count, sha256=""), missing)
     order = sorted(writers, key=lambda name: (*SPLITS, *splits).index(name))
     counts = {name: writer.count for name, writer in writers.items()}
-    write_contents(folder, {name: writers[name] for name in order}, [*notes, *_notes(counts, left_out, missing)])
+    held_out = [split for split in missing if split in writers]
+    notes = [*notes, *_notes(counts, left_out, missing, held_out)]
+    write_contents(folder, {name: writers[name] for name in order}, notes, held_out)
 
 
-def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str]) -> list[str]:
+def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str], held_out: Sequence[str]) -> list[str]:
     notes = []
     if left_out:
         notes.append(f"left out {left_out:,} training pair{'s' * (left_out != 1)} with an empty side")
-    held_out = [split for split in missing if split in counts]
     if held_out:
         total = counts["train"] + sum(counts[split] for split in held_out)
         first = f"held out {counts[held_out[0]]:,} of {total:,} pairs for {held_out[0]}"

@@ -2,7 +2,8 @@
 
 KEY is the beginning of a hash of everything that a corpus is made from, so a corpus whose input has changed is prepared
 again. A folder gets its name only when it is complete. It contains both sides of each split as ragged arrays of UTF-8
-bytes; corpus.json holds the number and the SHA-256 of the pairs of each split, and the notes for the user.
+bytes; corpus.json holds the number and the SHA-256 of the pairs of each split, the notes for the user, and which splits
+were held out of the training pairs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from host.errors import RunError, UserError, is_disk_full
 from options.schema import DataConfig
 
 CHUNK = 4096  # pairs read or written at a time
-_FORMAT = 3  # part of every key; increase it whenever the same input is prepared differently
+_FORMAT = 4  # part of every key; increase it whenever the same input is prepared differently
 _CONTENTS = "corpus.json"
 
 _logger = logging.getLogger(__name__)
@@ -56,7 +57,8 @@ def open_prepared(
         contents = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
         splits = {split: StoredPairs(folder, split, **summary) for split, summary in contents["splits"].items()}
         fingerprint = json_digest([languages, contents["splits"]["train"]["sha256"]])
-        return Corpus(name or kind, *languages, fingerprint, splits, tuple(contents["notes"]))
+        notes, held_out = tuple(contents["notes"]), tuple(contents["held_out"])
+        return Corpus(name or kind, *languages, fingerprint, splits, notes, held_out)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(folder, error) from error
 
@@ -169,9 +171,12 @@ class SplitWriter(ExitStack):
         return {"count": self.count, "sha256": _digest(self._folder, self._split)}
 
 
-def write_contents(folder: Path, splits: Mapping[str, SplitWriter], notes: Sequence[str]) -> None:
+def write_contents(
+    folder: Path, splits: Mapping[str, SplitWriter], notes: Sequence[str], held_out: Sequence[str]
+) -> None:
     """Writes corpus.json, which completes a prepared corpus."""
-    contents = {"splits": {name: split.summary() for name, split in splits.items()}, "notes": list(notes)}
+    summaries = {name: split.summary() for name, split in splits.items()}
+    contents = {"splits": summaries, "notes": list(notes), "held_out": list(held_out)}
     (folder / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
 
 
