@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data.text_files import read_lines
-from data.tokenizer import load_tokenizer, model_paths
+from data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
 from options.config_files import read_workdir_config
 from options.schema import DecodingOptions
 
@@ -68,13 +68,20 @@ def load_lingua_flax(workdir: Path, precision: str, options: argparse.Namespace)
     return translate
 
 
+def load_tagged_tokenizer(workdir: Path) -> Tokenizer:
+    """Returns the tokenizer of a run, with the tag of its target language if it has one."""
+    config = read_workdir_config(workdir)
+    tokenizer = load_tokenizer(model_paths(workdir, joint=config.tokenizer.joint))
+    return tokenizer.with_source_tag(language_tag(config.data.target_language)) if config.data.tag_target else tokenizer
+
+
 def load_ctranslate2(workdir: Path, precision: str, options: argparse.Namespace) -> Translate:
     """Loads the exported model and returns CTranslate2's translation function, with the tokenizer of this project."""
     import ctranslate2
 
     from translation.decoding import default_max_length
 
-    tokenizer = load_tokenizer(model_paths(workdir, joint=True))
+    tokenizer = load_tagged_tokenizer(workdir)
     piece_ids = {piece: i for i, piece in enumerate(tokenizer.target_pieces(range(tokenizer.target_vocab_size)))}
     threads = {"inter_threads": 1, "intra_threads": options.cores}
     translator = ctranslate2.Translator(str(options.exported), "cpu", compute_type=precision, **threads)
@@ -166,7 +173,7 @@ def report(processes: dict[System, subprocess.Popen[str]], beam: int, batch: int
         for _ in range(num_rounds)
     ]
     for system, texts in texts_of.items():
-        tokenizer = load_tokenizer(model_paths(system.workdir, joint=True))
+        tokenizer = load_tagged_tokenizer(system.workdir)
         seconds = statistics.median(sum(replies[system]["times"]) for replies in rounds)
         tokens = sum(map(len, tokenizer.encode_target(texts)))
         ratio = statistics.median(sum(replies[first]["times"]) / sum(replies[system]["times"]) for replies in rounds)

@@ -51,11 +51,13 @@ class Row(NamedTuple):
     Attributes:
       workdirs: the workdir of the run, or those of the networks of the ensemble.
       config: of the first workdir.
+      language: the language translated into.
       scores: what evaluate.py writes with --json.
     """
 
     workdirs: Sequence[Path]
     config: Config
+    language: str
     split: str
     scores: dict[str, Any]
 
@@ -89,7 +91,8 @@ def evaluate(
     process = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if process.returncode:
         raise UserError(f"{workdir}, {split}: evaluate.py failed: {process.stderr.strip().removeprefix('error: ')}")
-    return Row(workdirs, config, split, json.loads(scores.read_text(encoding="utf-8")))
+    language = read_options(["--workdir", str(workdir), *evaluate_options]).data.target_language
+    return Row(workdirs, config, language, split, json.loads(scores.read_text(encoding="utf-8")))
 
 
 def splits_of(workdir: Path, requested: Sequence[str] | None, evaluate_options: Sequence[str]) -> list[str]:
@@ -144,7 +147,7 @@ def shown_notes(rows: Sequence[Row]) -> Iterator[str]:
     if any("bleu_p_value" in row.scores for row in rows):
         signature = rows[0].scores["bleu_signature"]
         yield f"p, compared with the baseline, the first row of the same split: {signature}, paired bootstrap"
-    for (language, split), row in {(row.config.data.target_language, row.split): row for row in rows}.items():
+    for (language, split), row in {(row.language, row.split): row for row in rows}.items():
         yield f"{language}, {split}: {comparability_note(row.scores['published_reference_length'], language, split)}"
 
 
@@ -159,7 +162,7 @@ def command(argv: Sequence[str]) -> None:
     members = list(dict.fromkeys(options.workdirs))
     if options.ensemble and len(members) < 2:
         parser.error("--ensemble needs two or more different workdirs")
-    for name in ("output", "json", "compare"):
+    for name in ("workdir", "output", "json", "compare", "score", "source", "reference"):
         if is_given(evaluate_options, name):
             parser.error(f"--{name} has no effect here; use it with evaluate.py")
     workdirs = list(dict.fromkeys([*filter(None, [options.baseline]), *members]))

@@ -71,7 +71,7 @@ def compute_precision(precision: str, mesh: Mesh) -> Precision:
     """
     device = mesh.devices.flat[0]
     if precision == "auto":
-        precision = "float32" if device.platform == "cpu" or _lacks_bfloat16(device) else "bfloat16"
+        precision = "float32" if device.platform == "cpu" or is_older_than_ampere(device) else "bfloat16"
     if precision == "float32":
         return FLOAT32
     return BFLOAT16_PRODUCTS if device.platform == "cpu" else BFLOAT16
@@ -82,6 +82,6 @@ def pads_to_longest(padding: str, mesh: Mesh) -> bool:
     return padding == "longest" or (padding == "auto" and mesh.devices.flat[0].platform != "cpu")
 
 
-def _lacks_bfloat16(device: jax.Device) -> bool:
-    """Returns whether the device is an NVIDIA GPU older than Ampere, such as the T4."""
+def is_older_than_ampere(device: jax.Device) -> bool:
+    """Returns whether the device is an NVIDIA GPU older than Ampere, such as the T4, which lacks bfloat16."""
     return float(getattr(device, "compute_capability", "8.0")) < 8

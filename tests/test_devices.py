@@ -72,6 +72,16 @@ def test_every_mesh_has_the_losses_of_one_device(one_device, toy, run, tmp_path,
 
 
 @pytest.mark.slow
+def test_bfloat16_has_the_losses_of_one_device(toy, run, tmp_path):
+    options = [*OPTIONS, "--training.num-steps", 2, "--devices.precision", "bfloat16"]
+    for devices, mesh in (({}, []), (EIGHT, MESHES["mixed"])):
+        workdir = tmp_path / f"{len(devices)}"
+        done = run("train.py", "--config", toy, "--workdir", workdir, *options, *mesh, env=os.environ | devices)
+        assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "1") == pytest.approx(losses(tmp_path / "0"), rel=1e-3)
+
+
+@pytest.mark.slow
 def test_evaluation_and_translation_use_all_devices_and_keep_order(trained, run, toy, tmp_path):
     lines = (toy.parent / "test.en").read_text(encoding="utf-8").splitlines()
     source = tmp_path / "in.en"

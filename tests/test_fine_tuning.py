@@ -103,7 +103,7 @@ def test_fitting_arrays_are_taken_and_all_others_are_reported(trained, toy, tmp_
     taken = prepared(toy, tmp_path, "--init-from", trained[0], *wider).inherited
     np.testing.assert_array_equal(taken["target_embedding"], original["target_embedding"])
     assert not [name for name in taken if name.startswith(("encoder.1", "position_embedding"))]
-    assert not [name for name in taken if "mlp" in name and name.endswith("kernel")]
+    assert not [name for name in taken if "feed_forward" in name and name.endswith("kernel")]
     assert f"{len(taken)} of " in caplog.text
     assert re.search(r"newly initialized \(not in that run\): .*encoder\.1 \(\d+ arrays\)", caplog.text)
     assert re.search(r"newly initialized \(different shape\): .*decoder\.0 \(\d+ arrays\)", caplog.text)

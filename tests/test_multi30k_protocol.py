@@ -77,7 +77,7 @@ def row(seed, bleu, published, length=12103):
     signatures = {f"{name}_signature": name for name in ("bleu", "bleu_lowercase", "chrf")}
     scores = {"bleu": bleu, "bleu_low": 1.0, "bleu_high": 2.0, "bleu_lowercase": bleu + 1, "chrf": 60.0} | signatures
     scores |= {"published_bleu": published, "published_signature": "tok:none", "published_reference_length": length}
-    return Row([Path(f"run{seed}")], config, "test", scores)
+    return Row([Path(f"run{seed}")], config, "de", "test", scores)
 
 
 def test_runs_that_differ_only_in_seed_share_a_row_of_means():
@@ -94,12 +94,15 @@ def test_runs_that_differ_only_in_seed_share_a_row_of_means():
 def test_other_references_are_reported_as_not_comparable():
     assert not any("NOT comparable" in note for note in shown_notes([row(1, 40.0, 41.0)]))
     assert any("12,102 reference tokens instead of 12,103" in note for note in shown_notes([row(1, 40.0, 41.0, 12102)]))
+    french = row(1, 40.0, 41.0, 13988)._replace(language="fr")  # a model for both, asked for French
+    assert any("13,988 reference tokens, as published" in note for note in shown_notes([french]))
 
 
 @pytest.mark.parametrize(
     ("options", "parts"),
     [([], ["its corpus is", "not multi30k"]), (["--split", "test"], ["not multi30k"]),
-     (["--json", "x.json"], ["--json has no effect"]), (["--beam-sise", 3], ["--beam-sise"]),
+     (["--json", "x.json"], ["--json has no effect"]), (["--score", "x.de"], ["--score has no effect"]),
+     (["--beam-sise", 3], ["--beam-sise"]),
      (["--ensemble"], ["--ensemble needs two or more different workdirs"])],
 )  # fmt: skip
 def test_invalid_command_is_reported_in_one_sentence(run, trained, options, parts):

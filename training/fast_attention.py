@@ -24,7 +24,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import Mesh, PartitionSpec
 
 from devices.mesh import ROW_AXES
-from devices.platform import compute_precision
+from devices.platform import compute_precision, is_older_than_ampere
 from devices.sharding import MESH_AXIS_OF
 from host.errors import UserError
 from model.attention import FastAttention
@@ -294,7 +294,7 @@ def _why_not_fused(config: Config, mesh: Mesh) -> str | None:
 def _why_not_cudnn(config: Config, mesh: Mesh) -> str | None:
     """Returns why `CudnnAttention` cannot be used, to complete an error message, or None if it can."""
     device, precision = mesh.devices.flat[0], compute_precision(config.devices.precision, mesh)
-    if device.platform != "gpu" or float(getattr(device, "compute_capability", "8.0")) < 8:
+    if device.platform != "gpu" or is_older_than_ampere(device):
         return "runs only on NVIDIA GPUs of the Ampere generation or later"
     if precision != BFLOAT16:
         return f"supports bfloat16, not {precision.activations} (devices.precision)"
