@@ -20,7 +20,7 @@ from host.digests import json_digest
 from host.errors import UserError
 from host.files import write_atomically
 from host.locks import lock_until_exit
-from options.command_line import output_exists, parse, take_workdir_and_output
+from options.command_line import check_languages, output_exists, parse, take_workdir_and_output
 from options.config_files import read_workdir_config
 from options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
 
@@ -62,22 +62,8 @@ def read_options(argv: Sequence[str]) -> DistillCommand:
     config = read_workdir_config(workdir)
     default = DistillCommand(workdir=workdir, output=output, data=config.data, devices=config.devices.compute)
     options = parse(DistillCommand, argv, default=default, description=DESCRIPTION)
-    _check_languages(options, config.data)
+    check_languages(options.data, config.data, workdir)
     return options
-
-
-def _check_languages(options: DistillCommand, trained_on: DataConfig) -> None:
-    """Raises UserError if the network would translate into another language than that of the output's keys."""
-    if options.data.tag_target != trained_on.tag_target:
-        raise UserError(f"--data.tag-target must remain {trained_on.tag_target}, as in {options.workdir}")
-    wanted = (options.data.source_language, options.data.target_language)
-    directions = trained_on.directions
-    if not trained_on.tag_target and wanted not in directions:
-        known = " or ".join(f"{source} to {target}" for source, target in directions)
-        raise UserError(
-            f"--data.source-language {wanted[0]} --data.target-language {wanted[1]}: {options.workdir} translates "
-            f"from {known}"
-        )
 
 
 def distill(argv: Sequence[str]) -> None:

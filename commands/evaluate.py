@@ -14,7 +14,7 @@ import tyro
 from data.text_files import is_gzip, read_lines, write_lines
 from host.errors import UserError
 from host.files import check_distinct_files, check_writable
-from options.command_line import Flag, is_given, parse, take_workdir
+from options.command_line import Flag, check_languages, is_given, parse, take_workdir
 from options.config_files import read_workdir_config
 from options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
 
@@ -68,6 +68,9 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
     options = parse(EvaluateCommand, argv, default=default, description=DESCRIPTION)
     if (options.source is None) != (options.reference is None):
         raise UserError("--source and --reference go together: two files with the same number of lines")
+    if options.source and is_given(argv, "split"):
+        raise UserError("--split has no effect with --source and --reference; leave it out")
+    check_languages(options.data, config.data, workdir)
     if options.score:
         meaningless = ["compare", "ter", *(name for name in DecodingOptions.model_fields if name != "batch_size")]
         if given := next((name for name in meaningless if is_given(argv, name)), None):

@@ -212,7 +212,6 @@ def translate(argv: Sequence[str]) -> None:
 
 def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> None:
     from devices.processes import is_first_process
-    from translation.observation import source_tokens
     from translation.translator import Translator
     from translation.word_alignment import align_translations, check_alignment, pharaoh
 
@@ -225,17 +224,11 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
         if is_first_process():
             draw_positions(translator, options.positions)
         return
-    remaining = chunks(pairs, 1 if at_a_terminal(options) else CHUNK)
-    first = next(remaining, [])  # before the output is opened: a mistake in these lines must not erase an old file
-    if options.attention:
-        source_tokens(translator, first[0][0])  # likewise, refuses a line that no map can show
+    translated = _translated_chunks(translator, pairs, options)
+    first = next(translated, [])  # before the output is opened: a mistake in these lines must not erase an old file
     done = 0
     with open_outputs(options) as (out, links_out):
-        for chunk in itertools.chain([first], remaining):
-            translations = translator.translate(
-                [line for line, _ in chunk], options, num_hypotheses=options.num_hypotheses,
-                prefixes=[prefix for _, prefix in chunk], first_line=done + 1,
-            )  # fmt: skip
+        for translations in itertools.chain([first], translated):
             texts = [
                 text
                 for number, translation in enumerate(translations, done + 1)
@@ -250,6 +243,27 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
                 links_out.flush()
             if options.attention:
                 write_attention(translator, translations[0], options.attention)
+
+
+def _translated_chunks(
+    translator: Translator, pairs: Iterator[tuple[str, str]], options: TranslateCommand
+) -> Iterator[list[Translation]]:
+    """Yields the translations of some lines with their prefixes at a time.
+
+    Raises:
+      UserError: a line or a prefix cannot be translated or shown.
+    """
+    from translation.observation import source_tokens
+
+    done = 0
+    for chunk in chunks(pairs, 1 if at_a_terminal(options) else CHUNK):
+        if options.attention:
+            source_tokens(translator, chunk[0][0])  # refuses a line that no map can show
+        yield translator.translate(
+            [line for line, _ in chunk], options, num_hypotheses=options.num_hypotheses,
+            prefixes=[prefix for _, prefix in chunk], first_line=done + 1,
+        )  # fmt: skip
+        done += len(chunk)
 
 
 @contextlib.contextmanager

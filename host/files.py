@@ -69,7 +69,9 @@ def check_free_space(folder: Path, size: int) -> None:
 
 
 def check_distinct_files(read: Iterable[Path | None], written: Iterable[Path | None]) -> None:
-    """Checks that every output file differs from all input files and all other output files.
+    """Checks that every output file differs from all input files and all other output files, whatever their names.
+
+    Devices such as /dev/null may be used more than once.
 
     Args:
       read: input files; None stands for an option that is not given.
@@ -78,7 +80,10 @@ def check_distinct_files(read: Iterable[Path | None], written: Iterable[Path | N
     Raises:
       UserError: an output file is also an input file, or occurs twice among the output files.
     """
-    to_read, to_write = ([path.absolute() for path in paths if path] for paths in (read, written))
+    to_read, to_write = (
+        [path.resolve() for path in paths if path and (path.is_file() or not path.exists())]
+        for paths in (read, written)
+    )
     if conflict := next((path for path in to_write if path in to_read or to_write.count(path) > 1), None):
         raise UserError(f"{conflict}: would be used twice; choose a separate file for each output")
 

@@ -17,7 +17,7 @@ from host.errors import UserError
 from host.files import check_writable
 from options.config_files import with_absolute_paths
 from options.messages import field_names, suggestion, validation_message, without_index
-from options.schema import Config, Section, SectionWithAlternatives
+from options.schema import Config, DataConfig, Section, SectionWithAlternatives
 
 Command = TypeVar("Command", bound=Section)
 
@@ -130,6 +130,26 @@ def required_workdir(workdir: Path | None) -> Path:
     if not workdir:
         raise UserError("--workdir is required: the folder of the run, for example --workdir checkpoints/tiny")
     return workdir
+
+
+def check_languages(data: DataConfig, trained_on: DataConfig, workdir: Path) -> None:
+    """Checks that a network translates between the languages of a corpus.
+
+    Args:
+      data: the corpus to translate.
+      trained_on: the section [data] of the run.
+      workdir: folder of the run.
+
+    Raises:
+      UserError: it does not.
+    """
+    if data.tag_target != trained_on.tag_target:
+        raise UserError(f"--data.tag-target must remain {trained_on.tag_target}, as in {workdir}")
+    wanted = (data.source_language, data.target_language)
+    if not trained_on.tag_target and wanted not in trained_on.directions:
+        known = " or ".join(f"{source} to {target}" for source, target in trained_on.directions)
+        options = f"--data.source-language {wanted[0]} --data.target-language {wanted[1]}"
+        raise UserError(f"{options}: {workdir} translates from {known}")
 
 
 def is_given(argv: Sequence[str], name: str) -> bool:

@@ -214,11 +214,17 @@ def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, ru
         ("translate.py", ["--min-decoding-length", 99], "min_decoding_length 99 exceeds the model's max_length 32"),
         ("translate.py", ["--prefix", "a", "--prefix-file", "b"], "--prefix and --prefix-file are mutually exclusive"),
         ("translate.py", ["--prefix-file", "one-line"], "one-line has 1 lines, but standard input has 2"),
-        ("translate.py", ["--prefix", "☃"], 'prefix "☃": the model has no token'),
+        ("translate.py", ["--prefix", "☃", "--output", "one-line"], 'prefix "☃": the model has no token'),
         ("translate.py", ["--checkpoint", "average:9"], "9 checkpoints to average"),
         ("translate.py", ["--ensemble", "no-run"], "no-run: not a workdir"),
         ("translate.py", ["--input", "one-line", "--output", "one-line"], "one-line: would be used twice"),
         ("evaluate.py", ["--score", "--beam-size", 1], "--beam-size has no effect with --score"),
+        (
+            "evaluate.py",
+            ["--source", "one-line", "--reference", "one-line", "--split", "test"],
+            "--split has no effect",
+        ),
+        ("evaluate.py", ["--data.target-language", "de"], "translates from en to fr"),
         ("evaluate.py", ["--score", "--compare", "one-line"], "--compare has no effect with --score"),
         ("evaluate.py", ["--compare", "one-line"], "one-line has 1 lines, but there are 37 to translate"),
         ("evaluate.py", ["--output", "o.txt", "--json", "o.source.txt"], "o.source.txt: would be used twice"),
@@ -232,6 +238,16 @@ def test_invalid_requests_are_refused_and_write_nothing(trained, run, tmp_path, 
     assert message in done.stderr.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["one-line"]
     assert (tmp_path / "one-line").read_text() == "un !\n"
+
+
+def test_output_that_is_the_input_under_another_name_is_refused(trained, run, tmp_path):
+    (tmp_path / "one-line").write_text("one.\n")
+    (tmp_path / "link").symlink_to("one-line")
+    files = ["--input", tmp_path / "one-line", "--output", tmp_path / "link"]
+    done = run("translate.py", "--workdir", trained[0], *files)
+    assert done.returncode == 2
+    assert "would be used twice" in done.stderr
+    assert (tmp_path / "one-line").read_text() == "one.\n"
 
 
 def test_ensemble_with_another_tokenizer_is_refused(trained, translator, toy, run, tmp_path):
