@@ -18,7 +18,6 @@ from options.config_files import read_workdir_config
 from options.schema import (
     AlignmentOptions,
     CheckpointOptions,
-    ComputeConfig,
     DecodingOptions,
     NonNegativeFloat,
     PositiveFloat,
@@ -59,8 +58,9 @@ class ServeCommand(CheckpointOptions, AlignmentOptions):
     length_penalty: NonNegativeFloat = 0.6
     """Exponent alpha of the length penalty of Wu et al. (2016)."""
     batch_size: PositiveInt | None = None
-    """Number of lines translated together; by default 32 on CPUs and 512 on accelerators. With fewer, the server starts
-    sooner, since it compiles fewer programs, but translates more slowly under load."""
+    """Number of lines translated together; by default 512 on accelerators, and on CPUs 64 divided by the number of
+    cores, of which at most 4 count (ctranslate2: 64). With fewer, the server starts sooner, since it compiles fewer
+    programs, but translates more slowly under load."""
     max_texts: PositiveInt = 64
     """Number of texts in a request."""
     max_characters: PositiveInt = 5000
@@ -105,6 +105,7 @@ def check_ctranslate2(argv: Sequence[str], options: ServeCommand) -> None:
 def serve(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
+    host, *allowed_hosts = (name.strip("[]") for name in (options.host, *options.allowed_host))
     config = read_workdir_config(options.workdir)
     from devices.compilation import set_up_compilation
     from devices.platform import initialize_devices
@@ -127,17 +128,15 @@ def serve(argv: Sequence[str]) -> None:
     app = make_app(server, functools.partial(load, options), options.workdir)
     # Four bytes of UTF-8, each escaped as three characters in a form.
     largest = 12 * options.max_texts * options.max_characters + 4096
-    guarded = Guard(
-        Measured(app, server.metrics), allowed_hosts=(options.host, *options.allowed_host), max_body=largest
-    )
-    if options.host not in LOOPBACK:
+    guarded = Guard(Measured(app, server.metrics), allowed_hosts=(host, *allowed_hosts), max_body=largest)
+    if host not in LOOPBACK:
         log.warning(
             "listening on %s: other machines can connect, by the names given with --allowed-host, and nothing asks for "
             "a password",
-            options.host,
+            host,
         )
-    listener = listen(options.host, options.port)
-    log.info("listening on http://%s:%d", options.host, listener.getsockname()[1])
+    listener = listen(host, options.port)
+    log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, listener.getsockname()[1])
     process = WebServer(guarded, server.stop)
     server.on_failure = process.stop
     process.run(sockets=[listener])  # after SIGTERM or Ctrl-C it passes the signal on
@@ -158,15 +157,15 @@ def load(options: ServeCommand, server: Server) -> Engine:
         log.info(server.status)
         while not saved_steps(checkpoints):
             time.sleep(CHECKPOINT_SECONDS)
-    translator = Translator.load(options.workdir, options.checkpoint, ComputeConfig(platform=options.device))
+    devices = read_workdir_config(options.workdir).devices.compute.model_copy(update={"platform": options.device})
+    translator = Translator.load(options.workdir, options.checkpoint, devices)
     decoding = DecodingOptions(
         beam_size=options.beam_size, length_penalty=options.length_penalty, batch_size=options.batch_size
     )
     translators = for_each_target(translator, options.workdir)
 
     def load_checkpoint(checkpoint: str) -> dict[str, Translator]:
-        loaded = Translator.load(options.workdir, checkpoint, ComputeConfig(platform=options.device))
-        return for_each_target(loaded, options.workdir)
+        return for_each_target(Translator.load(options.workdir, checkpoint, devices), options.workdir)
 
     server.inspector = Inspector(translators, decoding, load_checkpoint)
     if options.engine == "ctranslate2":

@@ -71,8 +71,10 @@ def command_reference(command: type[Section]) -> Iterator[str]:
     own_first = sorted(command.model_fields.items(), key=lambda item: item[0] not in command.__annotations__)
     for name, field in own_first:
         if not _section_of(field):
-            facts = _facts(properties[name], field)
-            entry = f"- `--{_option_name(name, field)}` ({facts[0].lower()}{facts[1:]}): {_prose(field.description)}"
+            takes_no_value = any(getattr(item, "nargs", None) == 0 for item in field.metadata)
+            facts = "" if takes_no_value else _facts(properties[name], field)
+            entry = f"- `--{_option_name(name, field)}`{facts and f' ({facts[0].lower()}{facts[1:]})'}:"
+            entry += f" {_prose(field.description)}"
             yield textwrap.fill(" ".join(entry.split()), 120, subsequent_indent="  ", break_on_hyphens=False)
     tables = [f"`--{name}.*`" for name, field in command.model_fields.items() if _section_of(field)]
     if tables:

@@ -56,14 +56,14 @@ export function languages() {
  * @returns {Promise<any>}
  */
 async function request(path, options) {
-  let response;
+  let response, content;
   try {
     response = await fetch(path, options);
+    content = await response.json(); // a proxy may answer in HTML
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new RequestError("The server does not answer.", true);
   }
-  const content = await response.json();
   if (!response.ok) throw new RequestError(content.error, response.status === 503);
   return content;
 }

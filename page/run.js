@@ -49,7 +49,7 @@ function progress(run) {
   return html(
     "div",
     { class: "row" },
-    html("progress", { max: total, value: run.step, "aria-label": "Progress of the run" }),
+    total ? html("progress", { max: total, value: run.step, "aria-label": "Progress of the run" }) : "",
     html("span", {}, `step ${run.step.toLocaleString("en")}${total ? ` of ${total.toLocaleString("en")}` : ""}`),
     html("span", { class: "quiet" }, changed),
   );

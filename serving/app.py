@@ -126,7 +126,7 @@ class Server:
         if parameters.source == "auto":
             answer["detectedLanguage"] = [self.detected() for _ in translated]
         if parameters.alternatives:
-            answer["alternatives"] = [list(dict.fromkeys(texts[1:])) for texts in translated]
+            answer["alternatives"] = [list(dict.fromkeys(texts))[1:] for texts in translated]
         if parameters.alignments:
             answer["alignments"] = [_joined_links(*pair) for pair in zip(lines, results_of, strict=True)]
         return answer if parameters.is_list else {name: values[0] for name, values in answer.items()}

@@ -19,7 +19,6 @@ from host.files import new_folder
 from model.parameters import params_by_name
 from options.schema import DecodingOptions, Quantization
 from serving.engine import Item, Result
-from translation.decoding import default_max_length
 from translation.hypotheses import Hypothesis, join_parts
 from translation.line_splitting import split_source
 from translation.translator import Translator
@@ -27,11 +26,13 @@ from translation.translator import Translator
 log = logging.getLogger(__name__)
 
 
+MAX_BATCH = 64
+
+
 class CTranslate2Engine:
     """Translates on the CPU, with one tokenizer for each target language."""
 
     aligns = False
-    max_batch = 64
     workers = 1
 
     def __init__(self, model: Path, tokenizers: Mapping[str, Tokenizer], max_length: int, options: DecodingOptions):
@@ -41,12 +42,13 @@ class CTranslate2Engine:
           model: its folder.
           tokenizers: the tokenizer for each target language.
           max_length: maximum number of tokens of a sentence.
-          options: beam size and length penalty; CTranslate2 divides a score by length^alpha.
+          options: beam size, length penalty and batch size; CTranslate2 divides a score by length^alpha.
         """
         self._model = ctranslate2.Translator(str(model), compute_type="default")
         self._tokenizers = tokenizers
         self._max_length = max_length
         self._options = options
+        self.max_batch = options.batch_size or MAX_BATCH
 
     def translate(self, items: Sequence[Item]) -> list[Result]:
         """Translates the items, in order."""
@@ -68,7 +70,6 @@ class CTranslate2Engine:
         if not parts:
             return []
         tokenizer = next(iter(self._tokenizers.values()))  # all have the same pieces
-        longest = max(len(ids) for _, ids in parts)
         found = self._model.translate_batch(
             [tokenizer.source_pieces(ids) for _, ids in parts],
             max_batch_size=self.max_batch,
@@ -76,7 +77,8 @@ class CTranslate2Engine:
             num_hypotheses=max(item.num_hypotheses for item in items),
             length_penalty=self._options.length_penalty,
             min_decoding_length=0,
-            max_decoding_length=min(default_max_length(longest), self._max_length) - 1,  # without the end token
+            # The same for every batch, so that no result depends on the lines of other requests; without the end token.
+            max_decoding_length=self._max_length - 1,
             return_scores=True,
         )
         return [

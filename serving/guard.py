@@ -66,7 +66,11 @@ class Guard:
 
     def _is_own(self, origin: str, host: str) -> bool:
         """Returns whether a page is this server's own; a proxy may pass on another host than the browser names."""
-        return urlsplit(origin).netloc == host or urlsplit(origin).hostname in self._allowed
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
+        return parts.netloc == host or parts.hostname in self._allowed
 
     def _refusal(self, method: str, headers: MutableMapping[bytes, list[bytes]]) -> tuple[int, str] | None:
         """Returns status and message if a request is refused because of its headers."""

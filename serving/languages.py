@@ -24,14 +24,8 @@ class Language(BaseModel):
 
 def languages(data: DataConfig) -> list[Language]:
     """Returns every language that the run was trained to translate from, that of [data] first."""
-    pairs = [(data.source_language, data.target_language)]
-    if data.tag_target:
-        pairs += [
-            (entry.source_language or data.source_language, entry.target_language or data.target_language)
-            for entry in data.mixture
-        ]
     targets: dict[str, list[str]] = {}
-    for source, target in dict.fromkeys(pairs):
+    for source, target in data.directions if data.tag_target else data.directions[:1]:
         targets.setdefault(source, []).append(target)
     return [Language(code=source, name=_name(source), targets=own) for source, own in targets.items()]
 

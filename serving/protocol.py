@@ -165,7 +165,7 @@ def detect_parameter(values: Mapping[str, Any]) -> str:
 def _alternatives(values: Mapping[str, Any], limits: Limits) -> int:
     try:
         alternatives = int(values.get("alternatives") or 0)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise RequestError(400, "Invalid request: alternatives parameter is not a number") from error
     if alternatives >= limits.beam_size:
         raise RequestError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ class RunReport:
             return
         for line in lines:
             if line.endswith(b"\n"):
-                self._add(parse_metrics(line, str(self._files.metrics)))
+                with contextlib.suppress(UserError):  # damaged, for example by a power failure
+                    self._add(parse_metrics(line, str(self._files.metrics)))
                 self._last_line = line
                 self._position += len(line)
 

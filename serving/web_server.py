@@ -16,16 +16,18 @@ DRAIN_SECONDS = 0.5
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens on the host and port.
+    """Returns a socket that listens on the host, an IPv6 address without brackets, and port.
 
     Raises:
-      UserError: the address is not one of this machine, or the port is in use.
+      UserError: the address is unknown or not one of this machine, or the port is in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host.strip("[]"), port), family=family)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise UserError(f"cannot listen on {host}, port {port} ({os.strerror(error.errno or 0)})") from error
+        # create_server adds the address to the message of every error but that of an unknown name.
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise UserError(f"cannot listen on {host}, port {port} ({reason})") from error
 
 
 class WebServer(uvicorn.Server):

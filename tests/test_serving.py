@@ -164,6 +164,7 @@ def test_client_packages_work_unchanged(url):
         ({"target": "de"}, 400, "de is not available as a target language from en"),
         ({"format": "html"}, 400, "html format is not supported, only text"),
         ({"alternatives": "many"}, 400, "alternatives parameter is not a number"),
+        ({"alternatives": float("inf")}, 400, "alternatives parameter is not a number"),
         ({"alignments": "perhaps"}, 400, "alignments parameter must be true or false"),
         ({"alternatives": 3}, 400, "alternatives parameter must be below the beam size 3"),
         ({"q": ["a"] * 5}, 413, "5 texts exceed the limit of 4"),
@@ -200,6 +201,7 @@ def test_invalid_json_is_refused(url, body):
         ({"Host": "[::2]:8000"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
     ],
 )
 def test_foreign_hosts_and_origins_are_refused(url, engine, headers, status):
@@ -482,6 +484,7 @@ def test_server_that_cannot_load_a_network_ends():
         (["--quantization", "int8"], "--quantization has no effect with --engine jax"),
         (["--port", 70000], "port"),
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 8000 (Cannot assign requested address)\n"),
+        (["--host", "host.invalid"], "ame"),  # "Name or service not known", "Temporary failure in name resolution"
         (["--checkpoint", "7", "--port", 0], "no checkpoint 7; saved: "),
         (["--device", "gpu"], "gpu"),
     ],
