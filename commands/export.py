@@ -152,10 +152,13 @@ def lines_to_verify(translator: Translator, data: DataConfig, options: ExportCom
     try:
         with offline():
             sources = (pair.source for pair in open_corpus(data).split("validation"))
-            return lines_to_compare(sources, translator.tokenizer, longest)
+            if lines := lines_to_compare(sources, translator.tokenizer, longest):
+                return lines
+            reason = f"the validation split has no lines of at most {longest} tokens"
     except UserError as error:
-        log.warning("the export is not compared with the run: %s; or give lines with --verify FILE", error)
-        return []
+        reason = str(error)
+    log.warning("the export is not compared with the run: %s; or give lines with --verify FILE", reason)
+    return []
 
 
 def source_length(translator: Translator, options: ExportCommand) -> int:
@@ -207,5 +210,7 @@ def check_parity(translator: Translator, options: ExportCommand, engine: Engine,
 
         results = [compare(engine, translator, lines, beam_size, after_batch) for beam_size in beam_sizes]
     print_parity(f"{options.format}, {options.quantization}", results)
+    if not any(result.lines for result in results):
+        log.warning("the export is not compared with the run: all translations reach the length limit")
     if options.quantization == "float32" and not all(result.holds for result in results):
         raise RunError(f"the export does not translate as {options.workdir} does, so nothing was written")

@@ -181,7 +181,7 @@ def main() -> None:
         if len(ids) > network.model["max_length"]:
             sys.exit(f"error: line {number} has {len(ids)} tokens; the network takes {network.model['max_length']}")
         tokens = beam_search(network, ids, options.beam_size, options.length_penalty)[1] if pieces else []
-        print(target.decode(tokens), flush=True)
+        print(" ".join(target.decode(tokens).splitlines()), flush=True)
 
 
 if __name__ == "__main__":

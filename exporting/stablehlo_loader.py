@@ -68,7 +68,7 @@ def main() -> None:
         for sentence, (tokens, _) in zip(
             ids, programs.translate(ids, options.search, options.length_penalty), strict=True
         ):
-            print(target.decode(tokens) if sentence else "", flush=True)
+            print(" ".join(target.decode(tokens).splitlines()) if sentence else "", flush=True)
 
 
 if __name__ == "__main__":
