@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import random
 
+import jax
 import numpy as np
 import pytest
 
@@ -62,6 +63,17 @@ def test_alignments_of_reversed_sentences(trained, run, tmp_path):
     assert alignment_error_rate([HandAligned("", "", wanted, wanted)] * 50, found) < 0.4
 
 
+def links_of_maps(maps, weights, step="predict"):
+    """Returns the links between words, from the weights [T, S] of one head or a mean of several."""
+    source_words, target_words = word_indices(maps.source_tokens), word_indices(maps.target_written)
+    links = set()
+    for position in range(len(maps.target_written) - 1):
+        attended = int(np.argmax(weights[position + (step == "read")]))
+        if attended < len(maps.source_tokens) - 1:
+            links.add((source_words[attended], target_words[position]))
+    return sorted(links)
+
+
 @pytest.mark.parametrize("step", ["predict", "read"])
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (2, 3), (None, 2)])
 def test_links_follow_from_the_attention_maps(translator, step, layer, head):
@@ -72,13 +84,7 @@ def test_links_follow_from_the_attention_maps(translator, step, layer, head):
     layers = range(len(maps.cross)) if layer is None else [layer - 1]
     heads = range(maps.cross.shape[1]) if head is None else [head - 1]
     weights = np.mean([maps.cross[i, j] for i in layers for j in heads], axis=0)
-    source_words, target_words = word_indices(maps.source_tokens), word_indices(maps.target_written)
-    wanted = set()
-    for position in range(len(maps.target_written) - 1):
-        attended = int(np.argmax(weights[position + (step == "read")]))
-        if attended < len(maps.source_tokens) - 1:
-            wanted.add((source_words[attended], target_words[position]))
-    assert links == sorted(wanted)
+    assert links == links_of_maps(maps, weights, step)
     assert links
 
 
@@ -113,8 +119,13 @@ def test_parts_of_a_long_line_are_aligned_one_by_one(translator):
 
 def test_ensemble_averages_its_networks(translator):
     (translation,) = translator.translate([LINE], GREEDY)
-    twice = dataclasses.replace(translator, others=(translator,))
-    assert align_translations(twice, [translation]) == align_translations(translator, [translation])
+    other = dataclasses.replace(translator, params=jax.tree.map(lambda leaf: leaf[::-1], translator.params))
+    both = dataclasses.replace(translator, others=(other,))
+    maps = [attention_maps(network, translation) for network in (translator, other)]
+    own, of_other, mean = [each.cross.mean((0, 1)) for each in maps] + [sum(each.cross.mean((0, 1)) for each in maps)]
+    (links,) = align_translations(both, [translation])
+    assert links == links_of_maps(maps[0], mean)
+    assert links not in (links_of_maps(maps[0], own), links_of_maps(maps[0], of_other))
 
 
 def test_tags_are_no_words(trained):
