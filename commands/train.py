@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from pydantic import model_validator
 
 from host.errors import UserError
 from host.files import check_writable
@@ -36,15 +35,14 @@ class TrainCommand(Config, ProcessOptions):
     json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
     """With --dry-run: file for the compiler's account of the training step, as one JSON object."""
 
-    @model_validator(mode="after")
-    def _reports_exclude_training(self) -> TrainCommand:
+    def check(self) -> None:
+        """Raises UserError if options contradict each other; not a validator, since a config sets some of them."""
         own = {"--tokens-per-second": self.tokens_per_second, "--json": self.json_file}
         for option, value in (own | {"devices.topology": self.devices.topology}).items():
             if value and not self.dry_run:
-                raise ValueError(f"{option} has no effect without --dry-run")
+                raise UserError(f"{option} has no effect without --dry-run")
         if self.inspect_data and self.dry_run:
-            raise ValueError("--inspect-data and --dry-run are mutually exclusive; give only one of them")
-        return self
+            raise UserError("--inspect-data and --dry-run are mutually exclusive; give only one of them")
 
 
 def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
@@ -64,13 +62,15 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
         workdir = required_workdir(workdir)
     saved = read_config(workdir / CONFIG_NAME) if workdir and (workdir / CONFIG_NAME).exists() else None
     if not config_file and not saved:
-        parse_with_config(TrainCommand, rest, Config(), description=TRAIN_HELP)  # reports other mistakes first
+        _, command = parse_with_config(TrainCommand, rest, Config(), description=TRAIN_HELP)
+        command.check()  # reports other mistakes first
         missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else f"{report} needs a config"
         raise UserError(f"{missing}: give one with --config, for example configs/tiny.toml")
     base = read_config(config_file) if config_file else saved
     assert base is not None
     own = {"workdir": workdir, "config": config_file}
     config, command = parse_with_config(TrainCommand, rest, base, description=TRAIN_HELP, **own)
+    command.check()
     if saved and (differences := refused_changes(as_json(saved), config, "in the workdir")):
         raise UserError(
             f"{workdir} was created with a different config: {'; '.join(differences)}. "

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class DifferentRunError(RunError):
+    """The killed run differs from the uninterrupted one."""
+
+
 class VerifyCommand(Config):
     """Options of verify_resume.py: those of the config, and its own."""
 
@@ -69,7 +73,13 @@ def verify_resume(argv: Sequence[str]) -> None:
         _verify(config, command, command.workdir)
         return
     folder = Path(tempfile.mkdtemp(prefix="verify-resume-"))
-    _verify(config, command, folder)
+    try:
+        _verify(config, command, folder)
+    except DifferentRunError:
+        raise
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
     shutil.rmtree(folder)
 
 
@@ -107,7 +117,7 @@ def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
     _show_kills(kills, last)
     _show_comparisons(comparisons)
     if not all(comparison.same for comparison in comparisons):
-        raise RunError(f"the killed run differs from the uninterrupted run; both are kept in {folder}")
+        raise DifferentRunError(f"the killed run differs from the uninterrupted run; both are kept in {folder}")
     if len(kills) < command.kills:
         raise RunError(
             f"the run ended after {len(kills)} of {command.kills} kills; give it more steps or another --kill-seed"

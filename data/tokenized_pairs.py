@@ -82,12 +82,17 @@ def tokenize(pairs: PairSource, fingerprint: str, tokenizer: Tokenizer, cache: P
       cache: the folder of prepared corpora.
 
     Raises:
-      UserError: the cache folder cannot be written.
+      UserError: the cache folder cannot be written, or the tokenized pairs in it are damaged.
       RunError: the disk is full.
     """
     key = json_digest([_FORMAT, fingerprint, tokenizer.fingerprint, tokenizer.source_tags])
     directory = prepared_corpus.prepare(cache, "tokens", key, lambda path: _write(path, pairs, tokenizer))
-    source, target = (RaggedArray.open(directory / side, dtype) for side, dtype in _dtypes(tokenizer).items())
+    try:
+        source, target = (RaggedArray.open(directory / side, dtype) for side, dtype in _dtypes(tokenizer).items())
+    except (OSError, ValueError) as error:
+        raise prepared_corpus.damaged(directory, error) from error
+    if not len(source) == len(target) == len(pairs):
+        raise prepared_corpus.damaged(directory, f"{len(source)} and {len(target)} sentences for {len(pairs)} pairs")
     return TokenizedPairs(source, target)
 
 

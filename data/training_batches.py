@@ -179,7 +179,7 @@ def _worker_death_as_run_error() -> Iterator[None]:
     except BrokenProcessPool as error:
         raise RunError(
             "a process that plans batches was killed, perhaps because memory ran out; "
-            "run the same command again to resume from the newest checkpoint"
+            "run the same command again to continue"
         ) from error
 
 
@@ -190,7 +190,7 @@ def rows_per_epoch(planner: Planner) -> float:
     if len(numbers) < 4 * usable_cores():
         counts = [len(planner.window(number)) for number in numbers]
     else:
-        with worker_pool(planner, usable_cores()) as pool:
+        with _worker_death_as_run_error(), worker_pool(planner, usable_cores()) as pool:
             counts = list(pool.map(_number_of_rows, numbers))
     return sum(counts) - (len(numbers) - windows) * counts[-1]
 

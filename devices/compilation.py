@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 
 from host.cache import cache_directory
+from host.errors import UserError
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"  # also recorded for cache hits
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
@@ -52,7 +54,8 @@ def set_up_compilation() -> Compilations:
     jax.monitoring.register_event_duration_secs_listener(on_duration)
     jax.monitoring.register_event_listener(on_event)
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
+        with contextlib.suppress(UserError):  # without a home directory, programs are compiled anew
+            jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # An unreadable or unwritable cache only costs time.
     warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")

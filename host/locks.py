@@ -25,14 +25,21 @@ def lock_until_exit(path: Path, locked: object, refusal: str) -> None:
       refusal: what the process that holds the lock does, and a remedy: the message is "LOCKED: PROCESS REFUSAL".
 
     Raises:
-      UserError: another process holds the lock.
+      UserError: another process holds the lock, or the file belongs to another user.
     """
     lock = FileLock(path)
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        holder = path.read_text(encoding="utf-8") or "another process"
-        raise UserError(f"{locked}: {holder} {refusal}") from None
+        try:
+            holder = path.read_text(encoding="utf-8")
+        except OSError:  # it has just ended
+            holder = ""
+        raise UserError(f"{locked}: {holder or 'another process'} {refusal}") from None
+    except PermissionError as error:
+        raise UserError(
+            f"{path}: cannot be locked ({error.strerror}); it belongs to another user, who may be using {locked}"
+        ) from error
     except OSError as error:
         log.warning("%s: cannot be locked (%s); make sure that only one process writes there", path, error.strerror)
         return

@@ -87,16 +87,27 @@ def to_toml(config: Config) -> str:
 
 
 def with_absolute_paths(config: Config) -> Config:
-    """Returns the config with all paths absolute, so that it means the same in any working directory."""
+    """Returns the config with all paths absolute, so that it means the same in any working directory.
+
+    Raises:
+      UserError: a path begins with ~ or ~user, and there is no such home directory.
+    """
 
     def absolute(section: Section) -> Section:
-        paths = {name: value.expanduser().absolute() for name, value in section if isinstance(value, Path)}
+        paths = {name: _absolute(value) for name, value in section if isinstance(value, Path)}
         return section.model_copy(update=paths)
 
     mixture = tuple(absolute(entry) for entry in config.data.mixture)
     data = absolute(config.data).model_copy(update={"mixture": mixture})
     others = {"tokenizer": absolute(config.tokenizer), "training": absolute(config.training)}
     return config.model_copy(update={"data": data} | others)
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise UserError(f"{path}: there is no such home directory") from error
 
 
 def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, section: str = "") -> list[str]:

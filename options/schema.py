@@ -368,6 +368,18 @@ class TrainingConfig(SectionWithAlternatives):
         return 1 if self.consistency == "none" else 2
 
     @model_validator(mode="after")
+    def _consistency_options_need_consistency(self) -> TrainingConfig:
+        users = {"consistency_weight": ("rdrop", "simcut"), "consistency_cut_rate": ("simcut",)}
+        for name, methods in users.items():
+            value = getattr(self, name)
+            if self.consistency not in methods and value != TrainingConfig.model_fields[name].default:
+                known = " and ".join(f'"{method}"' for method in methods)
+                raise ValueError(
+                    f'{name} {value} has no effect with consistency "{self.consistency}", only with {known}'
+                )
+        return self
+
+    @model_validator(mode="after")
     def _patience_needs_validation(self) -> TrainingConfig:
         if self.patience and not self.eval_every:
             raise ValueError(f"patience {self.patience} has no effect without validations; set eval_every above 0")

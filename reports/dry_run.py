@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.table import Table
 
 from devices.tpu_topology import Chip, chip_in_topology
-from host.files import write_atomically
 from host.terminal import print_table
 from model.flops import training_flops
 from model.parameters import params_by_name
@@ -51,7 +50,7 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
         _show_min_times(step, chip_in_topology(config.devices.topology))
     _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
     if json_file:
-        write_atomically(json_file, (json.dumps(step.as_json(), indent=1) + "\n").encode())
+        json_file.write_text(json.dumps(step.as_json(), indent=1) + "\n", encoding="utf-8")
 
 
 EMBEDDINGS = {  # labels of the embeddings that are shared, by model.tied_embeddings

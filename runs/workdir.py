@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterable
@@ -36,7 +37,8 @@ class Workdir:
 
     def check_creatable(self) -> None:
         """Raises UserError if the folder cannot be created or written; leaves nothing behind."""
-        existing = next(path for path in [self.path, *self.path.absolute().parents] if path.exists())
+        paths = [self.path, *self.path.absolute().parents]
+        existing = next(path for path in paths if path.exists() or path.is_symlink())  # a link may lead nowhere
         if not existing.is_dir():
             raise UserError(f"{existing}: not a directory; choose another --workdir")
         if reason := why_not_writable(existing):
@@ -104,6 +106,13 @@ class Workdir:
             complete = file.read().rpartition(b"\n")[0]
         last = complete.rpartition(b"\n")[2]
         return int(json.loads(last)["step"]) if last else 0
+
+    def set_metrics_aside(self) -> Path:
+        """Renames metrics.jsonl, so that a run can start again without losing it. Returns the new path."""
+        numbers = itertools.count(1)
+        kept = next(path for n in numbers if not (path := self.path / f"metrics.{n}.jsonl").exists())
+        self.metrics.rename(kept)
+        return kept
 
     def replace_metrics(self, lines: Iterable[dict[str, Any]]) -> None:
         """Replaces the lines of metrics.jsonl, if the file exists."""

@@ -154,6 +154,30 @@ def test_workdir_that_cannot_be_created(refused, corpus, tmp_path):
         words=["file: not a directory"],
     )
     refused("train.py", "--config", corpus / "toy.toml", "--workdir", "/proc/w", words=["/proc: cannot be written"])
+    (tmp_path / "link").symlink_to("not mounted")
+    for workdir in (tmp_path / "link", tmp_path / "link" / "w"):
+        refused("train.py", "--config", corpus / "toy.toml", "--workdir", workdir, words=["link: not a directory"])
+
+
+def test_home_directory_that_does_not_exist(train):
+    train(
+        "--data.train-source", "~nosuchuser/train.en", words=["~nosuchuser/train.en: there is no such home directory"]
+    )
+
+
+def test_damaged_tokenized_pairs(refused, run, corpus, tmp_path):
+    """As after a power failure, or in an incomplete copy of the cache folder."""
+    cache = tmp_path / "cache"
+    train = ["train.py", "--config", corpus / "toy.toml", "--data.cache-directory", cache, "--training.num-steps", 1]
+    assert run(*train, "--training.eval-every", 0, "--workdir", tmp_path / "w").returncode == 0
+    for path in cache.glob("tokens/*/*"):
+        content = path.read_bytes()
+        for damaged in (b"", content[:-8]):
+            path.write_bytes(damaged)
+            words = ["this prepared corpus is damaged", "delete the folder and start again"]
+            refused(*train, "--workdir", tmp_path / "w2", "--tokenizer.model-file", tmp_path / "w/tokenizer.model",
+                    words=words)  # fmt: skip
+        path.write_bytes(content)
 
 
 def test_bad_multi30k_language_files_and_folder(refused, tmp_path):

@@ -359,6 +359,25 @@ def test_different_config_is_refused_with_the_differences(trained, toy, run):
     assert (trained[0] / "config.toml").read_bytes() == before
 
 
+def test_lost_config_does_not_cost_the_tokenizer(trained, toy, run, tmp_path):
+    """The config is deleted because it was refused; the tokenizer of another one must not replace the old tokenizer."""
+    workdir = shutil.copytree(trained[0], tmp_path / "w")
+    (workdir / "config.toml").unlink()
+    done = run("train.py", "--config", toy, "--workdir", workdir, "--tokenizer.kind", "bpe")
+    assert done.returncode == 2, done.stderr
+    assert (workdir / "tokenizer.model").read_bytes() == (trained[0] / "tokenizer.model").read_bytes()
+    assert metrics(workdir) == metrics(trained[0])
+
+
+def test_metrics_of_lost_checkpoints_are_kept(trained, toy, run, tmp_path):
+    workdir = shutil.copytree(trained[0], tmp_path / "w", ignore=shutil.ignore_patterns("checkpoints"))
+    done = run("train.py", "--workdir", workdir, "--training.num-steps", 1, "--training.eval-every", 0)
+    assert done.returncode == 0, done.stderr
+    assert f"{workdir} has no checkpoint, so the run starts again; its metrics are now in" in done.stderr
+    assert (workdir / "metrics.1.jsonl").read_bytes() == (trained[0] / "metrics.jsonl").read_bytes()
+    assert [line["step"] for line in metrics(workdir)] == [1]
+
+
 @pytest.mark.parametrize("command", ["train.py", "translate.py"])
 def test_workdir_of_another_version_is_refused_in_one_sentence(trained, run, tmp_path, command):
     workdir = shutil.copytree(trained[0], tmp_path / "w")

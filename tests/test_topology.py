@@ -271,6 +271,16 @@ def test_invalid_options_of_a_dry_run_for_tpus_are_refused(run, tmp_path, option
     assert not list(tmp_path.iterdir())
 
 
+def test_topology_in_a_config_needs_a_dry_run(run, tmp_path):
+    config = tmp_path / "c.toml"
+    config.write_text('[devices]\ntopology = "v5e"\n')
+    trained = run("train.py", "--config", config, "--workdir", tmp_path / "w")
+    assert trained.returncode == 2
+    assert "error: devices.topology has no effect without --dry-run" in trained.stderr
+    dry = run("train.py", "--config", config, "--dry-run")
+    assert "such as v5e:2x4" in dry.stderr  # it was read
+
+
 @needs_libtpu
 def test_topology_that_the_compiler_does_not_support_is_refused(run):
     done = run("train.py", *TINY[:4], "v5e:3x3")

@@ -1,6 +1,7 @@
 """verify_resume.py: a run that passes, and the detection of every kind of difference."""
 
 import json
+import os
 import re
 import shutil
 
@@ -12,6 +13,7 @@ import pytest
 from options.config_files import read_config
 from runs.checkpoint import Checkpoints, read_item
 from tests.conftest import ROOT
+from tests.processes import start_command
 from training.state import checkpoint_items, initial_state
 from verification.comparison import compare
 
@@ -51,6 +53,16 @@ def test_invalid_commands_are_refused(run, options, message):
     assert result.returncode == 2, result.stdout
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_failed_run_is_reported_in_its_own_sentence_and_leaves_no_folder(toy, tmp_path):
+    options = ["--config", toy, "--tokenizer.vocab-size", 60000]
+    process = start_command("verify_resume.py", *options, env=os.environ | {"TMPDIR": str(tmp_path)})
+    _, stderr = process.communicate()
+    assert process.returncode == 2, stderr
+    assert stderr.splitlines()[-1].startswith("error: tokenizer.vocab_size 60000 is larger than the corpus")
+    assert "training the tokenizer" not in stderr
+    assert not list(tmp_path.glob("verify-resume-*"))
 
 
 @pytest.fixture

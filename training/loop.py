@@ -21,12 +21,12 @@ from devices.mesh import check_divides_vocabularies
 from devices.platform import compute_precision, pads_to_longest
 from devices.processes import (
     check_equal_on_all_processes,
-    gather_to_host,
     is_first_process,
     on_first_process,
     process_max,
 )
 from devices.sharding import local_rows, put_on_devices, put_rows_on_devices, replicated, sharded_shapes
+from host.digests import json_digest
 from host.errors import Interrupted, RunError, UserError
 from host.interruption import Interruption
 from host.version import VERSION
@@ -131,7 +131,9 @@ class Run:
         )
         self._local_rows = local_rows(self._mesh, config.rows_per_batch)
         self._batches = prepared.batches(self._local_rows)
-        self._validation_set = ValidationSet.of(prepared.validation_pairs(), tokenizer)
+        validation_pairs = prepared.validation_pairs()
+        check_equal_on_all_processes("validation split", json_digest(validation_pairs))
+        self._validation_set = ValidationSet.of(validation_pairs, tokenizer)
         self._clock = Progress()
         self._meter = StepMeter(compilations)
         self._saved_version: tuple[int, int] | None = None  # last step and last validation of the newest checkpoint
@@ -150,14 +152,22 @@ class Run:
         """
         on_first_process(self._workdir.create)
         metrics = self._workdir.read_metrics()  # after locking: a run that is just ending may still append to them
-        on_first_process(self._write_tokenizer)
         self._checkpoints = Checkpoints(self._workdir.checkpoints, self._config.training.keep_checkpoints)
         with explain_out_of_memory(self._network, self._config, self._mesh):
             self._state = self._restored_state() or self._fresh_state()
         self._set_decay()
         self._logged_lines = list(filter(self._is_in_state, metrics))
+        if not self._clock.step and metrics and metrics[-1]["step"] > self._config.training.checkpoint_every:
+            on_first_process(self._set_metrics_aside)
         on_first_process(lambda: self._workdir.replace_metrics(self._logged_lines))  # later steps are repeated
+        on_first_process(self._write_tokenizer)
         on_first_process(lambda: self._workdir.write(CONFIG_NAME, to_toml(self._config).encode()))
+
+    def _set_metrics_aside(self) -> None:
+        kept = self._workdir.set_metrics_aside()
+        log.warning(
+            "%s has no checkpoint, so the run starts again; its metrics are now in %s", self._workdir.path, kept
+        )
 
     def train(self) -> None:
         """Trains until the run is finished, then prints a summary.
@@ -464,7 +474,7 @@ class Run:
             "epochs": f"{clock.pairs / self._prepared.pairs_per_epoch:.1f}",
             "training time": f"{clock.seconds / 60:.1f} minutes",
             "parameters": f"{sum(leaf.size for leaf in jax.tree.leaves(self._state.params)):,}",
-            "steps skipped": f"{int(gather_to_host(self._state.skipped))}",
+            "steps skipped": f"{int(self._state.skipped)}",  # replicated: a process that was stopped need not answer
         }
         if clock.best_step:
             description = bleu_description(self._prepared.tokenizer)

@@ -250,7 +250,7 @@ def _tokenizer_files_of(origin: Path, wanted: TokenizerConfig) -> list[Path]:
         raise UserError(
             f"{origin}: its tokenizer.joint is {theirs.joint}, but this run's is {wanted.joint}; they must agree"
         )
-    of_training = ("kind", "vocab_size", "character_coverage", "byte_fallback")
+    of_training = ("kind", "vocab_size", "character_coverage", "byte_fallback", "lowercase")
     if unused := [name for name in of_training if getattr(theirs, name) != getattr(wanted, name)]:
         log.warning("the tokenizer is that of %s, so this run's tokenizer.%s has no effect", origin, ", ".join(unused))
     return model_paths(origin, joint=theirs.joint)
@@ -288,7 +288,10 @@ def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str,
         (folder / "rows.json").write_text(json.dumps(rows_per_epoch(planner)))
 
     folder = prepared_corpus.prepare(cache_directory(data.cache_directory), "epochs", key, count)
-    return float(json.loads((folder / "rows.json").read_text()))
+    try:
+        return float(json.loads((folder / "rows.json").read_text()))
+    except (OSError, ValueError) as error:
+        raise prepared_corpus.damaged(folder, error) from error
 
 
 def _with_warmup_steps(config: Config, num_steps: int, workdir: Path) -> Config:

@@ -96,7 +96,8 @@ class TrainProcess:
         self.wait_until(lambda: False)
         self._reader.join()
         if self.process.returncode:
-            message = "".join(self.printed[-3:]).strip().removeprefix("error: ")
+            errors = [line for line in self.printed if line.startswith("error: ")]
+            message = "".join(errors[-1:] or self.printed[-3:]).strip().removeprefix("error: ")
             raise UserError(message) if self.process.returncode == 2 else RunError(f"train.py failed: {message}")
 
     def kill(self) -> None:

@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import operator
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -60,7 +61,7 @@ def open_prepared(
         notes, held_out = tuple(contents["notes"]), tuple(contents["held_out"])
         return Corpus(name or kind, *languages, fingerprint, splits, notes, held_out)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(folder, error) from error
+        raise damaged(folder, error) from error
 
 
 def prepare(cache: Path, kind: str, key: str, write: Callable[[Path], None]) -> Path:
@@ -85,6 +86,7 @@ def prepare(cache: Path, kind: str, key: str, write: Callable[[Path], None]) -> 
                 partial.mkdir()
                 try:
                     write(partial)
+                    _sync(partial)
                     partial.rename(folder)
                 finally:
                     shutil.rmtree(partial, ignore_errors=True)
@@ -94,6 +96,14 @@ def prepare(cache: Path, kind: str, key: str, write: Callable[[Path], None]) -> 
             raise RunError(f"{folder}: the disk is full, so the corpus could not be prepared; {remedy}") from error
         raise
     return folder
+
+
+def _sync(folder: Path) -> None:
+    """Waits until the files of a folder are on disk, so that none is empty after a power failure."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
 
 
 @contextmanager
@@ -206,12 +216,12 @@ class StoredPairs:
         try:
             return Pair(self._source[index].tobytes().decode(), self._target[index].tobytes().decode())
         except UnicodeDecodeError as error:
-            raise _damaged(self._folder, error) from error
+            raise damaged(self._folder, error) from error
 
     def __iter__(self) -> Iterator[Pair]:
         """Yields all pairs after comparing them with their SHA-256."""
         if _digest(self._folder, self._split) != self._sha256:
-            raise _damaged(self._folder, f"the SHA-256 of {self._split} differs")
+            raise damaged(self._folder, f"the SHA-256 of {self._split} differs")
         for sides in self.blocks():
             yield from map(Pair, *([sentence.decode() for sentence in side.split()] for side in sides))
 
@@ -231,5 +241,6 @@ def _digest(folder: Path, split: str) -> str:
     return json_digest([sha256(file) for path in _paths(folder, split) for file in files_of(path)])
 
 
-def _damaged(folder: Path, reason: object) -> UserError:
+def damaged(folder: Path, reason: object) -> UserError:
+    """Returns the error of a prepared corpus whose files are not as they were written."""
     return UserError(f"{folder}: this prepared corpus is damaged ({reason}); delete the folder and start again")
