@@ -125,8 +125,8 @@ def show_utilization(results: Results, device: str) -> None:
         for measurements, rate in zip(results.rounds, results.rates, strict=True)
     )
     size, rate = MATRICES[device][0], statistics.median(results.rates)
-    print(f"{flops_per_token / 1e6:.1f} million operations per target token; a step reaches {utilization:.0%} of the")
-    print(f"rate of a {size} x {size} matrix product on this machine ({rate / 1e9:.0f} billion operations/s).")
+    print(f"{flops_per_token / 1e6:.1f} MFLOPs per target token; a step reaches {utilization:.0%} of the")
+    print(f"rate of a {size} x {size} matrix product on this machine ({rate / 1e9:.0f} GFLOP/s).")
 
 
 def check_gpu(parser: argparse.ArgumentParser) -> None:

@@ -52,7 +52,7 @@ class ServeCommand(CheckpointOptions, AlignmentOptions):
     quantization: Quantization = "float32"
     """ctranslate2: type of the matrices."""
     device: Literal["cpu", "gpu", "tpu"] = "cpu"
-    """Kind of device; a training may occupy the others."""
+    """Kind of device; a training run may be using the others."""
     beam_size: PositiveInt = 5
     """Number of hypotheses kept at each position."""
     length_penalty: NonNegativeFloat = 0.6

@@ -17,7 +17,7 @@ from data.text_files import chunks, decode_lines, encode_lines, read_lines
 from host.cache import cache_directory
 from host.errors import UserError
 from host.files import check_distinct_files, check_writable
-from options.command_line import parse, take_workdir
+from options.command_line import Flag, parse, take_workdir
 from options.config_files import read_workdir_config
 from options.schema import (
     AlignmentOptions,
@@ -53,7 +53,7 @@ class TranslateCommand(NetworkOptions, DecodingOptions, AlignmentOptions, Proces
     num_hypotheses: PositiveInt = 1
     """Number of translations to write for each input line, at most beam_size unless they are sampled (temperature).
     Above 1, each is written as line number, score and text, separated by tabs."""
-    json_lines: bool = False
+    json_lines: Flag = False
     """Write one JSON object per input line, with the source, the text and score of every hypothesis, and all tokens."""
     alignments: Path | None = None
     """File for word alignments, plain or .gz: one line per input line, with the pairs of words of the input and of its
@@ -78,9 +78,9 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
       UserError: an option is invalid, or contradicts another one.
       SystemExit: with status 0, after --help.
     """
-    workdir, argv = take_workdir(argv, TranslateCommand, description=DESCRIPTION, flags=True)
+    workdir, argv = take_workdir(argv, TranslateCommand, description=DESCRIPTION)
     default = TranslateCommand(workdir=workdir, devices=read_workdir_config(workdir).devices.compute)
-    options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION, flags=True)
+    options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION)
     options.check_num_hypotheses(options.num_hypotheses)
     if options.prefix is not None and options.prefix_file:
         raise UserError("--prefix and --prefix-file are mutually exclusive: one prefix for all lines, or one per line")

@@ -21,7 +21,7 @@ from options.schema import Config, DataConfig, Section, SectionWithAlternatives
 
 Command = TypeVar("Command", bound=Section)
 
-# A boolean option without a value (--x), for a command whose other booleans take one.
+# A boolean option without a value (--x); other booleans take True or False.
 Flag = Annotated[
     bool,
     tyro.constructors.PrimitiveConstructorSpec(
@@ -55,28 +55,26 @@ def take_options(argv: Sequence[str], *names: str) -> tuple[list[Path | None], l
     return [getattr(known, name) for name in names], rest
 
 
-def show_help(argv: Sequence[str], command: type[Section], description: str, *, flags: bool = False) -> None:
+def show_help(argv: Sequence[str], command: type[Section], description: str) -> None:
     """Prints all options if the command line contains --help or -h.
 
     Args:
       argv: the command line.
-      command, description, flags: as for `parse`.
+      command, description: as for `parse`.
 
     Raises:
       SystemExit: with status 0, after the help.
     """
     if "--help" in argv or "-h" in argv:
-        parse(command, ["--help"], default=None, description=description, flags=flags)
+        parse(command, ["--help"], default=None, description=description)
 
 
-def take_workdir(
-    argv: Sequence[str], command: type[Section], *, description: str, flags: bool = False
-) -> tuple[Path, list[str]]:
+def take_workdir(argv: Sequence[str], command: type[Section], *, description: str) -> tuple[Path, list[str]]:
     """Separates --workdir from the rest of a command line, or shows the help if the command line asks for it.
 
     Args:
       argv: the command line.
-      command, description, flags: as for `parse`.
+      command, description: as for `parse`.
 
     Returns:
       The workdir and the remaining arguments.
@@ -85,7 +83,7 @@ def take_workdir(
       UserError: --workdir is missing.
       SystemExit: with status 0, after --help.
     """
-    show_help(argv, command, description, flags=flags)
+    show_help(argv, command, description)
     (workdir,), rest = take_options(argv, "workdir")
     return required_workdir(workdir), rest
 
@@ -158,9 +156,7 @@ def is_given(argv: Sequence[str], name: str) -> bool:
     return any(argument.split("=")[0] in options for argument in argv)
 
 
-def parse(
-    command: type[Command], argv: Sequence[str], *, default: Command | None, description: str, flags: bool = False
-) -> Command:
+def parse(command: type[Command], argv: Sequence[str], *, default: Command | None, description: str) -> Command:
     """Parses a command line.
 
     Args:
@@ -168,7 +164,6 @@ def parse(
       argv: the command line.
       default: values of the options that the command line omits; by default those of the section.
       description: what the command does, for --help.
-      flags: whether booleans are flags (--x, --no-x) instead of taking True or False.
 
     Returns:
       The options.
@@ -186,7 +181,7 @@ def parse(
                 default=default,
                 description=description,
                 return_unknown_args=True,
-                config=() if flags else (tyro.conf.FlagConversionOff,),
+                config=(tyro.conf.FlagConversionOff,),
             )
     except SystemExit as tyro_exit:
         if tyro_exit.code == 0:

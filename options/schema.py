@@ -79,10 +79,10 @@ class MixtureConfig(Section):
     train_target: Path | None = None
     """Like data.train_target."""
     weight: Weight = 1.0
-    """Share of the training pairs drawn from this corpus, relative to data.weight and the other entries' weights."""
+    """Sampling weight of this corpus: training pairs are drawn from all corpora in proportion to their weights."""
     tag_source: bool = False
-    """Begin the sources of this corpus with a tag, <bt>, that translation never uses, so that a model can learn from
-    back-translations without taking their sources for natural text (Caswell et al. 2019)."""
+    """Begin the sources of this corpus with a tag, <bt>, which is never added at translation time, so that the model
+    learns from back-translations without treating their sources as natural text (Caswell et al. 2019)."""
 
 
 class DataConfig(Section):
@@ -96,8 +96,8 @@ class DataConfig(Section):
     target_language: str = "fr"
     """Language to translate into."""
     directory: Path | None = None
-    """Folder with local files to use instead of a download: for multi30k *.en.gz and *.de.gz as published, for a corpus
-    of TensorFlow Datasets its archives under their published names."""
+    """Folder with local files to use instead of a download: for multi30k the published .gz files of both languages, for
+    a corpus of TensorFlow Datasets its archives under their published names."""
     cache_directory: Path | None = None
     """Folder of prepared corpora; by default lingua-flax in $XDG_CACHE_HOME or ~/.cache."""
     train_source: Path | None = None
@@ -119,11 +119,11 @@ class DataConfig(Section):
     """Put a piece for the target language, such as <2fr>, before each source, so that one model can translate into
     several languages."""
     weight: Weight = 1.0
-    """Share of the training pairs drawn from this corpus, relative to the weights of the corpora in mixture."""
+    """Sampling weight of this corpus: training pairs are drawn from all corpora in proportion to their weights."""
     mixture: tuple[MixtureConfig, ...] = ()
     """Additional corpora to train on. Each corpus is shuffled and repeated independently, as often as the weights
-    require; an epoch has as many pairs as all corpora together. The tokenizer is trained on all corpora; validation and
-    test use that of [data]."""
+    require; an epoch has as many pairs as all corpora together. The tokenizer is trained on all corpora; the validation
+    and test splits are those of the corpus in [data]."""
 
     @model_validator(mode="after")
     def _weight_needs_a_mixture(self) -> DataConfig:
@@ -260,8 +260,8 @@ class OptimizerConfig(SectionWithAlternatives):
     alternatives = ("warmup_steps", "warmup_share")
     name: Literal["adam", "adamw", "adafactor"] = "adam"
     """adam (Kingma and Ba 2015), adamw (decoupled weight decay, Loshchilov and Hutter 2019), or adafactor (Shazeer and
-    Stern 2018: second moments as row and column means, no first moments, learning rates not scaled by the
-    parameters)."""
+    Stern 2018: second moments as row and column means, no first moments, no scaling of the learning rate by the
+    size of the parameters)."""
     peak_lr: PositiveFloat = 1e-3
     """Learning rate at the end of warm-up."""
     warmup_steps: Count | None = 1000
@@ -330,15 +330,15 @@ class TrainingConfig(SectionWithAlternatives):
     label_smoothing: Probability = 0.1
     """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
     consistency: Literal["none", "rdrop", "simcut"] = "none"
-    """Train so that two predictions of each token agree, which regularizes strongly at twice the operations of a step.
-    rdrop: under different dropout masks (Liang et al. 2021); simcut: also with some embeddings of the second pass cut
-    (Gao et al. 2022)."""
+    """Train so that two predictions of each token agree, which regularizes strongly at twice the computation per step.
+    rdrop: under different dropout masks (Liang et al. 2021); simcut: also with some token embeddings dropped in the
+    second pass (Gao et al. 2022)."""
     consistency_weight: NonNegativeFloat = 3.0
     """Weight of the divergence between the two predictions; the papers use 5 for rdrop and 3 for simcut."""
     consistency_cut_rate: Probability = 0.05
-    """simcut: probability with which an embedding is cut."""
+    """simcut: probability of dropping an embedding."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
-    """Random seed of initialization, data order and dropout."""
+    """Random seed of initialization, data order, dropout, sampled segmentations and SimCut (not of the tokenizer)."""
     log_every: PositiveInt = 50
     """Steps between progress lines; metrics.jsonl has a line for every step, written at the same interval."""
     eval_every: Count = 500
@@ -546,7 +546,7 @@ class DecodingOptions(Section):
     """How translations are searched for or sampled."""
 
     beam_size: PositiveInt = 5
-    """Number of hypotheses kept at each position; 1 is greedy search. Has no effect if temperature is above 0."""
+    """Number of hypotheses kept at each decoding step; 1 is greedy search. Has no effect if temperature is above 0."""
     length_penalty: NonNegativeFloat = 0.6
     """Exponent alpha of the length penalty of Wu et al. (2016); 0 compares plain log-probabilities."""
     temperature: NonNegativeFloat = 0.0
@@ -555,8 +555,8 @@ class DecodingOptions(Section):
     top_k: PositiveInt | None = None
     """With a temperature: sample each token only from the k likeliest."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """With a temperature: sample each token only from the likeliest that together reach this probability; applied after
-    top_k."""
+    """With a temperature: nucleus sampling, from the smallest set of likeliest tokens whose probabilities sum to at
+    least this; applied after top_k."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """With a temperature: random seed; the same seed samples the same translations, another seed different ones."""
     min_decoding_length: PositiveInt = 1

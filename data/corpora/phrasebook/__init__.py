@@ -1,6 +1,6 @@
 """The phrasebook: a built-in English-French corpus, generated from a bilingual lexicon and sentence templates.
 
-This module is the package's only entrance: code outside the package imports from here, never from the inner modules.
+This is the package's only public module: code outside the package imports from here, never from the inner modules.
 README.md describes the splits, the translation conventions, the modules, and how to extend the corpus.
 """
 
