@@ -9,14 +9,16 @@ import sys
 import pytest
 
 import commands.export
-from commands.export import write_format
+from commands.export import ExportCommand, check_parity, lines_to_verify, write_format
 from data.corpora import open_corpus
 from data.corpora.downloads import offline
 from exporting.parity import Parity
 from host.errors import RunError, UserError
 from host.files import new_folder
+from options.config_files import read_workdir_config
 from options.schema import DataConfig
 from tests.processes import start_command, wait_for
+from translation.translator import Translator
 
 LINES = ["one two three.", "", "nine.", "four four five."]
 GREEDY = {"safetensors": ["--beam-size", "1"], "stablehlo": ["--search", "greedy"]}
@@ -39,6 +41,22 @@ def scores(trained, run, tmp_path_factory):
     result = run("evaluate.py", "--workdir", trained[0], "--beam-size", 1, "--json", path)
     assert result.returncode == 0, result.stderr
     return path
+
+
+def test_export_that_cannot_be_compared_is_reported(trained, tmp_path, caplog):
+    options = ExportCommand(workdir=trained[0], format="stablehlo", output=tmp_path / "x", source_length=1)
+    translator = Translator.load(trained[0])
+    assert lines_to_verify(translator, read_workdir_config(trained[0]).data, options) == []
+    assert "not compared with the run: the validation split has no lines of at most 1 tokens" in caplog.text
+    caplog.clear()
+
+    def parity(*_):
+        return Parity(beam_size=1, lines=0, cut=3, equal=0, tied=0, score_difference=0.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("exporting.parity.compare", parity)
+        check_parity(translator, options, None, ["one."] * 3)
+    assert "not compared with the run: all translations reach the length limit" in caplog.text
 
 
 @pytest.mark.parametrize("export_format", ["ctranslate2", "stablehlo", "safetensors"])

@@ -8,13 +8,16 @@ import shutil
 import socket
 import threading
 import time
+import tomllib
 import urllib.error
 import urllib.request
 
 import pytest
+import tomli_w
 from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 
+import commands.serve
 from options.schema import DataConfig
 from serving.app import Server, make_app
 from serving.engine import Result
@@ -24,6 +27,7 @@ from serving.metrics import Measured
 from serving.protocol import Limits
 from serving.web_server import WebServer
 from tests.processes import start_command
+from translation.translator import Translator
 
 JSON = {"Content-Type": "application/json"}
 LIMITS = Limits(texts=4, characters=100, beam_size=3)
@@ -438,6 +442,40 @@ def test_real_server_translates_as_translate_does(trained, run, tmp_path):
     process.terminate()
     assert process.communicate() == ("", "stopped by SIGTERM\n")
     assert process.returncode == 143
+
+
+def test_ipv6_address_may_have_brackets(trained, tmp_path):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    workdir = shutil.copytree(trained[0], tmp_path / "w", ignore=shutil.ignore_patterns("checkpoints"))
+    process = start_command("serve.py", "--workdir", workdir, "--port", 0, "--host", "[::1]")
+    url = process.stderr.readline().split()[-1]  # without a warning that other machines can connect
+    assert url.startswith("http://[::1]:")
+    assert request(url, "/health")[0] == 503
+    process.terminate()
+    process.communicate()
+
+
+def test_server_computes_in_the_precision_of_the_run(trained, tmp_path, monkeypatch):
+    workdir = shutil.copytree(trained[0], tmp_path / "w")
+    config = tomllib.loads((workdir / "config.toml").read_text(encoding="utf-8"))
+    config["devices"]["precision"] = "bfloat16"
+    (workdir / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
+    loaded = []
+
+    class LoadedError(Exception):
+        pass
+
+    def load(workdir, checkpoint, devices):
+        loaded.append(devices)
+        raise LoadedError
+
+    monkeypatch.setattr(Translator, "load", load)
+    with pytest.raises(LoadedError):
+        commands.serve.load(commands.serve.ServeCommand(workdir=workdir), None)
+    assert [(devices.platform, devices.precision) for devices in loaded] == [("cpu", "bfloat16")]
 
 
 def test_ctranslate2_translates_too(trained, run, tmp_path):
