@@ -54,7 +54,7 @@ class ServeCommand(CheckpointOptions, AlignmentOptions):
     device: Literal["cpu", "gpu", "tpu"] = "cpu"
     """Kind of device; a training run may be using the others."""
     beam_size: PositiveInt = 5
-    """Number of hypotheses kept at each position."""
+    """Number of hypotheses kept at each decoding step."""
     length_penalty: NonNegativeFloat = 0.6
     """Exponent alpha of the length penalty of Wu et al. (2016)."""
     batch_size: PositiveInt | None = None

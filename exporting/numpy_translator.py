@@ -18,6 +18,7 @@ import sentencepiece
 from safetensors.numpy import load_file
 
 EPSILON = 1e-6  # of all norms
+LINE_BREAKS = str.maketrans("\n\r", "  ")  # that byte fallback can produce; each translation is a single line
 
 
 class Network:
@@ -133,7 +134,7 @@ def beam_search(network: Network, source: list[int], beams: int, alpha: float = 
     """Returns the best translation of source ids: its score and its ids, without the end token.
 
     Args:
-      beams: number of hypotheses kept at each position; 1 is greedy search.
+      beams: number of hypotheses kept at each decoding step; 1 is greedy search.
       alpha: exponent of the length penalty of Wu et al. (2016).
     """
 
@@ -181,7 +182,7 @@ def main() -> None:
         if len(ids) > network.model["max_length"]:
             sys.exit(f"error: line {number} has {len(ids)} tokens; the network takes {network.model['max_length']}")
         tokens = beam_search(network, ids, options.beam_size, options.length_penalty)[1] if pieces else []
-        print(" ".join(target.decode(tokens).splitlines()), flush=True)
+        print(target.decode(tokens).translate(LINE_BREAKS), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ import numpy as np
 import sentencepiece
 from jax import export
 
+LINE_BREAKS = str.maketrans("\n\r", "  ")  # that byte fallback can produce; each translation is a single line
+
 
 class Programs:
     """The exported searches, with their parameters."""
@@ -68,7 +70,7 @@ def main() -> None:
         for sentence, (tokens, _) in zip(
             ids, programs.translate(ids, options.search, options.length_penalty), strict=True
         ):
-            print(" ".join(target.decode(tokens).splitlines()) if sentence else "", flush=True)
+            print(target.decode(tokens).translate(LINE_BREAKS) if sentence else "", flush=True)
 
 
 if __name__ == "__main__":

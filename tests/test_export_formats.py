@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from data import tokenizer as data_tokenizer
 from data.batch import pad_rows
 from data.tokenizer import parse_tokenizers, train_tokenizer
+from exporting import numpy_translator, stablehlo_loader
 from exporting.ctranslate2_model import write_ctranslate2
 from exporting.numpy_translator import Network
 from exporting.safetensors_model import write_safetensors
@@ -25,6 +27,13 @@ LINES = ["the cat eats fish .", "a dog sleeps", "where is it?", "milk"]
 TRANSLATIONS = ["le chat mange du poisson .", "un chien", "dort où ?", "lait"]
 SMALL = {"num_encoder_layers": 2, "num_decoder_layers": 1, "embed_dim": 16, "num_heads": 2, "mlp_dim": 24,
          "max_length": 64, "dropout_rate": 0.0}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", [numpy_translator, stablehlo_loader])
+def test_exported_programs_replace_the_line_breaks_that_this_repository_replaces(program):
+    """They import nothing from it. U+2028 is a line break for str.splitlines, but not for readers of lines."""
+    text = "a\nb\r\nc\u2028d"
+    assert text.translate(program.LINE_BREAKS) == text.translate(data_tokenizer.LINE_BREAKS) == "a b  c\u2028d"
 
 
 @functools.cache
