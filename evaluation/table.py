@@ -35,7 +35,7 @@ def print_evaluation(workdirs: str, data: EvaluationSet, evaluation: Evaluation)
             ("chrF", comparison.baseline_chrf, comparison.chrf_p_value),
         ):
             signature = comparison.compare_signature if name == "BLEU" else ""
-            significance = f"(difference by chance: p = {p_value:.4f})"
+            significance = f"(paired bootstrap: p = {p_value:.4f})"
             table.add_row(f"{name}, baseline", f"{baseline_score:.2f}  {significance}", signature)
     if evaluation.contrast_pairs:
         pairs, right = evaluation.contrast_pairs, evaluation.contrast_right

@@ -160,7 +160,7 @@ def test_comparison_matches_the_sacrebleu_command(comparison):
     assert [f"{record[f'{metric}_p_value']:.4f}" for metric in ("bleu", "chrf")] == p_values
     assert 0.001 < record["bleu_p_value"] < 0.999
     assert f" - BLEU       {record['compare_signature']}\n" in printed
-    p_value = f"{record['baseline_bleu']:.2f}  (difference by chance: p = {record['bleu_p_value']:.4f})"
+    p_value = f"{record['baseline_bleu']:.2f}  (paired bootstrap: p = {record['bleu_p_value']:.4f})"
     assert p_value in searched.stdout
 
 
