@@ -21,7 +21,7 @@ from host.errors import UserError
 from host.files import write_atomically
 from host.locks import lock_until_exit
 from options.command_line import check_languages, output_exists, parse, take_workdir_and_output
-from options.config_files import read_workdir_config
+from options.config_files import data_with_absolute_paths, read_workdir_config
 from options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def read_options(argv: Sequence[str]) -> DistillCommand:
     config = read_workdir_config(workdir)
     default = DistillCommand(workdir=workdir, output=output, data=config.data, devices=config.devices.compute)
     options = parse(DistillCommand, argv, default=default, description=DESCRIPTION)
+    options = options.model_copy(update={"data": data_with_absolute_paths(options.data)})
     check_languages(options.data, config.data, workdir)
     return options
 

@@ -15,7 +15,7 @@ from data.text_files import is_gzip, read_lines, write_lines
 from host.errors import UserError
 from host.files import check_distinct_files, check_writable
 from options.command_line import Flag, check_languages, is_given, parse, take_workdir
-from options.config_files import read_workdir_config
+from options.config_files import data_with_absolute_paths, read_workdir_config
 from options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
     config = read_workdir_config(workdir)
     default = EvaluateCommand(workdir=workdir, data=config.data, devices=config.devices.compute)
     options = parse(EvaluateCommand, argv, default=default, description=DESCRIPTION)
+    options = options.model_copy(update={"data": data_with_absolute_paths(options.data)})
     if (options.source is None) != (options.reference is None):
         raise UserError("--source and --reference go together: two files with the same number of lines")
     if options.source and is_given(argv, "split"):

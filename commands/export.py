@@ -96,9 +96,7 @@ def export(argv: Sequence[str]) -> None:
     config = read_workdir_config(options.workdir)
     devices = ComputeConfig(platform="cpu", precision="float32")
     translator = Translator.load(options.workdir, options.checkpoint, devices, options.target_language)
-    data = config.data
-    if options.target_language:
-        data = data.model_copy(update={"target_language": options.target_language})
+    data = direction_into(options.target_language, config.data) if options.target_language else config.data
     lines = lines_to_verify(translator, data, options)
     with interruption.deferred(), refusing_existing(options.output), new_folder(options.output) as folder:
         usage, load_engine = write_format(translator, data, options, folder)
@@ -109,6 +107,12 @@ def export(argv: Sequence[str]) -> None:
         if lines:
             check_parity(translator, options, load_engine(), lines)
     log.info("exported to %s; its README.md shows how to translate a sentence", options.output)
+
+
+def direction_into(target_language: str, data: DataConfig) -> DataConfig:
+    """Returns the [data] section with the languages of the run's first direction into a language."""
+    source = next(source for source, target in data.directions if target == target_language)
+    return data.model_copy(update={"source_language": source, "target_language": target_language})
 
 
 @contextlib.contextmanager

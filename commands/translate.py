@@ -224,6 +224,9 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
         if is_first_process():
             draw_positions(translator, options.positions)
         return
+    if options.prefix_file:  # all lines are known: a mistake in any of them must not erase an old output
+        pairs = iter(known := list(pairs))
+        translator.check_prefixes([line for line, _ in known], [prefix for _, prefix in known], options)
     translated = _translated_chunks(translator, pairs, options)
     first = next(translated, [])  # before the output is opened: a mistake in these lines must not erase an old file
     done = 0

@@ -6,7 +6,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pydantic
 import tomli_w
@@ -17,6 +17,7 @@ from options.messages import validation_message, without_index
 from options.schema import Config, DataConfig, MixtureConfig, Section, TokenizerConfig, TrainingConfig
 
 CONFIG_NAME = "config.toml"
+SectionType = TypeVar("SectionType", bound=Section)
 
 # Options that may change when a run is resumed. So may [devices] and all paths, whose files are compared by content.
 CHANGEABLE = ("model.attention", "training.num_steps", "training.num_epochs", "training.patience", "training.log_every",
@@ -93,14 +94,22 @@ def with_absolute_paths(config: Config) -> Config:
       UserError: a path begins with ~ or ~user, and there is no such home directory.
     """
 
-    def absolute(section: Section) -> Section:
-        paths = {name: _absolute(value) for name, value in section if isinstance(value, Path)}
-        return section.model_copy(update=paths)
+    others = {"tokenizer": _with_absolute(config.tokenizer), "training": _with_absolute(config.training)}
+    return config.model_copy(update={"data": data_with_absolute_paths(config.data)} | others)
 
-    mixture = tuple(absolute(entry) for entry in config.data.mixture)
-    data = absolute(config.data).model_copy(update={"mixture": mixture})
-    others = {"tokenizer": absolute(config.tokenizer), "training": absolute(config.training)}
-    return config.model_copy(update={"data": data} | others)
+
+def data_with_absolute_paths(data: DataConfig) -> DataConfig:
+    """Returns the [data] section with all paths absolute.
+
+    Raises:
+      UserError: as for `with_absolute_paths`.
+    """
+    mixture = tuple(_with_absolute(entry) for entry in data.mixture)
+    return _with_absolute(data).model_copy(update={"mixture": mixture})
+
+
+def _with_absolute(section: SectionType) -> SectionType:
+    return section.model_copy(update={name: _absolute(value) for name, value in section if isinstance(value, Path)})
 
 
 def _absolute(path: Path) -> Path:

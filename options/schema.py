@@ -469,6 +469,13 @@ class Config(Section):
                 f"optimizer.warmup_steps must be below training.num_steps for the {schedule} schedule, "
                 f"got {warmup} of {last}; lower it, or give optimizer.warmup_share instead"
             )
+        consistency, model = self.training.consistency, self.model
+        cut = self.training.consistency_cut_rate if consistency == "simcut" else 0.0
+        if consistency != "none" and not (model.dropout_rate or model.attention_dropout_rate or cut):
+            raise ValueError(
+                f"training.consistency {consistency} has no effect without dropout: both passes are the same; set "
+                "model.dropout_rate"
+            )
         if self.model.tied_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError('model.tied_embeddings "all" needs tokenizer.joint; use "decoder" or "none"')
         if self.tokenizer.model_file and not self.tokenizer.joint:

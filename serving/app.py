@@ -34,6 +34,7 @@ from serving.protocol import (
     translate_parameters,
 )
 from translation.word_alignment import pharaoh
+from translation.words import split_words
 
 log = logging.getLogger(__name__)
 
@@ -193,8 +194,8 @@ def _joined_links(lines: list[str], results: list[Result]) -> str:
     source_words = target_words = 0
     for line, result in zip(lines, results, strict=True):
         joined += [(i + source_words, j + target_words) for i, j in result.links]
-        source_words += len(line.split())
-        target_words += len(result.texts[0].split())
+        source_words += len(split_words(line))
+        target_words += len(split_words(result.texts[0]))
     return pharaoh(joined)
 
 

@@ -165,6 +165,15 @@ def test_home_directory_that_does_not_exist(train):
     )
 
 
+@pytest.mark.parametrize("command", [("evaluate.py",), ("distill.py", "--output", "pairs.jsonl")])
+def test_home_directory_that_does_not_exist_of_a_trained_run(trained, refused, command):
+    program, *options = command
+    refused(
+        program, "--workdir", trained[0], *options, "--data.train-source", "~nosuchuser/train.en",
+        words=["~nosuchuser/train.en: there is no such home directory"],
+    )  # fmt: skip
+
+
 def test_damaged_tokenized_pairs(refused, run, corpus, tmp_path):
     """As after a power failure, or in an incomplete copy of the cache folder."""
     cache = tmp_path / "cache"

@@ -327,6 +327,7 @@ def test_end_of_patience_begins_the_decay_of_the_wsd_schedule(toy, run, tmp_path
     assert done.returncode == 0, done.stderr
     assert "patience is exhausted: the learning rate decays from here on, and the run ends at step 9" in done.stderr
     assert "9 of 240" in done.stdout
+    assert "step 9/9  loss" in done.stderr
     lines = metrics(workdir)
     rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
     assert rates == pytest.approx([5e-10, *[1e-9] * 5, 2e-9 / 3, 1e-9 / 3, 0], rel=1e-6, abs=1e-16)
@@ -335,9 +336,15 @@ def test_end_of_patience_begins_the_decay_of_the_wsd_schedule(toy, run, tmp_path
     resumed = run(*train)
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming from step 8\n" in resumed.stderr
+    assert "step 9/9  loss" in resumed.stderr
     assert metrics(workdir) == lines
     assert digests(workdir) == expected
     assert "finished: 9 of 240 steps, stopped early" in run(*train).stdout
+    shutil.rmtree(workdir / "checkpoints" / "9")
+    shutil.rmtree(workdir / "checkpoints" / "8")
+    shorter = run(*train, "--training.num-steps", 8)  # fewer steps than the decay takes
+    assert shorter.returncode == 0, shorter.stderr
+    assert "step 8/8  loss" in shorter.stderr
 
 
 def test_non_finite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(toy, run, tmp_path):

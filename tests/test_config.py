@@ -39,6 +39,10 @@ def write(tmp_path, text):
             ['consistency_cut_rate 0.1 has no effect with consistency "rdrop", only with "simcut"'],
         ),
         (
+            '[model]\ndropout_rate = 0.0\n[training]\nconsistency = "rdrop"',
+            ["training.consistency rdrop has no effect without dropout", "set model.dropout_rate"],
+        ),
+        (
             '[optimizer]\nschedule = "cosine"\nwarmup_steps = 20000',
             [
                 "warmup_steps must be below training.num_steps",

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from commands.prompt import prompt_lines
+from commands.translate import CHUNK
 from data.text_files import read_lines
 from data.tokenizer import model_paths, parse_tokenizers, train_tokenizer
 from options.schema import ComputeConfig, TokenizerConfig
@@ -268,6 +269,29 @@ def test_ensemble_with_another_tokenizer_is_refused(trained, translator, toy, ru
     assert f"{other}: its tokenizer differs from that of {trained[0]}" in done.stderr
 
 
+def test_ensemble_with_a_network_for_the_opposite_direction_is_refused(trained, run, tmp_path):
+    """Both directions of a corpus have the same joint tokenizer."""
+    other = tmp_path / "reverse"
+    shutil.copytree(trained[0], other)
+    config = (other / "config.toml").read_text(encoding="utf-8")
+    swapped = config.replace('_language = "en"', '_language = "?"').replace('_language = "fr"', '_language = "en"')
+    (other / "config.toml").write_text(swapped.replace('"?"', '"fr"'), encoding="utf-8")
+    done = run("translate.py", "--workdir", trained[0], "--ensemble", other, input="one.\n")
+    assert done.returncode == 2
+    assert f"{other}: it translates from fr to en, but {trained[0]} from en to fr" in done.stderr
+
+
+def test_prefix_that_is_invalid_on_a_late_line_leaves_the_old_output(trained, run, tmp_path):
+    (tmp_path / "in").write_text("one.\n" * (CHUNK + 1))
+    (tmp_path / "prefixes").write_text("\n" * CHUNK + "☃\n", encoding="utf-8")
+    (tmp_path / "out").write_text("the old output\n")
+    files = ["--input", tmp_path / "in", "--prefix-file", tmp_path / "prefixes", "--output", tmp_path / "out"]
+    done = run("translate.py", "--workdir", trained[0], *files)
+    assert done.returncode == 2
+    assert 'prefix "☃": the model has no token' in done.stderr
+    assert (tmp_path / "out").read_text() == "the old output\n"
+
+
 # --- The prompt -----------------------------------------------------------------------------------------------------
 
 # The prompt of translate.py without a network, which takes a process seconds to load.
@@ -276,6 +300,7 @@ import sys
 from pathlib import Path
 from commands.main import main
 from commands.prompt import prompt_lines
+from commands.translate import CHUNK
 
 def echo(argv):
     for line in prompt_lines("> ", Path(argv[0])):

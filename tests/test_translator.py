@@ -11,7 +11,7 @@ from flax import nnx
 from data.batch import pad_rows
 from data.tokenizer import parse_tokenizers, train_tokenizer
 from devices import compilation
-from host.errors import UserError
+from host.errors import RunError, UserError
 from model.transformer import initial_params, structure
 from options.schema import DecodingOptions, ModelConfig, TokenizerConfig
 from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -250,6 +250,13 @@ def test_a_line_that_is_too_long_is_translated_in_parts(translator, caplog):
         tokens = [token for part in parts for token in part.tokens if token != EOS_ID]
         assert joined.hypotheses[rank].tokens == (*tokens, EOS_ID)
     assert joined.source == line
+
+
+@pytest.mark.parametrize("options", [GREEDY, BEAM])
+def test_network_that_has_diverged_is_reported(translator, options):
+    params = jax.tree.map(lambda array: np.full_like(array, np.nan), translator.params)
+    with pytest.raises(RunError, match="the outputs of the network are not finite"):
+        dataclasses.replace(translator, params=params).translate(LINES[:FEW], options)
 
 
 def test_ensemble_averages_probabilities(translator, second):

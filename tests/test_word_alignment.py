@@ -33,6 +33,7 @@ def pieces(text):
         ("_ ( the _riv er )", [0, 0, 0, 1, 1, 1], [1, 0, 1, 1, 1, 0]),
         ("_ ? _a _ _b", [0, 0, 1, 2, 2], [1, 1, 1, 1, 1]),
         ("a_b c_ d", [0, 1, 2], [1, 1, 1]),  # pieces that hold spaces, of tokenizers trained elsewhere
+        ("_a _\x85 _b", [0, 1, 2], [1, 1, 1]),  # a space to Python, but not to SentencePiece
         ("_a <0xF0> <0x9F> <0x20> b", [0, 0, 0, 1, 1], [1, 1, 1, 1, 1]),
         ("", [], []),
     ],
@@ -96,6 +97,8 @@ def test_words_are_those_of_the_line_as_it_is_typed(translator):
     accent = "\u00b4"  # normalized to a space and a combining accent
     (spaced,) = translator.translate([f"the{accent}old village"], GREEDY)
     assert {i for i, _ in align_translations(translator, [spaced])[0]} <= {0, 1}
+    (marked,) = translator.translate(["the \x85 old village"], GREEDY)  # SentencePiece keeps U+0085 as a word
+    assert {i for i, _ in align_translations(translator, [marked])[0]} >= {3}
 
 
 def test_parts_of_a_long_line_are_aligned_one_by_one(translator):

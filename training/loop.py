@@ -294,7 +294,9 @@ class Run:
         title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
         steps = self._prepared.num_steps, self._clock.step
         description = bleu_description(self._prepared.tokenizer)
-        return Recorder(self._workdir, title, self._config, *steps, self._logged_lines, description)
+        recorder = Recorder(self._workdir, title, self._config, *steps, self._logged_lines, description)
+        recorder.ends_at(self._last_step())
+        return recorder
 
     def _is_in_state(self, line: dict[str, Any]) -> bool:
         """Returns whether the current state includes the step or validation of a line of metrics.jsonl."""
@@ -426,10 +428,12 @@ class Run:
     # Finishing.
 
     def _is_finished(self) -> bool:
-        decay = self._decay()
-        if decay:
-            return self._clock.step >= decay.end
-        return self._clock.step >= self._prepared.num_steps or self._patience_ended()
+        return self._clock.step >= self._last_step() or (self._decay() is None and self._patience_ended())
+
+    def _last_step(self) -> int:
+        """Returns the step at which the run ends, as far as it is known now."""
+        decay, num_steps = self._decay(), self._prepared.num_steps
+        return min(decay.end, num_steps) if decay else num_steps
 
     def _patience_ended(self) -> bool:
         return 0 < self._config.training.patience <= self._clock.validations_since_best
@@ -446,9 +450,10 @@ class Run:
         if decay and clock.decay_start is None and self._patience_ended() and clock.step < decay.start:
             clock.decay_start = clock.step
             self._set_decay()
-            decay = Decay.after(self._config.optimizer, clock.step)
+            self._recorder.ends_at(self._last_step())
             log.info(
-                "patience is exhausted: the learning rate decays from here on, and the run ends at step %d", decay.end
+                "patience is exhausted: the learning rate decays from here on, and the run ends at step %d",
+                self._last_step(),
             )
 
     def _set_decay(self) -> None:

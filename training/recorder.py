@@ -104,6 +104,11 @@ class Recorder:
                 last["step"], self._num_steps, status, last["learning_rate"], _duration(left),
             )  # fmt: skip
 
+    def ends_at(self, step: int) -> None:
+        """Shows the progress towards this step from now on, because the run ends there."""
+        self._num_steps = step
+        self._bar.update(self._task, total=step)
+
     def validation(self, step: int, result: Validation, seconds: float, *, best: bool) -> None:
         """Writes a line of metrics for a validation, and shows the result with its sample translations."""
         line = {
@@ -162,6 +167,9 @@ class NoRecorder:
 
     def steps(self, lines: list[dict[str, Any]], pace: Pace) -> None:
         """Does nothing; see Recorder.steps."""
+
+    def ends_at(self, step: int) -> None:
+        """Does nothing; see Recorder.ends_at."""
 
     def validation(self, step: int, result: Validation, seconds: float, *, best: bool) -> None:
         """Does nothing; see Recorder.validation."""

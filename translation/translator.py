@@ -31,7 +31,7 @@ from devices.compilation import compile_concurrently
 from devices.mesh import make_mesh, round_up_to_row_shards
 from devices.platform import available_devices, compute_precision, pads_to_longest
 from devices.sharding import put_on_devices, replicated, row_sharding
-from host.errors import UserError
+from host.errors import RunError, UserError
 from model.transformer import structure
 from options.config_files import CONFIG_NAME, read_workdir_config, refused_changes
 from options.messages import validated
@@ -127,7 +127,8 @@ class Translator:
 
         Raises:
           UserError: a workdir, its tokenizer or the checkpoint is missing or damaged; the model cannot translate into
-            `target_language`; the tokenizers of an ensemble differ; or no device of the requested platform exists.
+            `target_language`; the tokenizers or the languages of an ensemble differ; or no device of the requested
+            platform exists.
         """
         trained_on = read_workdir_config(Path(workdir)).devices
         devices = devices or trained_on.compute
@@ -146,6 +147,8 @@ class Translator:
                 )
             if other.tokenizer.source_tags != first.tokenizer.source_tags:
                 raise UserError(f"{path}: its source tag differs from that of {workdir}; see data.tag_target")
+            if not first.tokenizer.source_tags:
+                _check_direction(Path(path), Path(workdir))
         return dataclasses.replace(first, others=tuple(others))
 
     @classmethod
@@ -404,6 +407,14 @@ class Translator:
             if length and length > self.max_length:
                 raise UserError(f"{name} {length} exceeds the model's max_length {self.max_length}")
 
+    def check_prefixes(self, lines: Sequence[str], prefixes: Sequence[str], options: DecodingOptions) -> None:
+        """Checks that each line can be translated with its prefix.
+
+        Raises:
+          UserError: a prefix has a character without a token, or is as long as its translation may be.
+        """
+        self._parts(lines, self.tokenizer.encode_source(lines), prefixes, options, None)
+
     def length_limit(self, source_tokens: int, prefix_tokens: int, options: DecodingOptions) -> int:
         """Returns the maximum number of tokens of a translation, its prefix and end token included."""
         limit = max(decoding.default_max_length(source_tokens) + prefix_tokens, options.min_decoding_length)
@@ -500,8 +511,17 @@ class Translator:
         return put_on_devices(request, row_sharding(self.mesh))
 
     def detokenized(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
-        """Returns the `count` best hypotheses of each of the first `rows` sentences, as text."""
+        """Returns the `count` best hypotheses of each of the first `rows` sentences, as text.
+
+        Raises:
+          RunError: the network computes NaN or infinity, so a sentence has no hypothesis with a score.
+        """
         tokens, scores = (array[:rows, :count] for array in hypotheses)
+        if not (scores[:, 0] > IMPOSSIBLE / 2).all():
+            raise RunError(
+                "the outputs of the network are not finite: its training has diverged. Use an earlier --checkpoint, or "
+                "train again with a lower optimizer.peak_lr"
+            )
         return [
             tuple(
                 Hypothesis(text, float(score), tuple(int(token) for token in ids[ids != PAD_ID]))
@@ -510,6 +530,20 @@ class Translator:
             )
             for beams, row in zip(tokens, scores, strict=True)
         ]
+
+
+def _check_direction(path: Path, first: Path) -> None:
+    """Raises UserError if the run in `path` has not learned to translate in the direction of the run in `first`.
+
+    Two runs in opposite directions may have the same tokenizer.
+    """
+    directions, (wanted, *_) = (read_workdir_config(workdir).data.directions for workdir in (path, first))
+    if wanted not in directions:
+        (source, target), (first_source, first_target) = directions[0], wanted
+        raise UserError(
+            f"{path}: it translates from {source} to {target}, but {first} from {first_source} to {first_target}; all "
+            "runs of an ensemble must translate in the same direction"
+        )
 
 
 def _warn_about_limits(lines: set[int]) -> None:

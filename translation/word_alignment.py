@@ -30,7 +30,7 @@ from options.schema import AlignmentOptions
 from options.special_ids import EOS_ID
 from translation.hypotheses import Translation
 from translation.translator import SCORING_BATCH_SIZE, Translator
-from translation.words import is_part_of_word, word_indices
+from translation.words import is_part_of_word, split_words, word_indices
 
 Links = list[tuple[int, int]]
 
@@ -121,9 +121,9 @@ def _parts(number: int, translation: Translation) -> Iterator[_Part]:
         start = source.index(text, start)
         if part.tokens:
             # A word that is too long is split too; its second half belongs to the word in which the first part ends.
-            yield _Part(number, text, part.tokens, len(source[: start + 1].split()) - 1, target_words)
+            yield _Part(number, text, part.tokens, len(split_words(source[: start + 1])) - 1, target_words)
         start += len(text)
-        target_words += len(part.text.split())
+        target_words += len(split_words(part.text))
 
 
 def pharaoh(links: Links) -> str:
@@ -185,5 +185,5 @@ def _origins(line: str, tokenizer: Tokenizer) -> list[int]:
 
     SentencePiece normalizes text before it splits it; a word such as a spacing accent becomes two.
     """
-    normalized = (tokenizer.source.normalize(word).replace(SPACE, " ") for word in line.split())
-    return [index for index, words in enumerate(normalized) for _ in words.split()]
+    normalized = (tokenizer.source.normalize(word).replace(SPACE, " ") for word in split_words(line))
+    return [index for index, words in enumerate(normalized) for _ in split_words(words)]

@@ -1,13 +1,16 @@
-"""Grouping the pieces of a tokenized sentence into words."""
+"""Splitting text into words, and grouping the pieces of a tokenized sentence into words."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from data.tokenizer import CONTROL_PIECES, SPACE
 
 BYTES_OF_SPACES = ("<0x0A>", "<0x0D>", "<0x20>")  # pieces that are decoded as a space
+# SentencePiece keeps or drops these control characters, whereas Python considers them spaces.
+WORD = re.compile(r"[\S\v\x1c-\x1f\x85]+")
 
 
 class Word(NamedTuple):
@@ -15,6 +18,11 @@ class Word(NamedTuple):
 
     text: str
     positions: tuple[int, ...]
+
+
+def split_words(text: str) -> list[str]:
+    """Returns the words of a text: what is between the characters that SentencePiece considers spaces."""
+    return WORD.findall(text)
 
 
 def word_indices(pieces: Sequence[str]) -> list[int]:
@@ -29,8 +37,8 @@ def word_indices(pieces: Sequence[str]) -> list[int]:
         if text.startswith(" "):
             in_word = False
         indices.append(word if in_word else word + 1)
-        if text.strip():
-            word = indices[-1] + len(text.split()) - 1
+        if words := split_words(text):
+            word = indices[-1] + len(words) - 1
             in_word = not text.endswith(" ")
     return indices
 
