@@ -200,7 +200,7 @@ def test_the_warm_up_given_last_wins_in_steps_or_as_a_share(tmp_path):
     ("name", "steps"),
     {
         "tiny": 300, "multi30k_en_de": 1000, "multi30k_en_fr": 1000, "multi30k_en_de_fr": 1000, "ted_pt_en": 2000,
-        "multi30k_en_de_diversified": 571, "multi30k_en_de_student": 785,
+        "multi30k_en_de_diversified": 571, "multi30k_en_de_student": 785, "multi30k_en_fr_diversified": 714,
         "wmt14_en_de_base": 4000, "wmt14_en_de_deep_encoder": 4000, "wmt14_en_de_big": 4000, "wmt14_en_fr_big": 4000,
     }.items(),
 )  # fmt: skip
