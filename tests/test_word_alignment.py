@@ -98,7 +98,7 @@ def test_words_are_those_of_the_line_as_it_is_typed(translator):
     (spaced,) = translator.translate([f"the{accent}old village"], GREEDY)
     assert {i for i, _ in align_translations(translator, [spaced])[0]} <= {0, 1}
     (marked,) = translator.translate(["the \x85 old village"], GREEDY)  # SentencePiece keeps U+0085 as a word
-    assert {i for i, _ in align_translations(translator, [marked])[0]} >= {3}
+    assert 3 in {i for i, _ in align_translations(translator, [marked])[0]}
 
 
 def test_parts_of_a_long_line_are_aligned_one_by_one(translator):

@@ -428,12 +428,14 @@ class Run:
     # Finishing.
 
     def _is_finished(self) -> bool:
-        return self._clock.step >= self._last_step() or (self._decay() is None and self._patience_ended())
+        return self._clock.step >= self._last_step()
 
     def _last_step(self) -> int:
         """Returns the step at which the run ends, as far as it is known now."""
         decay, num_steps = self._decay(), self._prepared.num_steps
-        return min(decay.end, num_steps) if decay else num_steps
+        if decay:
+            return min(decay.end, num_steps)
+        return self._clock.step if self._patience_ended() else num_steps
 
     def _patience_ended(self) -> bool:
         return 0 < self._config.training.patience <= self._clock.validations_since_best
@@ -450,11 +452,9 @@ class Run:
         if decay and clock.decay_start is None and self._patience_ended() and clock.step < decay.start:
             clock.decay_start = clock.step
             self._set_decay()
-            self._recorder.ends_at(self._last_step())
-            log.info(
-                "patience is exhausted: the learning rate decays from here on, and the run ends at step %d",
-                self._last_step(),
-            )
+            end = self._last_step()
+            self._recorder.ends_at(end)
+            log.info("patience is exhausted: the learning rate decays from here on, and the run ends at step %d", end)
 
     def _set_decay(self) -> None:
         if decay := self._decay():

@@ -130,7 +130,8 @@ class Translator:
             `target_language`; the tokenizers or the languages of an ensemble differ; or no device of the requested
             platform exists.
         """
-        trained_on = read_workdir_config(Path(workdir)).devices
+        config = read_workdir_config(Path(workdir))
+        trained_on = config.devices
         devices = devices or trained_on.compute
         mesh = make_mesh(MeshConfig(), available_devices(devices.platform))
         platform = mesh.devices.flat[0].platform
@@ -148,7 +149,7 @@ class Translator:
             if other.tokenizer.source_tags != first.tokenizer.source_tags:
                 raise UserError(f"{path}: its source tag differs from that of {workdir}; see data.tag_target")
             if not first.tokenizer.source_tags:
-                _check_direction(Path(path), Path(workdir))
+                _check_direction(Path(path), workdir, config.data.directions[0])
         return dataclasses.replace(first, others=tuple(others))
 
     @classmethod
@@ -532,12 +533,12 @@ class Translator:
         ]
 
 
-def _check_direction(path: Path, first: Path) -> None:
+def _check_direction(path: Path, first: str | Path, wanted: tuple[str, str]) -> None:
     """Raises UserError if the run in `path` has not learned to translate in the direction of the run in `first`.
 
     Two runs in opposite directions may have the same tokenizer.
     """
-    directions, (wanted, *_) = (read_workdir_config(workdir).data.directions for workdir in (path, first))
+    directions = read_workdir_config(path).data.directions
     if wanted not in directions:
         (source, target), (first_source, first_target) = directions[0], wanted
         raise UserError(
