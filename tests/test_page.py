@@ -34,7 +34,7 @@ def workdir(run, tmp_path_factory):
     if given := os.environ.get("LINGUA_PHRASEBOOK_RUN"):
         return Path(given)
     workdir = tmp_path_factory.mktemp("runs") / "phrasebook"
-    steps = ("--training.num-steps", 120, "--training.eval-every", 60, "--training.checkpoint-every", 60)
+    steps = ("--training.num-steps", 60, "--training.eval-every", 30, "--training.checkpoint-every", 30)
     run("train.py", "--config", "configs/tiny.toml", "--workdir", workdir, *steps)
     return workdir
 

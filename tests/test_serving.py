@@ -422,7 +422,7 @@ def test_real_server_translates_as_translate_does(trained, run, tmp_path):
     """With a real network, in a real process, from its first checkpoint to SIGTERM."""
     workdir = tmp_path / "workdir"
     shutil.copytree(trained[0], workdir, ignore=shutil.ignore_patterns("checkpoints"))
-    process = start_command("serve.py", "--workdir", workdir, "--port", 0, "--beam-size", 1)
+    process = start_command("serve.py", "--workdir", workdir, "--port", 0, "--beam-size", 1, "--batch-size", 2)
     log = iter(process.stderr.readline, "")
     line = next(line for line in log if line.startswith("listening on "))
     url = line.split()[-1]
