@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+PAGE := lingua_flax/serving/page
 WORKDIR ?= checkpoints/tiny
 CONFIG ?= configs/tiny.toml
 KILLS ?= 5
@@ -27,18 +28,18 @@ install: .venv/installed
 	touch $@
 
 train: install
-	$(BIN)/python train.py --config configs/tiny.toml --workdir $(WORKDIR)
-	$(BIN)/python evaluate.py --workdir $(WORKDIR)
-	$(BIN)/python evaluate.py --workdir $(WORKDIR) --split contrast
-	@printf 'I deposited my paycheck at the bank yesterday.\n' | $(BIN)/python translate.py --workdir $(WORKDIR)
+	$(BIN)/lingua-flax train --config configs/tiny.toml --workdir $(WORKDIR)
+	$(BIN)/lingua-flax evaluate --workdir $(WORKDIR)
+	$(BIN)/lingua-flax evaluate --workdir $(WORKDIR) --split contrast
+	@printf 'I deposited my paycheck at the bank yesterday.\n' | $(BIN)/lingua-flax translate --workdir $(WORKDIR)
 	@printf 'I swam across the river to get to the other bank.\n' \
-	  | $(BIN)/python translate.py --workdir $(WORKDIR) --attention $(WORKDIR)/attention.png
+	  | $(BIN)/lingua-flax translate --workdir $(WORKDIR) --attention $(WORKDIR)/attention.png
 
 serve: .venv/installed-serve
-	$(BIN)/python serve.py --workdir $(WORKDIR)
+	$(BIN)/lingua-flax serve --workdir $(WORKDIR)
 
 verify-resume: install
-	$(BIN)/python verify_resume.py --config $(CONFIG) --kills $(KILLS)
+	$(BIN)/lingua-flax verify-resume --config $(CONFIG) --kills $(KILLS)
 
 docs: .venv/installed-docs
 	$(BIN)/python -m docs.generate_reference
@@ -61,9 +62,9 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/deno fmt --quiet --check page
-	$(BIN)/deno lint --quiet page
-	$(BIN)/deno check --quiet page/main.js page/standalone.js page/theme.js
+	$(BIN)/deno fmt --quiet --check $(PAGE)
+	$(BIN)/deno lint --quiet $(PAGE)
+	$(BIN)/deno check --quiet $(addprefix $(PAGE)/,main.js standalone.js theme.js)
 
 test: lint
 	$(BIN)/python -m pytest $(TESTS_AT_ONCE)

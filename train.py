@@ -1,12 +1,8 @@
-"""Trains a translator: config -> training loop. See --help for all options."""
+"""The same as lingua-flax train."""
 
 import sys
 
-from host.interruption import interruption
+from lingua_flax.__main__ import main
 
 if __name__ == "__main__":
-    interruption.install()  # before the imports below, which can take seconds
-    from commands.main import main
-    from commands.train import train
-
-    sys.exit(main(train))
+    sys.exit(main("train"))

@@ -1,12 +1,8 @@
-"""Translates text with a trained run: lines in -> lines out. See --help for all options."""
+"""The same as lingua-flax translate."""
 
 import sys
 
-from host.interruption import interruption
+from lingua_flax.__main__ import main
 
 if __name__ == "__main__":
-    interruption.install()  # before the imports below, which can take seconds
-    from commands.main import main
-    from commands.translate import translate
-
-    sys.exit(main(translate))
+    sys.exit(main("translate"))

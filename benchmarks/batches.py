@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from options.config_files import read_workdir_config
-from training.preparation import prepare
+from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.training.preparation import prepare
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ Memory must not grow with the size of the corpus.
 Run from the repository root: python benchmarks/corpus.py [--lines 500000 5000000] [--folder F]
 
 The corpus is synthetic: sentences of 5 to 25 words whose frequencies follow Zipf's law, translated word by word. Each
-corpus size is prepared in a separate process. A run of train.py on the corpus then shows how many tokens per second
+corpus size is prepared in a separate process. A run on the corpus then shows how many tokens per second
 training consumes.
 """
 
@@ -27,12 +27,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from data.mixture import open_training_corpora
-from options.command_line import parse
-from options.config_files import read_config
-from options.schema import Config
-from runs.workdir import Workdir
-from training.preparation import open_with_tokenizer, prepare
+from lingua_flax.data.mixture import open_training_corpora
+from lingua_flax.options.command_line import parse
+from lingua_flax.options.config_files import read_config
+from lingua_flax.options.schema import Config
+from lingua_flax.runs.workdir import Workdir
+from lingua_flax.training.preparation import open_with_tokenizer, prepare
 
 ROOT = Path(__file__).parent.parent
 
@@ -87,7 +87,7 @@ def measure_phase(phase: Callable[[], T]) -> tuple[T, dict[str, float]]:
 
 
 def corpus_options(folder: Path) -> list[str]:
-    """Returns the options of train.py that select the corpus in a folder."""
+    """Returns the options of lingua-flax train that select the corpus in a folder."""
     files = ["--data.name", "text", "--data.train-source", str(folder / "text.en")]
     files += ["--data.train-target", str(folder / "text.xx"), "--data.target-language", "xx"]
     return [*files, "--data.cache-directory", str(folder / "cache")]
@@ -116,15 +116,15 @@ def run_phases(base: Config, folder: Path) -> Iterator[tuple[str, dict[str, floa
 
 
 def train(options: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Runs train.py on the prepared corpus.
+    """Runs lingua-flax train on the prepared corpus.
 
     Returns:
-      `first_step`: seconds from the start of train.py to its first step, without compilation; and the medians of
+      `first_step`: seconds from the start of the command to its first step, without compilation; and the medians of
       `tokens_per_second`, target tokens without padding, and `waiting`, the share of time in which the device waits
       for batches.
     """
     workdir = folder / "run"
-    command = [sys.executable, "train.py", "--config", str(options.config), *corpus_options(folder)]
+    command = [sys.executable, "-m", "lingua_flax", "train", "--config", str(options.config), *corpus_options(folder)]
     command += ["--workdir", str(workdir), "--training.num-steps", str(STEPS)]
     command += ["--training.log-every", "5", "--training.eval-every", "0"]
     command += ["--tokenizer.model-file", str(folder / "tokenizer.model")]
@@ -161,7 +161,7 @@ def measure_size(lines: int, options: argparse.Namespace) -> None:
         print(
             f"\nFeeding supplies {rate:,.0f} target tokens/s. Training {options.config.stem} consumes "
             f"{training['tokens_per_second']:,.0f} target tokens/s; its device waits for batches "
-            f"{training['waiting']:.2%} of the time. From the start of train.py to its first step, without "
+            f"{training['waiting']:.2%} of the time. From the start of lingua-flax train to its first step, without "
             f"compilation: {training['first_step']:.1f} s."
         )
 

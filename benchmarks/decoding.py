@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.text_files import read_lines
-from data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
-from options.config_files import read_workdir_config
-from options.schema import DecodingOptions
+from lingua_flax.data.text_files import read_lines
+from lingua_flax.data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
+from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.schema import DecodingOptions
 
 ROOT = Path(__file__).parent.parent
 
@@ -53,8 +53,8 @@ class System(NamedTuple):
 
 def load_lingua_flax(workdir: Path, precision: str, options: argparse.Namespace) -> Translate:
     """Loads the model and returns this project's translation function."""
-    from devices.compilation import set_up_compilation
-    from translation.translator import Translator
+    from lingua_flax.devices.compilation import set_up_compilation
+    from lingua_flax.translation.translator import Translator
 
     set_up_compilation()
     devices = read_workdir_config(workdir).devices.compute.model_copy(update={"precision": precision})
@@ -79,7 +79,7 @@ def load_ctranslate2(workdir: Path, precision: str, options: argparse.Namespace)
     """Loads the exported model and returns CTranslate2's translation function, with the tokenizer of this project."""
     import ctranslate2
 
-    from translation.decoding import default_max_length
+    from lingua_flax.translation.decoding import default_max_length
 
     tokenizer = load_tagged_tokenizer(workdir)
     piece_ids = {piece: i for i, piece in enumerate(tokenizer.target_pieces(range(tokenizer.target_vocab_size)))}
@@ -126,8 +126,17 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def export(options: argparse.Namespace, folder: Path) -> Path:
-    """Exports the model for CTranslate2 with export.py, which compares the two first."""
-    command = [sys.executable, "export.py", "--workdir", str(options.ctranslate2), "--checkpoint", options.checkpoint]
+    """Exports the model for CTranslate2 with lingua-flax export, which compares the two first."""
+    command = [
+        sys.executable,
+        "-m",
+        "lingua_flax",
+        "export",
+        "--workdir",
+        str(options.ctranslate2),
+        "--checkpoint",
+        options.checkpoint,
+    ]
     command += ["--format", "ctranslate2", "--output", str(folder), "--verify", str(options.input)]
     if subprocess.run(command, cwd=ROOT).returncode:  # the command has printed the reason
         raise SystemExit(2)
@@ -135,8 +144,17 @@ def export(options: argparse.Namespace, folder: Path) -> Path:
 
 
 def time_to_first_translation(workdir: Path, options: argparse.Namespace) -> float:
-    """Returns the seconds from the start of translate.py to its first translation."""
-    command = [sys.executable, "translate.py", "--workdir", str(workdir), "--checkpoint", options.checkpoint]
+    """Returns the seconds from the start of lingua-flax translate to its first translation."""
+    command = [
+        sys.executable,
+        "-m",
+        "lingua_flax",
+        "translate",
+        "--workdir",
+        str(workdir),
+        "--checkpoint",
+        options.checkpoint,
+    ]
     line = next(iter(read_lines(options.input)))
     started = time.perf_counter()
     subprocess.run(command, cwd=ROOT, input=line + "\n", text=True, check=True, capture_output=True)
@@ -225,7 +243,7 @@ def main() -> None:
             exported = ["--exported", str(export(options, Path(folder, "exported")))]
         time_to_first_translation(options.workdir[0], options)  # fills the compilation cache
         seconds = time_to_first_translation(options.workdir[0], options)
-        print(f"translate.py: {seconds:.1f} s from its start to the first translation (compiled programs in the cache)")
+        print(f"lingua-flax translate: {seconds:.1f} s from its start to the first translation (with a full cache)")
         processes = {}
         for system in systems:
             command = [sys.executable, __file__, *sys.argv[1:], *exported, "--serve", *map(str, system)]

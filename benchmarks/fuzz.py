@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from data.batch import length_batches
-from data.corpora import phrasebook
-from data.corpora.corpus import Pair
-from data.text_files import chunks, read_lines
-from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
-from options.schema import TokenizerConfig
-from translation.line_splitting import split_line
+from lingua_flax.data.batch import length_batches
+from lingua_flax.data.corpora import phrasebook
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.text_files import chunks, read_lines
+from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
+from lingua_flax.options.schema import TokenizerConfig
+from lingua_flax.translation.line_splitting import split_line
 
 MAX_LENGTH = 64  # tokens
 CHUNK = 4096  # lines

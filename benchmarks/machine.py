@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from commands.main import main
-from devices.platform import initialize_devices
+from lingua_flax.commands.main import exit_status
+from lingua_flax.devices.platform import initialize_devices
 
 MATRICES = {"cpu": (2048, "float32"), "gpu": (8192, "bfloat16")}  # size and dtype, by device
 
@@ -39,4 +39,4 @@ def command(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(command))
+    sys.exit(exit_status(command, sys.argv[1:]))

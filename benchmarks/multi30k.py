@@ -4,7 +4,7 @@ Run from the repository root:
   python benchmarks/multi30k.py checkpoints/en_de checkpoints/en_de_seed2 ... [--baseline WORKDIR] [--split test ...] \
       [--ensemble]
 
-Other options are passed to evaluate.py, for example --checkpoint, --beam-size and --data.directory. Runs that differ
+Other options go to lingua-flax evaluate, such as --checkpoint, --beam-size and --data.directory. Runs that differ
 only in their seed are summarized in one row of means. With --baseline, a paired bootstrap test compares each run with
 the translations of this workdir. With --ensemble, another row has the ensemble of all workdirs.
 """
@@ -21,14 +21,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from commands.evaluate import read_options
-from commands.main import main
-from data.corpora import open_corpus
-from evaluation.multi30k_protocol import comparability_note
-from host.errors import UserError
-from options.command_line import is_given
-from options.config_files import read_workdir_config
-from options.schema import Config
+from lingua_flax.commands.evaluate import read_options
+from lingua_flax.commands.main import exit_status
+from lingua_flax.data.corpora import open_corpus
+from lingua_flax.evaluation.multi30k_protocol import comparability_note
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.command_line import is_given
+from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.schema import Config
 
 ROOT = Path(__file__).parent.parent
 
@@ -52,7 +52,7 @@ class Row(NamedTuple):
       workdirs: the workdir of the run, or those of the networks of the ensemble.
       config: of the first workdir.
       language: the language translated into.
-      scores: what evaluate.py writes with --json.
+      scores: what lingua-flax evaluate writes with --json.
     """
 
     workdirs: Sequence[Path]
@@ -71,26 +71,36 @@ class Row(NamedTuple):
 def evaluate(
     workdirs: Sequence[Path], split: str, folder: Path, evaluate_options: Sequence[str], baseline: Path | None
 ) -> Row:
-    """Runs evaluate.py on a split; translations and scores are written to the folder.
+    """Runs lingua-flax evaluate on a split; translations and scores are written to the folder.
 
     Args:
       workdirs: of one run, or of several as an ensemble.
       baseline: a folder with the translations of the run to compare with, if any.
 
     Raises:
-      UserError: evaluate.py failed.
+      UserError: lingua-flax evaluate failed.
     """
     workdir, *others = workdirs
     config = read_workdir_config(workdir)
     hypotheses, scores = folder / f"{split}.txt", folder / f"{split}.json"
-    command = [sys.executable, "evaluate.py", "--workdir", str(workdir), "--split", split, *evaluate_options]
+    command = [
+        sys.executable,
+        "-m",
+        "lingua_flax",
+        "evaluate",
+        "--workdir",
+        str(workdir),
+        "--split",
+        split,
+        *evaluate_options,
+    ]
     command += ["--ensemble", *map(str, others)] if others else []
     command += ["--output", str(hypotheses), "--json", str(scores)]
     if baseline:
         command += ["--compare", str(baseline / f"{split}.txt")]
     process = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if process.returncode:
-        raise UserError(f"{workdir}, {split}: evaluate.py failed: {process.stderr.strip().removeprefix('error: ')}")
+        raise UserError(f"{workdir}, {split}: evaluation failed: {process.stderr.strip().removeprefix('error: ')}")
     language = read_options(["--workdir", str(workdir), *evaluate_options]).data.target_language
     return Row(workdirs, config, language, split, json.loads(scores.read_text(encoding="utf-8")))
 
@@ -99,7 +109,7 @@ def splits_of(workdir: Path, requested: Sequence[str] | None, evaluate_options: 
     """Returns the requested splits, or all test sets that are available.
 
     Raises:
-      UserError: the workdir or an option of evaluate.py is invalid, or Multi30k has no such split.
+      UserError: the workdir or an option of lingua-flax evaluate is invalid, or Multi30k has no such split.
     """
     corpus = open_corpus(read_options(["--workdir", str(workdir), *evaluate_options]).data)
     if corpus.name != "multi30k":
@@ -164,7 +174,7 @@ def command(argv: Sequence[str]) -> None:
         parser.error("--ensemble needs two or more different workdirs")
     for name in ("workdir", "output", "json", "compare", "score", "source", "reference"):
         if is_given(evaluate_options, name):
-            parser.error(f"--{name} has no effect here; use it with evaluate.py")
+            parser.error(f"--{name} has no effect here; use it with lingua-flax evaluate")
     workdirs = list(dict.fromkeys([*filter(None, [options.baseline]), *members]))
     # Checks the options of all workdirs before the first evaluation, which takes minutes.
     splits = {workdir: splits_of(workdir, options.split, evaluate_options) for workdir in workdirs}
@@ -183,4 +193,4 @@ def command(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(command))
+    sys.exit(exit_status(command, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Measures the time from a keystroke on the page of serve.py to the new translation.
+"""Measures the time from a keystroke on the page of lingua-flax serve to the new translation.
 
 Run from the repository root, with Chromium installed:
   python benchmarks/page.py --workdir checkpoints/tiny --input FILE [--view translation|attention]
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from commands.main import main
-from data.text_files import read_lines
+from lingua_flax.commands.main import exit_status
+from lingua_flax.data.text_files import read_lines
 
 ROOT = Path(__file__).parent.parent
 KEYSTROKE = """async (text) => {
@@ -44,7 +44,18 @@ def command(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     lines = list(read_lines(options.input))
     server = subprocess.Popen(
-        [sys.executable, "serve.py", "--workdir", str(options.workdir), "--port", "0", "--batch-size", "1"],
+        [
+            sys.executable,
+            "-m",
+            "lingua_flax",
+            "serve",
+            "--workdir",
+            str(options.workdir),
+            "--port",
+            "0",
+            "--batch-size",
+            "1",
+        ],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
@@ -72,4 +83,4 @@ def command(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(command)
+    sys.exit(exit_status(command, sys.argv[1:]))

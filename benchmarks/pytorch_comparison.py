@@ -3,9 +3,9 @@
 Run from the repository root with the extra `bench` installed (pip install -e '.[bench]'):
   python benchmarks/pytorch_comparison.py --directory MULTI30K [--device gpu] [--rounds 5] [--steps N] [--variants]
 
-Each round runs train.py as a user would, then benchmarks/pytorch_training.py, each in a new process. Speeds are in
-target tokens per second, end to end; padding and the first steps are not counted. Other options are passed to train.py,
-for example --model.attention cudnn.
+Each round runs lingua-flax train as a user would, then benchmarks/pytorch_training.py, each in a new process. Speeds
+are in target tokens per second, end to end; padding and the first steps are not counted. Other options are passed to
+lingua-flax train, for example --model.attention cudnn.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import NamedTuple
 from machine import MATRICES
 from training_runs import DEVICES, run, run_lingua_flax, run_pytorch, write_tokens
 
-from model.flops import training_flops
-from options.config_files import read_workdir_config
-from options.schema import Config
+from lingua_flax.model.flops import training_flops
+from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.schema import Config
 
 CONFIGS = Path("benchmarks/configs")
 PROGRAMS = ("Lingua Flax", "PyTorch")
@@ -40,7 +40,7 @@ class Results(NamedTuple):
     Attributes:
       config: the config of the runs.
       vocab_size: the number of pieces.
-      cold: of a first run of train.py, which trained the tokenizer and compiled everything.
+      cold: of a first run of lingua-flax train, which trained the tokenizer and compiled everything.
       rates: of a matrix product on the device, in operations per second, by round.
       rounds: by round and program or variant.
     """
@@ -116,7 +116,7 @@ def show(config: Path, options: argparse.Namespace, results: Results) -> None:
 
 
 def show_utilization(results: Results, device: str) -> None:
-    """Prints the operations per token, and the share of a matrix product's rate that a step of train.py reaches."""
+    """Prints the operations per token, and the share of a matrix product's rate that a training step reaches."""
     config, length = results.config, results.config.data.row_length
     flops_per_step = training_flops(config.model, results.vocab_size, length, length) * config.rows_per_batch
     flops_per_token = flops_per_step / results.median("Lingua Flax", "tokens_per_step")

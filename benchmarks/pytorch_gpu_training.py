@@ -21,10 +21,10 @@ from pytorch_model import Translator
 from pytorch_packed_model import packed_loss
 from torch import nn
 
-from data.batch import Batch, gather
-from data.packing import assign_rows, lay_out_rows
-from options.schema import Config
-from options.special_ids import PAD_ID
+from lingua_flax.data.batch import Batch, gather
+from lingua_flax.data.packing import assign_rows, lay_out_rows
+from lingua_flax.options.schema import Config
+from lingua_flax.options.special_ids import PAD_ID
 
 EAGER_STEPS = 3  # before the CUDA graph is recorded: they compile, and allocate the optimizer's state
 STEPS_IN_FLIGHT = 3  # queued on the device, of which the host waits for the oldest

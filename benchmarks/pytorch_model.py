@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from options.schema import ModelConfig
-from options.special_ids import BOS_ID, PAD_ID
+from lingua_flax.options.schema import ModelConfig
+from lingua_flax.options.special_ids import BOS_ID, PAD_ID
 
 
 class Translator(nn.Module):

@@ -19,7 +19,7 @@ import torch
 from pytorch_model import Translator
 from torch.nn import functional as F
 
-from options.special_ids import BOS_ID, PAD_ID
+from lingua_flax.options.special_ids import BOS_ID, PAD_ID
 
 Sublayer = Callable[[torch.Tensor], torch.Tensor]
 

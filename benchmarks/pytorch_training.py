@@ -24,9 +24,9 @@ import torch
 from pytorch_model import Translator, batch_loss
 from torch import nn
 
-from options.config_files import read_config
-from options.schema import Config
-from options.special_ids import PAD_ID
+from lingua_flax.options.config_files import read_config
+from lingua_flax.options.schema import Config
+from lingua_flax.options.special_ids import PAD_ID
 
 POOL = 100  # batches; pairs are sorted by length within a pool of about this many
 

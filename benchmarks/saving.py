@@ -4,7 +4,7 @@ By default, training runs with many checkpoints and with none, in alternation. W
 how long one blocks training, compared with a plain copy of the state.
 
 Run from the repository root:
-  python benchmarks/saving.py [--config configs/tiny.toml] [--rounds 3] [--steps 300] [--every 50] [options of train.py]
+  python benchmarks/saving.py [--config configs/tiny.toml] [--rounds 3] [--steps 300] [--every 50] [TRAINING OPTIONS]
   python benchmarks/saving.py --config configs/wmt14_en_de_big.toml --state
 """
 
@@ -23,12 +23,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model.transformer import structure
-from options.config_files import read_config
-from options.schema import Config
-from runs.checkpoint import Checkpoints
-from runs.workdir import Workdir
-from training.state import checkpoint_items, initial_state
+from lingua_flax.model.transformer import structure
+from lingua_flax.options.config_files import read_config
+from lingua_flax.options.schema import Config
+from lingua_flax.runs.checkpoint import Checkpoints
+from lingua_flax.runs.workdir import Workdir
+from lingua_flax.training.state import checkpoint_items, initial_state
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parent.parent
 def train_seconds(config: str, steps: int, first: int, checkpoint_every: int, train_options: list[str]) -> float:
     """Trains; returns the seconds after the first `first` steps, with all saves except that after the last step."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "train.py", "--config", config, "--workdir", f"{folder}/w"]
+        command = [sys.executable, "-m", "lingua_flax", "train", "--config", config, "--workdir", f"{folder}/w"]
         command += ["--training.num-steps", str(steps), "--training.log-every", str(first)]
         command += ["--training.eval-every", "0", "--training.checkpoint-every", str(checkpoint_every)]
         command += ["--optimizer.schedule", "constant", *train_options]

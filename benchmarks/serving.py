@@ -1,13 +1,13 @@
-"""Puts serve.py under load, and compares its throughput with that of translate.py on the same lines.
+"""Puts lingua-flax serve under load, and compares its throughput with that of lingua-flax translate on the same lines.
 
 Run from the repository root:
   python benchmarks/serving.py --workdir checkpoints/tiny --input FILE [--clients 64] [--lines 1] [--seconds 60] \\
-      [-- OPTIONS OF serve.py]
+      [-- OPTIONS OF lingua-flax serve]
 
 Each client sends --lines random lines of the file a request, one request after the other over a connection that it
-keeps, and compares the answers with those of translate.py. Then the server is stopped by SIGTERM under the same load:
-each request that was sent must be answered, with the translation or with status 503. With --requests N, it first
-answers N requests of random lengths, one to five lines each, and prints its memory on the way.
+keeps, and compares the answers with those of lingua-flax translate. Then the server is stopped by SIGTERM under the
+same load: each request that was sent must be answered, with the translation or with status 503. With --requests N, it
+first answers N requests of random lengths, one to five lines each, and prints its memory on the way.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from pathlib import Path
 
 import psutil
 
-from commands.main import main
-from data.text_files import read_lines
-from options.config_files import read_workdir_config
+from lingua_flax.commands.main import exit_status
+from lingua_flax.data.text_files import read_lines
+from lingua_flax.options.config_files import read_workdir_config
 
 ROOT = Path(__file__).parent.parent
-REPETITIONS = 3  # of translate.py; the first chunk of lines, which includes loading, is subtracted
+REPETITIONS = 3  # of lingua-flax translate; the first chunk of lines, which includes loading, is subtracted
 
 
 class Server:
-    """serve.py in a process of its own."""
+    """lingua-flax serve in a process of its own."""
 
     def __init__(self, workdir: Path, options: Sequence[str]):
         """Starts the server and waits until it is ready."""
-        command = [sys.executable, "serve.py", "--workdir", str(workdir), "--port", "0", *options]
+        command = [sys.executable, "-m", "lingua_flax", "serve", "--workdir", str(workdir), "--port", "0", *options]
         started = time.perf_counter()
         self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr
@@ -108,13 +108,13 @@ def load(clients: Sequence[Client], pairs: Sequence[tuple[str, str]], lines: int
 
 
 def translate_rate(workdir: Path, path: Path, lines: Sequence[str], seconds: float, options: Sequence[str]) -> float:
-    """Returns the lines per second that translate.py translates, without loading and compiling.
+    """Returns the lines per second that lingua-flax translate translates, without loading and compiling.
 
     It translates the lines once, and then as many times as take about `seconds`; the rate is that of the difference.
     """
 
     def measure(repetitions: int) -> float:
-        command = [sys.executable, "translate.py", "--workdir", str(workdir), *options]
+        command = [sys.executable, "-m", "lingua_flax", "translate", "--workdir", str(workdir), *options]
         text = "".join(f"{line}\n" for line in lines) * repetitions
         started = time.perf_counter()
         subprocess.run(command, cwd=ROOT, input=text, stdout=subprocess.DEVNULL, text=True, check=True)
@@ -170,11 +170,20 @@ def command(argv: Sequence[str]) -> None:
         if name in ("--beam-size", "--length-penalty")
         for argument in (name, argument)
     ]
-    translate = [sys.executable, "translate.py", "--workdir", str(options.workdir), "--input", str(options.input)]
+    translate = [
+        sys.executable,
+        "-m",
+        "lingua_flax",
+        "translate",
+        "--workdir",
+        str(options.workdir),
+        "--input",
+        str(options.input),
+    ]
     output = subprocess.run([*translate, *searching], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     pairs = list(zip(lines, output.splitlines(), strict=True))
     rate = translate_rate(options.workdir, options.input, lines, options.seconds, searching)
-    print(f"translate.py: {rate:.0f} lines/s", flush=True)
+    print(f"lingua-flax translate: {rate:.0f} lines/s", flush=True)
     server = Server(options.workdir, options.server_options)
     if options.requests:
         measure_memory(server, languages, pairs, options.requests)
@@ -194,4 +203,4 @@ def command(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(command)
+    sys.exit(exit_status(command, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Measures whether the host keeps up with a fast accelerator: runs the loop of train.py on a simulated device.
+"""Measures whether the host keeps up with a fast accelerator: runs the loop of lingua-flax train on a simulated device.
 
 The simulated device computes nothing: it runs one step after another, each of which takes a given number of
 milliseconds. Meanwhile the host works as in any run: it plans, gathers and places batches, and fetches and writes
@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-import training.loop
-from commands.main import main
-from commands.train import train
-from runs.workdir import Workdir
-from training.step import StepMetrics
+import lingua_flax.training.loop
+from lingua_flax.commands.main import exit_status
+from lingua_flax.commands.train import train
+from lingua_flax.runs.workdir import Workdir
+from lingua_flax.training.step import StepMetrics
 
 
 class SimulatedDevice:
@@ -80,12 +80,11 @@ def measure() -> None:
     parser.add_argument("--steps", type=int, default=4000)
     options, train_options = parser.parse_known_args()
     device = SimulatedDevice(options.milliseconds / 1000)
-    training.loop.make_train_step = device.make_train_step  # type: ignore[assignment]
+    lingua_flax.training.loop.make_train_step = device.make_train_step  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
         run_options = ["--training.num-steps", str(options.steps), "--training.eval-every", "0"]
         run_options += ["--training.checkpoint-every", str(options.steps), "--workdir", f"{folder}/w"]
-        sys.argv = ["train.py", *train_options, *run_options]
-        if status := main(train):
+        if status := exit_status(train, [*train_options, *run_options]):
             sys.exit(status)
         lines = Workdir(Path(folder, "w")).read_metrics()
     waiting = [line["waiting"] for line in lines[len(lines) // 10 :]]

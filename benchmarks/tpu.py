@@ -18,17 +18,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from data.batch import Batch
-from devices.mesh import make_mesh
-from devices.sharding import replicated, row_sharding, sharded_shapes
-from devices.tpu_topology import chip_in_topology, topology_devices
-from model.transformer import structure
-from options.config_files import read_config
-from options.precision import BFLOAT16
-from options.schema import Config, DecodingOptions, DevicesConfig, MeshConfig
-from reports.compiled_step import compiled_step, with_tpu_compiler
-from training.validation import loss_sum
-from translation.decoding import DecodingRequest, Network, compile_decode_batch
+from lingua_flax.data.batch import Batch
+from lingua_flax.devices.mesh import make_mesh
+from lingua_flax.devices.sharding import replicated, row_sharding, sharded_shapes
+from lingua_flax.devices.tpu_topology import chip_in_topology, topology_devices
+from lingua_flax.model.transformer import structure
+from lingua_flax.options.config_files import read_config
+from lingua_flax.options.precision import BFLOAT16
+from lingua_flax.options.schema import Config, DecodingOptions, DevicesConfig, MeshConfig
+from lingua_flax.training.reports.compiled_step import compiled_step, with_tpu_compiler
+from lingua_flax.training.validation import loss_sum
+from lingua_flax.translation.decoding import DecodingRequest, Network, compile_decode_batch
 
 ROOT = Path(__file__).parent.parent
 

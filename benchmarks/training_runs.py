@@ -1,4 +1,4 @@
-"""Runs of train.py and of the PyTorch loop, with their measurements; used by benchmarks/pytorch_comparison.py."""
+"""Training runs of ours and of the PyTorch loop, and their measurements; used by benchmarks/pytorch_comparison.py."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from data.tokenized_pairs import TokenizedPairs
-from options.config_files import read_workdir_config
-from runs.workdir import Workdir
-from training.preparation import prepare
+from lingua_flax.data.tokenized_pairs import TokenizedPairs
+from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.runs.workdir import Workdir
+from lingua_flax.training.preparation import prepare
 
 ROOT = Path(__file__).parent.parent
 
@@ -89,12 +89,12 @@ def run(command: Sequence[str], first_step: str | None = None, **environment: st
 def run_lingua_flax(
     config: Path, folder: Path, options: argparse.Namespace, tokenizer: Path | None = None
 ) -> dict[str, float]:
-    """Runs train.py and returns its measurements.
+    """Runs lingua-flax train and returns its measurements.
 
     All runs share a compilation cache in the folder. Without a tokenizer file, the run trains its own.
     """
     workdir, warm_up = Path(tempfile.mkdtemp(dir=folder)) / "run", DEVICES[options.device].warm_up
-    command = [sys.executable, "train.py", "--config", str(config), "--workdir", str(workdir)]
+    command = [sys.executable, "-m", "lingua_flax", "train", "--config", str(config), "--workdir", str(workdir)]
     command += ["--training.num-steps", str(options.steps), "--training.log-every", str(warm_up)]
     command += ["--data.directory", str(options.directory), "--devices.platform", options.device]
     command += ["--tokenizer.model-file", str(tokenizer)] if tokenizer else []

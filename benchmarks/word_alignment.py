@@ -1,7 +1,7 @@
 """Measures word alignments on 200 hand-aligned sentences of the phrasebook (tests/word_alignments).
 
 Run from the repository root:
-  python benchmarks/word_alignment.py --workdir checkpoints/tiny [--workdir W ...] [--eflomal]
+  python -m benchmarks.word_alignment --workdir checkpoints/tiny [--workdir W ...] [--eflomal]
 
 The error rate (AER, Och and Ney 2003), in percent, of every step, layer and head is measured on the even lines; what is
 best there, and the mean of all layers and heads, on the odd lines. With --eflomal (pip install eflomal), the aligner
@@ -13,17 +13,18 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from commands.main import main
-from data.corpora.phrasebook import generate
-from options.schema import AlignmentOptions
+from lingua_flax.commands.main import exit_status
+from lingua_flax.data.corpora.phrasebook import generate
+from lingua_flax.options.schema import AlignmentOptions
+from lingua_flax.translation.translator import Translator
+from lingua_flax.translation.word_alignment import Links, align
 from tests.word_alignments import HandAligned, alignment_error_rate, read_hand_aligned
-from translation.translator import Translator
-from translation.word_alignment import Links, align
 
 STEPS: tuple[Literal["predict", "read"], ...] = ("predict", "read")
 # Elided words, words, and single punctuation marks.
@@ -104,4 +105,4 @@ def command(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(command)
+    sys.exit(exit_status(command, sys.argv[1:]))

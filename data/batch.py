@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from options.special_ids import BOS_ID, EOS_ID, PAD_ID
+from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID
 
 if TYPE_CHECKING:  # translation imports this module and does not need packing
-    from data.packing import Side, Window
+    from lingua_flax.data.packing import Side, Window
 
 FlatIds = tuple[np.ndarray, np.ndarray]  # the concatenated source ids and the concatenated target ids of a corpus
 

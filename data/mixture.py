@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.corpora import open_corpus
-from data.corpora.corpus import Corpus, Pair, PairSource
-from host.errors import UserError
-from options.schema import DataConfig, MixtureConfig
+from lingua_flax.data.corpora import open_corpus
+from lingua_flax.data.corpora.corpus import Corpus, Pair, PairSource
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import DataConfig, MixtureConfig
 
 
 @dataclass(frozen=True)

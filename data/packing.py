@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.draw_order import Drawn, Draws, random_words
-from data.subword_sampling import SampledPairs
-from data.tokenized_pairs import TokenizedPairs
+from lingua_flax.data.draw_order import Drawn, Draws, random_words
+from lingua_flax.data.subword_sampling import SampledPairs
+from lingua_flax.data.tokenized_pairs import TokenizedPairs
 
 # Draws in a window. On Multi30k with rows of 64, the longer side is filled to 97.9% with windows of 2,048 draws, and to
 # 98.1% with 8,192 or 16,384. Larger windows also delay a resumed run, which has to make the current window again.

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import sentencepiece
 
-from data.corpora.corpus import PairSource
-from data.tokenized_pairs import TokenizedPairs
-from data.tokenizer import SPACE, Tokenizer, add_special_ids
-from host.errors import UserError
-from options.special_ids import UNK_ID
+from lingua_flax.data.corpora.corpus import PairSource
+from lingua_flax.data.tokenized_pairs import TokenizedPairs
+from lingua_flax.data.tokenizer import SPACE, Tokenizer, add_special_ids
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.special_ids import UNK_ID
 
 _WORDS = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}")
 _UNKNOWN_PENALTY = 10.0  # as in SentencePiece: subtracted from the lowest piece score to score an unknown character

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from host.errors import UserError
+from lingua_flax.host.errors import UserError
 
 T = TypeVar("T")
 

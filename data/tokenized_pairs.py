@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data.corpora import prepared_corpus
-from data.corpora.corpus import PairSource
-from data.ragged_arrays import RaggedArray, RaggedWriter
-from data.text_files import chunks
-from data.tokenizer import Tokenizer
-from host.digests import json_digest
+from lingua_flax.data.corpora import prepared_corpus
+from lingua_flax.data.corpora.corpus import PairSource
+from lingua_flax.data.ragged_arrays import RaggedArray, RaggedWriter
+from lingua_flax.data.text_files import chunks
+from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.host.digests import json_digest
 
 _TOKENIZED_AT_ONCE = 4096  # pairs
 _CHECKED_AT_ONCE = 1 << 18  # pairs whose lengths are compared with a limit

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import sentencepiece
 
-from data.corpora.corpus import Pair, PairSource
-from host.errors import UserError
-from options.schema import TokenizerConfig
-from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.data.corpora.corpus import Pair, PairSource
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import TokenizerConfig
+from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 TRAINING_PAIRS = 500_000  # more lines barely change the pieces and cost minutes and gigabytes
 TRAINING_THREADS = 4  # fixed: the unigram vocabulary depends on it

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.batch import Batch, FlatIds, gather
-from data.packing import WINDOW, Planner, Window
-from data.subword_sampling import SampledPairs
-from host.errors import RunError
+from lingua_flax.data.batch import Batch, FlatIds, gather
+from lingua_flax.data.packing import WINDOW, Planner, Window
+from lingua_flax.data.subword_sampling import SampledPairs
+from lingua_flax.host.errors import RunError
 
 WINDOWS_AHEAD = 2  # at least; more if segmentations are sampled or a batch takes several windows
 

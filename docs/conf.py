@@ -6,7 +6,7 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))
 
-from host.version import VERSION  # noqa: E402
+from lingua_flax.host.version import VERSION  # noqa: E402
 
 project = "Lingua Flax"
 author = "The Lingua Flax developers"
@@ -28,7 +28,7 @@ copybutton_line_continuation_character = "\\"
 
 html_theme = "sphinx_book_theme"
 html_title = f"Lingua Flax {VERSION}"
-html_favicon = "../page/icon.svg"
+html_favicon = "../lingua_flax/serving/page/icon.svg"
 html_static_path: list[str] = []
 html_theme_options = {
     "logo": {"text": "Lingua Flax"},

@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from options.schema import MAX_COUNT, MAX_FLOAT, Config, Section
+from lingua_flax.options.schema import MAX_COUNT, MAX_FLOAT, Config, Section
 
 PAGES = [Path(__file__).parent / "reference" / name for name in ("options.md", "commands.md")]
 LIST = re.compile(r"(?<=<!-- options of )([\w.]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from model.dropout import Dropout
-from model.key_value_cache import KeysValues
-from model.masks import SegmentMask
-from model.parameters import linear
-from model.positions import Rotation
-from options.precision import FLOAT32, Precision
+from lingua_flax.model.dropout import Dropout
+from lingua_flax.model.key_value_cache import KeysValues
+from lingua_flax.model.masks import SegmentMask
+from lingua_flax.model.parameters import linear
+from lingua_flax.model.positions import Rotation
+from lingua_flax.options.precision import FLOAT32, Precision
 
 
 def scaled_dot_product_attention(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
-from model.murmur3 import murmur3
+from lingua_flax.model.murmur3 import murmur3
 
 
 class Dropout:

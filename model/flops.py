@@ -6,7 +6,7 @@ operations add a few percent and are left out by convention.
 
 from __future__ import annotations
 
-from options.schema import ModelConfig
+from lingua_flax.options.schema import ModelConfig
 
 
 def forward_flops(config: ModelConfig, target_vocab_size: int, source_length: int, target_length: int) -> int:

@@ -12,14 +12,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from model.attention import FastAttention, MultiHeadAttention, Weights
-from model.dropout import Dropout
-from model.key_value_cache import Cache
-from model.masks import SegmentMask
-from model.parameters import linear
-from model.positions import Rotation
-from options.precision import Precision
-from options.schema import ModelConfig
+from lingua_flax.model.attention import FastAttention, MultiHeadAttention, Weights
+from lingua_flax.model.dropout import Dropout
+from lingua_flax.model.key_value_cache import Cache
+from lingua_flax.model.masks import SegmentMask
+from lingua_flax.model.parameters import linear
+from lingua_flax.model.positions import Rotation
+from lingua_flax.options.precision import Precision
+from lingua_flax.options.schema import ModelConfig
 
 
 @jax.custom_vjp

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 from flax import nnx
 
-from model.linear import Linear, bfloat16_dot_general
-from options.precision import BFLOAT16_PRODUCTS, Precision
+from lingua_flax.model.linear import Linear, bfloat16_dot_general
+from lingua_flax.options.precision import BFLOAT16_PRODUCTS, Precision
 
 
 def axis_metadata(*axes: str | None) -> dict[str, Any]:

@@ -14,16 +14,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Float32, Int
 
-from model.attention import FastAttention, Weights
-from model.dropout import Dropout
-from model.key_value_cache import Cache, KeysValues
-from model.layers import DecoderLayer, EncoderLayer
-from model.masks import SegmentMask
-from model.parameters import axis_metadata
-from model.positions import Rotation, sinusoidal_positions
-from options.precision import FLOAT32, Precision
-from options.schema import ModelConfig
-from options.special_ids import PAD_ID
+from lingua_flax.model.attention import FastAttention, Weights
+from lingua_flax.model.dropout import Dropout
+from lingua_flax.model.key_value_cache import Cache, KeysValues
+from lingua_flax.model.layers import DecoderLayer, EncoderLayer
+from lingua_flax.model.masks import SegmentMask
+from lingua_flax.model.parameters import axis_metadata
+from lingua_flax.model.positions import Rotation, sinusoidal_positions
+from lingua_flax.options.precision import FLOAT32, Precision
+from lingua_flax.options.schema import ModelConfig
+from lingua_flax.options.special_ids import PAD_ID
 
 
 class AttentionWeights(NamedTuple):

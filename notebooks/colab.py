@@ -1,4 +1,4 @@
-"""What colab_tpu.ipynb does beyond running commands: it installs, shows pictures, and shows the page of serve.py."""
+"""What colab_tpu.ipynb does beyond running commands: it installs, shows pictures, and shows the page of the server."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ _server: subprocess.Popen[str] | None = None
 
 
 def serve(workdir: str | Path, port: int = 8000) -> None:
-    """Starts serve.py for a run, in place of a server that is still running, and shows its page on Colab.
+    """Starts the server for a run, in place of a server that is still running, and shows its page on Colab.
 
     Raises:
       RuntimeError: the server did not start.
@@ -133,7 +133,7 @@ def serve(workdir: str | Path, port: int = 8000) -> None:
     options = ["--allowed-host", proxy] if proxy else []
     command = [
         sys.executable,
-        "serve.py",
+        "lingua-flax serve",
         "--workdir",
         str(workdir),
         "--port",

@@ -20,27 +20,27 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PRELOADED = [
-    "commands.distill",
-    "commands.evaluate",
-    "commands.export",
-    "commands.serve",
-    "commands.main",
-    "commands.train",
-    "commands.translate",
-    "commands.verify_resume",
-    "evaluation.evaluate",
-    "evaluation.table",
-    "exporting.stablehlo_program",
+    "lingua_flax.commands.distill",
+    "lingua_flax.commands.evaluate",
+    "lingua_flax.commands.export",
+    "lingua_flax.commands.serve",
+    "lingua_flax.commands.main",
+    "lingua_flax.commands.train",
+    "lingua_flax.commands.translate",
+    "lingua_flax.commands.verify_resume",
+    "lingua_flax.evaluation.evaluate",
+    "lingua_flax.evaluation.table",
+    "lingua_flax.export.stablehlo_program",
     "matplotlib.figure",
-    "reports.data_report",
-    "reports.dry_run",
+    "lingua_flax.training.reports.data_report",
+    "lingua_flax.training.reports.dry_run",
     "tensorboardX.event_file_writer",
-    "training.loop",
-    "training.preparation",
-    "translation.attention_figures",
-    "translation.attention_maps",
-    "verification.comparison",
-    "verification.killed_run",
+    "lingua_flax.training.loop",
+    "lingua_flax.training.preparation",
+    "lingua_flax.inspection.attention_figures",
+    "lingua_flax.inspection.attention_maps",
+    "lingua_flax.runs.verification.comparison",
+    "lingua_flax.runs.verification.killed_run",
 ]
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(PRELOADED)
@@ -57,6 +57,7 @@ def run_forked(
     """Runs a program to its end, like subprocess.run with text pipes.
 
     Args:
+      program: the name of a command of lingua-flax, or the path of a script.
       env: the environment, by default that of this process; variables read when JAX is imported have no effect.
 
     Raises:
@@ -77,6 +78,12 @@ def run_forked(
         return subprocess.CompletedProcess(command, process.exitcode, stdout, stderr)
 
 
+def python(program: str | Path) -> list[str]:
+    """Returns the beginning of a command line that runs a command of lingua-flax, a script, or code after "-c"."""
+    is_command = program != "-c" and not str(program).endswith(".py")
+    return [sys.executable, *(["-m", "lingua_flax"] if is_command else []), str(program)]
+
+
 def _execute(command: list[str], cwd: Path, env: dict[str, str], streams: list[Path]) -> None:
     """Turns this process into the program, with the given streams, working directory, environment and arguments."""
     os.chdir(cwd)
@@ -87,11 +94,15 @@ def _execute(command: list[str], cwd: Path, env: dict[str, str], streams: list[P
     sys.stdin, sys.stdout, sys.stderr = (  # multiprocessing has not connected those of a forked process to any file
         os.fdopen(number, mode, encoding="utf-8") for number, mode in ((0, "r"), (1, "w"), (2, "w"))
     )
-    sys.argv = command
+    is_script = command[0].endswith(".py")
+    sys.argv = command if is_script else ["lingua-flax", *command]
     logging.root.handlers.clear()  # added by the import of some library
     status: Any = 0
     try:
-        runpy.run_path(command[0], run_name="__main__")
+        if is_script:
+            runpy.run_path(command[0], run_name="__main__")
+        else:
+            runpy.run_module("lingua_flax", run_name="__main__")
     except SystemExit as end:
         status = end.code
         if isinstance(status, str):  # a message, which Python would print

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -10,10 +9,18 @@ import pytest
 from jaxtyping import install_import_hook
 
 # Before anything imports these modules: their calls are checked against the shapes and types in the signatures.
-install_import_hook(["model", "training.consistency", "training.loss", "translation.search"], "beartype.beartype")
+install_import_hook(
+    [
+        "lingua_flax.model",
+        "lingua_flax.training.consistency",
+        "lingua_flax.training.loss",
+        "lingua_flax.translation.search",
+    ],
+    "beartype.beartype",
+)
 
-from devices.compilation import set_up_compilation  # noqa: E402
-from tests.command_server import ROOT, run_forked  # noqa: E402
+from lingua_flax.devices.compilation import set_up_compilation  # noqa: E402
+from tests.command_server import ROOT, python, run_forked  # noqa: E402
 from tests.toy import write_corpus  # noqa: E402
 
 # Timeouts in seconds, generous enough for slow, busy machines: after how long a process counts as hung, and how long
@@ -42,14 +49,14 @@ def _compilation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="session")
 def run():
-    """Runs a command as a user does: run("train.py", "--workdir", w) returns a CompletedProcess with text."""
+    """Runs a command as a user does: run("train", "--workdir", w) returns a CompletedProcess with text."""
 
     def run_command(program: str, *arguments: object, env: dict[str, str] | None = None, **options):
         own = {name: value for name, value in (env or {}).items() if os.environ.get(name) != value}
         options = {"timeout": HUNG_AFTER} | options
         is_read_at_start = any(name.startswith(("JAX_", "PYTHON")) for name in own)
         if program == "-c" or is_read_at_start:
-            command = [sys.executable, str(program), *map(str, arguments)]
+            command = [*python(program), *map(str, arguments)]
             defaults = {"cwd": ROOT, "capture_output": True, "text": True}
             if "input" not in options:
                 defaults["stdin"] = subprocess.DEVNULL
@@ -78,4 +85,4 @@ def toy(tmp_path_factory) -> Path:
 def trained(toy, run, tmp_path_factory):
     """Returns a workdir trained without interruption, which tests must not change, and the completed command."""
     workdir = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    return workdir, run("train.py", "--config", toy, "--workdir", workdir)
+    return workdir, run("train", "--config", toy, "--workdir", workdir)

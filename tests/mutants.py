@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from host.terminal import print_table
+from lingua_flax.host.terminal import print_table
 
 ROOT = Path(__file__).parent.parent
 NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "checkpoints", "*.egg-info", "docs", "notebooks")
@@ -60,7 +60,7 @@ def run_tests(tests: list[str], mutant: Mutant | None = None) -> Result:
     """Runs tests in a copy of the repository, after making the replacement of the mutant if one is given."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "copy")
-        shutil.copytree(ROOT, copy, ignore=NOT_COPIED)
+        shutil.copytree(ROOT, copy, symlinks=True, ignore=NOT_COPIED)
         if mutant:
             file = copy / mutant.file
             file.write_text(file.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")

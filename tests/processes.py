@@ -3,11 +3,11 @@
 import json
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from runs.checkpoint import read_record, saved_steps
+from lingua_flax.runs.checkpoint import read_record, saved_steps
+from tests.command_server import python
 from tests.conftest import HUNG_AFTER, ROOT
 
 TIMES = {"seconds", "tokens_per_second", "waiting", "programs_compiled", "compile_seconds"}
@@ -16,12 +16,12 @@ TIMES = {"seconds", "tokens_per_second", "waiting", "programs_compiled", "compil
 def start_command(program, *arguments, **options) -> subprocess.Popen:
     """Starts a command of the project with pipes for its output."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, program, *map(str, arguments)], cwd=ROOT, **(pipes | options))
+    return subprocess.Popen([*python(program), *map(str, arguments)], cwd=ROOT, **(pipes | options))
 
 
 def start(config, workdir, *arguments, **options) -> subprocess.Popen:
-    """Starts train.py."""
-    return start_command("train.py", "--config", config, "--workdir", workdir, *arguments, **options)
+    """Starts training."""
+    return start_command("train", "--config", config, "--workdir", workdir, *arguments, **options)
 
 
 def free_port() -> int:

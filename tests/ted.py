@@ -68,13 +68,13 @@ from tensorflow_datasets.core.download.checksums import compute_url_info
 
 infos = tfds.builder_cls("ted_hrlr_translate").url_infos
 infos[{url!r}] = compute_url_info({archive!r})
-atexit.register(lambda: open({report!r}, "a").write(f"{{sys.argv[0]}} {{'tensorflow' in sys.modules}}\\n"))
+atexit.register(lambda: open({report!r}, "a").write(f"{{sys.argv[0].split()[-1]}} {{'tensorflow' in sys.modules}}\\n"))
 """
 # As sitecustomize.py on PYTHONPATH, does the same in every command, but not in processes that only start commands, such
 # as the kernel of a notebook.
 SITE = f"""
 import sys
 
-if sys.orig_argv[1:] and sys.orig_argv[1].endswith(".py"):
+if sys.orig_argv[1:] and (sys.orig_argv[1].endswith(".py") or "lingua_flax" in sys.orig_argv):
 {textwrap.indent(REGISTER, "    ")}
 """

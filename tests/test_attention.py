@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from model.attention import MultiHeadAttention, scaled_dot_product_attention
-from model.key_value_cache import KeysValues
-from model.layers import ResidualConnection
-from model.masks import causal_mask, segment_mask
-from model.positions import Rotation, sinusoidal_positions
-from options.precision import FLOAT32
-from options.schema import ModelConfig
+from lingua_flax.model.attention import MultiHeadAttention, scaled_dot_product_attention
+from lingua_flax.model.key_value_cache import KeysValues
+from lingua_flax.model.layers import ResidualConnection
+from lingua_flax.model.masks import causal_mask, segment_mask
+from lingua_flax.model.positions import Rotation, sinusoidal_positions
+from lingua_flax.options.precision import FLOAT32
+from lingua_flax.options.schema import ModelConfig
 
 EXAMPLES = json.loads((Path(__file__).parent / "worked_examples.json").read_text())
 ROUNDED = {"atol": 1.1e-4}  # the examples are rounded to four places

@@ -11,19 +11,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from commands.main import main
-from commands.translate import translate
-from data.batch import pad_rows
-from data.tokenizer import parse_tokenizers, train_tokenizer
-from host.errors import UserError
-from model.transformer import initial_params, structure
-from options.schema import DecodingOptions, ModelConfig, TokenizerConfig
-from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.commands import main
+from lingua_flax.data.batch import pad_rows
+from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
+from lingua_flax.host.errors import UserError
+from lingua_flax.inspection.attention_figures import CELL, TALLEST, WIDEST, attention_figures
+from lingua_flax.inspection.attention_maps import AttentionMaps, attention_maps, position_table, source_tokens
+from lingua_flax.model.transformer import initial_params, structure
+from lingua_flax.options.schema import DecodingOptions, ModelConfig, TokenizerConfig
+from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.translation.translator import Translation, Translator
+from lingua_flax.translation.words import group_pieces
 from tests.test_data import PAIRS
-from translation.attention_figures import CELL, TALLEST, WIDEST, attention_figures
-from translation.attention_maps import AttentionMaps, attention_maps, position_table, source_tokens
-from translation.translator import Translation, Translator
-from translation.words import group_pieces
 
 GREEDY = DecodingOptions(beam_size=1)
 LINE = "the old village sleeps near the water"
@@ -219,7 +218,7 @@ def test_many_maps_continue_on_pages_with_cells_of_full_size(maps):
 def test_translate_writes_attention_as_json(run, trained, tmp_path):
     file = tmp_path / "maps.json"
     options = ["--beam-size", 1, "--attention", file]
-    done = run("translate.py", "--workdir", trained[0], *options, input="one two three.\n")
+    done = run("translate", "--workdir", trained[0], *options, input="one two three.\n")
     assert (done.returncode, done.stdout) == (0, "trois deux un !\n"), done.stderr
     record = json.loads(file.read_text(encoding="utf-8"))
     assert (record["text"], record["translation"]) == ("one two three.", "trois deux un !")
@@ -232,10 +231,10 @@ def test_translate_draws_attention_and_positions(run, trained, tmp_path):
     (tmp_path / "in.txt").write_text("four five.\n", encoding="utf-8")
     sheet, positions = tmp_path / "sheet.png", tmp_path / "positions.png"
     options = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt", "--beam-size", 1]
-    done = run("translate.py", "--workdir", trained[0], *options, "--attention", sheet)
+    done = run("translate", "--workdir", trained[0], *options, "--attention", sheet)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert len((tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()) == 1
-    done = run("translate.py", "--workdir", trained[0], "--positions", positions)
+    done = run("translate", "--workdir", trained[0], "--positions", positions)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     for picture in (sheet, positions):
         assert picture.read_bytes().startswith(b"\x89PNG")
@@ -257,10 +256,12 @@ def test_invalid_requests_are_refused_before_the_network_is_loaded(
     trained, tmp_path, monkeypatch, capsys, options, text, message
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["translate.py", "--workdir", str(trained[0]), *options])
+    monkeypatch.setattr(sys, "argv", ["lingua-flax"])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    monkeypatch.setattr("translation.translator.Translator.load", lambda *_: pytest.fail("the network is loaded"))
-    assert main(translate) == 2
+    monkeypatch.setattr(
+        "lingua_flax.translation.translator.Translator.load", lambda *_: pytest.fail("the network is loaded")
+    )
+    assert main.run(["translate", "--workdir", str(trained[0]), *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
     assert list(tmp_path.iterdir()) == []
@@ -270,7 +271,7 @@ def test_a_line_that_no_map_can_show_leaves_existing_files_unchanged(run, traine
     out = tmp_path / "out.txt"
     out.write_text("before", encoding="utf-8")
     options = ["--attention", tmp_path / "a.png", "--output", out]
-    done = run("translate.py", "--workdir", trained[0], *options, input="one " * 60 + "\n")
+    done = run("translate", "--workdir", trained[0], *options, input="one " * 60 + "\n")
     assert done.returncode == 2
     assert "an attention map shows one pass of the network" in done.stderr
     assert "Traceback" not in done.stderr

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from data.corpora.corpus import Pair
-from data.tokenizer import train_tokenizer
-from host.errors import UserError
-from options.schema import TokenizerConfig
-from runs.workdir import Workdir
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.tokenizer import train_tokenizer
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import TokenizerConfig
+from lingua_flax.runs.workdir import Workdir
 from tests.toy import write_corpus
 
 
@@ -46,13 +46,11 @@ def refused(run, tmp_path):
 
 @pytest.fixture
 def train(corpus, refused, tmp_path):
-    """Runs train.py on the toy corpus in a new workdir, like `refused`."""
+    """Runs lingua-flax train on the toy corpus in a new workdir, like `refused`."""
 
     def train_refused(*options: object, words: list[str], **more) -> str:
         workdir = tmp_path / "workdir"
-        error = refused(
-            "train.py", "--config", corpus / "toy.toml", "--workdir", workdir, *options, words=words, **more
-        )
+        error = refused("train", "--config", corpus / "toy.toml", "--workdir", workdir, *options, words=words, **more)
         assert not workdir.exists()
         return error
 
@@ -100,9 +98,9 @@ def test_bad_config_files(refused, corpus, tmp_path):
         (b"# \n\xe9", ["line 2", "not valid UTF-8"]),
     ):
         config.write_bytes(text)
-        refused("train.py", "--config", config, "--workdir", tmp_path / "w", words=[str(config), *words])
+        refused("train", "--config", config, "--workdir", tmp_path / "w", words=[str(config), *words])
     refused(
-        "train.py", "--config", tmp_path / "none.toml", "--workdir", tmp_path / "w", words=["none.toml", "No such file"]
+        "train", "--config", tmp_path / "none.toml", "--workdir", tmp_path / "w", words=["none.toml", "No such file"]
     )
 
 
@@ -146,17 +144,17 @@ def test_bad_corpus_files(train, corpus, damage, options, words):
 def test_workdir_that_cannot_be_created(refused, corpus, tmp_path):
     (tmp_path / "file").write_text("")
     refused(
-        "train.py",
+        "train",
         "--config",
         corpus / "toy.toml",
         "--workdir",
         tmp_path / "file" / "w",
         words=["file: not a directory"],
     )
-    refused("train.py", "--config", corpus / "toy.toml", "--workdir", "/proc/w", words=["/proc: cannot be written"])
+    refused("train", "--config", corpus / "toy.toml", "--workdir", "/proc/w", words=["/proc: cannot be written"])
     (tmp_path / "link").symlink_to("not mounted")
     for workdir in (tmp_path / "link", tmp_path / "link" / "w"):
-        refused("train.py", "--config", corpus / "toy.toml", "--workdir", workdir, words=["link: not a directory"])
+        refused("train", "--config", corpus / "toy.toml", "--workdir", workdir, words=["link: not a directory"])
 
 
 def test_home_directory_that_does_not_exist(train):
@@ -165,7 +163,7 @@ def test_home_directory_that_does_not_exist(train):
     )
 
 
-@pytest.mark.parametrize("command", [("evaluate.py",), ("distill.py", "--output", "pairs.jsonl")])
+@pytest.mark.parametrize("command", [("evaluate",), ("distill", "--output", "pairs.jsonl")])
 def test_home_directory_that_does_not_exist_of_a_trained_run(trained, refused, command):
     program, *options = command
     refused(
@@ -177,7 +175,7 @@ def test_home_directory_that_does_not_exist_of_a_trained_run(trained, refused, c
 def test_damaged_tokenized_pairs(refused, run, corpus, tmp_path):
     """As after a power failure, or in an incomplete copy of the cache folder."""
     cache = tmp_path / "cache"
-    train = ["train.py", "--config", corpus / "toy.toml", "--data.cache-directory", cache, "--training.num-steps", 1]
+    train = ["train", "--config", corpus / "toy.toml", "--data.cache-directory", cache, "--training.num-steps", 1]
     assert run(*train, "--training.eval-every", 0, "--workdir", tmp_path / "w").returncode == 0
     for path in cache.glob("tokens/*/*"):
         content = path.read_bytes()
@@ -191,7 +189,7 @@ def test_damaged_tokenized_pairs(refused, run, corpus, tmp_path):
 
 def test_bad_multi30k_language_files_and_folder(refused, tmp_path):
     """A language that Multi30k lacks, a file that differs from the published one, and a missing folder."""
-    train = ["train.py", "--config", "configs/multi30k_en_de.toml", "--workdir", tmp_path / "w"]
+    train = ["train", "--config", "configs/multi30k_en_de.toml", "--workdir", tmp_path / "w"]
     refused(*train, "--data.target-language", "es", words=["es", "de", "fr", "cs"])
     folder = tmp_path / "files"
     folder.mkdir()
@@ -204,7 +202,7 @@ def test_bad_multi30k_language_files_and_folder(refused, tmp_path):
 
 def test_phrasebook_has_only_one_direction(refused, tmp_path):
     refused(
-        "train.py",
+        "train",
         "--config",
         "configs/tiny.toml",
         "--workdir",
@@ -221,13 +219,13 @@ def workdir(run, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("short")
     config = write_corpus(folder / "corpus")
     done = run(
-        "train.py", "--config", config, "--workdir", folder / "w", "--training.num-steps", 2, "--training.eval-every", 0
+        "train", "--config", config, "--workdir", folder / "w", "--training.num-steps", 2, "--training.eval-every", 0
     )
     assert done.returncode == 0, done.stderr
     return folder / "w"
 
 
-@pytest.mark.parametrize("program", [pytest.param("evaluate.py", marks=pytest.mark.slow), "translate.py"])
+@pytest.mark.parametrize("program", [pytest.param("evaluate", marks=pytest.mark.slow), "translate"])
 def test_missing_workdirs_and_checkpoints(refused, workdir, tmp_path, program):
     refused(program, words=["--workdir is required"])
     refused(program, "--workdir", tmp_path / "none", words=["not a workdir", "no such folder"])
@@ -245,27 +243,25 @@ def test_workdir_without_checkpoint(refused, workdir, tmp_path):
     (tmp_path / "w").mkdir()
     for name in ("config.toml", "tokenizer.model"):
         (tmp_path / "w" / name).write_bytes((workdir / name).read_bytes())
-    refused("evaluate.py", "--workdir", tmp_path / "w", words=["no checkpoint; saved: none"])
+    refused("evaluate", "--workdir", tmp_path / "w", words=["no checkpoint; saved: none"])
     (tmp_path / "w" / "tokenizer.model").unlink()
-    refused("translate.py", "--workdir", tmp_path / "w", words=["tokenizer.model", "cannot read the tokenizer"])
+    refused("translate", "--workdir", tmp_path / "w", words=["tokenizer.model", "cannot read the tokenizer"])
 
 
 def test_invalid_evaluations(refused, workdir, tmp_path):
     for name, content in (("a", b"one.\ntwo.\n"), ("b", b"un !\n"), ("c", b"un !\n\xff\n"), ("d", b"")):
         (tmp_path / name).write_bytes(content)
     a, b, c, d = (tmp_path / name for name in "abcd")
-    refused("evaluate.py", "--workdir", workdir, "--split", "dev", words=['no split "dev"', "train, validation, test"])
-    refused("evaluate.py", "--workdir", workdir, "--source", a, "--reference", b, words=["a has 2 lines", "b has 1"])
+    refused("evaluate", "--workdir", workdir, "--split", "dev", words=['no split "dev"', "train, validation, test"])
+    refused("evaluate", "--workdir", workdir, "--source", a, "--reference", b, words=["a has 2 lines", "b has 1"])
+    refused("evaluate", "--workdir", workdir, "--source", a, "--reference", c, words=["c, line 2", "not valid UTF-8"])
+    refused("evaluate", "--workdir", workdir, "--source", d, "--reference", d, words=["no lines"])
+    refused("evaluate", "--workdir", workdir, "--source", a, words=["--source and --reference go together"])
     refused(
-        "evaluate.py", "--workdir", workdir, "--source", a, "--reference", c, words=["c, line 2", "not valid UTF-8"]
-    )
-    refused("evaluate.py", "--workdir", workdir, "--source", d, "--reference", d, words=["no lines"])
-    refused("evaluate.py", "--workdir", workdir, "--source", a, words=["--source and --reference go together"])
-    refused(
-        "evaluate.py", "--workdir", workdir, "--output", tmp_path / "no" / "h", words=["cannot be written", "no folder"]
+        "evaluate", "--workdir", workdir, "--output", tmp_path / "no" / "h", words=["cannot be written", "no folder"]
     )
     refused(
-        "evaluate.py",
+        "evaluate",
         "--workdir",
         workdir,
         "--source",
@@ -280,9 +276,9 @@ def test_invalid_evaluations(refused, workdir, tmp_path):
 
 def test_invalid_translations(refused, workdir, tmp_path):
     (tmp_path / "bad").write_bytes(b"one.\n\xff\n")
-    refused("translate.py", "--workdir", workdir, "--input", tmp_path / "bad", words=["bad, line 2", "not valid UTF-8"])
-    refused("translate.py", "--workdir", workdir, "--input", tmp_path / "none", words=["none: no such file"])
-    refused("translate.py", "--workdir", workdir, "--num-hypotheses", 6, words=["num_hypotheses 6 exceeds beam_size 5"])
+    refused("translate", "--workdir", workdir, "--input", tmp_path / "bad", words=["bad, line 2", "not valid UTF-8"])
+    refused("translate", "--workdir", workdir, "--input", tmp_path / "none", words=["none: no such file"])
+    refused("translate", "--workdir", workdir, "--num-hypotheses", 6, words=["num_hypotheses 6 exceeds beam_size 5"])
 
 
 def test_tokenizer_that_differs_from_the_checkpoint(refused, workdir, corpus, tmp_path):
@@ -292,7 +288,7 @@ def test_tokenizer_that_differs_from_the_checkpoint(refused, workdir, corpus, tm
     (model,) = train_tokenizer(pairs, TokenizerConfig(kind="bpe", vocab_size=45))
     (tmp_path / "w" / "tokenizer.model").write_bytes(model)
     words = ["its tokenizer is not the one that checkpoint 2 was trained with"]
-    refused("translate.py", "--workdir", tmp_path / "w", words=words)
+    refused("translate", "--workdir", tmp_path / "w", words=words)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +319,7 @@ def resume_copy(refused, workdir, tmp_path):
     """Tries to resume a copy of the run, in resume_copy.workdir; like `refused`."""
 
     def resume(*, words: list[str]) -> str:
-        return refused("train.py", "--workdir", tmp_path / "w", "--training.num-steps", 9, words=words)
+        return refused("train", "--workdir", tmp_path / "w", "--training.num-steps", 9, words=words)
 
     resume.workdir = shutil.copytree(workdir, tmp_path / "w")
     return resume
@@ -375,4 +371,4 @@ def test_damaged_workdir_files_are_refused(resume_copy, refused, name, damage, t
     resume_copy(words=[train_error])
     if translate_error:
         words = [train_error if translate_error == "same" else translate_error]
-        refused("translate.py", "--workdir", resume_copy.workdir, words=words, input="one.\n")
+        refused("translate", "--workdir", resume_copy.workdir, words=words, input="one.\n")

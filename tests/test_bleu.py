@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from evaluation.bleu import compare, corpus_bleu, score
-from evaluation.contrast import count_contrast_pairs
-from evaluation.evaluate import sample_indices
+from lingua_flax.evaluation.bleu import compare, corpus_bleu, score
+from lingua_flax.evaluation.contrast import count_contrast_pairs
+from lingua_flax.evaluation.evaluate import sample_indices
 
 
 def test_bleu_by_hand():

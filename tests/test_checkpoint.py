@@ -10,8 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from host.errors import UserError
-from runs.checkpoint import COMMIT_MARK, Checkpoints, digests, load_params, read_record, restore_item, saved_steps
+from lingua_flax.host.errors import UserError
+from lingua_flax.runs.checkpoint import (
+    COMMIT_MARK,
+    Checkpoints,
+    digests,
+    load_params,
+    read_record,
+    restore_item,
+    saved_steps,
+)
 
 
 def params(step):
@@ -242,7 +250,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from runs.checkpoint import Checkpoints
+from lingua_flax.runs.checkpoint import Checkpoints
 
 folder, moment = Path(sys.argv[1]), sys.argv[2]
 

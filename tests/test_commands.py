@@ -16,15 +16,15 @@ from typing import NamedTuple
 import pytest
 import sacrebleu
 
-from commands.evaluate import EvaluateCommand, output_files
-from data.tokenizer import train_tokenizer
-from evaluation.evaluate import EvaluationSet, evaluate
-from evaluation.table import print_evaluation
-from host.digests import json_digest
-from host.version import VERSION
-from options.config_files import read_config
-from options.schema import DecodingOptions, TokenizerConfig
-from runs.checkpoint import read_record, saved_steps
+from lingua_flax.commands.evaluate import EvaluateCommand, output_files
+from lingua_flax.data.tokenizer import train_tokenizer
+from lingua_flax.evaluation.evaluate import EvaluationSet, evaluate
+from lingua_flax.evaluation.table import print_evaluation
+from lingua_flax.host.digests import json_digest
+from lingua_flax.host.version import VERSION
+from lingua_flax.options.config_files import read_config
+from lingua_flax.options.schema import DecodingOptions, TokenizerConfig
+from lingua_flax.runs.checkpoint import read_record, saved_steps
 from tests.conftest import HUNG_AFTER, ROOT
 from tests.processes import TIMES, digests, events, finish, metrics, start, start_command, wait_for
 from tests.toy import write_corpus
@@ -75,7 +75,7 @@ def test_finished_run_says_so_and_changes_nothing(trained, toy, run):
     workdir, _ = trained
     before = (metrics(workdir), digests(workdir))
     for arguments in (["--config", toy, "--workdir", workdir], ["--workdir", workdir]):
-        again = run("train.py", *arguments)
+        again = run("train", *arguments)
         assert again.returncode == 0, again.stderr
         assert "finished: 240 of 240 steps" in again.stdout
     assert (metrics(workdir), digests(workdir)) == before
@@ -155,7 +155,7 @@ def interrupted_run(request, toy, run, tmp_path_factory) -> InterruptedRun:
         status=process.returncode,
         killed_log=killed_log,
         stopped_log=log.read_text(encoding="utf-8"),
-        finished=run("train.py", "--config", toy, "--workdir", workdir),
+        finished=run("train", "--config", toy, "--workdir", workdir),
     )
 
 
@@ -192,12 +192,12 @@ def test_train_step_is_compiled_once(interrupted_run):
 @pytest.mark.parametrize(
     ("program", "number"),
     [
-        ("train.py", signal.SIGTERM),
-        ("evaluate.py", signal.SIGINT),
-        ("translate.py", signal.SIGTERM),  # SIGINT: test_translate_streams_complete_gzip_files
-        pytest.param("train.py", signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("evaluate.py", signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param("translate.py", signal.SIGINT, marks=pytest.mark.slow),
+        ("train", signal.SIGTERM),
+        ("evaluate", signal.SIGINT),
+        ("translate", signal.SIGTERM),  # SIGINT: test_translate_streams_complete_gzip_files
+        pytest.param("train", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("evaluate", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("translate", signal.SIGINT, marks=pytest.mark.slow),
     ],
 )
 def test_signal_ends_preparation_evaluation_and_translation_at_once(trained, tmp_path, program, number):
@@ -207,17 +207,17 @@ def test_signal_ends_preparation_evaluation_and_translation_at_once(trained, tmp
     )
     lines.write_text("one two three.\n" * 200_000)
     arguments, is_at_work, has_completed = {
-        "train.py": (
+        "train": (
             ["--config", "configs/tiny.toml", "--workdir", workdir, "--data.cache-directory", cache],
             (cache / "phrasebook").exists,
             workdir.exists,
         ),
-        "evaluate.py": (
+        "evaluate": (
             ["--workdir", trained[0], "--source", lines, "--reference", lines, "--output", translations],
             lambda: "Compiling jit(search_or_sample)" in log.read_text(),
             translations.exists,
         ),
-        "translate.py": (
+        "translate": (
             ["--workdir", trained[0], "--input", lines, "--output", translations],
             lambda: translations.exists() and translations.stat().st_size,
             lambda: translations.read_bytes().count(b"\n") == 200_000,
@@ -237,7 +237,7 @@ def test_signal_ends_preparation_evaluation_and_translation_at_once(trained, tmp
 
 
 def test_reader_that_closes_the_pipe_is_no_error(trained):
-    process = start_command("translate.py", "--workdir", trained[0], "--beam-size", 1, stdin=subprocess.PIPE)
+    process = start_command("translate", "--workdir", trained[0], "--beam-size", 1, stdin=subprocess.PIPE)
     process.stdout.close()
     process.stdin.write("one.\n" * 5000)
     process.stdin.close()
@@ -256,7 +256,7 @@ def train_with_warmup_share(toy, run, tmp_path_factory):
     def train(*length):
         workdir = tmp_path_factory.mktemp("warmup") / "w"
         options = ["--optimizer.warmup-share", 0.25, "--optimizer.schedule", "constant", "--training.eval-every", 0]
-        done = run("train.py", "--config", toy, "--workdir", workdir, *options, *length)
+        done = run("train", "--config", toy, "--workdir", workdir, *options, *length)
         assert done.returncode == 0, done.stderr
         return workdir, options, done
 
@@ -279,7 +279,7 @@ def test_warmup_share_is_fixed_when_the_run_starts(toy, run, tmp_path, train_wit
     """An extended run keeps its warm-up steps and says so if the share would now give a different number."""
     original, options, _ = train_with_warmup_share(*length)
     workdir = shutil.copytree(original, tmp_path / "w")
-    train = ["train.py", "--config", toy, "--workdir", workdir]
+    train = ["train", "--config", toy, "--workdir", workdir]
     steps = len(metrics(workdir))
     assert steps < 60
     warmup = round(steps / 4)
@@ -303,7 +303,7 @@ def test_warmup_share_is_fixed_when_the_run_starts(toy, run, tmp_path, train_wit
 
 def test_patience_stops_early(toy, run, tmp_path):
     """The learning rate is too low to improve anything after the first validation."""
-    train = ["train.py", "--config", toy, "--workdir", tmp_path / "w", "--training.eval-every", 1]
+    train = ["train", "--config", toy, "--workdir", tmp_path / "w", "--training.eval-every", 1]
     train += ["--optimizer.peak-lr", 1e-9]
     # More patience, which starts anew because the run is extended: three validations more.
     extended = ["--training.patience", 3, "--training.num-steps", 300]
@@ -320,7 +320,7 @@ def test_patience_stops_early(toy, run, tmp_path):
 def test_end_of_patience_begins_the_decay_of_the_wsd_schedule(toy, run, tmp_path):
     """The last three of nine steps decay, also when the run is resumed after the second step of the decay."""
     workdir = tmp_path / "w"
-    train = ["train.py", "--config", toy, "--workdir", workdir, "--training.eval-every", 3, "--training.patience", 1]
+    train = ["train", "--config", toy, "--workdir", workdir, "--training.eval-every", 3, "--training.patience", 1]
     train += ["--training.checkpoint-every", 1, "--training.keep-checkpoints", 9, "--optimizer.warmup-steps", 2]
     train += ["--optimizer.schedule", "wsd", "--optimizer.decay-share", 1 / 3, "--optimizer.peak-lr", 1e-9]
     done = run(*train)
@@ -350,7 +350,7 @@ def test_end_of_patience_begins_the_decay_of_the_wsd_schedule(toy, run, tmp_path
 def test_non_finite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(toy, run, tmp_path):
     options = ["--optimizer.peak-lr", 1e38, "--optimizer.clip-norm", 0, "--optimizer.warmup-steps", 0]
     options += ["--training.checkpoint-every", 1, "--training.eval-every", 0]
-    done = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options)
+    done = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)
     assert done.returncode == 1, done.stderr
     assert "not finite for 3 steps in a row" in done.stderr
     assert "Lower optimizer.peak_lr" in done.stderr
@@ -360,7 +360,7 @@ def test_non_finite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(toy, r
 
 def test_different_config_is_refused_with_the_differences(trained, toy, run):
     before = (trained[0] / "config.toml").read_bytes()
-    done = run("train.py", "--config", toy, "--workdir", trained[0], "--model.num-heads", 4, "--training.seed", 5)
+    done = run("train", "--config", toy, "--workdir", trained[0], "--model.num-heads", 4, "--training.seed", 5)
     assert done.returncode == 2
     assert "model.num_heads: 2 in the workdir, now 4; training.seed: 1 in the workdir, now 5" in done.stderr
     assert (trained[0] / "config.toml").read_bytes() == before
@@ -370,7 +370,7 @@ def test_lost_config_does_not_cost_the_tokenizer(trained, toy, run, tmp_path):
     """The config is deleted because it was refused; the tokenizer of another one must not replace the old tokenizer."""
     workdir = shutil.copytree(trained[0], tmp_path / "w")
     (workdir / "config.toml").unlink()
-    done = run("train.py", "--config", toy, "--workdir", workdir, "--tokenizer.kind", "bpe")
+    done = run("train", "--config", toy, "--workdir", workdir, "--tokenizer.kind", "bpe")
     assert done.returncode == 2, done.stderr
     assert (workdir / "tokenizer.model").read_bytes() == (trained[0] / "tokenizer.model").read_bytes()
     assert metrics(workdir) == metrics(trained[0])
@@ -378,14 +378,14 @@ def test_lost_config_does_not_cost_the_tokenizer(trained, toy, run, tmp_path):
 
 def test_metrics_of_lost_checkpoints_are_kept(trained, toy, run, tmp_path):
     workdir = shutil.copytree(trained[0], tmp_path / "w", ignore=shutil.ignore_patterns("checkpoints"))
-    done = run("train.py", "--workdir", workdir, "--training.num-steps", 1, "--training.eval-every", 0)
+    done = run("train", "--workdir", workdir, "--training.num-steps", 1, "--training.eval-every", 0)
     assert done.returncode == 0, done.stderr
     assert f"{workdir} has no checkpoint, so the run starts again; its metrics are now in" in done.stderr
     assert (workdir / "metrics.1.jsonl").read_bytes() == (trained[0] / "metrics.jsonl").read_bytes()
     assert [line["step"] for line in metrics(workdir)] == [1]
 
 
-@pytest.mark.parametrize("command", ["train.py", "translate.py"])
+@pytest.mark.parametrize("command", ["train", "translate"])
 def test_workdir_of_another_version_is_refused_in_one_sentence(trained, run, tmp_path, command):
     workdir = shutil.copytree(trained[0], tmp_path / "w")
     for step in saved_steps(workdir / "checkpoints"):
@@ -394,7 +394,7 @@ def test_workdir_of_another_version_is_refused_in_one_sentence(trained, run, tmp
         del record["record_digest"]
         record |= {"format": 2, "version": "0.0.9"}
         file.write_text(json.dumps(record | {"record_digest": json_digest(record)}))
-    done = run(command, "--workdir", workdir, *(["--training.num-steps", 300] if command == "train.py" else []))
+    done = run(command, "--workdir", workdir, *(["--training.num-steps", 300] if command == "train" else []))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(f"error: {workdir}: its checkpoints were written by version 0.0.9")
     assert metrics(workdir) == metrics(trained[0])
@@ -416,11 +416,11 @@ def test_different_training_data_is_refused(trained, run, tmp_path):
     lines = (other / "train.en").read_text().splitlines()
     (other / "train.en").write_text("\n".join(["zero zero zero.", *lines[1:]]) + "\n")
     options = ["--training.num-steps", 300, "--data.train-source", other / "train.en"]
-    refused = run("train.py", "--workdir", trained[0], *options)
+    refused = run("train", "--workdir", trained[0], *options)
     assert refused.returncode == 2, refused.stderr
     assert "made with a different corpus" in refused.stderr
     moved = write_corpus(tmp_path / "moved").parent / "test.en"
-    accepted = run("train.py", "--workdir", trained[0], "--data.test-source", moved)
+    accepted = run("train", "--workdir", trained[0], "--data.test-source", moved)
     assert accepted.returncode == 0, accepted.stderr
 
 
@@ -436,7 +436,7 @@ def test_evaluate_scores_like_the_sacrebleu_command(trained, run, tmp_path):
     reference.write_text("trois deux un !\n\nsept !\nquatre cinq huit neuf!\ndeux un  !\n", encoding="utf-8")
     hypotheses, scores = tmp_path / "hyps.txt", tmp_path / "scores.json"
     files = ["--source", source, "--reference", reference, "--output", hypotheses, "--json", scores]
-    done = run("evaluate.py", "--workdir", trained[0], *files, "--beam-size", 3, "--ter")
+    done = run("evaluate", "--workdir", trained[0], *files, "--beam-size", 3, "--ter")
     assert done.returncode == 0, done.stderr
     assert hypotheses.read_bytes().count(b"\n") == 5
     actual = json.loads(scores.read_text())
@@ -465,14 +465,14 @@ def test_lowercase_model_is_validated_and_scored_case_insensitively(toy, run, tm
     config, workdir, scores = tmp_path / "toy.toml", tmp_path / "w", tmp_path / "scores.json"
     config.write_text(toy.read_text(encoding="utf-8").replace(str(toy.parent), str(tmp_path)), encoding="utf-8")
     options = ["--tokenizer.lowercase", "True", "--training.num-steps", 80]
-    trained = run("train.py", "--config", config, "--workdir", workdir, *options)
+    trained = run("train", "--config", config, "--workdir", workdir, *options)
     assert trained.returncode == 0, trained.stderr
     (best,) = (line["validation_bleu"] for line in metrics(workdir) if "validation_bleu" in line)
     assert f"BLEU {best:.2f} (greedy, lower case), the best so far" in trained.stderr
     assert f"best validation BLEU │ {best:.2f} at step 80 (greedy, lower case)" in trained.stdout
     hypotheses, references = tmp_path / "hyps.txt", tmp_path / "test.fr"
     files = ["--output", hypotheses, "--compare", references, "--json", scores]
-    done = run("evaluate.py", "--workdir", workdir, "--beam-size", 1, *files, "--ter")
+    done = run("evaluate", "--workdir", workdir, "--beam-size", 1, *files, "--ter")
     assert done.returncode == 0, done.stderr
     actual = json.loads(scores.read_text())
     expected = json.loads(run_sacrebleu(references, "-i", hypotheses, "-lc"))
@@ -494,7 +494,7 @@ def evaluated(trained, run, tmp_path_factory):
     """Returns the folder with the translations and scores of the test split, and the completed command."""
     folder = tmp_path_factory.mktemp("evaluated")
     files = ["--output", folder / "hyps.txt.gz", "--json", folder / "scores.json"]
-    return folder, run("evaluate.py", "--workdir", trained[0], *files)
+    return folder, run("evaluate", "--workdir", trained[0], *files)
 
 
 def test_evaluate_scores_a_split_with_an_interval(trained, evaluated, run, tmp_path):
@@ -508,7 +508,7 @@ def test_evaluate_scores_a_split_with_an_interval(trained, evaluated, run, tmp_p
     assert f"{scores['bleu']:.2f}" in done.stdout
     assert scores["bleu_signature"] in done.stdout
     options = ["--checkpoint", 240, "--split", "validation", "--beam-size", 1, "--json", tmp_path / "greedy.json"]
-    greedy = run("evaluate.py", "--workdir", trained[0], *options)
+    greedy = run("evaluate", "--workdir", trained[0], *options)
     assert greedy.returncode == 0, greedy.stderr
     expected = metrics(trained[0])[-1]["validation_bleu"]
     assert json.loads((tmp_path / "greedy.json").read_text())["bleu"] == pytest.approx(expected)
@@ -527,7 +527,7 @@ def test_decoding_speed_excludes_compilation(monkeypatch, capsys):
         now += 2.0
         return [SimpleNamespace(text=line) for line in lines]
 
-    monkeypatch.setattr("evaluation.evaluate.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("lingua_flax.evaluation.evaluate.time", SimpleNamespace(monotonic=lambda: now))
     translator = SimpleNamespace(
         warm_up=warm_up, translate=translate, tokenizer=SimpleNamespace(lowercase=False), step=1
     )
@@ -564,7 +564,7 @@ def test_evaluate_writes_reproducible_gzip_files_to_compare_with(trained, evalua
             gzip.decompress((folder / f"hyps.{name}.txt.gz").read_bytes()) == (toy.parent / f"test.{side}").read_bytes()
         )
     files = ["--compare", hypotheses, "--output", tmp_path / "again.gz", "--json", tmp_path / "scores.json"]
-    again = run("evaluate.py", "--workdir", trained[0], *files)
+    again = run("evaluate", "--workdir", trained[0], *files)
     assert again.returncode == 0, again.stderr
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert scores["baseline_bleu"] == scores["bleu"] > 50
@@ -572,7 +572,7 @@ def test_evaluate_writes_reproducible_gzip_files_to_compare_with(trained, evalua
 
 
 class Translated(NamedTuple):
-    """A text with peculiar lines and its translations in the three formats of translate.py."""
+    """A text with peculiar lines and its translations in the three formats of lingua-flax translate."""
 
     plain: str
     json_lines: list[dict]
@@ -586,7 +586,7 @@ def translated(trained, run, tmp_path_factory) -> Translated:
     folder = tmp_path_factory.mktemp("translated")
     source, output = folder / "in.txt", folder / "out.jsonl"
     source.write_bytes(text.encode())
-    command = ["translate.py", "--workdir", trained[0], "--beam-size", 4]
+    command = ["translate", "--workdir", trained[0], "--beam-size", 4]
     plain = run(*command, input=text)
     files = ["--input", source, "--output", output, "--json-lines"]
     to_file = run(*command, "--num-hypotheses", 3, *files)
@@ -627,7 +627,7 @@ def test_translate_streams_complete_gzip_files(trained, tmp_path):
     """Ctrl-C leaves the translations so far as an intact file."""
     output = tmp_path / "out.gz"
     options = ["--workdir", trained[0], "--output", output, "--beam-size", 1]
-    process = start_command("translate.py", *options, stdin=subprocess.PIPE)
+    process = start_command("translate", *options, stdin=subprocess.PIPE)
     process.stdin.write("one two.\n" * 1024 + "three.\n")
     process.stdin.flush()
     wait_for(process, lambda: output.exists() and output.stat().st_size)
@@ -643,7 +643,7 @@ def test_relative_workdir_and_home_directory(toy, run, tmp_path):
     """The current directory is not that of the program; a second start finds the checkpoint of the first one."""
     options = {"cwd": tmp_path, "env": os.environ | {"HOME": str(toy.parent)}}
     (tmp_path / "c.toml").write_text(toy.read_text().replace(str(toy.parent), "~"))
-    train = [ROOT / "train.py", "--config", "c.toml", "--workdir", "w x/ä"]
+    train = ["train", "--config", "c.toml", "--workdir", "w x/ä"]
     train += ["--training.num-steps", 1, "--training.eval-every", 0]
     first = run(*train, **options)
     assert first.returncode == 0, first.stderr
@@ -663,9 +663,9 @@ def test_copied_read_only_workdir_evaluates_and_translates(trained, toy, run, tm
     before = sorted(str(path) for path in workdir.rglob("*"))
     subprocess.run(["chmod", "-R", "a-w", workdir], check=True)
     try:
-        translated = run(ROOT / "translate.py", "--workdir", workdir.name, input="one two.\n", **options)
+        translated = run("translate", "--workdir", workdir.name, input="one two.\n", **options)
         assert (translated.returncode, translated.stdout) == (0, "deux un !\n"), translated.stderr
-        evaluated = run(ROOT / "evaluate.py", "--workdir", workdir.name, **options)
+        evaluated = run("evaluate", "--workdir", workdir.name, **options)
         assert evaluated.returncode == 0, evaluated.stderr
         assert sorted(str(path) for path in workdir.rglob("*")) == before
     finally:
@@ -677,7 +677,7 @@ def test_run_with_damaged_newest_checkpoint_resumes_from_the_previous_one(traine
     files = [path for path in (workdir / "checkpoints" / "240" / "params").rglob("*") if path.is_file()]
     for path in files:
         path.write_bytes(path.read_bytes()[:-20])
-    done = run("train.py", "--workdir", workdir)
+    done = run("train", "--workdir", workdir)
     assert done.returncode == 0, done.stderr
     assert "checkpoint 240 is damaged" in done.stderr
     assert "resuming from step 200" in done.stderr
@@ -686,12 +686,12 @@ def test_run_with_damaged_newest_checkpoint_resumes_from_the_previous_one(traine
 
 
 FULL_DISK = """
-import resource, runpy, sys
+import resource, sys
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, hard))
-sys.argv = sys.argv[1:]
 try:
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    from lingua_flax.__main__ import main
+    sys.exit(main())
 finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 """
@@ -701,7 +701,7 @@ def test_full_disk_is_reported_in_one_line_and_the_run_resumes_later(trained, ru
     """A limit on file sizes, which any user can set, stands for a full disk: not even the tokenizer fits."""
     workdir, program = shutil.copytree(trained[0], tmp_path / "w"), tmp_path / "full_disk.py"
     program.write_text(FULL_DISK, encoding="utf-8")
-    train = ["train.py", "--workdir", workdir, "--training.num-steps", 241, "--training.eval-every", 0]
+    train = ["train", "--workdir", workdir, "--training.num-steps", 241, "--training.eval-every", 0]
     failed = run(program, *train)
     assert failed.returncode == 1, failed.stderr
     assert failed.stderr.count("the disk is full") == 1
@@ -714,9 +714,9 @@ def test_full_disk_is_reported_in_one_line_and_the_run_resumes_later(trained, ru
 
 def test_help_lists_every_option(run):
     for program, option in (
-        ("train.py", "--model.num-encoder-layers"),
-        ("evaluate.py", "--json"),
-        ("translate.py", "--num-hypotheses"),
+        ("train", "--model.num-encoder-layers"),
+        ("evaluate", "--json"),
+        ("translate", "--num-hypotheses"),
     ):
         done = run(program, "--help")
         assert done.returncode == 0
@@ -738,14 +738,14 @@ def test_help_lists_every_option(run):
 )
 def test_other_options_train_evaluate_and_translate(toy, run, tmp_path, options):
     workdir = tmp_path / "w"
-    done = run("train.py", "--config", toy, "--workdir", workdir, "--training.num-steps", 40, *options.split())
+    done = run("train", "--config", toy, "--workdir", workdir, "--training.num-steps", 40, *options.split())
     assert done.returncode == 0, done.stderr
     losses = [line["loss"] for line in metrics(workdir) if "loss" in line]
     assert losses[-1] < losses[0] - 0.5
-    assert run("evaluate.py", "--workdir", workdir).returncode == 0
-    assert run("translate.py", "--workdir", workdir, input="one\n\ntwo\n").stdout.count("\n") == 3
+    assert run("evaluate", "--workdir", workdir).returncode == 0
+    assert run("translate", "--workdir", workdir, input="one\n\ntwo\n").stdout.count("\n") == 3
     if "rotary" in options:
-        refused = run("translate.py", "--workdir", workdir, "--positions", tmp_path / "positions.png")
+        refused = run("translate", "--workdir", workdir, "--positions", tmp_path / "positions.png")
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "positions are rotary" in refused.stderr
 
@@ -754,7 +754,7 @@ def test_other_options_train_evaluate_and_translate(toy, run, tmp_path, options)
 def test_existing_tokenizer_is_used_and_kept_wherever_its_file_is(trained, toy, run, tmp_path):
     workdir, file, moved, other = (tmp_path / name for name in ("w", "a.model", "b.model", "other.model"))
     shutil.copy(trained[0] / "tokenizer.model", file)
-    train = ["train.py", "--config", toy, "--workdir", workdir, "--training.eval-every", 0]
+    train = ["train", "--config", toy, "--workdir", workdir, "--training.eval-every", 0]
     done = run(*train, "--tokenizer.model-file", file, "--training.num-steps", 1)
     assert done.returncode == 0, done.stderr
     assert "training the tokenizer" not in done.stderr

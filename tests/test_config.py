@@ -5,11 +5,11 @@ from typing import get_args
 
 import pytest
 
-from commands.train import TrainCommand, resolve_config
-from devices.mesh import MESH_AXES as MESH
-from host.errors import UserError
-from options.config_files import as_json, read_config, refused_changes, to_toml, with_absolute_paths
-from options.schema import Config, MixtureConfig, Section
+from lingua_flax.commands.train import TrainCommand, resolve_config
+from lingua_flax.devices.mesh import MESH_AXES as MESH
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.config_files import as_json, read_config, refused_changes, to_toml, with_absolute_paths
+from lingua_flax.options.schema import Config, MixtureConfig, Section
 from tests.conftest import ROOT
 
 

@@ -7,14 +7,14 @@ import optax
 import pytest
 from flax import nnx
 
-from data.batch import Batch
-from devices.mesh import make_mesh
-from model.transformer import Transformer, initial_params, structure
-from options.schema import Config, MeshConfig, ModelConfig, TrainingConfig
-from options.special_ids import PAD_ID
-from training.consistency import consistent_cross_entropy, draw_kept, two_passes
-from training.state import initial_state
-from training.step import make_train_step
+from lingua_flax.data.batch import Batch
+from lingua_flax.devices.mesh import make_mesh
+from lingua_flax.model.transformer import Transformer, initial_params, structure
+from lingua_flax.options.schema import Config, MeshConfig, ModelConfig, TrainingConfig
+from lingua_flax.options.special_ids import PAD_ID
+from lingua_flax.training.consistency import consistent_cross_entropy, draw_kept, two_passes
+from lingua_flax.training.state import initial_state
+from lingua_flax.training.step import make_train_step
 
 NETWORK = ModelConfig(num_encoder_layers=1, num_decoder_layers=1, embed_dim=8, num_heads=2, mlp_dim=16, max_length=12)
 VOCAB_SIZE = 11

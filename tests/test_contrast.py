@@ -5,16 +5,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data.batch import length_batches
-from data.corpora.phrasebook import find_readings
-from data.tokenizer import parse_tokenizers, train_tokenizer
-from evaluation import contrast
-from evaluation.bleu import score
-from evaluation.contrast import FlipCounts, count_contrast_flips, differing_word_index, translate_with_hidden_tokens
-from evaluation.evaluate import Evaluation, EvaluationSet, evaluate
-from evaluation.table import print_evaluation
-from options.schema import DecodingOptions, TokenizerConfig
-from translation.words import group_pieces
+from lingua_flax.data.batch import length_batches
+from lingua_flax.data.corpora.phrasebook import find_readings
+from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
+from lingua_flax.evaluation import contrast
+from lingua_flax.evaluation.bleu import score
+from lingua_flax.evaluation.contrast import (
+    FlipCounts,
+    count_contrast_flips,
+    differing_word_index,
+    translate_with_hidden_tokens,
+)
+from lingua_flax.evaluation.evaluate import Evaluation, EvaluationSet, evaluate
+from lingua_flax.evaluation.table import print_evaluation
+from lingua_flax.options.schema import DecodingOptions, TokenizerConfig
+from lingua_flax.translation.words import group_pieces
 
 PAIRS = [
     ("We went across the river to the bank.", "Nous avons traversé la rivière vers la rive."),

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.corpora import Corpus, Pair, held_out_splits, open_corpus, prepared_corpus
-from data.corpora import phrasebook as phrasebook_corpus
-from data.corpora.phrasebook import Contrast, Phrasebook
-from host.cache import cache_directory
-from host.errors import RunError, UserError
-from options.schema import DataConfig
+from lingua_flax.data.corpora import Corpus, Pair, held_out_splits, open_corpus, prepared_corpus
+from lingua_flax.data.corpora import phrasebook as phrasebook_corpus
+from lingua_flax.data.corpora.phrasebook import Contrast, Phrasebook
+from lingua_flax.host.cache import cache_directory
+from lingua_flax.host.errors import RunError, UserError
+from lingua_flax.options.schema import DataConfig
 from tests.conftest import HUNG_AFTER, ROOT
 
 MULTI30K = Path(os.environ.get("LINGUA_MULTI30K", ROOT.parent / "shared" / "data" / "multi30k"))
@@ -482,7 +482,7 @@ def test_checkpoints_remain_valid_if_the_test_set_changes(trained, toy: Path, ru
     changed = tmp_path / "test.en"
     changed.write_text("".join(f"{line}\n" for line in ["nine nine.", *lines]), encoding="utf-8")
     workdir = shutil.copytree(trained[0], tmp_path / "workdir")
-    done = run("train.py", "--workdir", workdir, "--data.test-source", changed)
+    done = run("train", "--workdir", workdir, "--data.test-source", changed)
     assert done.returncode == 0, done.stderr
     assert "preparing a corpus" in done.stderr
     assert "training the tokenizer" not in done.stderr
@@ -558,8 +558,8 @@ def test_disk_that_fills_up_during_writing_is_reported(cache: Path, run, tmp_pat
     script.write_text("""
 import resource, sys
 from pathlib import Path
-from host.errors import RunError
-from data.corpora import Pair, prepared_corpus
+from lingua_flax.host.errors import RunError
+from lingua_flax.data.corpora import Pair, prepared_corpus
 
 def write(folder):
     with prepared_corpus.SplitWriter(folder, "train") as writer:
@@ -663,7 +663,7 @@ def test_remains_of_a_killed_process_are_removed(cache: Path, run, tmp_path: Pat
     script.write_text("""
 import os, signal, sys
 from pathlib import Path
-from data.corpora import prepared_corpus
+from lingua_flax.data.corpora import prepared_corpus
 
 def write(folder):
     (folder / "leftover" / "deep").mkdir(parents=True)
@@ -681,8 +681,8 @@ prepared_corpus.prepare(Path(sys.argv[1]), "any", "0" * 64, write)
 
 OPEN_AND_REPORT = """
 import json, sys
-from options.schema import DataConfig
-from data.corpora import open_corpus
+from lingua_flax.options.schema import DataConfig
+from lingua_flax.data.corpora import open_corpus
 
 corpus = open_corpus(DataConfig(**json.loads(sys.argv[1])))
 modules = [name for name in ("tensorflow", "tensorflow_datasets") if name in sys.modules]
@@ -711,8 +711,8 @@ def test_memory_use_does_not_grow_with_the_corpus(files: Files, run) -> None:
 import sys, tracemalloc
 from collections import deque
 from pathlib import Path
-from options.schema import DataConfig
-from data.corpora import open_corpus, text_corpus
+from lingua_flax.options.schema import DataConfig
+from lingua_flax.data.corpora import open_corpus, text_corpus
 
 tracemalloc.start()
 corpus = open_corpus(DataConfig(name="text", train_source=Path(sys.argv[1]), cache_directory=Path(sys.argv[2])))
@@ -742,8 +742,8 @@ def count(event, arguments):
 
 sys.addaudithook(count)
 from pathlib import Path
-from options.schema import Config
-from training.preparation import prepare
+from lingua_flax.options.schema import Config
+from lingua_flax.training.preparation import prepare
 
 data = {"name": "text", "train_source": Path(sys.argv[1]), "cache_directory": Path(sys.argv[2])}
 prepared = prepare(Config(data=data, tokenizer={"vocab_size": 30}), Path(sys.argv[2]) / "workdir")
@@ -920,7 +920,7 @@ def test_multi30k_refuses_unsupported_languages(cache: Path, source: str, target
 
 
 def test_multi30k_splits_for_each_direction() -> None:
-    from data.corpora.multi30k import _published
+    from lingua_flax.data.corpora.multi30k import _published
 
     without_coco = ["train", "validation", "test", "test_2018_flickr"]
     everything = [*without_coco[:3], "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr"]
@@ -933,7 +933,7 @@ def test_multi30k_splits_for_each_direction() -> None:
 def publish(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes these files count as the published ones."""
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-    monkeypatch.setattr("data.corpora.multi30k._DIGESTS", digests)
+    monkeypatch.setattr("lingua_flax.data.corpora.multi30k._DIGESTS", digests)
 
 
 def test_multi30k_refuses_different_numbers_of_lines(
@@ -952,7 +952,7 @@ def test_multi30k_refuses_different_numbers_of_lines(
 
 def test_multi30k_uses_the_test_sets_that_exist(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Preparing a copy with fewer of them does not hide those of a fuller copy; the training corpus is the same."""
-    from data.corpora import multi30k as module
+    from lingua_flax.data.corpora import multi30k as module
 
     few, all_six = tmp_path / "few", tmp_path / "all"
     for split, stem in module._FILES.items():
@@ -987,7 +987,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     Its files, of English and German only, count as the published ones.
     """
-    from data.corpora import multi30k as module
+    from lingua_flax.data.corpora import multi30k as module
 
     folder = tmp_path / "published"
     folder.mkdir()

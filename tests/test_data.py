@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from data.batch import bucket_lengths, cut, length_batches, unpacked_batch
-from data.corpora.corpus import Pair
-from data.tokenized_pairs import TokenizedPairs, tokenize
-from data.tokenizer import Tokenizer, load_tokenizer, parse_tokenizers, train_tokenizer
-from host.errors import UserError
-from options.schema import TokenizerConfig
-from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.data.batch import bucket_lengths, cut, length_batches, unpacked_batch
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.tokenized_pairs import TokenizedPairs, tokenize
+from lingua_flax.data.tokenizer import Tokenizer, load_tokenizer, parse_tokenizers, train_tokenizer
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import TokenizerConfig
+from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from tests.conftest import ROOT
 
 PAIRS = [
@@ -84,7 +84,8 @@ def test_control_pieces_in_text_are_plain_text_and_output_is_one_line():
 
 def test_training_is_reproducible_in_another_process():
     code = (
-        "import json, sys; from data.tokenizer import train_tokenizer; from options.schema import TokenizerConfig;"
+        "import json, sys; from lingua_flax.data.tokenizer import train_tokenizer;"
+        "from lingua_flax.options.schema import TokenizerConfig;"
         "pairs, options = json.load(sys.stdin);"
         "(model,) = train_tokenizer(pairs, TokenizerConfig(**options)); sys.stdout.buffer.write(model)"
     )

@@ -17,15 +17,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands.prompt import prompt_lines
-from commands.translate import CHUNK
-from data.text_files import read_lines
-from data.tokenizer import model_paths, parse_tokenizers, train_tokenizer
-from options.schema import ComputeConfig, TokenizerConfig
-from runs.checkpoint import Checkpoints, read_record, saved_steps
+from lingua_flax.commands.prompt import prompt_lines
+from lingua_flax.commands.translate import CHUNK
+from lingua_flax.data.text_files import read_lines
+from lingua_flax.data.tokenizer import model_paths, parse_tokenizers, train_tokenizer
+from lingua_flax.options.schema import ComputeConfig, TokenizerConfig
+from lingua_flax.runs.checkpoint import Checkpoints, read_record, saved_steps
+from lingua_flax.translation.line_splitting import split_line
+from lingua_flax.translation.translator import Translator
+from tests.command_server import python
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
-from translation.line_splitting import split_line
-from translation.translator import Translator
 
 ROUNDED = 2e-4  # the commands print four digits, and tests compile with fewer optimizations
 LINES = "one two three.\nseven.\n\nnine eight.\n"
@@ -40,7 +41,7 @@ def translator(trained):
 def test_sampling_matches_the_translator(trained, translator, run):
     """The command and the Python interface draw the same samples; another seed draws others."""
     options = ["--temperature", 2.0, "--top-k", 8, "--top-p", 0.95, "--num-hypotheses", 7]
-    done = run("translate.py", "--workdir", trained[0], *options, "--seed", 3, input=LINES)
+    done = run("translate", "--workdir", trained[0], *options, "--seed", 3, input=LINES)
     assert done.returncode == 0, done.stderr
     sampling = {"temperature": 2.0, "top_k": 8, "top_p": 0.95, "num_hypotheses": 7}
     same_seed, other_seed = (
@@ -61,7 +62,7 @@ def test_sampling_matches_the_translator(trained, translator, run):
 
 def test_prefixes_and_length_bounds(trained, translator, run, tmp_path):
     options = ["--prefix", "zéro", "--min-decoding-length", 12, "--beam-size", 2]
-    done = run("translate.py", "--workdir", trained[0], *options, input=LINES)
+    done = run("translate", "--workdir", trained[0], *options, input=LINES)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.startswith("zéro") for line in lines] == [True, True, False, True]
@@ -69,7 +70,7 @@ def test_prefixes_and_length_bounds(trained, translator, run, tmp_path):
     (tmp_path / "in").write_text(LINES)
     (tmp_path / "prefixes").write_text("\nsix\nneuf\nhuit\n", encoding="utf-8")
     options = ["--input", tmp_path / "in", "--prefix-file", tmp_path / "prefixes", "--max-decoding-length", 7]
-    done = run("translate.py", "--workdir", trained[0], *options, "--beam-size", 1)
+    done = run("translate", "--workdir", trained[0], *options, "--beam-size", 1)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[1].startswith("six")
@@ -84,7 +85,7 @@ def test_averaged_checkpoints_and_ensembles_match_the_translator(trained, run, t
     shutil.copytree(trained[0], second)
     shutil.rmtree(second / "checkpoints" / "240")
     options = ["--checkpoint", "average:2", "--ensemble", second, "--beam-size", 2, *ONE_PROGRAM]
-    done = run("evaluate.py", "--workdir", trained[0], *options, "--output", hypotheses, "--json", scores)
+    done = run("evaluate", "--workdir", trained[0], *options, "--output", hypotheses, "--json", scores)
     assert done.returncode == 0, done.stderr
     for workdir in (trained[0], second):
         newest = saved_steps(workdir / "checkpoints")[-2:]
@@ -99,7 +100,7 @@ def test_averaged_checkpoints_and_ensembles_match_the_translator(trained, run, t
 
 
 def test_log_probabilities_of_given_translations(trained, translator, toy, run, tmp_path):
-    done = run("evaluate.py", "--workdir", trained[0], "--score", "--json", tmp_path / "totals.json")
+    done = run("evaluate", "--workdir", trained[0], "--score", "--json", tmp_path / "totals.json")
     assert done.returncode == 0, done.stderr
     sources, references = (list(read_lines(toy.parent / name)) for name in ("test.en", "test.fr"))
     expected = translator.score(sources, references)
@@ -116,7 +117,7 @@ def test_correct_translation_is_likelier_than_wrong_one(trained, run, tmp_path):
     (tmp_path / "in").write_text("one two.\none two.\n")
     (tmp_path / "given").write_text("deux un !\nun deux !\n")
     files = ["--source", tmp_path / "in", "--reference", tmp_path / "given", "--output", tmp_path / "scores"]
-    done = run("evaluate.py", "--workdir", trained[0], "--score", *files)
+    done = run("evaluate", "--workdir", trained[0], "--score", *files)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     correct, wrong = map(float, (tmp_path / "scores").read_text().splitlines())
     assert wrong + 2 < correct < 0
@@ -127,12 +128,12 @@ def comparison(trained, run, tmp_path_factory):
     """Returns a folder and two evaluations written to it: of samples, and of beam search compared with them."""
     folder = tmp_path_factory.mktemp("comparison")
     sampled = run(
-        "evaluate.py", "--workdir", trained[0], "--temperature", 0.1, "--seed", 1, *ONE_PROGRAM,
+        "evaluate", "--workdir", trained[0], "--temperature", 0.1, "--seed", 1, *ONE_PROGRAM,
         "--output", folder / "sampled.txt", "--json", folder / "sampled.json",
     )  # fmt: skip
     assert sampled.returncode == 0, sampled.stderr
     searched = run(
-        "evaluate.py", "--workdir", trained[0], "--beam-size", 2, "--compare", folder / "sampled.txt", *ONE_PROGRAM,
+        "evaluate", "--workdir", trained[0], "--beam-size", 2, "--compare", folder / "sampled.txt", *ONE_PROGRAM,
         "--output", folder / "searched.fr", "--json", folder / "searched.json",
     )  # fmt: skip
     assert searched.returncode == 0, searched.stderr
@@ -176,7 +177,7 @@ def test_output_adds_sources_and_references_in_the_same_order(comparison, toy):
 
 def test_json_lines_have_scores_and_tokens(trained, run):
     options = ["--json-lines", "--num-hypotheses", 2, "--beam-size", 2]
-    done = run("translate.py", "--workdir", trained[0], *options, input="one two.\n\n")
+    done = run("translate", "--workdir", trained[0], *options, input="one two.\n\n")
     assert done.returncode == 0, done.stderr
     record, empty = map(json.loads, done.stdout.splitlines())
     assert record["source_tokens"][-1] == "</s>"
@@ -193,7 +194,7 @@ def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, ru
     sentences = ["one two three.", "seven eight.", "nine two."]
     long = " ".join(sentences * 3) + " four" * 40
     lines = ["one.", long, "three.", *[""] * 1500, long]
-    done = run("translate.py", "--workdir", trained[0], "--beam-size", 1, input="\n".join(lines))
+    done = run("translate", "--workdir", trained[0], "--beam-size", 1, input="\n".join(lines))
     assert done.returncode == 0, done.stderr
     parts = split_line(long, lambda text: len(translator.tokenizer.encode_source([text])[0]) <= 32)
     assert " ".join(parts) == long
@@ -208,33 +209,33 @@ def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, ru
 @pytest.mark.parametrize(
     ("program", "options", "message"),
     [
-        ("translate.py", ["--top-k", 5], "top_k 5 has no effect without a temperature"),
-        ("translate.py", ["--temperature", -1], "temperature: input should be greater than or equal to 0"),
-        ("translate.py", ["--top-p", 1.5, "--temperature", 1], "top_p: input should be less than or equal to 1"),
-        ("translate.py", ["--min-decoding-length", 9, "--max-decoding-length", 5], "min_decoding_length 9 exceeds"),
-        ("translate.py", ["--min-decoding-length", 99], "min_decoding_length 99 exceeds the model's max_length 32"),
-        ("translate.py", ["--prefix", "a", "--prefix-file", "b"], "--prefix and --prefix-file are mutually exclusive"),
-        ("translate.py", ["--prefix-file", "one-line"], "one-line has 1 lines, but standard input has 2"),
-        ("translate.py", ["--prefix", "☃", "--output", "one-line"], 'prefix "☃": the model has no token'),
-        ("translate.py", ["--checkpoint", "average:9"], "9 checkpoints to average"),
-        ("translate.py", ["--ensemble", "no-run"], "no-run: not a workdir"),
-        ("translate.py", ["--input", "one-line", "--output", "one-line"], "one-line: would be used twice"),
-        ("evaluate.py", ["--score", "--beam-size", 1], "--beam-size has no effect with --score"),
+        ("translate", ["--top-k", 5], "top_k 5 has no effect without a temperature"),
+        ("translate", ["--temperature", -1], "temperature: input should be greater than or equal to 0"),
+        ("translate", ["--top-p", 1.5, "--temperature", 1], "top_p: input should be less than or equal to 1"),
+        ("translate", ["--min-decoding-length", 9, "--max-decoding-length", 5], "min_decoding_length 9 exceeds"),
+        ("translate", ["--min-decoding-length", 99], "min_decoding_length 99 exceeds the model's max_length 32"),
+        ("translate", ["--prefix", "a", "--prefix-file", "b"], "--prefix and --prefix-file are mutually exclusive"),
+        ("translate", ["--prefix-file", "one-line"], "one-line has 1 lines, but standard input has 2"),
+        ("translate", ["--prefix", "☃", "--output", "one-line"], 'prefix "☃": the model has no token'),
+        ("translate", ["--checkpoint", "average:9"], "9 checkpoints to average"),
+        ("translate", ["--ensemble", "no-run"], "no-run: not a workdir"),
+        ("translate", ["--input", "one-line", "--output", "one-line"], "one-line: would be used twice"),
+        ("evaluate", ["--score", "--beam-size", 1], "--beam-size has no effect with --score"),
         (
-            "evaluate.py",
+            "evaluate",
             ["--source", "one-line", "--reference", "one-line", "--split", "test"],
             "--split has no effect",
         ),
-        ("evaluate.py", ["--data.target-language", "de"], "translates from en to fr"),
-        ("evaluate.py", ["--score", "--compare", "one-line"], "--compare has no effect with --score"),
-        ("evaluate.py", ["--compare", "one-line"], "one-line has 1 lines, but there are 37 to translate"),
-        ("evaluate.py", ["--output", "o.txt", "--json", "o.source.txt"], "o.source.txt: would be used twice"),
-        ("evaluate.py", ["--compare", "one-line", "--output", "one-line"], "one-line: would be used twice"),
+        ("evaluate", ["--data.target-language", "de"], "translates from en to fr"),
+        ("evaluate", ["--score", "--compare", "one-line"], "--compare has no effect with --score"),
+        ("evaluate", ["--compare", "one-line"], "one-line has 1 lines, but there are 37 to translate"),
+        ("evaluate", ["--output", "o.txt", "--json", "o.source.txt"], "o.source.txt: would be used twice"),
+        ("evaluate", ["--compare", "one-line", "--output", "one-line"], "one-line: would be used twice"),
     ],
 )
 def test_invalid_requests_are_refused_and_write_nothing(trained, run, tmp_path, program, options, message):
     (tmp_path / "one-line").write_text("un !\n")
-    done = run(ROOT / program, "--workdir", trained[0], *options, cwd=tmp_path, input="one.\ntwo.\n")
+    done = run(program, "--workdir", trained[0], *options, cwd=tmp_path, input="one.\ntwo.\n")
     assert done.returncode == 2, done.stderr
     assert message in done.stderr.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["one-line"]
@@ -245,7 +246,7 @@ def test_output_that_is_the_input_under_another_name_is_refused(trained, run, tm
     (tmp_path / "one-line").write_text("one.\n")
     (tmp_path / "link").symlink_to("one-line")
     files = ["--input", tmp_path / "one-line", "--output", tmp_path / "link"]
-    done = run("translate.py", "--workdir", trained[0], *files)
+    done = run("translate", "--workdir", trained[0], *files)
     assert done.returncode == 2
     assert "would be used twice" in done.stderr
     assert (tmp_path / "one-line").read_text() == "one.\n"
@@ -264,7 +265,7 @@ def test_ensemble_with_another_tokenizer_is_refused(trained, translator, toy, ru
     checkpoints = Checkpoints(other / "checkpoints", keep=1)
     checkpoints.save(240, translator.params, {"step": np.int32(240)}, record, best_step=None)
     checkpoints.close()
-    done = run("translate.py", "--workdir", trained[0], "--ensemble", other, input="one.\n")
+    done = run("translate", "--workdir", trained[0], "--ensemble", other, input="one.\n")
     assert done.returncode == 2
     assert f"{other}: its tokenizer differs from that of {trained[0]}" in done.stderr
 
@@ -276,7 +277,7 @@ def test_ensemble_with_a_network_for_the_opposite_direction_is_refused(trained, 
     config = (other / "config.toml").read_text(encoding="utf-8")
     swapped = config.replace('_language = "en"', '_language = "?"').replace('_language = "fr"', '_language = "en"')
     (other / "config.toml").write_text(swapped.replace('"?"', '"fr"'), encoding="utf-8")
-    done = run("translate.py", "--workdir", trained[0], "--ensemble", other, input="one.\n")
+    done = run("translate", "--workdir", trained[0], "--ensemble", other, input="one.\n")
     assert done.returncode == 2
     assert f"{other}: it translates from fr to en, but {trained[0]} from en to fr" in done.stderr
 
@@ -286,7 +287,7 @@ def test_prefix_that_is_invalid_on_a_late_line_leaves_the_old_output(trained, ru
     (tmp_path / "prefixes").write_text("\n" * CHUNK + "☃\n", encoding="utf-8")
     (tmp_path / "out").write_text("the old output\n")
     files = ["--input", tmp_path / "in", "--prefix-file", tmp_path / "prefixes", "--output", tmp_path / "out"]
-    done = run("translate.py", "--workdir", trained[0], *files)
+    done = run("translate", "--workdir", trained[0], *files)
     assert done.returncode == 2
     assert 'prefix "☃": the model has no token' in done.stderr
     assert (tmp_path / "out").read_text() == "the old output\n"
@@ -294,29 +295,29 @@ def test_prefix_that_is_invalid_on_a_late_line_leaves_the_old_output(trained, ru
 
 # --- The prompt -----------------------------------------------------------------------------------------------------
 
-# The prompt of translate.py without a network, which takes a process seconds to load.
+# The prompt of the command translate without a network, which takes a process seconds to load.
 ECHO = """
 import sys
 from pathlib import Path
-from commands.main import main
-from commands.prompt import prompt_lines
-from commands.translate import CHUNK
+from lingua_flax.commands.main import exit_status
+from lingua_flax.commands.prompt import prompt_lines
+from lingua_flax.commands.translate import CHUNK
 
 def echo(argv):
     for line in prompt_lines("> ", Path(argv[0])):
         print(f"typed: {line}", flush=True)
 
-sys.exit(main(echo))
+sys.exit(exit_status(echo, sys.argv[1:]))
 """
 
 
 class Terminal:
-    """A Python program in a terminal of its own."""
+    """A command of lingua-flax, or Python code after "-c", in a terminal of its own."""
 
     def __init__(self, *command: object, cache: Path) -> None:
         self.master, self.slave = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, *map(str, command)], cwd=ROOT, start_new_session=True,
+            [*python(command[0]), *map(str, command[1:])], cwd=ROOT, start_new_session=True,
             stdin=self.slave, stdout=self.slave, stderr=self.slave,
             env=os.environ | {"XDG_CACHE_HOME": str(cache), "TERM": "dumb"},
         )  # fmt: skip
@@ -328,6 +329,7 @@ class Terminal:
         until = time.monotonic() + HUNG_AFTER
         while text not in self.seen:
             assert time.monotonic() < until, self.seen
+            assert self.process.poll() is None, self.seen + os.read(self.master, 4096).decode()
             if select.select([self.master], [], [], 0.1)[0]:
                 self.seen += os.read(self.master, 4096).decode()
         self.seen = self.seen.partition(text)[2]
@@ -367,7 +369,7 @@ def terminal(tmp_path):
 
 def test_the_prompt_translates_each_line_and_remembers_it(trained, terminal, tmp_path):
     history = tmp_path / "lingua-flax" / "translate_history"
-    translating = terminal("translate.py", "--workdir", trained[0], "--beam-size", "1")
+    translating = terminal("translate", "--workdir", trained[0], "--beam-size", "1")
     translating.wait_for("> ")
     translating.type("one two.\r")
     translating.wait_for("deux un !")

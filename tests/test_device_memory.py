@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from data.batch import unpacked_batch
-from devices.mesh import make_mesh
-from devices.processes import gather_to_host
-from model.flops import forward_flops, training_flops
-from model.transformer import initial_params, structure
-from options.config_files import read_config
-from options.schema import MeshConfig, ModelConfig
-from reports.dry_run import parameters_by_module
+from lingua_flax.data.batch import unpacked_batch
+from lingua_flax.devices.mesh import make_mesh
+from lingua_flax.devices.processes import gather_to_host
+from lingua_flax.model.flops import forward_flops, training_flops
+from lingua_flax.model.transformer import initial_params, structure
+from lingua_flax.options.config_files import read_config
+from lingua_flax.options.schema import MeshConfig, ModelConfig
+from lingua_flax.training.device_memory import compile_step, format_bytes, memory_between_steps
+from lingua_flax.training.reports.dry_run import parameters_by_module
+from lingua_flax.training.state import initial_state
+from lingua_flax.training.step import make_train_step
 from tests.conftest import ROOT
 from tests.processes import metrics
-from training.device_memory import compile_step, format_bytes, memory_between_steps
-from training.state import initial_state
-from training.step import make_train_step
 
 # By hand: embedding V D; encoder layer 4 D^2 + 2 D F + F + D + 2 * 2 D; decoder layer 8 D^2 + 2 D F + F + D +
 # 3 * 2 D; post-norm, so no norm after the layers.
@@ -116,7 +116,7 @@ def test_dry_run_simulates_devices_that_are_not_available(run, tmp_path):
     """Expected sizes by hand: fsdp 4 and tensor 2 together divide everything but norms and biases by 8."""
     mesh = ["--devices.mesh.data", 1, "--devices.mesh.fsdp", 4, "--devices.mesh.tensor", 2]
     options = [*SMALL, *mesh, "--training.ema-decay", 0.9, "--tokens-per-second", 2000, "--json", "figures.json"]
-    done = run(ROOT / "train.py", "--dry-run", *options, cwd=tmp_path)
+    done = run("train", "--dry-run", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"]
     shown = table_rows(done.stdout)
@@ -152,7 +152,7 @@ def by_axis(run) -> dict[str, dict[str, str]]:
     tables = {}
     for axis, length in lengths.items():
         mesh = ["--devices.mesh.data", 1, f"--devices.mesh.{axis}", 8]
-        done = run("train.py", *SMALL, "--dry-run", *mesh, *length)
+        done = run("train", *SMALL, "--dry-run", *mesh, *length)
         assert done.returncode == 0, done.stderr
         tables[axis] = table_rows(done.stdout)
     return tables
@@ -179,7 +179,7 @@ def test_dry_run_may_be_shorter_than_the_warmup_of_the_config(by_axis):
 def test_dry_run_uses_the_tokenizer_and_the_measured_tokens_of_a_workdir(trained, run):
     """A given tokenizer may have another vocabulary size than the config; the tokens of a run are in its metrics."""
     options = ["--tokens-per-second", 10, "--devices.platform", "tpu"]
-    done = run("train.py", "--workdir", trained[0], "--dry-run", *options)
+    done = run("train", "--workdir", trained[0], "--dry-run", *options)
     assert done.returncode == 0, done.stderr
     shown = table_rows(done.stdout)
     assert shown["embedding of source, target and output"] == f"{45 * 32:,}"
@@ -206,7 +206,7 @@ def test_dry_run_uses_the_tokenizer_and_the_measured_tokens_of_a_workdir(trained
     ],
 )  # fmt: skip
 def test_invalid_options_of_a_dry_run_are_refused(run, options, message):
-    done = run("train.py", "--config", "configs/tiny.toml", *options)
+    done = run("train", "--config", "configs/tiny.toml", *options)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -216,7 +216,7 @@ def test_invalid_options_of_a_dry_run_are_refused(run, options, message):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wmt14_en_de_base", "wmt14_en_de_big", "wmt14_en_fr_big"])
 def test_paper_configs_compile_for_eight_devices(run, name):
-    done = run("train.py", "--config", f"configs/{name}.toml", "--dry-run", "--devices.mesh.data", 8)
+    done = run("train", "--config", f"configs/{name}.toml", "--dry-run", "--devices.mesh.data", 8)
     assert done.returncode == 0, done.stderr
     shown = table_rows(done.stdout)
     assert shown["compiled for"] == "8 x cpu (simulated), float32"
@@ -241,10 +241,10 @@ def test_base_model_takes_a_step():
 
 
 WITH_LITTLE_MEMORY = """
-import resource, runpy, sys
+import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (8_000_000_000,) * 2)
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+from lingua_flax.__main__ import main
+sys.exit(main())
 """
 
 
@@ -260,7 +260,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def test_out_of_memory_reports_what_is_needed_and_what_to_lower(toy, run, tmp_path, options, first_remedy):
     script = tmp_path / "with_little_memory.py"
     script.write_text(WITH_LITTLE_MEMORY)
-    command = ["train.py", "--config", toy, "--workdir", tmp_path / "w", "--training.eval-every", 0]
+    command = ["train", "--config", toy, "--workdir", tmp_path / "w", "--training.eval-every", 0]
     done = run(script, *command, *options)
     assert done.returncode == 1, done.stderr
     (message,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]

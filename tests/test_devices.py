@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from devices.mesh import make_mesh
-from devices.platform import compute_precision
-from model.transformer import structure
-from options.config_files import CONFIG_NAME, read_workdir_config
-from options.schema import Config, DecodingOptions, MeshConfig
+from lingua_flax.devices.mesh import make_mesh
+from lingua_flax.devices.platform import compute_precision
+from lingua_flax.model.transformer import structure
+from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config
+from lingua_flax.options.schema import Config, DecodingOptions, MeshConfig
+from lingua_flax.training.state import state_shardings
+from lingua_flax.translation.translator import Translator
 from tests.processes import metrics
-from training.state import state_shardings
-from translation.translator import Translator
 
 EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
 MESHES = {
@@ -43,7 +43,7 @@ def losses(workdir) -> list[float]:
 @pytest.fixture(scope="module")
 def one_device(toy, run, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("devices") / "one"
-    done = run("train.py", "--config", toy, "--workdir", workdir, *OPTIONS, "--training.num-steps", ALL_STEPS)
+    done = run("train", "--config", toy, "--workdir", workdir, *OPTIONS, "--training.num-steps", ALL_STEPS)
     assert done.returncode == 0, done.stderr
     return workdir
 
@@ -60,7 +60,7 @@ def test_every_mesh_has_the_losses_of_one_device(one_device, toy, run, tmp_path,
         parts.append((RESUMED_ON[mesh], ALL_STEPS))
     for name, steps in parts:
         options = [*OPTIONS, *MESHES[name], "--training.num-steps", steps]
-        done = run("train.py", "--config", toy, "--workdir", workdir, *options, env=os.environ | EIGHT)
+        done = run("train", "--config", toy, "--workdir", workdir, *options, env=os.environ | EIGHT)
         assert done.returncode == 0, done.stderr
     assert len(losses(workdir)) == steps
     assert losses(workdir) == pytest.approx(losses(one_device)[:steps], rel=1e-4)
@@ -76,7 +76,7 @@ def test_bfloat16_has_the_losses_of_one_device(toy, run, tmp_path):
     options = [*OPTIONS, "--training.num-steps", 2, "--devices.precision", "bfloat16"]
     for devices, mesh in (({}, []), (EIGHT, MESHES["mixed"])):
         workdir = tmp_path / f"{len(devices)}"
-        done = run("train.py", "--config", toy, "--workdir", workdir, *options, *mesh, env=os.environ | devices)
+        done = run("train", "--config", toy, "--workdir", workdir, *options, *mesh, env=os.environ | devices)
         assert done.returncode == 0, done.stderr
     assert losses(tmp_path / "1") == pytest.approx(losses(tmp_path / "0"), rel=1e-3)
 
@@ -89,10 +89,10 @@ def test_evaluation_and_translation_use_all_devices_and_keep_order(trained, run,
     for devices in ({}, EIGHT):
         name = tmp_path / f"{len(devices)}"
         env = os.environ | devices
-        evaluated = run("evaluate.py", "--workdir", trained[0], "--output", f"{name}.test", env=env)
+        evaluated = run("evaluate", "--workdir", trained[0], "--output", f"{name}.test", env=env)
         files = ["--input", source, "--output", f"{name}.out"]
-        translated = run("translate.py", "--workdir", trained[0], *files, "--batch-size", 13, env=env)
-        scored = run("evaluate.py", "--workdir", trained[0], "--score", "--output", f"{name}.score", env=env)
+        translated = run("translate", "--workdir", trained[0], *files, "--batch-size", 13, env=env)
+        scored = run("evaluate", "--workdir", trained[0], "--score", "--output", f"{name}.score", env=env)
         for done in (evaluated, translated, scored):
             assert done.returncode == 0, done.stderr
     for ending in ("test", "out"):
@@ -126,9 +126,9 @@ def test_mesh_that_does_not_divide_a_dimension_is_refused(run, tmp_path):
     script = tmp_path / "refused.py"
     script.write_text("""
 import sys
-from host.errors import UserError
-from options.schema import Config
-from devices.mesh import check_divides, check_divides_vocabularies, make_mesh
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import Config
+from lingua_flax.devices.mesh import check_divides, check_divides_vocabularies, make_mesh
 for config in map(Config.model_validate, eval(sys.argv[1])):
     try:
         mesh = make_mesh(config.devices.mesh)
@@ -188,9 +188,9 @@ def test_translator_is_placed_on_the_requested_platform(trained, run, tmp_path):
     script.write_text("""
 import sys
 import jax
-from host.errors import UserError
-from options.schema import ComputeConfig
-from translation.translator import Translator
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import ComputeConfig
+from lingua_flax.translation.translator import Translator
 all_devices = jax.devices
 default, cpu = all_devices()
 jax.devices = lambda platform=None: all_devices(platform)[1:] if platform else [default]
@@ -228,8 +228,8 @@ def test_model_trained_on_a_tpu_translates_on_a_cpu(trained, run, tmp_path, capl
     source, output = tmp_path / "in.en", tmp_path / "out.fr"
     source.write_text(f"{line}\n")
     for program, files in [
-        ("translate.py", ["--input", source]),
-        ("evaluate.py", ["--source", source, "--reference", source]),
+        ("translate", ["--input", source]),
+        ("evaluate", ["--source", source, "--reference", source]),
     ]:
         command = [program, "--workdir", workdir, *files, "--beam-size", 2, "--output", output]
         done = run(*command)

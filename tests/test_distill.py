@@ -1,4 +1,4 @@
-"""distill.py: a training split translated into a corpus for a student, through kills."""
+"""lingua-flax distill: a training split translated into a corpus for a student, through kills."""
 
 import gzip
 import json
@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from data.corpora.pair_files import read_json
+from lingua_flax.data.corpora.pair_files import read_json
 from tests.processes import start_command, wait_for
 
 GREEDY = ["--beam-size", 1]
@@ -34,7 +34,7 @@ def long_source(toy, tmp_path_factory):
 def distilled(trained, toy, run, long_source, tmp_path_factory):
     """Returns the output of an uninterrupted command."""
     output = tmp_path_factory.mktemp("distilled") / "pairs.jsonl"
-    result = run("distill.py", "--workdir", trained[0], "--output", output, *GREEDY, *long_source)
+    result = run("distill", "--workdir", trained[0], "--output", output, *GREEDY, *long_source)
     assert result.returncode == 0, result.stderr
     assert [path.name for path in output.parent.iterdir()] == [output.name]
     return output
@@ -44,7 +44,7 @@ def test_output_has_the_translations_of_the_training_sources(distilled, trained,
     sources, targets = zip(*read_pairs(distilled), strict=True)
     text = long_source[1].read_text(encoding="utf-8")
     assert list(sources) == text.splitlines()
-    translated = run("translate.py", "--workdir", trained[0], *GREEDY, input=text)
+    translated = run("translate", "--workdir", trained[0], *GREEDY, input=text)
     assert list(targets) == translated.stdout.splitlines()
     assert list(read_json(distilled, ("fr", "en"))) == list(zip(targets, sources, strict=True))
 
@@ -52,10 +52,10 @@ def test_output_has_the_translations_of_the_training_sources(distilled, trained,
 def test_killed_command_continues_alone_and_writes_the_same_file(distilled, trained, run, long_source, tmp_path):
     output = tmp_path / "pairs.jsonl"
     arguments = ["--workdir", trained[0], "--output", output, *GREEDY, *long_source]
-    process = start_command("distill.py", *arguments)
+    process = start_command("distill", *arguments)
     wait_for(process, (tmp_path / "pairs.jsonl.part.json").exists)
     process.send_signal(signal.SIGSTOP)
-    second = run("distill.py", *arguments)
+    second = run("distill", *arguments)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert second.returncode == 2, second.stderr
@@ -65,10 +65,10 @@ def test_killed_command_continues_alone_and_writes_the_same_file(distilled, trai
     with open(tmp_path / "pairs.jsonl.part", "ab") as part:  # as if killed while it wrote
         part.write(b'{"en": "one')
     for other in (["--length-penalty", 1], ["--devices.precision", "bfloat16"]):
-        refused = run("distill.py", *arguments, *other)
+        refused = run("distill", *arguments, *other)
         assert refused.returncode == 2
         assert "was begun with other networks, data, precision or decoding options" in refused.stderr
-    result = run("distill.py", *arguments)
+    result = run("distill", *arguments)
     assert result.returncode == 0, result.stderr
     assert f"continuing after {done:,} of 5,600 sentences" in result.stderr
     assert output.read_bytes() == distilled.read_bytes()
@@ -79,7 +79,7 @@ def test_killed_command_continues_alone_and_writes_the_same_file(distilled, trai
 def test_lost_part_is_reported(trained, run, long_source, tmp_path, content):
     """The part was moved away, or its copy is incomplete."""
     arguments = ["--workdir", trained[0], "--output", tmp_path / "pairs.jsonl", *GREEDY, *long_source]
-    process = start_command("distill.py", *arguments)
+    process = start_command("distill", *arguments)
     wait_for(process, (tmp_path / "pairs.jsonl.part.json").exists)
     process.kill()
     process.communicate()
@@ -87,7 +87,7 @@ def test_lost_part_is_reported(trained, run, long_source, tmp_path, content):
     part.unlink()
     if content:
         part.write_bytes(content)
-    refused = run("distill.py", *arguments)
+    refused = run("distill", *arguments)
     assert refused.returncode == 2
     assert f"{part} is missing or shorter than pairs.jsonl.part.json says; delete both to start again" in refused.stderr
 
@@ -95,7 +95,7 @@ def test_lost_part_is_reported(trained, run, long_source, tmp_path, content):
 @pytest.mark.slow
 def test_student_trains_on_compressed_translations_of_an_ensemble(trained, toy, run, tmp_path):
     output = tmp_path / "pairs.jsonl.gz"
-    command = ["distill.py", "--workdir", trained[0], "--ensemble", trained[0], "--output", output, *GREEDY]
+    command = ["distill", "--workdir", trained[0], "--ensemble", trained[0], "--output", output, *GREEDY]
     result = run(*command)
     assert result.returncode == 0, result.stderr
     assert len(read_pairs(output)) == 700
@@ -103,7 +103,7 @@ def test_student_trains_on_compressed_translations_of_an_ensemble(trained, toy, 
     mixture = f'[[data.mixture]]\ntrain_source = "{output}"\nweight = 2.0\n'
     config.write_text(f"{toy.read_text(encoding='utf-8')}\n{mixture}", encoding="utf-8")
     length = ["--training.num-steps", 1, "--training.eval-every", 0]
-    student = run("train.py", "--config", config, "--workdir", tmp_path / "student", *length)
+    student = run("train", "--config", config, "--workdir", tmp_path / "student", *length)
     assert student.returncode == 0, student.stderr
     assert "kept 700 of 700 pairs" in student.stderr
     refused = run(*command)
@@ -122,6 +122,6 @@ def test_student_trains_on_compressed_translations_of_an_ensemble(trained, toy, 
     ],
 )
 def test_invalid_options_are_refused(trained, run, arguments, message):
-    result = run("distill.py", "--workdir", trained[0], *arguments)
+    result = run("distill", "--workdir", trained[0], *arguments)
     assert result.returncode == 2
     assert message in result.stderr

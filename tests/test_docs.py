@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from commands import distill, evaluate, export, serve, train, translate, verify_resume
 from docs import generate_reference, renew_outputs
+from lingua_flax.commands import distill, evaluate, export, serve, train, translate, verify_resume
+from lingua_flax.commands.main import COMMANDS
+from lingua_flax.options.config_files import read_config, to_toml
+from lingua_flax.options.schema import Config, MixtureConfig, Section
 from notebooks.execute import execute, read_notebook
-from options.config_files import read_config, to_toml
-from options.schema import Config, MixtureConfig, Section
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"
@@ -26,13 +27,13 @@ PAGES = sorted(
     str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *DOCS.rglob("*.md")] if "_build" not in path.parts
 )
 PROGRAMS = {
-    "train.py": train.resolve_config,
-    "distill.py": distill.read_options,
-    "evaluate.py": evaluate.read_options,
-    "export.py": export.read_options,
-    "serve.py": serve.read_options,
-    "translate.py": translate.read_options,
-    "verify_resume.py": verify_resume.read_options,
+    "train": train.resolve_config,
+    "distill": distill.read_options,
+    "evaluate": evaluate.read_options,
+    "export": export.read_options,
+    "serve": serve.read_options,
+    "translate": translate.read_options,
+    "verify-resume": verify_resume.read_options,
 }
 SHELL = ("console", "bash", "")
 
@@ -43,12 +44,12 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def commands(page: str) -> list[list[str]]:
-    """Returns the program and arguments of each command in shell blocks; pipes are split and continued lines joined."""
+    """Returns the name and arguments of each command in shell blocks; pipes are split and continued lines joined."""
     result = []
     for kind, text in blocks(page):
         for line in text.replace("\\\n", " ").splitlines() if kind in SHELL else []:
-            for part in re.sub(r"^srun .*?(?=python )", "", line.removeprefix("$ ")).removesuffix(" &").split(" | "):
-                command = re.match(r"(?:\w+=\S+ )*(?:\.venv/bin/)?python (\w+\.py .*)", part)
+            for part in line.removeprefix("$ ").removesuffix(" &").split(" | "):
+                command = re.match(r"(?:srun .*?)?(?:\w+=\S+ )*(?:\.venv/bin/)?lingua-flax (.*)", part)
                 words = shlex.split(re.sub(r" (2?>|<) ?\S+", "", command[1]), comments=True) if command else []
                 if words and words[0] in PROGRAMS and not {"--help", "--version", "[OPTION"} & set(words):
                     result.append(words)
@@ -83,7 +84,7 @@ def test_commands_and_configs_are_valid(page, folder):
     saved = folder / "workdir" / "config.toml"
     config = to_toml(read_config(folder / "configs" / "multi30k_en_de_fr.toml"))
     for program, *argv in map(in_workdir, commands(page)):
-        if program == "verify_resume.py" or (program == "train.py" and "--config" in argv):
+        if program == "verify-resume" or (program == "train" and "--config" in argv):
             PROGRAMS[program](argv)
         else:
             saved.write_text(config, encoding="utf-8")
@@ -111,7 +112,7 @@ def test_links_lead_to_files(page):
 
 def test_every_program_is_shown():
     shown = {words[0] for page in PAGES for words in commands(page)}
-    assert shown == set(PROGRAMS) == {path.name for path in ROOT.glob("*.py")}
+    assert shown == set(PROGRAMS) == set(COMMANDS)
 
 
 def test_every_use_is_shown():
@@ -167,7 +168,7 @@ def test_reference_has_every_option():
 def test_reference_has_every_option_of_a_command(program, run):
     """Compares with what --help lists; the options of a config are in the other reference."""
     page = (DOCS / "reference" / "commands.md").read_text("utf-8")
-    section = page.split(f"\n## {program}\n")[1].split("\n## ")[0]
+    section = page.split(f"\n## lingua-flax {program}\n")[1].split("\n## ")[0]
     done = run(program, "--help")
     assert done.returncode == 0
     listed = set(re.findall(r"^│ (?:-h, )?(--(?!no-)[\w-]+)", done.stdout, re.MULTILINE)) - {"--help", "--init-from"}
@@ -177,10 +178,9 @@ def test_reference_has_every_option_of_a_command(program, run):
 
 def test_file_tree_is_complete():
     (listing,) = [text for _, text in blocks("docs/understanding/architecture.md") if text.startswith("pyproject.toml")]
-    packages = ("commands", "data", "data/corpora", "devices", "docs", "evaluation", "exporting", "host", "model",
-                "notebooks", "options", "reports", "runs", "serving", "training", "translation",
-                "verification")  # fmt: skip
-    files = {path.name for package in packages for path in (ROOT / package).glob("*.py")} - {"__init__.py"}
+    folders = (ROOT / name for name in ("data", "docs", "lingua_flax", "model", "notebooks"))
+    generated = {path.name for path in (ROOT / "data" / "corpora" / "phrasebook").glob("*.py")}
+    files = {path.name for folder in folders for path in folder.rglob("*.py")} - generated - {"__init__.py"}
     assert files <= set(re.findall(r"[\w.]+\.py\b", listing)) <= files | {path.name for path in ROOT.rglob("*.py")}
 
 
@@ -214,28 +214,31 @@ def test_formats_have_the_keys_of_metrics(trained):
 
 def test_formats_have_the_keys_of_scores(trained, run, tmp_path):
     """Keys that this network or split does not have are at least written somewhere in the code."""
-    scores, log_probabilities = keys_of("`evaluate.py --json FILE`")
+    scores, log_probabilities = keys_of("`lingua-flax evaluate --json FILE`")
     file, translations = tmp_path / "scores.json", tmp_path / "translations.txt"
-    code = "".join(path.read_text("utf-8") for path in [*ROOT.glob("evaluation/*.py"), *ROOT.glob("commands/*.py")])
+    folders = (ROOT / "lingua_flax" / name for name in ("evaluation", "commands"))
+    code = "".join(path.read_text("utf-8") for folder in folders for path in folder.glob("*.py"))
     found = set()
     sampled = ["--temperature", 1, "--top-k", 2]
     for options in (["--output", translations, "--ter"], ["--compare", translations], sampled):
-        assert run("evaluate.py", "--workdir", trained[0], "--json", file, *options).returncode == 0
+        assert run("evaluate", "--workdir", trained[0], "--json", file, *options).returncode == 0
         found |= set(json.loads(file.read_text("utf-8")))
     assert found <= scores
     assert not [key for key in scores - found if key not in code]
-    assert run("evaluate.py", "--workdir", trained[0], "--score", "--json", file).returncode == 0
+    assert run("evaluate", "--workdir", trained[0], "--score", "--json", file).returncode == 0
     assert set(json.loads(file.read_text("utf-8"))) == log_probabilities
 
 
 def test_formats_have_the_keys_of_a_dry_run(run, toy, tmp_path):
-    assert run("train.py", "--config", toy, "--dry-run", "--json", tmp_path / "step.json").returncode == 0
-    assert [set(json.loads((tmp_path / "step.json").read_text("utf-8")))] == keys_of("`train.py --dry-run --json FILE`")
+    assert run("train", "--config", toy, "--dry-run", "--json", tmp_path / "step.json").returncode == 0
+    assert [set(json.loads((tmp_path / "step.json").read_text("utf-8")))] == keys_of(
+        "`lingua-flax train --dry-run --json FILE`"
+    )
 
 
 def test_formats_have_every_path_of_the_server():
     text = (DOCS / "reference" / "formats.md").read_text("utf-8")
-    for path in (ROOT / "serving").glob("*.py"):
+    for path in (ROOT / "lingua_flax" / "serving").glob("*.py"):
         for method, route in re.findall(r'@app\.(get|post)\("(/\w*)"', path.read_text("utf-8")):
             assert f"`{method.upper()} {route}`" in text or f"`{route}`" in text, route
 
@@ -262,8 +265,7 @@ def messages() -> list[re.Pattern]:
     return [re.compile(pattern, re.DOTALL) for pattern in patterns]
 
 
-SOURCES = ("commands", "data", "devices", "evaluation", "exporting", "host", "model", "options", "reports", "runs",
-           "serving", "training", "translation", "verification")  # fmt: skip
+SOURCES = ("data", "lingua_flax", "model")
 
 
 def test_troubleshooting_quotes_messages_of_the_code():
@@ -370,7 +372,7 @@ def test_attention_page_has_the_numbers_worked_by_hand(cell, example, expected):
 def test_attention_page_holds_for_a_network_trained_here(run, tmp_path):
     """Its hidden cells check what the text says about the network."""
     workdir = tmp_path / "checkpoints" / "tiny"
-    assert run("train.py", "--config", "configs/tiny.toml", "--workdir", workdir, timeout=2 * 3600).returncode == 0
+    assert run("train", "--config", "configs/tiny.toml", "--workdir", workdir, timeout=2 * 3600).returncode == 0
     folder = tmp_path / "docs" / "understanding"
     folder.mkdir(parents=True)
     executed = execute(

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from data.draw_order import Draws, permute, random_words
+from lingua_flax.data.draw_order import Draws, permute, random_words
 
 
 def splitmix(state):

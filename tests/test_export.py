@@ -1,4 +1,4 @@
-"""export.py: folders that translate without this repository, or no folder at all."""
+"""lingua-flax export: folders that translate without this repository, or no folder at all."""
 
 import hashlib
 import json
@@ -8,17 +8,17 @@ import sys
 
 import pytest
 
-import commands.export
-from commands.export import ExportCommand, check_parity, lines_to_verify, write_format
-from data.corpora import open_corpus
-from data.corpora.downloads import offline
-from exporting.parity import Parity
-from host.errors import RunError, UserError
-from host.files import new_folder
-from options.config_files import read_workdir_config
-from options.schema import DataConfig
+import lingua_flax.commands.export
+from lingua_flax.commands.export import ExportCommand, check_parity, lines_to_verify, write_format
+from lingua_flax.data.corpora import open_corpus
+from lingua_flax.data.corpora.downloads import offline
+from lingua_flax.export.parity import Parity
+from lingua_flax.host.errors import RunError, UserError
+from lingua_flax.host.files import new_folder
+from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.schema import DataConfig
+from lingua_flax.translation.translator import Translator
 from tests.processes import start_command, wait_for
-from translation.translator import Translator
 
 LINES = ["one two three.", "", "nine.", "four four five."]
 GREEDY = {"safetensors": ["--beam-size", "1"], "stablehlo": ["--search", "greedy"]}
@@ -36,9 +36,9 @@ for line in sys.stdin.read().splitlines():
 
 @pytest.fixture(scope="module")
 def scores(trained, run, tmp_path_factory):
-    """Returns the scores of the run as evaluate.py writes them."""
+    """Returns the scores of the run as lingua-flax evaluate writes them."""
     path = tmp_path_factory.mktemp("scores") / "scores.json"
-    result = run("evaluate.py", "--workdir", trained[0], "--beam-size", 1, "--json", path)
+    result = run("evaluate", "--workdir", trained[0], "--beam-size", 1, "--json", path)
     assert result.returncode == 0, result.stderr
     return path
 
@@ -54,7 +54,7 @@ def test_export_that_cannot_be_compared_is_reported(trained, tmp_path, caplog):
         return Parity(beam_size=1, lines=0, cut=3, equal=0, tied=0, score_difference=0.0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("exporting.parity.compare", parity)
+        patch.setattr("lingua_flax.export.parity.compare", parity)
         check_parity(translator, options, None, ["one."] * 3)
     assert "not compared with the run: all translations reach the length limit" in caplog.text
 
@@ -63,7 +63,7 @@ def test_export_that_cannot_be_compared_is_reported(trained, tmp_path, caplog):
 def test_exported_folder_translates_without_this_repository(export_format, trained, scores, run, tmp_path):
     folder = tmp_path / "exported"
     options = ["--format", export_format, "--output", folder, "--beam-size", 1, "--scores", scores]
-    result = run("export.py", "--workdir", trained[0], *options)
+    result = run("export", "--workdir", trained[0], *options)
     assert result.returncode == 0, result.stderr
     assert f"{export_format}, float32" in result.stdout
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
@@ -74,7 +74,7 @@ def test_exported_folder_translates_without_this_repository(export_format, train
     alone = subprocess.run(
         [sys.executable, "-I", *program], cwd=folder, input=text, capture_output=True, text=True, check=True
     )
-    expected = run("translate.py", "--workdir", trained[0], "--beam-size", 1, input=text)
+    expected = run("translate", "--workdir", trained[0], "--beam-size", 1, input=text)
     assert alone.stdout == expected.stdout
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     digests = {
@@ -92,7 +92,7 @@ def test_quantized_export_is_compared_but_not_judged(trained, run, tmp_path):
     lines = tmp_path / "lines.txt"
     lines.write_text("one two.\nnine.\n", encoding="utf-8")
     options = ["--format", "ctranslate2", "--quantization", "int8", "--verify", lines, "--output", tmp_path / "int8"]
-    result = run("export.py", "--workdir", trained[0], *options)
+    result = run("export", "--workdir", trained[0], *options)
     assert result.returncode == 0, result.stderr
     assert "ctranslate2, int8" in result.stdout
     assert (tmp_path / "int8" / "model.bin").exists()
@@ -120,7 +120,7 @@ def test_quantized_export_is_compared_but_not_judged(trained, run, tmp_path):
     ],
 )
 def test_mistakes_are_refused_in_one_sentence(trained, run, tmp_path, options, message):
-    result = run("export.py", "--workdir", trained[0], *(option.format(tmp=tmp_path) for option in options))
+    result = run("export", "--workdir", trained[0], *(option.format(tmp=tmp_path) for option in options))
     assert result.returncode == 2
     assert message.format(tmp=tmp_path) in result.stderr
     assert result.stderr.count("\n") == 1
@@ -131,9 +131,9 @@ def test_other_json_is_not_taken_for_scores(trained, run, tmp_path):
     other = tmp_path / "other.json"
     other.write_text("[1]", encoding="utf-8")
     options = ["--format", "safetensors", "--output", tmp_path / "new", "--scores", other]
-    result = run("export.py", "--workdir", trained[0], *options)
+    result = run("export", "--workdir", trained[0], *options)
     assert result.returncode == 2
-    assert f"--scores {other}: not a file that evaluate.py --json has written" in result.stderr
+    assert f"--scores {other}: not a file that lingua-flax evaluate --json has written" in result.stderr
 
 
 def test_missing_corpus_is_reported_and_the_export_written(trained, run, tmp_path):
@@ -141,7 +141,7 @@ def test_missing_corpus_is_reported_and_the_export_written(trained, run, tmp_pat
     shutil.copytree(trained[0], workdir)
     config = (workdir / "config.toml").read_text(encoding="utf-8")
     (workdir / "config.toml").write_text(config.replace("validation.en", "gone.en"), encoding="utf-8")
-    result = run("export.py", "--workdir", workdir, "--format", "safetensors", "--output", tmp_path / "new")
+    result = run("export", "--workdir", workdir, "--format", "safetensors", "--output", tmp_path / "new")
     assert result.returncode == 0, result.stderr
     assert "the export is not compared with the run: " in result.stderr
     assert "gone.en" in result.stderr
@@ -155,7 +155,7 @@ def test_direction_of_an_export_is_one_of_the_run():
         name="multi30k", source_language="en", target_language="de", tag_target=True,
         mixture=({"target_language": "fr"}, {"source_language": "de", "target_language": "en"}),
     )  # fmt: skip
-    exported = {language: commands.export.direction_into(language, data) for language in ("de", "fr", "en")}
+    exported = {language: lingua_flax.commands.export.direction_into(language, data) for language in ("de", "fr", "en")}
     directions = {language: (data.source_language, data.target_language) for language, data in exported.items()}
     assert directions == {"de": ("en", "de"), "fr": ("en", "fr"), "en": ("de", "en")}
 
@@ -178,10 +178,10 @@ def test_export_that_translates_otherwise_leaves_no_folder(trained, tmp_path, mo
             lambda: lambda source, beam_size: (right(source, beam_size)[0][:-1], right(source, beam_size)[1] - 1),
         )
 
-    monkeypatch.setattr(commands.export, "write_format", write_wrong_format)
+    monkeypatch.setattr(lingua_flax.commands.export, "write_format", write_wrong_format)
     argv = ["--workdir", str(trained[0]), "--format", "safetensors", "--output", str(tmp_path / "new")]
     with pytest.raises(RunError, match=r"does not translate as .* does, so nothing was written"):
-        commands.export.export(argv)
+        lingua_flax.commands.export.export(argv)
     assert not list(tmp_path.iterdir())
 
 
@@ -195,7 +195,7 @@ def test_terminated_export_leaves_no_folder(trained, tmp_path):
     lines = tmp_path / "lines.txt"
     lines.write_text("five five five five five.\n" * 100, encoding="utf-8")
     options = ["--format", "safetensors", "--output", tmp_path / "new", "--verify", lines, "--beam-size", 9]
-    process = start_command("export.py", "--workdir", trained[0], *options)
+    process = start_command("export", "--workdir", trained[0], *options)
     wait_for(process, lambda: list(tmp_path.glob(".new.*/manifest.json")))
     process.terminate()
     _, log = process.communicate()

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from data import tokenizer as data_tokenizer
-from data.batch import pad_rows
-from data.tokenizer import parse_tokenizers, train_tokenizer
-from exporting import numpy_translator, stablehlo_loader
-from exporting.ctranslate2_model import write_ctranslate2
-from exporting.numpy_translator import Network
-from exporting.safetensors_model import write_safetensors
-from host.errors import UserError
-from model.transformer import structure
-from options.schema import DataConfig, ModelConfig, TokenizerConfig
-from options.special_ids import BOS_ID, PAD_ID, UNK_ID
+from lingua_flax.data import tokenizer as data_tokenizer
+from lingua_flax.data.batch import pad_rows
+from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
+from lingua_flax.export import numpy_translator, stablehlo_loader
+from lingua_flax.export.ctranslate2_model import write_ctranslate2
+from lingua_flax.export.numpy_translator import Network
+from lingua_flax.export.safetensors_model import write_safetensors
+from lingua_flax.host.errors import UserError
+from lingua_flax.model.transformer import structure
+from lingua_flax.options.schema import DataConfig, ModelConfig, TokenizerConfig
+from lingua_flax.options.special_ids import BOS_ID, PAD_ID, UNK_ID
+from lingua_flax.translation.translator import Translator
 from tests.test_data import PAIRS
-from translation.translator import Translator
 
 LINES = ["the cat eats fish .", "a dog sleeps", "where is it?", "milk"]
 TRANSLATIONS = ["le chat mange du poisson .", "un chien", "dort où ?", "lait"]

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from data.batch import Batch
-from devices.mesh import make_mesh
-from host.errors import UserError
-from model.attention import scaled_dot_product_attention
-from model.masks import SegmentMask
-from model.transformer import structure
-from options.schema import Config, MeshConfig, ModelConfig
+from lingua_flax.data.batch import Batch
+from lingua_flax.devices.mesh import make_mesh
+from lingua_flax.host.errors import UserError
+from lingua_flax.model.attention import scaled_dot_product_attention
+from lingua_flax.model.masks import SegmentMask
+from lingua_flax.model.transformer import structure
+from lingua_flax.options.schema import Config, MeshConfig, ModelConfig
+from lingua_flax.training.kernels.fast_attention import CudnnAttention, FusedAttention, fast_attention
+from lingua_flax.training.loss import cross_entropy
 from tests.test_devices import EIGHT
 from tests.test_transformer import random_params
-from training.fast_attention import CudnnAttention, FusedAttention, fast_attention
-from training.loss import cross_entropy
 
 # Segments of the queries and keys of packed rows: several sentences and padding, padded targets with a source that
 # fills its row and the reverse, a row without tokens on one side, and one without any.
@@ -239,7 +239,7 @@ def test_unsupported_implementation_is_refused(options, platform, dtype, row_len
 
 def test_unsupported_implementation_is_refused_before_corpus_is_prepared(run, tmp_path):
     for options in (["--workdir", tmp_path / "w"], ["--dry-run"]):
-        result = run("train.py", "--config", "configs/tiny.toml", "--model.attention", "fused", *options)
+        result = run("train", "--config", "configs/tiny.toml", "--model.attention", "fused", *options)
         assert result.returncode == 2, result.stderr
         reason = 'model.attention "fused" runs only on TPUs; use "auto" to select a supported implementation'
         assert result.stderr == f"error: {reason}\n"

@@ -14,16 +14,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from data.corpora.corpus import Pair
-from data.tokenizer import train_tokenizer
-from host.errors import UserError
-from options.schema import TokenizerConfig
-from runs.checkpoint import saved_steps
-from runs.workdir import LOCK_NAME
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.tokenizer import train_tokenizer
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import TokenizerConfig
+from lingua_flax.runs.checkpoint import saved_steps
+from lingua_flax.runs.workdir import LOCK_NAME
+from lingua_flax.translation.translator import Translator
 from tests.conftest import PROMPTLY
 from tests.processes import digests, metrics, start, wait_for
 from tests.toy import write_corpus
-from translation.translator import Translator
 
 STEPS = 240
 
@@ -41,18 +41,18 @@ def config(toy) -> Path:
 def reference(config, run, tmp_path_factory) -> Path:
     """Returns the workdir of an uninterrupted run."""
     workdir = tmp_path_factory.mktemp("reference") / "w"
-    result = run("train.py", "--config", config, "--workdir", workdir)
+    result = run("train", "--config", config, "--workdir", workdir)
     assert result.returncode == 0, result.stderr
     return workdir
 
 
 class BackgroundTraining:
-    """A process that runs train.py, forked by `run` in a thread; has the methods of Popen that these tests need."""
+    """A process that trains, forked by `run` in a thread; has the methods of Popen that these tests need."""
 
     def __init__(self, run, config: Path, workdir: Path):
         self._lock = workdir / LOCK_NAME
         thread = ThreadPoolExecutor(1)
-        self._result = thread.submit(run, "train.py", "--config", config, "--workdir", workdir)
+        self._result = thread.submit(run, "train", "--config", config, "--workdir", workdir)
         thread.shutdown(wait=False)
 
     @property
@@ -114,7 +114,7 @@ def test_signal_during_save_waits_for_it(stopped):
 @pytest.mark.slow
 def test_ctrl_c_during_save_waits_for_it(reference, config, run, tmp_path):
     check_stopped_during_save(tmp_path / "w", *stop_during_save(run, config, tmp_path / "w", signal.SIGINT), 130)
-    assert run("train.py", "--workdir", tmp_path / "w").returncode == 0
+    assert run("train", "--workdir", tmp_path / "w").returncode == 0
     assert same(tmp_path / "w", reference)
 
 
@@ -130,7 +130,7 @@ def stopped_at_once(stopped, config, run, tmp_path_factory) -> SimpleNamespace:
     wait_for(training, lambda: 80 in saved_steps(workdir / "checkpoints"))
     pid = training.pid
     os.kill(pid, signal.SIGSTOP)
-    second = run("train.py", "--workdir", workdir)
+    second = run("train", "--workdir", workdir)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
         os.kill(pid, number)
     _, errors = training.communicate(timeout=PROMPTLY)
@@ -142,7 +142,7 @@ def stopped_at_once(stopped, config, run, tmp_path_factory) -> SimpleNamespace:
         errors=errors,
         steps=saved_steps(workdir / "checkpoints"),
         was_locked=(workdir / LOCK_NAME).exists(),
-        resumed=run("train.py", "--workdir", workdir),
+        resumed=run("train", "--workdir", workdir),
     )
 
 
@@ -176,8 +176,8 @@ def test_run_stopped_by_signals_matches_uninterrupted_run_bit_for_bit(stopped_at
 
 LATE = """
 import shutil, sys
-from commands.train import train
-from runs.workdir import Workdir
+from lingua_flax.commands.train import train
+from lingua_flax.runs.workdir import Workdir
 
 create = Workdir.create
 
@@ -239,12 +239,12 @@ def test_full_disk_ends_run_in_one_sentence_and_run_resumes(reference, config, r
     assert "Traceback" not in errors
     assert 40 in saved_steps(workdir / "checkpoints")
     filler = fill(small_disk, 0)
-    again = run("train.py", "--workdir", workdir)
+    again = run("train", "--workdir", workdir)
     assert again.returncode == 1, again.stderr
     assert again.stderr.count("the disk is full") == 1
     assert "Traceback" not in again.stderr
     filler.unlink()
-    resumed = run("train.py", "--workdir", workdir)
+    resumed = run("train", "--workdir", workdir)
     assert resumed.returncode == 0, resumed.stderr
     assert same(workdir, reference)
 
@@ -253,7 +253,7 @@ def test_full_disk_ends_run_in_one_sentence_and_run_resumes(reference, config, r
 def test_full_disk_during_preparation_ends_run_in_one_sentence(run, small_disk, tmp_path):
     cache = os.environ | {"XDG_CACHE_HOME": str(small_disk)}
     filler = fill(small_disk, 100_000)
-    train = ["train.py", "--config", "configs/tiny.toml", "--workdir", tmp_path / "w", "--training.num-steps", 1,
+    train = ["train", "--config", "configs/tiny.toml", "--workdir", tmp_path / "w", "--training.num-steps", 1,
              "--training.eval-every", 0, "--optimizer.warmup-steps", 0, "--model.num-encoder-layers", 1,
              "--model.num-decoder-layers", 1]  # fmt: skip
     result = run(*train, env=cache)
@@ -280,7 +280,7 @@ def test_config_changed_since_checkpoint_is_refused(reference, run, tmp_path, ol
     assert old in config.read_text()
     config.write_text(config.read_text().replace(old, new))
     steps = saved_steps(workdir / "checkpoints")
-    result = run("train.py", "--workdir", workdir, "--training.num-steps", STEPS + 10)
+    result = run("train", "--workdir", workdir, "--training.num-steps", STEPS + 10)
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
     assert saved_steps(workdir / "checkpoints") == steps
@@ -298,7 +298,7 @@ def test_tokenizer_changed_since_checkpoint_is_refused(reference, toy, run, tmp_
     pairs = [Pair(*pair) for pair in zip(*sides, strict=True)]
     (model,) = train_tokenizer(pairs, TokenizerConfig(kind="bpe", vocab_size=45))
     (workdir / "tokenizer.model").write_bytes(model)
-    result = run("train.py", "--workdir", workdir, "--training.num-steps", STEPS + 10)
+    result = run("train", "--workdir", workdir, "--training.num-steps", STEPS + 10)
     assert result.returncode == 2, result.stderr
     assert "its checkpoints were made with a different tokenizer" in result.stderr
 
@@ -315,7 +315,7 @@ def test_paths_length_and_logging_may_change_and_cosine_schedule_warns(reference
         for option in (f"--data.{split}-{side}", files / f"{split}.{ending}")
     ]
     length = ["--training.num-steps", STEPS + 10, "--training.log-every", 5]
-    result = run("train.py", "--workdir", copy, *length, *paths)
+    result = run("train", "--workdir", copy, *length, *paths)
     assert result.returncode == 0, result.stderr
     assert (
         f"the cosine schedule depends on the number of steps, {STEPS} when this checkpoint was saved and now "

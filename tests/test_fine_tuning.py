@@ -1,4 +1,4 @@
-"""Fine-tuning: train.py with the initial parameters of another run."""
+"""Fine-tuning: lingua-flax train with the initial parameters of another run."""
 
 import re
 import shutil
@@ -8,14 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from commands.train import resolve_config
-from host.errors import UserError
-from options.config_files import read_config
-from runs.checkpoint import saved_steps
+from lingua_flax.commands.train import resolve_config
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.config_files import read_config
+from lingua_flax.runs.checkpoint import saved_steps
+from lingua_flax.training.fine_tuning import matching_params
+from lingua_flax.training.preparation import prepare
+from lingua_flax.translation.translator import Translator
 from tests.processes import digests, metrics, start, wait_for
-from training.fine_tuning import matching_params
-from training.preparation import prepare
-from translation.translator import Translator
 
 QUICK = ["--training.num-steps", 60, "--training.eval-every", 0, "--training.checkpoint-every", 20]
 
@@ -30,7 +30,7 @@ def tuned(trained, toy, run, tmp_path_factory):
     shutil.copytree(trained[0], origin)
     workdir = tmp_path_factory.mktemp("tuned") / "w"
     options = ["--init-from", origin, "--optimizer.name", "adafactor", "--optimizer.peak-lr", 1e-3, *QUICK]
-    result = run("train.py", "--config", toy, "--workdir", workdir, *options)
+    result = run("train", "--config", toy, "--workdir", workdir, *options)
     assert result.returncode == 0, result.stderr
     return workdir, result, origin, options
 
@@ -66,7 +66,7 @@ def test_killed_run_resumes_bit_for_bit_without_the_original_run(tuned, toy, run
     process.send_signal(signal.SIGKILL)
     process.communicate()
     request.getfixturevalue("moved_origin")
-    result = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options)
+    result = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)
     assert result.returncode == 0, result.stderr
     assert "resuming from step" in result.stderr
     assert "are taken from" not in result.stderr
@@ -77,7 +77,7 @@ def test_killed_run_resumes_bit_for_bit_without_the_original_run(tuned, toy, run
 def test_started_run_no_longer_needs_the_original_run(tuned, moved_origin, toy, run, tmp_path, caplog):
     workdir, _, _, options = tuned
     shutil.copytree(workdir, tmp_path / "w")
-    result = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options, "--training.num-steps", 61)
+    result = run("train", "--config", toy, "--workdir", tmp_path / "w", *options, "--training.num-steps", 61)
     assert result.returncode == 0, result.stderr
     assert "are taken from" not in result.stderr
     assert "training.init_from is not read again" in result.stderr
@@ -133,7 +133,7 @@ def test_unusable_original_runs_are_refused(trained, toy, run, tmp_path):
         (["--init-from", tmp_path / "none"], "none: not a workdir"),
         (["--init-from", trained[0], "--tokenizer.joint", "False", "--model.tied-embeddings", "decoder"], "must agree"),
     ):
-        result = run("train.py", "--config", toy, "--workdir", tmp_path / "w", *options)
+        result = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)
         assert result.returncode == 2, result.stderr
         assert words in result.stderr
         assert not (tmp_path / "w").exists()

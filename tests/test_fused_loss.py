@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import training.fused_loss
-from devices.mesh import make_mesh
-from options.schema import MeshConfig
+import lingua_flax.training.kernels.fused_loss
+from lingua_flax.devices.mesh import make_mesh
+from lingua_flax.options.schema import MeshConfig
+from lingua_flax.training.kernels.fused_loss import FusedLogNormalizer, block_sizes
+from lingua_flax.training.loss import cross_entropy
 from tests.test_devices import EIGHT
 from tests.test_training_step import reference_loss
-from training.fused_loss import FusedLogNormalizer, block_sizes
-from training.loss import cross_entropy
 
 
 def batch(rows: int, vocabulary: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -45,7 +45,7 @@ def check(mesh: MeshConfig, smoothing: float, rows: int, vocabulary: int) -> Non
 )
 def test_loss_and_gradients_match_optax_for_any_block_sizes(monkeypatch, outer, inner, smoothing):
     """Blocks that divide 24 positions and 40 pieces, and blocks that extend beyond them."""
-    monkeypatch.setattr(training.fused_loss, "block_sizes", lambda width, itemsize: (outer, inner))
+    monkeypatch.setattr(lingua_flax.training.kernels.fused_loss, "block_sizes", lambda width, itemsize: (outer, inner))
     check(MeshConfig(data=1), smoothing, rows=4, vocabulary=40)
 
 
@@ -54,7 +54,7 @@ def test_loss_with_as_many_positions_as_pieces_matches_optax():
 
 
 def check_on_a_mesh() -> None:
-    training.fused_loss.block_sizes = lambda width, itemsize: (8, 8)
+    lingua_flax.training.kernels.fused_loss.block_sizes = lambda width, itemsize: (8, 8)
     check(MeshConfig(data=2, fsdp=2, tensor=2), 0.1, rows=8, vocabulary=40)
 
 

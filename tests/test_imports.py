@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "lingua_flax"
 ALLOWED = {
     "host": set(),
     "options": {"host"},
@@ -15,54 +16,68 @@ ALLOWED = {
     "data": {"host", "options"},
     "model": {"options"},
     "translation": {"data", "devices", "host", "model", "options", "runs"},
+    "inspection": {"data", "devices", "host", "model", "options", "translation"},
     "evaluation": {"data", "host", "options", "translation"},
-    "exporting": {"data", "host", "model", "options", "translation"},
-    "serving": {"data", "exporting", "host", "model", "options", "runs", "translation"},
+    "export": {"data", "host", "model", "options", "translation"},
+    "serving": {"data", "export", "host", "inspection", "model", "options", "runs", "translation"},
     "training": {"data", "devices", "evaluation", "host", "model", "options", "runs", "translation"},
-    "reports": {"data", "devices", "host", "model", "options", "runs", "training"},
-    "verification": {"host", "options", "runs"},
-    "commands": {"data", "devices", "evaluation", "exporting", "host", "options", "reports", "runs", "serving",
-                 "training", "translation", "verification"},
-    "train.py": {"commands", "host"},
-    "distill.py": {"commands", "host"},
-    "evaluate.py": {"commands", "host"},
-    "export.py": {"commands", "host"},
-    "serve.py": {"commands", "host"},
-    "translate.py": {"commands", "host"},
-    "verify_resume.py": {"commands", "host"},
-    "docs": {"host", "notebooks", "options"},
-    "notebooks": set(),
+    "commands": {"data", "devices", "evaluation", "export", "host", "inspection", "options", "runs", "serving",
+                 "training", "translation"},
+    "__init__.py": {"host", "translation"},
+    "__main__.py": {"commands", "host"},
 }  # fmt: skip
-PACKAGES = {place.split("/")[0] for place in ALLOWED}
 NOT_IMPORTED = {  # by a single file, although its package may
-    "commands/distill.py": {"training", "reports", "verification", "evaluation", "exporting", "serving"},
-    "commands/evaluate.py": {"training", "reports", "verification", "exporting", "serving"},
-    "commands/export.py": {"training", "reports", "verification", "evaluation", "serving"},
-    "commands/serve.py": {"training", "reports", "verification", "evaluation"},
-    "commands/translate.py": {"training", "reports", "verification", "evaluation", "exporting", "serving"},
+    "commands/distill.py": {"training", "inspection", "evaluation", "export", "serving"},
+    "commands/evaluate.py": {"training", "inspection", "export", "serving"},
+    "commands/export.py": {"training", "inspection", "evaluation", "serving"},
+    "commands/serve.py": {"training", "evaluation"},
+    "commands/translate.py": {"training", "evaluation", "export", "serving"},
     # Copied into exported folders, where nothing of this repository is.
-    "exporting/numpy_translator.py": PACKAGES,
-    "exporting/stablehlo_loader.py": PACKAGES,
+    "export/numpy_translator.py": set(ALLOWED),
+    "export/stablehlo_loader.py": set(ALLOWED),
 }
 
 
-@functools.cache
 def modules_of(place):
-    """Returns the syntax tree of each module of a package, or of a single file, by path."""
-    files = [ROOT / place] if place.endswith(".py") else list((ROOT / place).rglob("*.py"))
+    """Returns the syntax tree of each module of a part of the package, by path."""
+    files = [PACKAGE / place] if place.endswith(".py") else sorted((PACKAGE / place).rglob("*.py"))
     assert files
-    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
+    return {file: parsed(file) for file in files}
+
+
+@functools.cache
+def parsed(file):
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def imported_modules(tree):
+    """Yields the line and the full name of each module that is imported; names taken from the package are modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno} imports by a relative name"
+            whole = node.module == "lingua_flax"
+            yield from ((node.lineno, f"lingua_flax.{alias.name}" if whole else node.module) for alias in node.names)
 
 
 @pytest.mark.parametrize("place", ALLOWED)
 def test_imports_go_in_one_direction(place):
     for file, tree in modules_of(place).items():
-        allowed = (ALLOWED[place] | {place}) - NOT_IMPORTED.get(str(file.relative_to(ROOT)), set())
-        for node in ast.walk(tree):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            imported = {name.split(".")[0] for name in names} & PACKAGES
-            assert imported <= allowed, f"{file} line {node.lineno} imports {imported}"
+        allowed = (ALLOWED[place] | {place}) - NOT_IMPORTED.get(str(file.relative_to(PACKAGE)), set())
+        for line, module in imported_modules(tree):
+            package, *rest = module.split(".")
+            if package == "lingua_flax" and rest[0] in ALLOWED:
+                assert rest[0] in allowed, f"{file} line {line} imports {module}"
+
+
+def test_imports_name_the_package():
+    """Otherwise `import data` finds our folder or the user's, depending on the current directory."""
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"benchmarks", "docs", "notebooks", "tests"}
+    bare = (folders | set(ALLOWED)) - {"lingua_flax"}
+    for file in [path for path in ROOT.rglob("*.py") if not path.relative_to(ROOT).parts[0].startswith(".")]:
+        for line, module in imported_modules(parsed(file)):
+            assert module.split(".")[0] not in bare, f"{file} line {line} imports {module}"
 
 
 def test_no_module_unpickles_or_evaluates_anything():

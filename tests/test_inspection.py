@@ -9,16 +9,14 @@ import pytest
 import sentencepiece
 from matplotlib.image import imread
 
-import reports.inspection
-from commands.train import train
-from data.corpora.corpus import Corpus, Pair
-from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
-from host.errors import UserError
-from options.config_files import read_config, to_toml
-from options.schema import TokenizerConfig
-from reports.data_report import _part
-from reports.inspection import inspect_corpora
-from tests.conftest import ROOT
+from lingua_flax.commands.train import train
+from lingua_flax.data.corpora.corpus import Corpus, Pair
+from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.config_files import read_config, to_toml
+from lingua_flax.options.schema import TokenizerConfig
+from lingua_flax.training.reports.corpus_counts import inspect_corpora
+from lingua_flax.training.reports.data_report import _part
 
 # The tokens are easy to count: one per character, one for the space that SentencePiece adds at the start, and </s>.
 # "a b c" has 7; "", to which no space is added, has 1.
@@ -130,7 +128,7 @@ def test_byte_tokens_are_counted():
 
 def test_counts_of_many_chunks_match_a_slow_reference(tokenizer, monkeypatch):
     """The test split comes first and is compared with train nevertheless."""
-    monkeypatch.setattr(reports.inspection, "CHUNK", 7)
+    monkeypatch.setattr("lingua_flax.training.reports.corpus_counts.CHUNK", 7)
     draw = random.Random(3)
 
     def line(letters: str) -> str:
@@ -246,7 +244,7 @@ def test_share_is_never_rounded_to_zero():
 def test_inspection_without_a_workdir(run, folder, tmp_path):
     before = contents(folder)
     done = run(
-        ROOT / "train.py", "--config", folder / "c.toml", "--inspect-data",
+        "train", "--config", folder / "c.toml", "--inspect-data",
         "--tokenizer.model-file", folder / "character.model", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -264,7 +262,7 @@ def test_inspection_of_a_workdir_uses_its_tokenizer(run, folder, tmp_path):
     """A tokenizer with the vocabulary size of the config could not be trained on the corpus."""
     workdir = folder / "workdir"
     before = contents(folder)
-    done = run(ROOT / "train.py", "--inspect-data", "--workdir", workdir, cwd=tmp_path)
+    done = run("train", "--inspect-data", "--workdir", workdir, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert rows(done.stdout) == ROWS
     assert done.stdout.splitlines()[-1] == f"histograms of the lengths: {workdir / 'inspection.png'}"
@@ -286,7 +284,7 @@ def test_inspection_of_a_new_workdir_trains_a_tokenizer(run, folder, tmp_path):
         encoding="utf-8",
     )
     workdir = tmp_path / "new" / "workdir"
-    done = run("train.py", "--config", tmp_path / "c.toml", "--inspect-data", "--workdir", workdir)
+    done = run("train", "--config", tmp_path / "c.toml", "--inspect-data", "--workdir", workdir)
     assert done.returncode == 0, done.stderr
     assert "training the tokenizer: bpe, 290 pieces" in done.stderr
     assert "byte tokens" in done.stdout
@@ -301,7 +299,7 @@ def test_invalid_inspections_are_refused(run, folder, tmp_path, capsys):
     (tmp_path / "inspection.png").mkdir()
     config = ["--config", folder / "c.toml"]
     before = contents(folder)
-    done = run("train.py", "--inspect-data")
+    done = run("train", "--inspect-data")
     message = "error: --inspect-data needs a config: give one with --config, for example configs/tiny.toml\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
     for arguments, message in (
@@ -335,8 +333,8 @@ def test_ctrl_c_ends_the_command_while_sentencepiece_trains(run, tmp_path):
     config = tmp_path / "c.toml"
     config.write_text(f'[data]\nname = "text"\ntrain_source = "{tmp_path}/train.tsv"\n', encoding="utf-8")
     script = tmp_path / "train.py"
-    script.write_text(f"""
-import os, runpy, signal, threading
+    script.write_text("""
+import os, signal, sys, threading
 from sentencepiece import SentencePieceTrainer
 
 training = []  # the thread in which SentencePiece works
@@ -354,7 +352,8 @@ def end(status, end=os._exit):
     end(status if training and training != [threading.main_thread()] else 1)
 
 SentencePieceTrainer.train, os._exit = train, end
-runpy.run_path({str(ROOT / "train.py")!r}, run_name="__main__")
+from lingua_flax.__main__ import main
+sys.exit(main("train"))
 """)
     done = run(script, "--config", config, "--inspect-data", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (130, ""), done.stderr

@@ -10,10 +10,10 @@ import sys
 import psutil
 import pytest
 
+from lingua_flax.commands.main import COMMANDS
 from tests.conftest import HUNG_AFTER, ROOT
 from tests.processes import start_command, wait_for
 
-COMMANDS = tuple(sorted(path.name for path in ROOT.glob("*.py")))
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 HEAVY = {"jax", "numpy", "pydantic", "tyro", "rich", "orbax", "matplotlib"}
 # Python runs this file from its path before any script. The moment is the import of a module, or a stage of the exit.
@@ -29,7 +29,7 @@ class AtImport:
     def find_spec(self, name, path, target=None):
         if name == moment:
             send()
-        if name == "commands" and moment == "exit functions":
+        if name == "lingua_flax.commands" and moment == "exit functions":
             atexit.register(send)
 
 class Last:
@@ -50,13 +50,13 @@ def arguments(tmp_path_factory) -> dict[str, list[str]]:
     (workdir / "config.toml").write_bytes((ROOT / "configs" / "tiny.toml").read_bytes())
     config = ["--config", "configs/tiny.toml"]
     return {
-        "train.py": [*config, "--dry-run"],
-        "distill.py": ["--workdir", str(workdir), "--output", str(workdir / "pairs.jsonl")],
-        "evaluate.py": ["--workdir", str(workdir)],
-        "export.py": ["--workdir", str(workdir), "--format", "safetensors", "--output", str(workdir / "exported")],
-        "serve.py": ["--workdir", str(workdir), "--port", "0"],
-        "translate.py": ["--workdir", str(workdir)],
-        "verify_resume.py": config,
+        "train": [*config, "--dry-run"],
+        "distill": ["--workdir", str(workdir), "--output", str(workdir / "pairs.jsonl")],
+        "evaluate": ["--workdir", str(workdir)],
+        "export": ["--workdir", str(workdir), "--format", "safetensors", "--output", str(workdir / "exported")],
+        "serve": ["--workdir", str(workdir), "--port", "0"],
+        "translate": ["--workdir", str(workdir)],
+        "verify-resume": config,
     }
 
 
@@ -75,7 +75,7 @@ def signalled(run, tmp_path):
 @pytest.mark.parametrize("program", COMMANDS)
 def test_signal_during_any_import_ends_command_with_one_line(signalled, arguments, program):
     """Tested from the first module after the one that handles the signals, alternately with both signals."""
-    modules = ("commands", "logging", "pydantic", "tyro", "jax", "numpy")
+    modules = ("lingua_flax.commands", "logging", "pydantic", "tyro", "jax", "numpy")
     for module, (number, status) in zip(modules, itertools.cycle(SIGNALS), strict=False):
         result = signalled(module, number, program, *arguments[program])
         assert result.stderr == f"stopped by {signal.Signals(number).name}\n", module
@@ -98,25 +98,25 @@ def test_signal_during_interpreter_exit_causes_no_traceback(signalled, program, 
 RUNS = """
 import contextlib, io, json, runpy, sys
 
-def run(program, name, *arguments):
-    sys.argv[:] = [program, *arguments]
+def run(name, *arguments):
+    sys.argv[:] = ["lingua-flax", *arguments]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        runpy.run_path(program, run_name=name)
+        runpy.run_module("lingua_flax", run_name=name)
 
-for program, name, *arguments in json.loads(sys.argv[1]):
-    run(program, name, *arguments)
+for name, *arguments in json.loads(sys.argv[1]):
+    run(name, *arguments)
     print(json.dumps(sorted(sys.modules)))
 """
 
 
 def heavy_imports(*runs: list[str]) -> list[set[str]]:
-    """Runs programs one after another in a new process.
+    """Runs the program again and again in a new process.
 
     Args:
-      runs: for each program its path, its __name__ and its arguments.
+      runs: for each time, the __name__ of the main module and the arguments.
 
     Returns:
-      for each program the heavy modules that have been imported when it ends.
+      for each time, the heavy modules that have been imported when it ends.
     """
     result = subprocess.run(
         [sys.executable, "-c", RUNS, json.dumps(runs)],
@@ -131,19 +131,19 @@ def heavy_imports(*runs: list[str]) -> list[set[str]]:
 
 def test_spawned_process_imports_no_heavy_module():
     """Python's multiprocessing makes it run the main module again, under another name."""
-    assert heavy_imports(*([program, "__mp_main__"] for program in COMMANDS)) == [set()] * len(COMMANDS)
+    assert heavy_imports(["__mp_main__"]) == [set()]
 
 
 def test_help_and_invalid_options_do_not_import_jax(arguments):
     options = (["--help"], ["--no-such-option", "1"])
-    runs = [[program, "__main__", *arguments[program], *each] for program in COMMANDS for each in options]
+    runs = [["__main__", program, *arguments[program], *each] for program in COMMANDS for each in options]
     for command, imported in zip(runs, heavy_imports(*runs), strict=True):
         assert "pydantic" in imported, command
         assert not imported & {"jax", "numpy", "orbax", "matplotlib"}, command
 
 
 def test_signal_ends_verify_resume_and_its_training(toy, tmp_path):
-    process = start_command("verify_resume.py", "--config", toy, "--workdir", tmp_path / "both")
+    process = start_command("verify-resume", "--config", toy, "--workdir", tmp_path / "both")
     parent = psutil.Process(process.pid)
     wait_for(process, parent.children)
     (training,) = parent.children()
@@ -158,8 +158,9 @@ def test_signal_ends_verify_resume_and_its_training(toy, tmp_path):
 def interrupted(work: str) -> tuple[int, str]:
     """Returns the exit status and stderr of a command that only does this work, which sends it SIGTERM."""
     program = (
-        "import os, signal, sys\nfrom commands.main import main\nfrom host.interruption import interruption\n"
-        f"def work(_):\n    {work}\ninterruption.install()\nsys.exit(main(work))"
+        "import os, signal, sys\nfrom lingua_flax.commands.main import exit_status\n"
+        "from lingua_flax.host.interruption import interruption\n"
+        f"def work(_):\n    {work}\ninterruption.install()\nsys.exit(exit_status(work, []))"
     )
     command = [sys.executable, "-c", program]
     result = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False, timeout=HUNG_AFTER)

@@ -9,15 +9,15 @@ import matplotlib
 import numpy as np
 import pytest
 
-from host.errors import is_disk_full
-from host.figures import save_figure
-from options.schema import Config
-from runs.workdir import Workdir
+from lingua_flax.host.errors import is_disk_full
+from lingua_flax.host.figures import save_figure
+from lingua_flax.options.schema import Config
+from lingua_flax.runs.workdir import Workdir
+from lingua_flax.training.learning_curves import MAX_POINTS, Curves
+from lingua_flax.training.recorder import Recorder
+from lingua_flax.training.tensorboard_events import EventFiles
+from lingua_flax.training.validation import Sample, Validation
 from tests.processes import events, metrics
-from training.learning_curves import MAX_POINTS, Curves
-from training.recorder import Recorder
-from training.tensorboard_events import EventFiles
-from training.validation import Sample, Validation
 
 
 def lines_of(axes):
@@ -157,7 +157,7 @@ def test_a_resumed_run_draws_all_its_steps_and_events_can_be_turned_off(trained,
     shutil.copytree(trained[0], workdir, ignore=shutil.ignore_patterns("tensorboard"))
     before = (workdir / "curves.png").read_bytes()
     options = ["--training.eval-every", 0, "--training.tensorboard", "False", "--training.num-steps", 250]
-    resumed = run("train.py", "--workdir", workdir, *options)
+    resumed = run("train", "--workdir", workdir, *options)
     assert resumed.returncode == 0, resumed.stderr
     lines = Workdir(workdir).read_metrics()
     assert lines[-1]["step"] == 250

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from translation.line_splitting import split_line
+from lingua_flax.translation.line_splitting import split_line
 
 
 def shorter_than(length):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from model.linear import Linear
-from model.parameters import linear
-from options.precision import BFLOAT16_PRODUCTS
+from lingua_flax.model.linear import Linear
+from lingua_flax.model.parameters import linear
+from lingua_flax.options.precision import BFLOAT16_PRODUCTS
 
 
 def test_linear_layer_and_its_gradients_equal_flax():

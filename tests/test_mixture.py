@@ -12,25 +12,25 @@ import numpy as np
 import pytest
 import tomli_w
 
-from commands.train import resolve_config
-from data.corpora.corpus import Pair
-from data.mixture import JoinedPairs, open_training_corpora
-from data.packing import Planner
-from data.subword_sampling import SampledPairs
-from data.tokenized_pairs import tokenize
-from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
-from data.training_batches import TrainingBatches
-from host.errors import UserError
-from options.schema import DataConfig, MixtureConfig, TokenizerConfig
-from options.special_ids import EOS_ID
-from runs.checkpoint import saved_steps
+from lingua_flax.commands.train import resolve_config
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.mixture import JoinedPairs, open_training_corpora
+from lingua_flax.data.packing import Planner
+from lingua_flax.data.subword_sampling import SampledPairs
+from lingua_flax.data.tokenized_pairs import tokenize
+from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
+from lingua_flax.data.training_batches import TrainingBatches
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import DataConfig, MixtureConfig, TokenizerConfig
+from lingua_flax.options.special_ids import EOS_ID
+from lingua_flax.runs.checkpoint import saved_steps
+from lingua_flax.training.preparation import prepare
+from lingua_flax.training.validation import ValidationSet, validate
+from lingua_flax.translation.translator import Translator
 from tests.processes import digests, metrics, start, wait_for
 from tests.test_data import PAIRS
 from tests.test_training_batches import pairs_in
 from tests.toy import ENGLISH, FRENCH, write_corpus
-from training.preparation import prepare
-from training.validation import ValidationSet, validate
-from translation.translator import Translator
 
 STEPS = 120
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
@@ -169,7 +169,7 @@ def toy(tmp_path_factory) -> Path:
 def trained(toy, run, tmp_path_factory):
     """Returns a workdir trained on a mixture with tags, sampling and averaging, and the completed command."""
     workdir = tmp_path_factory.mktemp("runs") / "mixed"
-    return workdir, run("train.py", "--config", toy, "--workdir", workdir)
+    return workdir, run("train", "--config", toy, "--workdir", workdir)
 
 
 def test_training_reports_pairs_and_share_of_each_corpus(trained):
@@ -189,7 +189,7 @@ def test_killed_run_with_mixture_sampling_and_averaging_resumes_bit_for_bit(trai
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     process.communicate()
-    result = run("train.py", "--config", toy, "--workdir", tmp_path / "w")
+    result = run("train", "--config", toy, "--workdir", tmp_path / "w")
     assert result.returncode == 0, result.stderr
     assert "resuming from step" in result.stderr
     assert metrics(tmp_path / "w") == metrics(trained[0])
@@ -200,7 +200,7 @@ def test_killed_run_with_mixture_sampling_and_averaging_resumes_bit_for_bit(trai
 
 
 def test_data_report_shows_every_corpus_with_its_tags(trained, toy, run):
-    result = run("train.py", "--workdir", trained[0], "--inspect-data")
+    result = run("train", "--workdir", trained[0], "--inspect-data")
     assert result.returncode == 0, result.stderr
     rows = [[cell.strip() for cell in line.split("│")] for line in result.stdout.splitlines()]
     tagged = Translator.load(trained[0]).tokenizer
@@ -229,7 +229,7 @@ def test_validation_uses_the_saved_moving_average(trained, toy):
 
 
 def test_translate_uses_the_requested_language(trained, run):
-    result = run("translate.py", "--workdir", trained[0], "--target-language", "de", input="<2fr> two four.\n\none.\n")
+    result = run("translate", "--workdir", trained[0], "--target-language", "de", input="<2fr> two four.\n\none.\n")
     assert result.returncode == 0, result.stderr
     first, empty, last, _ = result.stdout.split("\n")
     assert empty == ""  # the tag is not added to an empty line
@@ -248,7 +248,7 @@ def test_evaluate_scores_test_split_of_data_and_any_of_the_languages(trained, ru
     scores = {}
     for name, options in (("fr", []), ("de", german)):
         file = tmp_path / f"{name}.json"
-        evaluate = ["evaluate.py", "--workdir", trained[0], "--beam-size", 1, "--json", file]
+        evaluate = ["evaluate", "--workdir", trained[0], "--beam-size", 1, "--json", file]
         result = run(*evaluate, "--output", tmp_path / name, *options)
         assert result.returncode == 0, result.stderr
         scores[name] = json.loads(file.read_text())
@@ -270,11 +270,11 @@ def test_run_without_tags_refuses_a_target_language(trained, tmp_path):
 def test_run_resumes_only_with_the_same_mixture(trained, toy, run, tmp_path):
     moved = write_mixture(tmp_path).parent
     files = ["--data.mixture.0.train-source", moved / "more.en", "--data.mixture.0.train-target", moved / "more.de"]
-    same = run("train.py", "--workdir", trained[0], *files)
+    same = run("train", "--workdir", trained[0], *files)
     assert same.returncode == 0, same.stderr
     assert f"finished: {STEPS} of {STEPS} steps" in same.stdout
     (moved / "more.de").write_text((moved / "more.de").read_text().replace("eins", "ein"))
-    changed = run("train.py", "--workdir", trained[0], "--training.num-steps", STEPS + 100, *files)
+    changed = run("train", "--workdir", trained[0], "--training.num-steps", STEPS + 100, *files)
     assert changed.returncode == 2
     assert "made with a different corpus" in changed.stderr
     with pytest.raises(UserError, match=r"data.mixture.0.weight: 1.0 in the workdir, now 2.0"):

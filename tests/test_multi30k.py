@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runs.checkpoint import saved_steps
+from lingua_flax.runs.checkpoint import saved_steps
 from tests.processes import digests, metrics, start, wait_for
 
 CONFIG = "configs/multi30k_en_de.toml"
@@ -22,7 +22,7 @@ def test_1500_steps_score_20_bleu_and_survive_a_kill_bit_for_bit(multi30k, run, 
     options += ["--optimizer.warmup-steps", 1000]
     options += ["--training.eval-every", 1000]  # a validation between the kill and the end
     uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
-    done = run("train.py", "--config", CONFIG, "--workdir", uninterrupted, *options, timeout=HUNG_AFTER)
+    done = run("train", "--config", CONFIG, "--workdir", uninterrupted, *options, timeout=HUNG_AFTER)
     assert done.returncode == 0, done.stderr
 
     process = start(CONFIG, killed, *options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -31,7 +31,7 @@ def test_1500_steps_score_20_bleu_and_survive_a_kill_bit_for_bit(multi30k, run, 
     )
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    done = run("train.py", "--config", CONFIG, "--workdir", killed, *options, timeout=HUNG_AFTER)
+    done = run("train", "--config", CONFIG, "--workdir", killed, *options, timeout=HUNG_AFTER)
     assert done.returncode == 0, done.stderr
     assert "resuming from step 500" in done.stderr
     assert [line["step"] for line in metrics(killed) if "loss" in line] == list(range(1, 1501))
@@ -39,7 +39,7 @@ def test_1500_steps_score_20_bleu_and_survive_a_kill_bit_for_bit(multi30k, run, 
     assert digests(killed) == digests(uninterrupted)
 
     hypotheses, scores = tmp_path / "hyps.de", tmp_path / "scores.json"
-    done = run("evaluate.py", "--workdir", killed, "--output", hypotheses, "--json", scores)
+    done = run("evaluate", "--workdir", killed, "--output", hypotheses, "--json", scores)
     assert done.returncode == 0, done.stderr
     result = json.loads(scores.read_text())
     print(done.stdout)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.multi30k import Row, shown_means, shown_notes
-from evaluation.multi30k_protocol import comparability_note, score_published
-from options.schema import Config
+from lingua_flax.evaluation.multi30k_protocol import comparability_note, score_published
+from lingua_flax.options.schema import Config
 
 REFERENCE = ["Ein „T-Shirt“, rot."]  # 7 tokens: ein " t-shirt " , rot .
 
@@ -45,7 +45,7 @@ def test_benchmark_scores_runs_like_evaluate(multi30k, run, tmp_path):
     for seed, folder in enumerate(folders):
         more = ["--tokenizer.model-file", folders[0] / "tokenizer.model"] if seed else []
         done = run(
-            "train.py", "--config", "configs/multi30k_en_de.toml", "--workdir", folder, *options, *more,
+            "train", "--config", "configs/multi30k_en_de.toml", "--workdir", folder, *options, *more,
             "--training.seed", seed,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -53,7 +53,7 @@ def test_benchmark_scores_runs_like_evaluate(multi30k, run, tmp_path):
     expected = []
     for workdir, *more in ([folders[1]], [folders[0], "--ensemble", folders[1]]):
         scores = tmp_path / "scores.json"
-        done = run("evaluate.py", "--workdir", workdir, *more, *decoding, "--json", scores)
+        done = run("evaluate", "--workdir", workdir, *more, *decoding, "--json", scores)
         assert done.returncode == 0, done.stderr
         expected.append(json.loads(scores.read_text()))
 

@@ -23,10 +23,10 @@ import psutil
 import pytest
 from nbformat import NotebookNode
 
+from lingua_flax.runs.checkpoint import saved_steps
 from notebooks import colab
 from notebooks.execute import execute, read_notebook
 from notebooks.renew_colab import NOTEBOOK, with_parameters
-from runs.checkpoint import saved_steps
 from tests.conftest import PROMPTLY, ROOT
 from tests.processes import metrics, start_command, wait_for
 from tests.ted import SITE, TED, TED_SPLITS, pack_ted
@@ -135,15 +135,17 @@ def test_installed_packages_are_not_installed_again(executed: Executed) -> None:
 @pytest.mark.slow
 def test_the_kernel_imports_neither_jax_nor_tensorflow(executed: Executed) -> None:
     assert executed.printed("imported") == "[]\n"
-    started = (executed.folder / "report").read_text().splitlines()  # serve.py reports at its end, after the kernel's
-    assert {line.split()[0] for line in started} - {"serve.py"} == {"train.py", "evaluate.py", "translate.py"}
+    started = (
+        (executed.folder / "report").read_text().splitlines()
+    )  # lingua-flax serve reports at its end, after the kernel's
+    assert {line.split()[0] for line in started} - {"serve"} == {"train", "evaluate", "translate"}
     assert {line.split()[1] for line in started} == {"False"}  # whether a command imported TensorFlow
 
 
 @pytest.mark.slow
 def test_training_progress_is_shown(executed: Executed) -> None:
     text = executed.printed("train")
-    assert text.startswith("$ python train.py --config configs/tiny.toml --workdir ")
+    assert text.startswith("$ lingua-flax train --config configs/tiny.toml --workdir ")
     assert text.index("step 10/20  loss") < text.index("validation at step 20") < text.index("20 of 20")
     text = executed.printed("second")
     assert text.index("kept 300 of 300 pairs") < text.index("validation at step 5") < text.index("10 of 10")
@@ -184,7 +186,7 @@ def test_page_is_shown(executed: Executed) -> None:
 @pytest.mark.slow
 def test_translations_are_those_of_the_command(executed: Executed, run) -> None:
     for cell, workdir, sentence in zip(("translate", "second"), ("tiny", "ted_pt_en"), SENTENCES, strict=True):
-        result = run("translate.py", "--workdir", executed.runs / workdir, input=sentence)
+        result = run("translate", "--workdir", executed.runs / workdir, input=sentence)
         assert result.returncode == 0, result.stderr
         assert result.stdout.strip() in executed.printed(cell).splitlines()
         assert "what each word looked at" in executed.printed(cell)
@@ -207,8 +209,8 @@ def write_kernel(folder: Path, command: str) -> Path:
 
 def test_a_failed_command_stops_the_cell(run, tmp_path: Path) -> None:
     message = f"error: {tmp_path}/none has no config.toml yet: give one with --config, for example configs/tiny.toml"
-    result = run(write_kernel(tmp_path, f"python train.py --workdir {tmp_path}/none"))
-    assert result.stdout == f"$ python train.py --workdir {tmp_path}/none\n{message}\n"
+    result = run(write_kernel(tmp_path, f"lingua-flax train --workdir {tmp_path}/none"))
+    assert result.stdout == f"$ lingua-flax train --workdir {tmp_path}/none\n{message}\n"
     assert result.stderr.endswith(f"\nRuntimeError: the command ended with status 2: {message}\n")
 
 
@@ -219,8 +221,8 @@ import sys
 import time
 from pathlib import Path
 
-from host.errors import Interrupted
-from host.interruption import interruption
+from lingua_flax.host.errors import Interrupted
+from lingua_flax.host.interruption import interruption
 
 interruption.install()
 with contextlib.suppress(Interrupted), interruption.deferred():
@@ -264,7 +266,7 @@ class RunningCell:
 def cell(request, toy: Path, tmp_path: Path) -> Iterator[RunningCell]:
     folder = tmp_path / "w"
     if request.param == "training":
-        command = f"train.py --config {toy} --workdir {folder} --training.num-steps 100000"
+        command = f"lingua-flax train --config {toy} --workdir {folder} --training.num-steps 100000"
     else:
         folder.mkdir()
         (tmp_path / "saving.py").write_text(SAVING)

@@ -9,10 +9,10 @@ from tests.processes import read_lines
 # Runs a command with steps in which implicit transfers are errors, and with batches of which each arrives 1,000 s after
 # the device has finished the last step, by the clock that measures the waiting.
 LATE_AND_GUARDED = """
-import runpy, sys, time
+import sys, time
 import jax
-import training.loop, training.step_meter
-take_step = training.loop.Run._take_step
+import lingua_flax.training.loop, lingua_flax.training.step_meter
+take_step = lingua_flax.training.loop.Run._take_step
 late = 0
 
 def guarded(self, batch):
@@ -25,10 +25,10 @@ def guarded(self, batch):
 class Clock:
     monotonic = staticmethod(lambda: time.monotonic() + late)
 
-training.loop.Run._take_step = guarded
-training.step_meter.time = Clock
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+lingua_flax.training.loop.Run._take_step = guarded
+lingua_flax.training.step_meter.time = Clock
+from lingua_flax.__main__ import main
+sys.exit(main())
 """
 SHORT = ["--training.num-steps", "12", "--training.log-every", "6", "--training.eval-every", "0"]
 
@@ -39,7 +39,7 @@ def late_run(toy, run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("late")
     program = folder / "late_and_guarded.py"
     program.write_text(LATE_AND_GUARDED)
-    return folder / "w", run(program, "train.py", "--config", toy, "--workdir", folder / "w", *SHORT)
+    return folder / "w", run(program, "train", "--config", toy, "--workdir", folder / "w", *SHORT)
 
 
 def test_steps_make_no_implicit_transfers(late_run):
@@ -54,7 +54,7 @@ def test_late_batches_count_as_waiting(late_run):
 
 def test_second_run_loads_its_two_programs_from_the_cache(late_run, toy, run, tmp_path):
     """The programs of the initialization and the step."""
-    second = tmp_path, run("train.py", "--config", toy, "--workdir", tmp_path, *SHORT)
+    second = tmp_path, run("train", "--config", toy, "--workdir", tmp_path, *SHORT)
     for (workdir, result), from_cache in ((late_run, r"\d"), (second, "2")):
         assert result.returncode == 0, result.stderr
         assert re.search(rf"^compiled 2 programs, {from_cache} from the cache, [\d.]+ s$", result.stderr, re.MULTILINE)

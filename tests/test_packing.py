@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.corpora.corpus import Pair
-from data.draw_order import Draws
-from data.packing import WINDOW, Planner, assign_rows
-from data.text_files import read_lines
-from data.tokenized_pairs import tokenize
-from data.tokenizer import parse_tokenizers, train_tokenizer
-from options.schema import TokenizerConfig
-from options.special_ids import EOS_ID
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.draw_order import Draws
+from lingua_flax.data.packing import WINDOW, Planner, assign_rows
+from lingua_flax.data.text_files import read_lines
+from lingua_flax.data.tokenized_pairs import tokenize
+from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
+from lingua_flax.options.schema import TokenizerConfig
+from lingua_flax.options.special_ids import EOS_ID
 from tests.toy import tokenized
 
 

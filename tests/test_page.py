@@ -1,4 +1,4 @@
-"""The page of serve.py, driven in Chromium by mouse, keyboard and touch, and compared with what the server answers.
+"""The page of the server, driven in Chromium by mouse, keyboard and touch, and compared with what the server answers.
 
 The network is a phrasebook run of a few steps; LINGUA_PHRASEBOOK_RUN names a workdir to use instead, such as that of
 `make train`. Pictures of all views are saved to the folder LINGUA_PICTURES, if it is set.
@@ -35,13 +35,13 @@ def workdir(run, tmp_path_factory):
         return Path(given)
     workdir = tmp_path_factory.mktemp("runs") / "phrasebook"
     steps = ("--training.num-steps", 60, "--training.eval-every", 30, "--training.checkpoint-every", 30)
-    run("train.py", "--config", "configs/tiny.toml", "--workdir", workdir, *steps)
+    run("train", "--config", "configs/tiny.toml", "--workdir", workdir, *steps)
     return workdir
 
 
 def serve(workdir, *options):
     """Starts a server with few programs; returns the process and its URL."""
-    process = start_command("serve.py", "--workdir", workdir, "--port", 0, "--batch-size", 1, *options)
+    process = start_command("serve", "--workdir", workdir, "--port", 0, "--batch-size", 1, *options)
     line = next(line for line in iter(process.stderr.readline, "") if line.startswith("listening on "))
     return process, line.split()[-1]
 
@@ -383,7 +383,7 @@ def test_views_are_reached_by_keyboard(page):
 def test_attention_page_opens_without_a_server(workdir, run, open_page, url, tmp_path):
     line = "The bank </script><script>alert(1)</script> & river."
     path = tmp_path / "page.html"
-    run("translate.py", "--workdir", workdir, "--attention", path, input=line + "\n")
+    run("translate", "--workdir", workdir, "--attention", path, input=line + "\n")
     page = open_page(path.as_uri())
     expect(page.locator("h1")).to_have_text(line)
     mean = weights(ask(url, q=line), "cross").mean((0, 1))

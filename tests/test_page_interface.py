@@ -1,4 +1,4 @@
-"""What the page of serve.py asks for: inspections, the state of the run, and examples, from a real server process."""
+"""What the page of the server asks for: inspections, the state of the run, and examples, from a real server process."""
 
 import base64
 import json
@@ -9,17 +9,17 @@ import time
 import numpy as np
 import pytest
 
-from data.corpora.phrasebook import generate
-from options.config_files import read_config, to_toml
-from options.schema import DecodingOptions
-from options.special_ids import EOS_ID
-from runs.checkpoint import read_record, saved_steps
-from serving.run_report import MAX_POINTS, RunReport, example_sentences
+from lingua_flax.data.corpora.phrasebook import generate
+from lingua_flax.inspection.interventions import Head, Intervention, inspect
+from lingua_flax.options.config_files import read_config, to_toml
+from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.options.special_ids import EOS_ID
+from lingua_flax.runs.checkpoint import read_record, saved_steps
+from lingua_flax.serving.run_report import MAX_POINTS, RunReport, example_sentences
+from lingua_flax.translation.translator import Translator
 from tests.conftest import ROOT
 from tests.processes import read_lines, start_command
 from tests.test_serving import JSON, request
-from translation.inspection import Head, Intervention, inspect
-from translation.translator import Translator
 
 LINE = "one two three."
 OPTIONS = DecodingOptions(beam_size=3, length_penalty=0.4)
@@ -38,7 +38,7 @@ def workdir(trained):
 @pytest.fixture(scope="module")
 def url(workdir):
     options = ("--beam-size", 3, "--length-penalty", 0.4, "--batch-size", 1, "--max-characters", 400)
-    process = start_command("serve.py", "--workdir", workdir, "--port", 0, *options)
+    process = start_command("serve", "--workdir", workdir, "--port", 0, *options)
     log = iter(process.stderr.readline, "")
     url = next(line.split()[-1] for line in log if line.startswith("listening on "))
     assert "ready\n" in log
@@ -281,7 +281,7 @@ def test_report_follows_a_growing_file(growing):
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_report_begins_again_when_the_file_is_replaced(growing, in_place):
-    """As train.py does when it resumes from a checkpoint before the last step."""
+    """As training does when it resumes from a checkpoint before the last step."""
     report = RunReport(growing)
     append(growing, text_of(step_line(1), step_line(2), validation_line(2, samples=[SAMPLE]), step_line(3)))
     assert state(report) == (3, [1, 2, 3], [2], [SAMPLE])

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from devices.mesh import make_mesh
-from options.schema import MeshConfig
+from lingua_flax.devices.mesh import make_mesh
+from lingua_flax.options.schema import MeshConfig
+from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
 from tests.conftest import HUNG_AFTER
-from translation.parallel import map_concurrently, num_concurrent_programs
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

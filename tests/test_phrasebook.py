@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from data.corpora import open_corpus
-from data.corpora.phrasebook import (
+from lingua_flax.data.corpora import open_corpus
+from lingua_flax.data.corpora.phrasebook import (
     PRONOUNS,
     PUZZLES,
     READINGS,
@@ -35,7 +35,7 @@ from data.corpora.phrasebook import (
     pronoun_phrase,
     source_digest,
 )
-from options.schema import DataConfig
+from lingua_flax.options.schema import DataConfig
 from tests.conftest import ROOT
 
 LANDMARKS = {
@@ -59,7 +59,7 @@ def book() -> Phrasebook:
 def other() -> Phrasebook:
     """Returns a smaller phrasebook of another seed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data.corpora.phrasebook.generator.TRAIN_SIZE", 10_000)
+        patch.setattr("lingua_flax.data.corpora.phrasebook.generator.TRAIN_SIZE", 10_000)
         return generate(1)
 
 
@@ -105,7 +105,7 @@ def test_sentences_are_short_and_well_formed(pairs: list[Pair]) -> None:
 def test_hash_randomization_has_no_effect() -> None:
     program = """
 import hashlib
-from data.corpora.phrasebook import generate, generator
+from lingua_flax.data.corpora.phrasebook import generate, generator
 
 generator.TRAIN_SIZE, generator.EVALUATION_SIZE = 5000, 100
 book = generate(3)
@@ -129,7 +129,7 @@ def test_seeds_yield_different_sentences(book: Phrasebook, other: Phrasebook) ->
 def test_corpus_contains_the_generated_splits(
     book: Phrasebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("data.corpora.phrasebook.generate", {0: book}.__getitem__)
+    monkeypatch.setattr("lingua_flax.data.corpora.phrasebook.generate", {0: book}.__getitem__)
     corpus = open_corpus(DataConfig(cache_directory=tmp_path))
     assert list(corpus.splits) == ["train", "validation", "test", "contrast"]
     for split in ("train", "validation", "test"):

@@ -8,10 +8,10 @@ import pytest
 @pytest.mark.slow
 def test_phrasebook_is_learned(run, tmp_path):
     workdir = tmp_path / "tiny"
-    done = run("train.py", "--config", "configs/tiny.toml", "--workdir", workdir, timeout=2 * 3600)
+    done = run("train", "--config", "configs/tiny.toml", "--workdir", workdir, timeout=2 * 3600)
     assert done.returncode == 0, done.stderr
     for split in ("test", "contrast"):
-        done = run("evaluate.py", "--workdir", workdir, "--split", split, "--json", tmp_path / f"{split}.json")
+        done = run("evaluate", "--workdir", workdir, "--split", split, "--json", tmp_path / f"{split}.json")
         assert done.returncode == 0, done.stderr
     test, contrast = (json.loads((tmp_path / f"{split}.json").read_text()) for split in ("test", "contrast"))
     assert test["bleu"] >= 90

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data.batch import length_batches
-from devices.compilation import compiled_program
-from options.schema import ComputeConfig, DecodingOptions
+from lingua_flax.data.batch import length_batches
+from lingua_flax.devices.compilation import compiled_program
+from lingua_flax.options.schema import ComputeConfig, DecodingOptions
+from lingua_flax.translation.translator import Translator
 from tests.processes import read_lines
 from tests.toy import ENGLISH, FRENCH
-from translation.translator import Translator
 
 
 def programs_compiled(stderr: str) -> int:
@@ -51,7 +51,7 @@ def runs(toy, run, trained, two_lengths, tmp_path_factory):
     results = {}
     for padding in ("lengths", "longest"):
         workdir = tmp_path_factory.mktemp("runs") / padding
-        command = ["train.py", "--config", toy, "--workdir", workdir, "--devices.padding", padding]
+        command = ["train", "--config", toy, "--workdir", workdir, "--devices.padding", padding]
         results[padding] = workdir, run(*command, *options)
         assert results[padding][1].returncode == 0, results[padding][1].stderr
     return results
@@ -71,7 +71,7 @@ def test_evaluation_compiles_one_program_and_padding_does_not_change_it(runs, ru
     programs, translations = {}, {}
     for padding in ("lengths", "longest"):
         options = ["--source", two_lengths[0], "--reference", two_lengths[1], "--devices.padding", padding]
-        done = run("evaluate.py", "--workdir", workdir, *options, "--beam-size", 1, "--output", tmp_path / padding)
+        done = run("evaluate", "--workdir", workdir, *options, "--beam-size", 1, "--output", tmp_path / padding)
         assert done.returncode == 0, done.stderr
         programs[padding], translations[padding] = programs_compiled(done.stderr), (tmp_path / padding).read_text()
     assert programs == {"longest": 1, "lengths": 2}
@@ -91,16 +91,17 @@ def test_padding_does_not_change_validation(runs):
 
 
 STOPPED_WHILE_COMPILING = """
-import os, pathlib, runpy, signal, sys, time
-from training import loop
+import os, pathlib, signal, sys, time
+from lingua_flax.training import loop
 def warm_up(*arguments):
     while not metrics.exists() or not metrics.stat().st_size:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
     compile_validation(*arguments)
 compile_validation, loop.warm_up = loop.warm_up, warm_up
-metrics, sys.argv = pathlib.Path(sys.argv[1], "metrics.jsonl"), sys.argv[2:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+metrics = pathlib.Path(sys.argv.pop(1), "metrics.jsonl")
+from lingua_flax.__main__ import main
+sys.exit(main())
 """
 
 
@@ -109,7 +110,7 @@ def test_run_stopped_while_validation_is_compiled_is_saved(toy, run, tmp_path):
     script, workdir = tmp_path / "stopped.py", tmp_path / "w"
     script.write_text(STOPPED_WHILE_COMPILING)
     options = ["--config", toy, "--workdir", workdir, "--devices.padding", "longest", "--training.log-every", 1]
-    done = run(script, workdir, "train.py", *options)
+    done = run(script, workdir, "train", *options)
     assert done.returncode == 143
     assert re.search(r"step \d+ is saved; run the same command again to continue", done.stderr)
     assert not [line for line in read_lines(workdir) if "validation_loss" in line]

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.batch import bucket_lengths, length_batches
-from data.text_files import read_lines
-from data.tokenizer import parse_tokenizers, train_tokenizer
-from model.transformer import initial_params, structure
-from options.schema import DecodingOptions, ModelConfig, TokenizerConfig
-from options.special_ids import BOS_ID, EOS_ID, PAD_ID
+from lingua_flax.data.batch import bucket_lengths, length_batches
+from lingua_flax.data.text_files import read_lines
+from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
+from lingua_flax.model.transformer import initial_params, structure
+from lingua_flax.options.schema import DecodingOptions, ModelConfig, TokenizerConfig
+from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID
+from lingua_flax.translation.line_splitting import split_line
+from lingua_flax.translation.translator import Translator
 from tests.test_data import PAIRS
-from translation.line_splitting import split_line
-from translation.translator import Translator
 
 # Every run tests the same examples, so a failure is reproducible.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from data.ragged_arrays import RaggedArray, RaggedWriter
+from lingua_flax.data.ragged_arrays import RaggedArray, RaggedWriter
 
 
 def write(path, chunks, dtype="<u2"):

@@ -4,6 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+from lingua_flax.inspection.recorded_search import Candidate, recorded_beam_search
+from lingua_flax.translation.search import IMPOSSIBLE
 from tests.test_search import (
     END,
     LENGTH,
@@ -16,8 +18,6 @@ from tests.test_search import (
     penalty,
     random_tables,
 )
-from translation.recorded_search import Candidate, recorded_beam_search
-from translation.search import IMPOSSIBLE
 
 TABLES = random_tables(6, seed=4, scale=2)
 PREFIXES = ([3], [], [4, 2], [2, 3, 4], [4, END], [END])

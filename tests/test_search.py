@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from translation.search import (
+from lingua_flax.translation.search import (
     IMPOSSIBLE,
     Constraints,
     SearchConfig,

@@ -17,17 +17,17 @@ import tomli_w
 from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 
-import commands.serve
-from options.schema import DataConfig
-from serving.app import Server, make_app
-from serving.engine import Result
-from serving.guard import Guard
-from serving.languages import languages
-from serving.metrics import Measured
-from serving.protocol import Limits
-from serving.web_server import WebServer
+import lingua_flax.commands.serve
+from lingua_flax.options.schema import DataConfig
+from lingua_flax.serving.app import Server, make_app
+from lingua_flax.serving.engine import Result
+from lingua_flax.serving.guard import Guard
+from lingua_flax.serving.languages import languages
+from lingua_flax.serving.metrics import Measured
+from lingua_flax.serving.protocol import Limits
+from lingua_flax.serving.web_server import WebServer
+from lingua_flax.translation.translator import Translator
 from tests.processes import start_command
-from translation.translator import Translator
 
 JSON = {"Content-Type": "application/json"}
 LIMITS = Limits(texts=4, characters=100, beam_size=3)
@@ -422,7 +422,7 @@ def test_real_server_translates_as_translate_does(trained, run, tmp_path):
     """With a real network, in a real process, from its first checkpoint to SIGTERM."""
     workdir = tmp_path / "workdir"
     shutil.copytree(trained[0], workdir, ignore=shutil.ignore_patterns("checkpoints"))
-    process = start_command("serve.py", "--workdir", workdir, "--port", 0, "--beam-size", 1, "--batch-size", 2)
+    process = start_command("serve", "--workdir", workdir, "--port", 0, "--beam-size", 1, "--batch-size", 2)
     log = iter(process.stderr.readline, "")
     line = next(line for line in log if line.startswith("listening on "))
     url = line.split()[-1]
@@ -432,12 +432,12 @@ def test_real_server_translates_as_translate_does(trained, run, tmp_path):
     (tmp_path / "copied").rename(workdir / "checkpoints")
     assert next(log) == "ready\n"
     lines = ["one two three.", "nine.", "four " * 40, "", "seven eight."]
-    expected = run("translate.py", "--workdir", workdir, "--beam-size", 1, input="".join(f"{line}\n" for line in lines))
+    expected = run("translate", "--workdir", workdir, "--beam-size", 1, input="".join(f"{line}\n" for line in lines))
     status, answer, _ = translate(url, lines)
     assert (status, answer["translatedText"]) == (200, expected.stdout.splitlines())
     assert translate(url, lines[2])[1] == {"translatedText": expected.stdout.splitlines()[2]}
     path = tmp_path / "links.txt"
-    run("translate.py", "--workdir", workdir, "--beam-size", 1, "--alignments", path, input=f"{lines[0]}\n{lines[2]}\n")
+    run("translate", "--workdir", workdir, "--beam-size", 1, "--alignments", path, input=f"{lines[0]}\n{lines[2]}\n")
     assert translate(url, [lines[0], lines[2]], alignments=True)[1]["alignments"] == path.read_text().splitlines()
     process.terminate()
     assert process.communicate() == ("", "stopped by SIGTERM\n")
@@ -450,7 +450,7 @@ def test_ipv6_address_may_have_brackets(trained, tmp_path):
     except OSError:
         pytest.skip("this machine has no IPv6")
     workdir = shutil.copytree(trained[0], tmp_path / "w", ignore=shutil.ignore_patterns("checkpoints"))
-    process = start_command("serve.py", "--workdir", workdir, "--port", 0, "--host", "[::1]")
+    process = start_command("serve", "--workdir", workdir, "--port", 0, "--host", "[::1]")
     url = process.stderr.readline().split()[-1]  # without a warning that other machines can connect
     assert url.startswith("http://[::1]:")
     assert request(url, "/health")[0] == 503
@@ -474,17 +474,17 @@ def test_server_computes_in_the_precision_of_the_run(trained, tmp_path, monkeypa
 
     monkeypatch.setattr(Translator, "load", load)
     with pytest.raises(LoadedError):
-        commands.serve.load(commands.serve.ServeCommand(workdir=workdir), None)
+        lingua_flax.commands.serve.load(lingua_flax.commands.serve.ServeCommand(workdir=workdir), None)
     assert [(devices.platform, devices.precision) for devices in loaded] == [("cpu", "bfloat16")]
 
 
 def test_ctranslate2_translates_too(trained, run, tmp_path):
     lines = ["one two three.", "nine.", "", "four " * 40, "seven eight."]
     options = ("--workdir", trained[0], "--beam-size", 2, "--length-penalty", 0)
-    expected = run("translate.py", *options, input="".join(f"{line}\n" for line in lines)).stdout.splitlines()
+    expected = run("translate", *options, input="".join(f"{line}\n" for line in lines)).stdout.splitlines()
     env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     for exported in (True, False):  # the second server finds the model in the cache
-        process = start_command("serve.py", *options, "--port", 0, "--engine", "ctranslate2", env=env)
+        process = start_command("serve", *options, "--port", 0, "--engine", "ctranslate2", env=env)
         log = [process.stderr.readline()]
         while log[-1] != "ready\n":
             log.append(process.stderr.readline())
@@ -528,6 +528,6 @@ def test_server_that_cannot_load_a_network_ends():
     ],
 )
 def test_mistakes_are_refused_in_one_sentence(trained, run, options, message):
-    result = run("serve.py", "--workdir", trained[0], *options)
+    result = run("serve", "--workdir", trained[0], *options)
     assert result.returncode == 2
     assert message in result.stderr

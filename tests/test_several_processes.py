@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from devices import processes
-from runs.checkpoint import saved_steps
+from lingua_flax.devices import processes
+from lingua_flax.runs.checkpoint import saved_steps
 from tests.command_server import run_forked
 from tests.conftest import HUNG_AFTER
 from tests.processes import finish, free_port, metrics, start_together, wait_for
@@ -17,7 +17,7 @@ STEPS = ["--training.checkpoint-every", 6, "--training.eval-every", 12, "--train
 
 
 def start_training(count, toy, workdir, *options, **popen):
-    return start_together(count, "train.py", "--config", toy, "--workdir", workdir, *STEPS, *options, **popen)
+    return start_together(count, "train", "--config", toy, "--workdir", workdir, *STEPS, *options, **popen)
 
 
 def run_together(run, count, program, *arguments, each=None):
@@ -58,7 +58,7 @@ def test_run_resumes_with_another_number_of_processes(toy, run, tmp_path, counts
     """
     alone, together = tmp_path / "alone", tmp_path / "together"
     rows = ["--training.tokens-per-batch", 24 * 32]
-    done = run("train.py", "--config", toy, "--workdir", alone, *STEPS, *rows, "--training.num-steps", 30)
+    done = run("train", "--config", toy, "--workdir", alone, *STEPS, *rows, "--training.num-steps", 30)
     assert done.returncode == 0, done.stderr
     for count, step in zip(counts, (7, 19), strict=False):
         *others, killed = killed_after(step, count, toy, together, *rows)
@@ -109,10 +109,10 @@ def test_signal_to_one_process_stops_all_at_the_same_step(toy, tmp_path):
 def test_two_processes_evaluate_and_translate_like_one(trained, toy, run, tmp_path):
     """Each process is given files of its own, but only the first one writes."""
     workdir, source = trained[0], toy.parent / "test.en"
-    expected = run("translate.py", "--workdir", workdir, "--input", source).stdout
+    expected = run("translate", "--workdir", workdir, "--input", source).stdout
     each = [["--output", tmp_path / f"hyps.{number}"] for number in range(2)]
     (status, out, errors), (other_status, other_out, _) = finish(
-        start_together(2, "translate.py", "--workdir", workdir, "--input", source, "--batch-size", 7, each=each)
+        start_together(2, "translate", "--workdir", workdir, "--input", source, "--batch-size", 7, each=each)
     )
     assert (status, other_status) == (0, 0), errors
     assert out == other_out == ""
@@ -120,7 +120,7 @@ def test_two_processes_evaluate_and_translate_like_one(trained, toy, run, tmp_pa
     (tmp_path / "hyps.0").unlink()
     each = [[*options, "--json", tmp_path / f"scores.{number}"] for number, options in enumerate(each)]
     (status, out, errors), (other_status, other_out, _) = finish(
-        start_together(2, "evaluate.py", "--workdir", workdir, each=each)
+        start_together(2, "evaluate", "--workdir", workdir, each=each)
     )
     assert (status, other_status) == (0, 0), errors
     assert (tmp_path / "hyps.0").read_text(encoding="utf-8") == expected
@@ -133,7 +133,7 @@ def test_slurm_needs_no_options(trained, tmp_path, run):
     """The environment has the variables that srun sets for each task."""
     source = tmp_path / "in.en"
     source.write_text("one two.\nthree.\n")
-    command = ["translate.py", "--workdir", trained[0], "--input", source, "--beam-size", 1]
+    command = ["translate", "--workdir", trained[0], "--input", source, "--beam-size", 1]
     common = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2",
               "JAX_COORDINATOR_PORT": str(free_port())}  # fmt: skip
     tasks = [common | {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)} for task in range(2)]
@@ -168,7 +168,7 @@ def test_environment_shows_whether_a_tpu_host_may_be_part_of_a_pod(monkeypatch, 
 
 
 def test_several_processes_cannot_read_standard_input(trained, run):
-    for done in run_together(run, 2, "translate.py", "--workdir", trained[0]):
+    for done in run_together(run, 2, "translate", "--workdir", trained[0]):
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1] == (
             "error: there are 2 processes, and standard input reaches only one of them: give the text with --input, "
@@ -184,7 +184,7 @@ def test_processes_that_differ_are_refused(toy, run, tmp_path, difference):
     each = [["--data.train-source", source], ["--data.train-source", other]]  # different paths alone are allowed
     if difference == "config":
         each[1] += ["--training.seed", 2]
-    first, second = run_together(run, 2, "train.py", "--config", toy, "--workdir", tmp_path / "w", each=each)
+    first, second = run_together(run, 2, "train", "--config", toy, "--workdir", tmp_path / "w", each=each)
     assert (first.returncode, second.returncode) == (2, 2)
     assert first.stderr.splitlines()[-1] == f"error: process 1 has a different {difference} from process 0"
     assert not (tmp_path / "w").exists()
@@ -193,12 +193,12 @@ def test_processes_that_differ_are_refused(toy, run, tmp_path, difference):
 @pytest.mark.parametrize(
     ("program", "options", "message"),
     [
-        ("train.py", ["--coordinator", "here:1"],
+        ("train", ["--coordinator", "here:1"],
          "coordinator, num_processes and process_id go together: all three, or none"),
-        ("evaluate.py", ["--num-processes", 2, "--process-id", 0], "go together"),
-        ("translate.py", ["--coordinator", "here", "--num-processes", 2, "--process-id", 0],
+        ("evaluate", ["--num-processes", 2, "--process-id", 0], "go together"),
+        ("translate", ["--coordinator", "here", "--num-processes", 2, "--process-id", 0],
          'coordinator must be an address and a port, such as 10.0.0.1:1234, got "here"'),
-        ("train.py", ["--coordinator", "here:1", "--num-processes", 2, "--process-id", 2],
+        ("train", ["--coordinator", "here:1", "--num-processes", 2, "--process-id", 2],
          "process_id must be below num_processes, got 2 of 2"),
     ],
 )  # fmt: skip

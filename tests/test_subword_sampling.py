@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from data.corpora.corpus import Pair
-from data.subword_sampling import SampledPairs, SubwordSampler, bpe_dropout
-from data.tokenized_pairs import TokenizedPairs, tokenize
-from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
-from host.errors import UserError
-from options.schema import TokenizerConfig
-from options.special_ids import EOS_ID, UNK_ID
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.subword_sampling import SampledPairs, SubwordSampler, bpe_dropout
+from lingua_flax.data.tokenized_pairs import TokenizedPairs, tokenize
+from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import TokenizerConfig
+from lingua_flax.options.special_ids import EOS_ID, UNK_ID
 from tests.conftest import ROOT
 from tests.test_data import PAIRS
 
@@ -172,7 +172,7 @@ def test_samples_do_not_depend_on_whether_a_word_is_cached(monkeypatch):
         processor = trained(kind=kind).source
         samples = []
         for length in (0, 1000):
-            monkeypatch.setattr("data.subword_sampling._CACHED_LENGTH", length)
+            monkeypatch.setattr("lingua_flax.data.subword_sampling._CACHED_LENGTH", length)
             sampler = SubwordSampler(processor, alpha)
             samples.append([sampler.sample("thecat" * 9, rng) for rng, _ in zip(generators(), range(20), strict=False)])
         assert samples[0] == samples[1]
@@ -212,7 +212,7 @@ ANOTHER_PROCESS = """
 import json, pickle, sys
 import numpy as np
 from sentencepiece import SentencePieceProcessor
-from data.subword_sampling import SubwordSampler
+from lingua_flax.data.subword_sampling import SubwordSampler
 
 models, texts = pickle.load(sys.stdin.buffer)
 samplers = [SubwordSampler(SentencePieceProcessor(model_proto=model), 0.2) for model in models]

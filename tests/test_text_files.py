@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from data.text_files import decode_lines, encode_lines, read_lines, write_lines
-from host.errors import UserError
+from lingua_flax.data.text_files import decode_lines, encode_lines, read_lines, write_lines
+from lingua_flax.host.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,10 @@ from tensorflow_datasets.core.download import downloader, extractor
 from tensorflow_datasets.core.download.checksums import compute_url_info
 from tensorflow_datasets.core.download.resource import get_dl_fname
 
-from data.corpora import Corpus, Pair, downloads, open_corpus, tfds_corpus, without_tensorflow
-from data.mixture import open_training_corpora
-from host.errors import UserError
-from options.schema import DataConfig, MixtureConfig
+from lingua_flax.data.corpora import Corpus, Pair, downloads, open_corpus, tfds_corpus, without_tensorflow
+from lingua_flax.data.mixture import open_training_corpora
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import DataConfig, MixtureConfig
 from tests.conftest import HUNG_AFTER, ROOT
 from tests.ted import CONFIG, REGISTER, TED, TED_SPLITS, pack, pack_ted, spoken
 
@@ -105,9 +105,9 @@ def test_commands_use_a_downloaded_archive_without_network(run, tmp_path: Path, 
     place.with_name(f"{place.name}.INFO").write_text("{}")
     report = tmp_path / "report"
     register = REGISTER.format(url=TED, archive=str(place), report=str(report))
-    for name in ("train.py", "evaluate.py"):
-        path = str(ROOT / name)
-        (tmp_path / name).write_text(f"{register}\nimport runpy\nrunpy.run_path({path!r}, run_name='__main__')\n")
+    for name in ("train", "evaluate"):
+        start = f"from lingua_flax.__main__ import main\nsys.exit(main({name!r}))\n"
+        (tmp_path / f"{name}.py").write_text(f"{register}\n{start}")
     config = tmp_path / "ted.toml"
     config.write_text(CONFIG.format(cache=cache))
     train, evaluate, workdir = tmp_path / "train.py", tmp_path / "evaluate.py", tmp_path / "w"
@@ -129,7 +129,7 @@ def test_commands_use_a_downloaded_archive_without_network(run, tmp_path: Path, 
 def test_command_without_network_or_archive_says_what_to_do(run, tmp_path: Path, cache: Path) -> None:
     config = tmp_path / "ted.toml"
     config.write_text(CONFIG.format(cache=cache))
-    done = run("train.py", "--config", config, "--workdir", tmp_path / "w", env=os.environ | OFFLINE)
+    done = run("train", "--config", config, "--workdir", tmp_path / "w", env=os.environ | OFFLINE)
     assert done.returncode == 2
     assert not (tmp_path / "w").exists()
     *_, last = done.stderr.splitlines()
@@ -437,8 +437,8 @@ import sys
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.checksums import compute_url_info
 from pathlib import Path
-from options.schema import DataConfig
-from data.corpora import open_corpus
+from lingua_flax.options.schema import DataConfig
+from lingua_flax.data.corpora import open_corpus
 
 url, folder, cache = sys.argv[1:]
 tfds.builder_cls("ted_hrlr_translate").url_infos[url] = compute_url_info(folder + "/qi18naacl-dataset.tar.gz")

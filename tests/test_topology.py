@@ -12,22 +12,22 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from devices.mesh import make_mesh
-from devices.tpu_topology import CHIPS, chip_in_topology, topology_devices
-from host.errors import RunError, UserError
-from model.attention import scaled_dot_product_attention
-from model.flops import training_flops
-from model.masks import SegmentMask
-from options.config_files import read_config
-from options.schema import Config, MeshConfig
-from reports import compiled_step
-from reports.compiled_step import sent_bytes_of, with_tpu_compiler
+from lingua_flax.devices.mesh import make_mesh
+from lingua_flax.devices.tpu_topology import CHIPS, chip_in_topology, topology_devices
+from lingua_flax.host.errors import RunError, UserError
+from lingua_flax.model.attention import scaled_dot_product_attention
+from lingua_flax.model.flops import training_flops
+from lingua_flax.model.masks import SegmentMask
+from lingua_flax.options.config_files import read_config
+from lingua_flax.options.schema import Config, MeshConfig
+from lingua_flax.training.kernels.fast_attention import FusedAttention
+from lingua_flax.training.kernels.fused_loss import FusedLogNormalizer
+from lingua_flax.training.loss import cross_entropy
+from lingua_flax.training.reports import compiled_step
+from lingua_flax.training.reports.compiled_step import sent_bytes_of, with_tpu_compiler
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 from tests.processes import start_command, wait_for
 from tests.test_device_memory import JSON_KEYS, table_rows
-from training.fast_attention import FusedAttention
-from training.fused_loss import FusedLogNormalizer
-from training.loss import cross_entropy
 
 needs_libtpu = pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="libtpu is not installed")
 TINY = ("--config", "configs/tiny.toml", "--dry-run", "--devices.topology", "v5e:1x1")
@@ -178,7 +178,7 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
     least = config.rows_per_batch * training_flops(config.model, 2500, 64, 64)
     figures = []
     for options in ([], ["--devices.topology", "v5e:2x4"]):
-        done = run("train.py", *TINY, "--json", tmp_path / "f.json", *options)
+        done = run("train", *TINY, "--json", tmp_path / "f.json", *options)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""  # libtpu is silent
         figures.append(json.loads((tmp_path / "f.json").read_text()))
@@ -207,7 +207,7 @@ def test_flops_include_all_parts_of_an_accumulated_batch(run, tmp_path):
     flops = {}
     for parts in (1, 4):
         options = ["--training.tokens-per-batch", 2048 * parts, "--training.accumulation-steps", parts]
-        assert run("train.py", *TINY, *options, "--json", tmp_path / "f.json").returncode == 0
+        assert run("train", *TINY, *options, "--json", tmp_path / "f.json").returncode == 0
         flops[parts] = json.loads((tmp_path / "f.json").read_text())["flops"]
     assert flops[4] == pytest.approx(4 * flops[1], rel=0.02)
 
@@ -215,7 +215,7 @@ def test_flops_include_all_parts_of_an_accumulated_batch(run, tmp_path):
 @needs_libtpu
 @pytest.mark.slow
 def test_step_that_does_not_fit_on_a_v5e_is_reported(run, tmp_path):
-    done = run("train.py", *TINY, "--training.tokens-per-batch", 2**24, "--json", tmp_path / "f.json")
+    done = run("train", *TINY, "--training.tokens-per-batch", 2**24, "--json", tmp_path / "f.json")
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "f.json").read_text())
     assert set(figures) == JSON_KEYS
@@ -229,7 +229,7 @@ def test_step_that_does_not_fit_on_a_v5e_is_reported(run, tmp_path):
 @needs_libtpu
 def test_ctrl_c_also_ends_the_compiler():
     """Otherwise its process would continue to compile the base model for minutes."""
-    process = start_command("train.py", "--config", "configs/wmt14_en_de_base.toml", *TINY[2:])
+    process = start_command("train", "--config", "configs/wmt14_en_de_base.toml", *TINY[2:])
 
     def children() -> list[int]:
         return [int(pid) for pid in os.popen(f"pgrep --parent {process.pid}").read().split()]
@@ -264,7 +264,7 @@ def test_ctrl_c_also_ends_the_compiler():
     ],
 )
 def test_invalid_options_of_a_dry_run_for_tpus_are_refused(run, tmp_path, options, message):
-    done = run(ROOT / "train.py", "--config", ROOT / "configs" / "tiny.toml", *options[2:], cwd=tmp_path)
+    done = run("train", "--config", ROOT / "configs" / "tiny.toml", *options[2:], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -274,16 +274,16 @@ def test_invalid_options_of_a_dry_run_for_tpus_are_refused(run, tmp_path, option
 def test_topology_in_a_config_needs_a_dry_run(run, tmp_path):
     config = tmp_path / "c.toml"
     config.write_text('[devices]\ntopology = "v5e"\n')
-    trained = run("train.py", "--config", config, "--workdir", tmp_path / "w")
+    trained = run("train", "--config", config, "--workdir", tmp_path / "w")
     assert trained.returncode == 2
     assert "error: devices.topology has no effect without --dry-run" in trained.stderr
-    dry = run("train.py", "--config", config, "--dry-run")
+    dry = run("train", "--config", config, "--dry-run")
     assert "such as v5e:2x4" in dry.stderr  # it was read
 
 
 @needs_libtpu
 def test_topology_that_the_compiler_does_not_support_is_refused(run):
-    done = run("train.py", *TINY[:4], "v5e:3x3")
+    done = run("train", *TINY[:4], "v5e:3x3")
     assert done.returncode == 2
     assert "devices.topology v5e:3x3: the TPU's compiler refuses it" in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -299,11 +299,11 @@ def test_missing_libtpu_is_reported(run, tmp_path):
     """The script hides the package, as if the extra were not installed."""
     script = tmp_path / "without_libtpu.py"
     script.write_text(
-        "import importlib.util, runpy, sys\nfind = importlib.util.find_spec\n"
+        "import importlib.util, sys\nfind = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *rest: None if name == 'libtpu' else find(name, *rest)\n"
-        "sys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "from lingua_flax.__main__ import main\nsys.exit(main())\n"
     )
-    done = run(script, "train.py", *TINY)
+    done = run(script, "train", *TINY)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "error: devices.topology needs libtpu, the TPU's compiler: pip install -e '.[tpu]'; it needs no TPU"
@@ -314,7 +314,7 @@ def test_missing_libtpu_is_reported(run, tmp_path):
 def test_libtpu_is_silent_on_a_machine_without_a_tpu(run):
     """It would print six lines; once installed for --dry-run, it is present for every command."""
     names = ("TPU_SKIP_MDS_QUERY", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_LOG_DIR", "JAX_PLATFORMS")
-    program = "from devices.platform import initialize_devices; print(initialize_devices('auto'))"
+    program = "from lingua_flax.devices.platform import initialize_devices; print(initialize_devices('auto'))"
     environment = {name: value for name, value in os.environ.items() if name not in names}
     done = run("-c", program, env=environment)
     assert (done.returncode, done.stderr) == (0, "")

@@ -12,11 +12,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from data.draw_order import Draws
-from data.packing import WINDOW, Planner
-from data.training_batches import TrainingBatches, rows_per_epoch
-from host.errors import RunError
-from options.special_ids import BOS_ID, EOS_ID
+from lingua_flax.data.draw_order import Draws
+from lingua_flax.data.packing import WINDOW, Planner
+from lingua_flax.data.training_batches import TrainingBatches, rows_per_epoch
+from lingua_flax.host.errors import RunError
+from lingua_flax.options.special_ids import BOS_ID, EOS_ID
 from tests.conftest import HUNG_AFTER, ROOT
 from tests.toy import tokenized
 
@@ -159,7 +159,9 @@ def test_a_batch_can_hold_more_rows_than_a_window(batches_of):
 def test_rows_per_epoch_are_those_that_one_pass_fills(planner, monkeypatch):
     tokens = max(side.ends[-1] for side in (planner.corpora[0].source, planner.corpora[0].target))
     assert tokens / 24 < rows_per_epoch(planner) < 1.1 * tokens / 24
-    monkeypatch.setattr("data.training_batches.usable_cores", lambda: 1)  # so that four windows need a worker process
+    monkeypatch.setattr(
+        "lingua_flax.data.training_batches.usable_cores", lambda: 1
+    )  # so that four windows need a worker process
     for count in (520, 28_000):
         pairs = tokenized([[5, 6, EOS_ID]] * count, [[5, 6, EOS_ID]] * count)
         assert rows_per_epoch(Planner([pairs], [1.0], 12, seed=3)) == count / 4
@@ -194,8 +196,8 @@ def test_a_killed_worker_ends_the_run_with_one_sentence(planner, batches_of):
 
 PLANNING = """
 import signal
-from data.packing import Planner
-from data.training_batches import TrainingBatches
+from lingua_flax.data.packing import Planner
+from lingua_flax.data.training_batches import TrainingBatches
 from tests.toy import tokenized
 
 if __name__ == "__main__":

@@ -9,16 +9,16 @@ import optax
 import pytest
 from flax import nnx
 
-from data.batch import unpacked_batch
-from devices.mesh import make_mesh
-from model.dropout import Dropout
-from model.transformer import Structure, structure
-from options.schema import Config, MeshConfig, ModelConfig, OptimizerConfig
+from lingua_flax.data.batch import unpacked_batch
+from lingua_flax.devices.mesh import make_mesh
+from lingua_flax.model.dropout import Dropout
+from lingua_flax.model.transformer import Structure, structure
+from lingua_flax.options.schema import Config, MeshConfig, ModelConfig, OptimizerConfig
+from lingua_flax.training.loss import _number_of_blocks, cross_entropy
+from lingua_flax.training.optimizer import Decay, decay_factor, learning_rate, make_optimizer
+from lingua_flax.training.state import TrainState, initial_state, update_average
+from lingua_flax.training.step import batch_digest, make_train_step
 from tests.test_transformer import random_params
-from training.loss import _number_of_blocks, cross_entropy
-from training.optimizer import Decay, decay_factor, learning_rate, make_optimizer
-from training.state import TrainState, initial_state, update_average
-from training.step import batch_digest, make_train_step
 
 
 def reference_loss(x, table, targets, smoothing):

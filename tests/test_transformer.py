@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from model.dropout import Dropout
-from model.positions import sinusoidal_positions
-from model.transformer import AttentionWeights, Structure, Transformer, initial_params, structure
-from options.precision import BFLOAT16, BFLOAT16_PRODUCTS
-from options.schema import ModelConfig
+from lingua_flax.model.dropout import Dropout
+from lingua_flax.model.positions import sinusoidal_positions
+from lingua_flax.model.transformer import AttentionWeights, Structure, Transformer, initial_params, structure
+from lingua_flax.options.precision import BFLOAT16, BFLOAT16_PRODUCTS
+from lingua_flax.options.schema import ModelConfig
 
 SMALL = {"num_encoder_layers": 1, "num_decoder_layers": 2, "embed_dim": 12, "num_heads": 2, "mlp_dim": 17,
          "max_length": 32}  # fmt: skip

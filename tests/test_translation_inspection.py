@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from data.batch import pad_rows
-from host.errors import UserError
-from model.parameters import params_by_name
-from options.schema import DecodingOptions
-from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.data.batch import pad_rows
+from lingua_flax.host.errors import UserError
+from lingua_flax.inspection.interventions import Head, Intervention, inspect, inspection_of, without_heads
+from lingua_flax.inspection.observation import NUM_ALTERNATIVES, observe, source_tokens
+from lingua_flax.model.parameters import params_by_name
+from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from tests.test_attention_maps import LINE, MAX_LENGTH, forward_pass, hide, translator
-from translation.inspection import Head, Intervention, inspect, inspection_of, without_heads
-from translation.observation import NUM_ALTERNATIVES, observe, source_tokens
 
 __all__ = ["translator"]  # a fixture
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from data.batch import pad_rows
-from data.tokenizer import parse_tokenizers, train_tokenizer
-from devices import compilation
-from host.errors import RunError, UserError
-from model.transformer import initial_params, structure
-from options.schema import DecodingOptions, ModelConfig, TokenizerConfig
-from options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.data.batch import pad_rows
+from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
+from lingua_flax.devices import compilation
+from lingua_flax.host.errors import RunError, UserError
+from lingua_flax.model.transformer import initial_params, structure
+from lingua_flax.options.schema import DecodingOptions, ModelConfig, TokenizerConfig
+from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.translation import decoding
+from lingua_flax.translation.search import Hypotheses
+from lingua_flax.translation.translator import Translator
 from tests.test_data import PAIRS
-from translation import decoding
-from translation.search import Hypotheses
-from translation.translator import Translator
 
 MAX_LENGTH = 40
 GREEDY = DecodingOptions(beam_size=1)

@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
-from model.transformer import structure
-from options.schema import Config, ModelConfig, TokenizerConfig
-from runs.workdir import Workdir
+from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
+from lingua_flax.model.transformer import structure
+from lingua_flax.options.schema import Config, ModelConfig, TokenizerConfig
+from lingua_flax.runs.workdir import Workdir
+from lingua_flax.training.recorder import Recorder
+from lingua_flax.training.validation import Validation, ValidationSet, shuffled_sources, validate
+from lingua_flax.translation.translator import Translator
 from tests.test_data import PAIRS
 from tests.test_translator import log_probabilities, random_params
-from training.recorder import Recorder
-from training.validation import Validation, ValidationSet, shuffled_sources, validate
-from translation.translator import Translator
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""verify_resume.py: a run that passes, and the detection of every kind of difference."""
+"""lingua-flax verify-resume: a run that passes, and the detection of every kind of difference."""
 
 import json
 import os
@@ -10,12 +10,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from options.config_files import read_config
-from runs.checkpoint import Checkpoints, read_item
+from lingua_flax.options.config_files import read_config
+from lingua_flax.runs.checkpoint import Checkpoints, read_item
+from lingua_flax.runs.verification.comparison import compare
+from lingua_flax.training.state import checkpoint_items, initial_state
 from tests.conftest import ROOT
 from tests.processes import start_command
-from training.state import checkpoint_items, initial_state
-from verification.comparison import compare
 
 
 @pytest.mark.slow
@@ -23,7 +23,7 @@ def test_killed_run_passes(run, toy, tmp_path):
     """Kills the run three times with real signals: in a validation, in a save, and during the compilation."""
     folder = tmp_path / "both"
     options = ["--kills", 3, "--kill-seed", 1, "--workdir", folder, "--training.num-steps", 160]
-    result = run("verify_resume.py", "--config", toy, *options)
+    result = run("verify-resume", "--config", toy, *options)
     assert result.returncode == 0, result.stderr + result.stdout
     assert "160 steps, SIGKILL 3 times: the same run, bit for bit (--kill-seed 1)" in result.stdout
     rows = re.findall(r"^│ (\d) +│ ([a-z ]+?) +│", result.stdout, re.MULTILINE)
@@ -33,7 +33,7 @@ def test_killed_run_passes(run, toy, tmp_path):
     }  # fmt: skip
     for what in ("160 batches", "numbers", "arrays"):
         assert re.search(rf"│ [\d, ]*{what} +│ ([0-9a-f]{{16}}) +│ \1 +│ the same │", result.stdout)
-    again = run("verify_resume.py", "--config", toy, *options)
+    again = run("verify-resume", "--config", toy, *options)
     assert again.returncode == 2
     assert "already exists" in again.stderr
 
@@ -49,7 +49,7 @@ def test_killed_run_passes(run, toy, tmp_path):
     ],
 )
 def test_invalid_commands_are_refused(run, options, message):
-    result = run("verify_resume.py", *options)
+    result = run("verify-resume", *options)
     assert result.returncode == 2, result.stdout
     assert message in result.stderr
     assert "Traceback" not in result.stderr
@@ -57,7 +57,7 @@ def test_invalid_commands_are_refused(run, options, message):
 
 def test_failed_run_is_reported_in_its_own_sentence_and_leaves_no_folder(toy, tmp_path):
     options = ["--config", toy, "--tokenizer.vocab-size", 60000]
-    process = start_command("verify_resume.py", *options, env=os.environ | {"TMPDIR": str(tmp_path)})
+    process = start_command("verify-resume", *options, env=os.environ | {"TMPDIR": str(tmp_path)})
     _, stderr = process.communicate()
     assert process.returncode == 2, stderr
     assert stderr.splitlines()[-1].startswith("error: tokenizer.vocab_size 60000 is larger than the corpus")

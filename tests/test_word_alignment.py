@@ -8,14 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from data.corpora.phrasebook import generate
-from options.schema import AlignmentOptions, DecodingOptions
+from lingua_flax.data.corpora.phrasebook import generate
+from lingua_flax.inspection.attention_maps import attention_maps
+from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
+from lingua_flax.translation.translator import Translator
+from lingua_flax.translation.word_alignment import align_translations, pharaoh
+from lingua_flax.translation.words import is_part_of_word, word_indices
 from tests.test_attention_maps import LINE, translator
 from tests.word_alignments import HandAligned, alignment_error_rate, read_hand_aligned
-from translation.attention_maps import attention_maps
-from translation.translator import Translator
-from translation.word_alignment import align_translations, pharaoh
-from translation.words import is_part_of_word, word_indices
 
 __all__ = ["translator"]  # a fixture
 
@@ -52,9 +52,9 @@ def test_alignments_of_reversed_sentences(trained, run, tmp_path):
     path = tmp_path / "links.txt.gz"
     text = "".join(f"{line}\n" for line in lines)
     options = ("--workdir", trained[0], "--beam-size", 1)
-    result = run("translate.py", *options, "--alignments", path, input=text)
+    result = run("translate", *options, "--alignments", path, input=text)
     assert result.returncode == 0, result.stderr
-    assert result.stdout == run("translate.py", *options, input=text).stdout
+    assert result.stdout == run("translate", *options, input=text).stdout
     links = gzip.decompress(path.read_bytes()).decode().splitlines()
     assert len(links) == len(lines)
     assert links[50:] == ["", ""]
@@ -151,7 +151,7 @@ def test_tags_are_no_words(trained):
 )
 def test_mistakes_are_refused(trained, run, tmp_path, options, message):
     paths = [tmp_path / option if isinstance(option, str) and option.endswith(".txt") else option for option in options]
-    result = run("translate.py", "--workdir", trained[0], *paths, input="one.\n")
+    result = run("translate", "--workdir", trained[0], *paths, input="one.\n")
     assert result.returncode == 2
     assert message in result.stderr
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.ragged_arrays import RaggedArray
-from data.tokenized_pairs import TokenizedPairs
+from lingua_flax.data.ragged_arrays import RaggedArray
+from lingua_flax.data.tokenized_pairs import TokenizedPairs
 
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 FRENCH = ["zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf"]

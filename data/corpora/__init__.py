@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 
-from data.corpora.corpus import Corpus, Pair, PairSource
-from host.errors import UserError
-from options.schema import DataConfig
+from lingua_flax.data.corpora.corpus import Corpus, Pair, PairSource
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import DataConfig
 
 __all__ = ["Corpus", "Pair", "PairSource", "open_corpus"]
 
@@ -30,24 +30,24 @@ def open_corpus(config: DataConfig, *, train_only: bool = False) -> Corpus:
     _check_options(config)
     # Imported only when needed: TensorFlow Datasets is slow to import.
     if config.name == "multi30k":
-        from data.corpora.multi30k import open_multi30k
+        from lingua_flax.data.corpora.multi30k import open_multi30k
 
         return open_multi30k(config)
     if config.name == "text":
-        from data.corpora.text_corpus import open_text
+        from lingua_flax.data.corpora.text_corpus import open_text
 
         return open_text(config, train_only=train_only)
     if config.name == "phrasebook":
-        from data.corpora.phrasebook import open_phrasebook
+        from lingua_flax.data.corpora.phrasebook import open_phrasebook
 
         return open_phrasebook(config)
-    from data.corpora.tfds_corpus import open_tfds
+    from lingua_flax.data.corpora.tfds_corpus import open_tfds
 
     return open_tfds(config, train_only=train_only)
 
 
 def _check_name(name: str) -> None:
-    from data.corpora.tfds_corpus import TRANSLATION_CORPORA, find_builder
+    from lingua_flax.data.corpora.tfds_corpus import TRANSLATION_CORPORA, find_builder
 
     if name.partition("/")[0] in _OPTIONS or find_builder(name) is None:
         nearest = difflib.get_close_matches(name.partition("/")[0], [*_OPTIONS, *TRANSLATION_CORPORA], n=1)

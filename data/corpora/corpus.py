@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from host.errors import UserError
-from options.schema import DataConfig
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import DataConfig
 
 
 class Pair(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Any
 
 import requests
 
-from data.corpora.pair_files import sha256
-from host.errors import UserError
+from lingua_flax.data.corpora.pair_files import sha256
+from lingua_flax.host.errors import UserError
 
 _WAIT_SECONDS = (3, 60)  # for a connection, and for the next bytes
 _CHUNK_BYTES = 1 << 20

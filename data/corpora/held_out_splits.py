@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data.corpora.corpus import Pair
-from data.corpora.prepared_corpus import CHUNK, SplitWriter, StoredPairs, write_contents
-from data.text_files import chunks
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.corpora.prepared_corpus import CHUNK, SplitWriter, StoredPairs, write_contents
+from lingua_flax.data.text_files import chunks
 
 SPLITS = ("train", "validation", "test")
 _HELD_OUT_PAIRS = 1000

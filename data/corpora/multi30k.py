@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from data.corpora.corpus import Corpus, different_languages
-from data.corpora.downloads import DownloadFailedError, check_published, download
-from data.corpora.held_out_splits import write_splits
-from data.corpora.pair_files import read_aligned
-from data.corpora.prepared_corpus import exclusive_lock, open_prepared
-from host.cache import cache_directory
-from host.errors import UserError
-from options.schema import DataConfig
+from lingua_flax.data.corpora.corpus import Corpus, different_languages
+from lingua_flax.data.corpora.downloads import DownloadFailedError, check_published, download
+from lingua_flax.data.corpora.held_out_splits import write_splits
+from lingua_flax.data.corpora.pair_files import read_aligned
+from lingua_flax.data.corpora.prepared_corpus import exclusive_lock, open_prepared
+from lingua_flax.host.cache import cache_directory
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import DataConfig
 
 _LANGUAGES = ("en", "de", "fr", "cs")
 _REPOSITORY = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from data.corpora.corpus import Pair
-from data.text_files import read_lines, unreadable
-from host.errors import UserError
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.text_files import read_lines, unreadable
+from lingua_flax.host.errors import UserError
 
 SIDES = ("source", "target")  # keys of a pair in any languages
 

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from filelock import FileLock
 
-from data.corpora.corpus import Corpus, Pair
-from data.corpora.pair_files import sha256
-from data.ragged_arrays import RaggedArray, RaggedWriter, files_of
-from host.cache import cache_directory
-from host.digests import json_digest
-from host.errors import RunError, UserError, is_disk_full
-from options.schema import DataConfig
+from lingua_flax.data.corpora.corpus import Corpus, Pair
+from lingua_flax.data.corpora.pair_files import sha256
+from lingua_flax.data.ragged_arrays import RaggedArray, RaggedWriter, files_of
+from lingua_flax.host.cache import cache_directory
+from lingua_flax.host.digests import json_digest
+from lingua_flax.host.errors import RunError, UserError, is_disk_full
+from lingua_flax.options.schema import DataConfig
 
 CHUNK = 4096  # pairs read or written at a time
 _FORMAT = 4  # part of every key; increase it whenever the same input is prepared differently

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from data.corpora.corpus import Corpus, Pair
-from data.corpora.held_out_splits import SPLITS, NoPairsError, write_splits
-from data.corpora.pair_files import format_of, read_aligned, read_json, read_tsv, sha256
-from data.corpora.prepared_corpus import open_prepared
-from host.errors import UserError
-from options.schema import DataConfig
+from lingua_flax.data.corpora.corpus import Corpus, Pair
+from lingua_flax.data.corpora.held_out_splits import SPLITS, NoPairsError, write_splits
+from lingua_flax.data.corpora.pair_files import format_of, read_aligned, read_json, read_tsv, sha256
+from lingua_flax.data.corpora.prepared_corpus import open_prepared
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import DataConfig
 
 
 def open_text(config: DataConfig, *, train_only: bool = False) -> Corpus:

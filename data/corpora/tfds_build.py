@@ -23,10 +23,10 @@ from tensorflow_datasets.core.download import downloader, extractor
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 from tensorflow_datasets.core.download.resource import get_dl_fname
 
-from data.corpora import without_tensorflow
-from data.corpora.downloads import DownloadFailedError, Session, check_published, wrong_file
-from data.corpora.prepared_corpus import exclusive_lock
-from host.errors import RunError, UserError, is_disk_full
+from lingua_flax.data.corpora import without_tensorflow
+from lingua_flax.data.corpora.downloads import DownloadFailedError, Session, check_published, wrong_file
+from lingua_flax.data.corpora.prepared_corpus import exclusive_lock
+from lingua_flax.host.errors import RunError, UserError, is_disk_full
 
 _RETRIES = 2  # the 10 of TFDS take minutes
 

@@ -22,13 +22,13 @@ import tensorflow_datasets.translate  # registers wmt*_translate, which TFDS doe
 from rich.console import Console
 from rich.progress import Progress
 
-from data.corpora import tfds_build
-from data.corpora.corpus import Corpus, Pair, different_languages
-from data.corpora.held_out_splits import SPLITS, NoPairsError, write_splits
-from data.corpora.prepared_corpus import open_prepared
-from host.cache import cache_directory
-from host.errors import UserError
-from options.schema import DataConfig
+from lingua_flax.data.corpora import tfds_build
+from lingua_flax.data.corpora.corpus import Corpus, Pair, different_languages
+from lingua_flax.data.corpora.held_out_splits import SPLITS, NoPairsError, write_splits
+from lingua_flax.data.corpora.prepared_corpus import open_prepared
+from lingua_flax.host.cache import cache_directory
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import DataConfig
 
 # Listed in error messages: TFDS cannot list which of its datasets are translation corpora.
 TRANSLATION_CORPORA = (

@@ -10,19 +10,15 @@ import dataclasses
 import hashlib
 from pathlib import Path
 
-from data.corpora.corpus import Corpus
-from data.corpora.corpus import Pair as CorpusPair
-from data.corpora.held_out_splits import write_splits
-from data.corpora.prepared_corpus import open_prepared
-from host.errors import UserError
-from options.schema import DataConfig
-
-from .ambiguous_words import PUZZLES
-from .contrast_templates import Contrast, ObjectPuzzle, VerbPuzzle
-from .generator import Phrasebook, generate
-from .lexicon import load_lexicon
-from .morphology import attach, elide, indefinite_article
-from .phrases import (
+from lingua_flax.data.corpora.corpus import Corpus
+from lingua_flax.data.corpora.corpus import Pair as CorpusPair
+from lingua_flax.data.corpora.held_out_splits import write_splits
+from lingua_flax.data.corpora.phrasebook.ambiguous_words import PUZZLES
+from lingua_flax.data.corpora.phrasebook.contrast_templates import Contrast, ObjectPuzzle, VerbPuzzle
+from lingua_flax.data.corpora.phrasebook.generator import Phrasebook, generate
+from lingua_flax.data.corpora.phrasebook.lexicon import load_lexicon
+from lingua_flax.data.corpora.phrasebook.morphology import attach, elide, indefinite_article
+from lingua_flax.data.corpora.phrasebook.phrases import (
     PRONOUNS,
     Form,
     NounPhrase,
@@ -35,7 +31,10 @@ from .phrases import (
     noun_phrase,
     pronoun_phrase,
 )
-from .readings import READINGS, find_readings
+from lingua_flax.data.corpora.phrasebook.readings import READINGS, find_readings
+from lingua_flax.data.corpora.prepared_corpus import open_prepared
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import DataConfig
 
 __all__ = [
     "PRONOUNS",

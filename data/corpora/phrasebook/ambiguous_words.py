@@ -4,8 +4,8 @@ Every sense has at least four deciders. Most deciders are ordinary words of the 
 from many contexts and not from a single sentence.
 """
 
-from .bank_templates import AgentPuzzle, CrossingPuzzle
-from .contrast_templates import (
+from lingua_flax.data.corpora.phrasebook.bank_templates import AgentPuzzle, CrossingPuzzle
+from lingua_flax.data.corpora.phrasebook.contrast_templates import (
     NEUTRAL_VERBS,
     AttributePuzzle,
     ModifiedPuzzle,
@@ -15,8 +15,16 @@ from .contrast_templates import (
     Puzzle,
     VerbPuzzle,
 )
-from .it_templates import ANIMATE_REASONS, THING_REASONS, ItPuzzle
-from .lexicon import FEMALE_NAMES, MALE_NAMES, Noun, Verb, parse_adjective, parse_noun, parse_verb
+from lingua_flax.data.corpora.phrasebook.it_templates import ANIMATE_REASONS, THING_REASONS, ItPuzzle
+from lingua_flax.data.corpora.phrasebook.lexicon import (
+    FEMALE_NAMES,
+    MALE_NAMES,
+    Noun,
+    Verb,
+    parse_adjective,
+    parse_noun,
+    parse_verb,
+)
 
 
 def _deciders(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from .contrast_templates import Puzzle
-from .lexicon import Noun, Verb, load_lexicon, parse_noun, parse_verb
-from .phrases import Form, NounPhrase, Pair, Sentence, clause, finish, noun_phrase
-from .random_draws import Draw, nouns
+from lingua_flax.data.corpora.phrasebook.contrast_templates import Puzzle
+from lingua_flax.data.corpora.phrasebook.lexicon import Noun, Verb, load_lexicon, parse_noun, parse_verb
+from lingua_flax.data.corpora.phrasebook.phrases import Form, NounPhrase, Pair, Sentence, clause, finish, noun_phrase
+from lingua_flax.data.corpora.phrasebook.random_draws import Draw, nouns
 
 BANKS = (parse_noun("bank = rive f"), parse_noun("bank = banque f"))
 SIDE = parse_noun("side = côté m")

@@ -9,10 +9,21 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from .lexicon import Adjective, Noun, Verb, load_lexicon, parse_verb
-from .morphology import attach
-from .phrases import PRONOUNS, Form, NounPhrase, Pair, Pronoun, Sentence, clause, copula, finish, noun_phrase
-from .random_draws import Draw
+from lingua_flax.data.corpora.phrasebook.lexicon import Adjective, Noun, Verb, load_lexicon, parse_verb
+from lingua_flax.data.corpora.phrasebook.morphology import attach
+from lingua_flax.data.corpora.phrasebook.phrases import (
+    PRONOUNS,
+    Form,
+    NounPhrase,
+    Pair,
+    Pronoun,
+    Sentence,
+    clause,
+    copula,
+    finish,
+    noun_phrase,
+)
+from lingua_flax.data.corpora.phrasebook.random_draws import Draw
 
 Scene = TypeVar("Scene")
 

@@ -5,12 +5,12 @@ from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
-from .ambiguous_words import PUZZLES
-from .contrast_templates import Contrast
-from .lexicon import load_lexicon
-from .phrases import Combination, Pair, Sentence
-from .random_draws import Draw
-from .templates import TEMPLATES
+from lingua_flax.data.corpora.phrasebook.ambiguous_words import PUZZLES
+from lingua_flax.data.corpora.phrasebook.contrast_templates import Contrast
+from lingua_flax.data.corpora.phrasebook.lexicon import load_lexicon
+from lingua_flax.data.corpora.phrasebook.phrases import Combination, Pair, Sentence
+from lingua_flax.data.corpora.phrasebook.random_draws import Draw
+from lingua_flax.data.corpora.phrasebook.templates import TEMPLATES
 
 TRAIN_SIZE = 50_000
 EVALUATION_SIZE = 1_000  # each of validation and test

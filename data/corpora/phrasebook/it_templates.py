@@ -5,10 +5,10 @@ The French pronoun has the gender of its antecedent, and only the predicate iden
 
 from typing import NamedTuple
 
-from .contrast_templates import Puzzle
-from .lexicon import Noun, Verb, load_lexicon, parse_verb
-from .morphology import agree, attach
-from .phrases import (
+from lingua_flax.data.corpora.phrasebook.contrast_templates import Puzzle
+from lingua_flax.data.corpora.phrasebook.lexicon import Noun, Verb, load_lexicon, parse_verb
+from lingua_flax.data.corpora.phrasebook.morphology import agree, attach
+from lingua_flax.data.corpora.phrasebook.phrases import (
     ETRE,
     ETRE_PAST,
     HE,
@@ -23,7 +23,7 @@ from .phrases import (
     noun_phrase,
     pronoun_phrase,
 )
-from .random_draws import Draw, adjectives_of, nouns
+from lingua_flax.data.corpora.phrasebook.random_draws import Draw, adjectives_of, nouns
 
 
 class ItScene(NamedTuple):

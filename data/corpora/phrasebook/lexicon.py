@@ -8,7 +8,7 @@ can be added without changing code. The order of their entries is part of the co
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from .morphology import (
+from lingua_flax.data.corpora.phrasebook.morphology import (
     EnglishVerb,
     FrenchVerb,
     conjugate,

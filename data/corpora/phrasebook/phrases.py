@@ -7,8 +7,16 @@ sentence at the end, so the functions that build its parts need not know the nei
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from .lexicon import Adjective, Noun, Verb
-from .morphology import FrenchVerb, agree, attach, capitalise, elide, indefinite_article, starts_with_vowel
+from lingua_flax.data.corpora.phrasebook.lexicon import Adjective, Noun, Verb
+from lingua_flax.data.corpora.phrasebook.morphology import (
+    FrenchVerb,
+    agree,
+    attach,
+    capitalise,
+    elide,
+    indefinite_article,
+    starts_with_vowel,
+)
 
 Pair = tuple[str, str]
 Combination = tuple[str, str]

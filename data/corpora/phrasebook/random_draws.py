@@ -5,9 +5,18 @@ from functools import cache
 from random import Random
 from typing import TypeVar
 
-from .lexicon import FEMALE_NAMES, FREQUENCY_ADVERBS, MALE_NAMES, TIME_ADVERBS, Adjective, Noun, Verb, load_lexicon
-from .morphology import attach
-from .phrases import (
+from lingua_flax.data.corpora.phrasebook.lexicon import (
+    FEMALE_NAMES,
+    FREQUENCY_ADVERBS,
+    MALE_NAMES,
+    TIME_ADVERBS,
+    Adjective,
+    Noun,
+    Verb,
+    load_lexicon,
+)
+from lingua_flax.data.corpora.phrasebook.morphology import attach
+from lingua_flax.data.corpora.phrasebook.phrases import (
     NUMBERS,
     PRONOUNS,
     Form,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from data.corpora.corpus import Readings
+from lingua_flax.data.corpora.corpus import Readings
 
 
 def _readings(word: str, first: str, second: str) -> Readings:

@@ -8,13 +8,13 @@ are defined in `ambiguous_words`.
 from collections.abc import Callable
 from functools import cache
 
-from .ambiguous_words import PUZZLES
-from .bank_templates import banking, crossing
-from .contrast_templates import OPINIONS
-from .it_templates import ANIMATE_REASONS, on_surface
-from .lexicon import Noun, Verb, load_lexicon, parse_verb
-from .morphology import agree, attach
-from .phrases import (
+from lingua_flax.data.corpora.phrasebook.ambiguous_words import PUZZLES
+from lingua_flax.data.corpora.phrasebook.bank_templates import banking, crossing
+from lingua_flax.data.corpora.phrasebook.contrast_templates import OPINIONS
+from lingua_flax.data.corpora.phrasebook.it_templates import ANIMATE_REASONS, on_surface
+from lingua_flax.data.corpora.phrasebook.lexicon import Noun, Verb, load_lexicon, parse_verb
+from lingua_flax.data.corpora.phrasebook.morphology import agree, attach
+from lingua_flax.data.corpora.phrasebook.phrases import (
     AVOIR,
     BE,
     BE_PAST,
@@ -39,7 +39,7 @@ from .phrases import (
     noun_phrase,
     pronoun_phrase,
 )
-from .random_draws import (
+from lingua_flax.data.corpora.phrasebook.random_draws import (
     PREDICATIVE_ADJECTIVES,
     Draw,
     adjectives_of,

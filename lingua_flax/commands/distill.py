@@ -1,0 +1,188 @@
+"""The command distill: the training split of a corpus -> the same sources with a network's translations.
+
+Sequence-level knowledge distillation (Kim and Rush 2016): a student trained on the translations of a larger network or
+an ensemble comes closer to it than one trained on the references alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lingua_flax.data.corpora.pair_files import format_of
+from lingua_flax.data.text_files import encode_lines
+from lingua_flax.host.digests import json_digest
+from lingua_flax.host.errors import UserError
+from lingua_flax.host.files import write_atomically
+from lingua_flax.host.locks import lock_until_exit
+from lingua_flax.options.command_line import check_languages, output_exists, parse, take_workdir_and_output
+from lingua_flax.options.config_files import data_with_absolute_paths, read_workdir_config
+from lingua_flax.options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
+
+if TYPE_CHECKING:
+    from lingua_flax.data.corpora.corpus import PairSource
+    from lingua_flax.translation.translator import Translator
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1024  # pairs written together; sorting them by length keeps padding low
+
+
+class DistillCommand(NetworkOptions, DecodingOptions, ProcessOptions):
+    """Options of the command distill."""
+
+    workdir: Path
+    """Folder of the teacher's run."""
+    output: Path
+    """File for the pairs, one JSON object per line (.jsonl, or .jsonl.gz to compress it), for train_source of an entry
+    [[data.mixture]]. If the command is interrupted, the same command continues where it was."""
+    data: DataConfig = DataConfig()
+    devices: ComputeConfig = ComputeConfig()
+
+
+DESCRIPTION = "Translates the training split of the run's corpus, for a student to be trained on."
+
+
+def read_options(argv: Sequence[str]) -> DistillCommand:
+    """Parses the command line; the workdir's config supplies the defaults of data and devices.
+
+    Raises:
+      UserError: an option is invalid, or the output exists already.
+      SystemExit: with status 0, after --help.
+    """
+    hint = "the file for the pairs, for example --output distilled.jsonl"
+    workdir, output, argv = take_workdir_and_output(argv, DistillCommand, description=DESCRIPTION, output_hint=hint)
+    if format_of(output) != ".jsonl":
+        raise UserError(f"--output {output}: the name must end in .jsonl or .jsonl.gz")
+    config = read_workdir_config(workdir)
+    default = DistillCommand(workdir=workdir, output=output, data=config.data, devices=config.devices.compute)
+    options = parse(DistillCommand, argv, default=default, description=DESCRIPTION)
+    options = options.model_copy(update={"data": data_with_absolute_paths(options.data)})
+    check_languages(options.data, config.data, workdir)
+    return options
+
+
+def distill(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    from lingua_flax.data.corpora import open_corpus  # imported here so that invalid options are reported at once
+    from lingua_flax.devices.compilation import set_up_compilation
+    from lingua_flax.devices.platform import initialize_devices
+    from lingua_flax.devices.processes import distributed_session, on_first_process
+    from lingua_flax.translation.translator import Translator
+
+    initialize_devices(options.devices.platform, options)
+    set_up_compilation()
+    target_language = options.data.target_language if options.data.tag_target else None
+    with distributed_session():
+        on_first_process(functools.partial(_lock, options.output))
+        translator = Translator.load(
+            options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
+        )
+        translator.check(options)
+        corpus = open_corpus(options.data)
+        unfinished = UnfinishedOutput(options.output, _identity(translator, corpus.fingerprint, options))
+        _translate(translator, corpus.split("train"), options, unfinished)
+
+
+def _lock(output: Path) -> None:
+    """Raises UserError if another process is writing to the same output, or has just finished it."""
+    refusal = "is writing it; wait until it ends, stop it, or choose another --output"
+    lock_until_exit(output.with_name(f"{output.name}.lock"), f"--output {output}", refusal)
+    if output.exists():
+        raise output_exists(output)
+
+
+def _identity(translator: Translator, corpus_fingerprint: str, options: DistillCommand) -> str:
+    """Returns a digest of everything that determines the translations."""
+    from lingua_flax.devices.platform import compute_precision
+    from lingua_flax.runs.checkpoint import digests
+
+    networks = [digests("params", network.params) for network in (translator, *translator.others)]
+    tokenizer = (translator.tokenizer.fingerprint, translator.tokenizer.source_tags)
+    precision = compute_precision(options.devices.precision, translator.mesh)
+    decoding = {name: getattr(options, name) for name in DecodingOptions.model_fields if name != "batch_size"}
+    return json_digest([networks, tokenizer, precision, corpus_fingerprint, decoding])
+
+
+class UnfinishedOutput:
+    """The part of the output written so far, with its length in a record, from which the same command continues."""
+
+    def __init__(self, output: Path, identity: str):
+        """Finds what an interrupted command has written.
+
+        Args:
+          output: the name of the finished file.
+          identity: a digest of everything that determines its content.
+
+        Raises:
+          UserError: the existing part belongs to a different content, or is incomplete.
+        """
+        self._output = output
+        self._identity = identity
+        self._part = output.with_name(f"{output.name}.part")
+        self._record = output.with_name(f"{output.name}.part.json")
+        self.pairs = 0
+        self._size = 0
+        if self._record.exists():
+            record = json.loads(self._record.read_text(encoding="utf-8"))
+            if record["identity"] != identity:
+                raise UserError(
+                    f"{self._part} was begun with other networks, data, precision or decoding options; delete it and "
+                    f"{self._record.name}, or choose another --output"
+                )
+            if not self._part.exists() or self._part.stat().st_size < record["bytes"]:
+                raise UserError(
+                    f"{self._part} is missing or shorter than {self._record.name} says; delete both to start again"
+                )
+            self.pairs, self._size = record["pairs"], record["bytes"]
+
+    def append(self, pairs: int, lines: Sequence[str]) -> None:
+        """Appends the lines of the next pairs; a kill at any moment leaves all earlier ones usable."""
+        with open(self._part, "r+b" if self._size else "wb") as part:
+            part.seek(self._size)
+            part.write(encode_lines(lines, self._output))
+            part.truncate()
+            part.flush()
+            os.fsync(part.fileno())
+            self._size = part.tell()
+        self.pairs += pairs
+        record = {"identity": self._identity, "pairs": self.pairs, "bytes": self._size}
+        write_atomically(self._record, json.dumps(record).encode())
+
+    def finish(self) -> None:
+        """Gives the output its name."""
+        self._part.replace(self._output)
+        self._record.unlink()
+
+
+def _translate(
+    translator: Translator, pairs: PairSource, options: DistillCommand, unfinished: UnfinishedOutput
+) -> None:
+    from lingua_flax.data.corpora.pair_files import json_keys
+    from lingua_flax.devices.processes import is_first_process, on_first_process, process_max
+    from lingua_flax.host.terminal import progress_bar
+
+    done = int(process_max(unfinished.pairs if is_first_process() else 0))
+    if done:
+        log.info("continuing after %s of %s sentences", f"{done:,}", f"{len(pairs):,}")
+    source, target = json_keys((options.data.source_language, options.data.target_language))
+    with progress_bar(len(pairs), "sentences") as advance:
+        advance(done)
+        for start in range(done, len(pairs), CHUNK):
+            chunk = [pairs[index] for index in range(start, min(start + CHUNK, len(pairs)))]
+            translations = translator.translate(
+                [pair.source for pair in chunk], options, first_line=start + 1, after_batch=advance
+            )
+            lines = [
+                json.dumps({source: pair.source, target: translation.text}, ensure_ascii=False)
+                for pair, translation in zip(chunk, translations, strict=True)
+            ]
+            on_first_process(functools.partial(unfinished.append, len(chunk), lines))
+    on_first_process(unfinished.finish)
+    log.info("%s sentences translated: %s", f"{len(pairs):,}", options.output)

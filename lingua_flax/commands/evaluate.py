@@ -1,0 +1,216 @@
+"""The command evaluate: workdir -> translations -> BLEU and chrF, or log-probabilities of references."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from lingua_flax.data.text_files import is_gzip, read_lines, write_lines
+from lingua_flax.host.errors import UserError
+from lingua_flax.host.files import check_distinct_files, check_writable
+from lingua_flax.options.command_line import Flag, check_languages, is_given, parse, take_workdir
+from lingua_flax.options.config_files import data_with_absolute_paths, read_workdir_config
+from lingua_flax.options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
+
+if TYPE_CHECKING:
+    from lingua_flax.evaluation.evaluate import EvaluationSet
+    from lingua_flax.translation.translator import Translator
+
+log = logging.getLogger(__name__)
+
+
+class EvaluateCommand(NetworkOptions, DecodingOptions, ProcessOptions):
+    """Options of the command evaluate."""
+
+    workdir: Path
+    """Folder of the run."""
+    split: str = "test"
+    """Split of the run's corpus to translate and score."""
+    source: Path | None = None
+    """Text file to translate and score instead of a split, one sentence per line, plain or .gz; needs --reference."""
+    reference: Path | None = None
+    """Text file with the reference translations of --source, line by line."""
+    compare: Path | None = None
+    """Text file with another system's translations of the same lines; reports whether the difference may be chance."""
+    ter: Flag = False
+    """Also compute TER, which takes seconds for 1,000 short sentences and longer for long ones."""
+    score: Flag = False
+    """Translate nothing: write the log-probability of each reference as a translation of its source, one per line."""
+    output: Path | None = None
+    """File for the translations, one per source line; next to hyps.txt, the sources and references are written in the
+    same order to hyps.source.txt and hyps.reference.txt. With --score: file for the log-probabilities. A file whose
+    name ends in .gz is compressed."""
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
+    """File for all scores, as one JSON object."""
+    data: DataConfig = DataConfig()
+    devices: ComputeConfig = ComputeConfig()
+
+
+DESCRIPTION = "Translates a split of the run's corpus, or any text file, and scores the translations with sacreBLEU."
+
+
+def read_options(argv: Sequence[str]) -> EvaluateCommand:
+    """Parses the command line; the workdir's config supplies the defaults of data and devices.
+
+    Raises:
+      UserError: an option is invalid, or contradicts another one.
+      SystemExit: with status 0, after --help.
+    """
+    workdir, argv = take_workdir(argv, EvaluateCommand, description=DESCRIPTION)
+    config = read_workdir_config(workdir)
+    default = EvaluateCommand(workdir=workdir, data=config.data, devices=config.devices.compute)
+    options = parse(EvaluateCommand, argv, default=default, description=DESCRIPTION)
+    options = options.model_copy(update={"data": data_with_absolute_paths(options.data)})
+    if (options.source is None) != (options.reference is None):
+        raise UserError("--source and --reference go together: two files with the same number of lines")
+    if options.source and is_given(argv, "split"):
+        raise UserError("--split has no effect with --source and --reference; leave it out")
+    check_languages(options.data, config.data, workdir)
+    if options.score:
+        meaningless = ["compare", "ter", *(name for name in DecodingOptions.model_fields if name != "batch_size")]
+        if given := next((name for name in meaningless if is_given(argv, name)), None):
+            raise UserError(f"--{given.replace('_', '-')} has no effect with --score, which translates nothing")
+    check_distinct_files(
+        read=(options.source, options.reference, options.compare),
+        written=(*output_files(options), options.json_file),
+    )
+    return options
+
+
+def output_files(options: EvaluateCommand) -> list[Path]:
+    """Returns the files that --output produces: translations, sources and references, or only one with --score."""
+    if not options.output or options.score:
+        return [options.output] if options.output else []
+    output = options.output
+    plain, gzip_suffix = (output.with_suffix(""), output.suffix) if is_gzip(output) else (output, "")
+    names = (f"{plain.stem}.{side}{plain.suffix}{gzip_suffix}" for side in ("source", "reference"))
+    return [output, *map(output.with_name, names)]
+
+
+def read_lines_to_score(options: EvaluateCommand) -> EvaluationSet:
+    """Reads sources and references from the two files or from the split.
+
+    Raises:
+      UserError: a file cannot be read, the files are empty or not aligned, or there is no such split.
+    """
+    from lingua_flax.evaluation.evaluate import EvaluationSet
+
+    if options.source and options.reference:
+        sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
+        if len(sources) != len(references):
+            raise UserError(
+                f"{options.source} has {len(sources):,} lines, but {options.reference} has {len(references):,}; "
+                "they must be aligned"
+            )
+        if not sources:
+            raise UserError(f"{options.source}: has no lines to score")
+        return EvaluationSet(str(options.source), sources, references)
+    from lingua_flax.data.corpora import open_corpus
+
+    return EvaluationSet.from_split(open_corpus(options.data), options.split)
+
+
+def read_baseline(options: EvaluateCommand, num_lines: int) -> list[str] | None:
+    """Reads the translations to compare with, or returns None if --compare is not given.
+
+    Raises:
+      UserError: the file cannot be read or does not have num_lines lines.
+    """
+    if not options.compare:
+        return None
+    baseline = list(read_lines(options.compare))
+    if len(baseline) != num_lines:
+        raise UserError(f"{options.compare} has {len(baseline):,} lines, but there are {num_lines:,} to translate")
+    return baseline
+
+
+def score_references(translator: Translator, options: EvaluateCommand) -> None:
+    """Writes the references' log-probabilities to --output or stdout, and their sum to the log and to --json."""
+    from lingua_flax.devices.processes import is_first_process
+    from lingua_flax.host.terminal import progress_bar
+    from lingua_flax.translation.translator import SCORING_BATCH_SIZE
+
+    data = read_lines_to_score(options)
+    try:
+        with progress_bar(len(data.sources), "sentences") as advance:
+            rows = options.batch_size or SCORING_BATCH_SIZE
+            scores = translator.score(data.sources, data.references, batch_size=rows, after_batch=advance)
+    except UserError as error:
+        raise UserError(f"{options.source or options.split}, {error}") from error
+    total, tokens = sum(score.log_probability for score in scores), sum(score.tokens for score in scores)
+    lines = [f"{score.log_probability:.4f}" for score in scores]
+    if not is_first_process():
+        return
+    if options.output:
+        write_lines(options.output, lines)
+    else:
+        print("\n".join(lines))
+    log.info(
+        "%s sentences, %s tokens: log-probability %.2f, %.4f a token, perplexity %.2f",
+        f"{len(scores):,}", f"{tokens:,}", total, total / tokens, math.exp(-total / tokens),
+    )  # fmt: skip
+    if options.json_file:
+        totals = {
+            "log_probability": total,
+            "tokens": tokens,
+            "perplexity": math.exp(-total / tokens),
+            "sentences": len(scores),
+            "checkpoint_step": translator.step,
+            "checkpoint": options.checkpoint,
+        }
+        options.json_file.write_text(json.dumps(totals, indent=1) + "\n", encoding="utf-8")
+
+
+def score_translations(translator: Translator, options: EvaluateCommand) -> None:
+    """Writes BLEU and chrF to stdout, as a table, and to --json, and the translations to --output."""
+    from lingua_flax.devices.processes import is_first_process
+    from lingua_flax.evaluation.evaluate import evaluate
+    from lingua_flax.evaluation.table import print_evaluation
+    from lingua_flax.host.terminal import progress_bar
+
+    translator.check(options)
+    data = read_lines_to_score(options)
+    baseline = read_baseline(options, len(data.sources))
+    with progress_bar(len(data.sources), "sentences") as advance:
+        evaluation = evaluate(translator, data, options, baseline=baseline, with_ter=options.ter, after_batch=advance)
+    if not is_first_process():
+        return
+    contents = (evaluation.translations, data.sources, data.references)
+    for path, lines in zip(output_files(options), contents, strict=False):
+        write_lines(path, lines)
+    if options.json_file:
+        scores = evaluation.as_json() | {"checkpoint": options.checkpoint}
+        if options.ensemble:
+            scores["networks"] = 1 + len(options.ensemble)
+        options.json_file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    workdirs = " + ".join(map(str, (options.workdir, *options.ensemble)))
+    print_evaluation(workdirs, data, evaluation)
+
+
+def evaluate(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    from lingua_flax.devices.compilation import (
+        set_up_compilation,  # imported here so that invalid options are reported at once
+    )
+    from lingua_flax.devices.platform import initialize_devices
+    from lingua_flax.devices.processes import distributed_session
+    from lingua_flax.translation.translator import Translator
+
+    for path in filter(None, [*output_files(options), options.json_file]):
+        check_writable(path)
+    initialize_devices(options.devices.platform, options)
+    compilations = set_up_compilation()
+    target_language = options.data.target_language if options.data.tag_target else None
+    with distributed_session():
+        translator = Translator.load(
+            options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
+        )
+        (score_references if options.score else score_translations)(translator, options)
+    log.info("compiled %s", compilations)

@@ -1,0 +1,223 @@
+"""The command export: workdir -> a folder with which other programs translate, compared with the run itself."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from lingua_flax.data.text_files import read_lines
+from lingua_flax.host.errors import RunError, UserError
+from lingua_flax.host.files import new_folder
+from lingua_flax.host.installation import install_command
+from lingua_flax.host.interruption import interruption
+from lingua_flax.options.command_line import is_given, output_exists, parse, take_workdir_and_output
+from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.schema import CheckpointOptions, ComputeConfig, DataConfig, PositiveInt, Quantization
+
+if TYPE_CHECKING:
+    from lingua_flax.export.parity import Engine
+    from lingua_flax.translation.translator import Translator
+
+log = logging.getLogger(__name__)
+
+PACKAGES = {"ctranslate2": "ctranslate2", "stablehlo": "flatbuffers", "safetensors": "safetensors"}
+
+
+class ExportCommand(CheckpointOptions):
+    """Options of the command export."""
+
+    workdir: Path
+    """Folder of the run."""
+    format: Literal["ctranslate2", "stablehlo", "safetensors"]
+    """ctranslate2: for CTranslate2, a fast engine in C++; stablehlo: compiled searches that need JAX only; safetensors:
+    the parameters by name, with the network in NumPy."""
+    output: Path
+    """Folder to write; it must not exist yet."""
+    target_language: str | None = None
+    """Language to translate into, for a model trained with data.tag_target; by default its data.target_language."""
+    quantization: Quantization = "float32"
+    """ctranslate2: type of the matrices. Translations in another type than float32 are compared, but not judged."""
+    beam_size: PositiveInt = 5
+    """Number of beams of the comparison, and of the exported beam search of stablehlo."""
+    batch_size: PositiveInt = 8
+    """stablehlo: number of sentences that the programs translate together."""
+    source_length: PositiveInt | None = None
+    """stablehlo: maximum number of source tokens; by default model.max_length of the run, but at most 128."""
+    scores: Path | None = None
+    """File that lingua-flax evaluate --json has written; the scores become part of the exported README.md."""
+    verify: Path | None = None
+    """Text file whose first 100 lines are translated by both, to compare the export with the run; by default the
+    validation split of the run's corpus, if it is on this machine."""
+
+
+DESCRIPTION = "Exports the network of a run, and checks that the export translates as the run does."
+ONLY_WITH = {"quantization": "ctranslate2", "batch_size": "stablehlo", "source_length": "stablehlo"}
+
+
+def read_options(argv: Sequence[str]) -> ExportCommand:
+    """Parses the command line.
+
+    Raises:
+      UserError: an option is invalid or has no effect, the output exists already or cannot be written, or the format
+        needs a package that is not installed.
+      SystemExit: with status 0, after --help.
+    """
+    hint = "the folder to write, for example --output exported"
+    workdir, output, rest = take_workdir_and_output(argv, ExportCommand, description=DESCRIPTION, output_hint=hint)
+    options = parse(
+        ExportCommand, [f"--workdir={workdir}", f"--output={output}", *rest], default=None, description=DESCRIPTION
+    )
+    for name, owner in ONLY_WITH.items():
+        if is_given(argv, name) and options.format != owner:
+            raise UserError(
+                f"--{name.replace('_', '-')} has no effect with --format {options.format}, only with {owner}"
+            )
+    if not importlib.util.find_spec(PACKAGES[options.format]):
+        raise UserError(f"--format {options.format} needs the extra export: {install_command('export')}")
+    return options
+
+
+def export(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    scores = read_scores(options.scores) if options.scores else None
+    from lingua_flax.devices.compilation import (
+        set_up_compilation,  # imported here so that invalid options are reported at once
+    )
+    from lingua_flax.devices.platform import initialize_devices
+    from lingua_flax.export.description import write_manifest, write_readme, write_tokenizers
+    from lingua_flax.translation.translator import Translator
+
+    initialize_devices("cpu")
+    set_up_compilation()
+    config = read_workdir_config(options.workdir)
+    devices = ComputeConfig(platform="cpu", precision="float32")
+    translator = Translator.load(options.workdir, options.checkpoint, devices, options.target_language)
+    data = direction_into(options.target_language, config.data) if options.target_language else config.data
+    lines = lines_to_verify(translator, data, options)
+    with interruption.deferred(), refusing_existing(options.output), new_folder(options.output) as folder:
+        usage, load_engine = write_format(translator, data, options, folder)
+        interruption.check()
+        write_tokenizers(translator, folder)
+        write_readme(folder, translator, data, usage, scores)
+        write_manifest(folder, options.format, translator.step)
+        if lines:
+            check_parity(translator, options, load_engine(), lines)
+    log.info("exported to %s; its README.md shows how to translate a sentence", options.output)
+
+
+def direction_into(target_language: str, data: DataConfig) -> DataConfig:
+    """Returns the [data] section with the languages of the run's first direction into a language."""
+    source = next(source for source, target in data.directions if target == target_language)
+    return data.model_copy(update={"source_language": source, "target_language": target_language})
+
+
+@contextlib.contextmanager
+def refusing_existing(path: Path) -> Iterator[None]:
+    """Turns the error of a folder that was created in the meantime into a UserError."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise output_exists(path) from error
+
+
+def read_scores(path: Path) -> dict[str, Any]:
+    """Reads the JSON object of an evaluation.
+
+    Raises:
+      UserError: the file is not one that lingua-flax evaluate --json has written.
+    """
+    try:
+        scores = json.loads(path.read_text(encoding="utf-8"))
+        if {"bleu", "bleu_signature", "sentences", "checkpoint_step"} <= scores.keys():
+            return scores
+    except OSError as error:
+        raise UserError(f"--scores {path}: {error.strerror}") from error
+    except (ValueError, AttributeError):
+        pass
+    raise UserError(f"--scores {path}: not a file that lingua-flax evaluate --json has written")
+
+
+def lines_to_verify(translator: Translator, data: DataConfig, options: ExportCommand) -> list[str]:
+    """Returns the lines for the comparison, or none if there are none on this machine, which the log says."""
+    from lingua_flax.data.corpora import open_corpus
+    from lingua_flax.data.corpora.downloads import offline
+    from lingua_flax.export.parity import lines_to_compare
+
+    longest = source_length(translator, options) if options.format == "stablehlo" else translator.max_length
+    if options.verify:
+        lines = lines_to_compare(read_lines(options.verify), translator.tokenizer, longest)
+        if not lines:
+            raise UserError(f"--verify {options.verify}: has no lines of at most {longest} tokens")
+        return lines
+    try:
+        with offline():
+            sources = (pair.source for pair in open_corpus(data).split("validation"))
+            if lines := lines_to_compare(sources, translator.tokenizer, longest):
+                return lines
+            reason = f"the validation split has no lines of at most {longest} tokens"
+    except UserError as error:
+        reason = str(error)
+    log.warning("the export is not compared with the run: %s; or give lines with --verify FILE", reason)
+    return []
+
+
+def source_length(translator: Translator, options: ExportCommand) -> int:
+    """Returns the number of source tokens that the StableHLO programs take.
+
+    Raises:
+      UserError: the network takes fewer.
+    """
+    if options.source_length and options.source_length > translator.max_length:
+        raise UserError(f"--source-length {options.source_length} exceeds model.max_length {translator.max_length}")
+    return options.source_length or min(translator.max_length, 128)
+
+
+def write_format(
+    translator: Translator, data: DataConfig, options: ExportCommand, folder: Path
+) -> tuple[str, Callable[[], Engine]]:
+    """Writes the files of the format, and returns how they are used, as Markdown, and what loads them."""
+    if options.format == "ctranslate2":
+        from lingua_flax.export.ctranslate2_model import ctranslate2_engine, write_ctranslate2
+
+        usage = write_ctranslate2(translator, folder, options.quantization)
+        return usage, functools.partial(ctranslate2_engine, folder, translator)
+    if options.format == "stablehlo":
+        from lingua_flax.export.stablehlo_program import Shapes, stablehlo_engine, write_stablehlo
+
+        shapes = Shapes(options.batch_size, source_length(translator, options), options.beam_size)
+        return write_stablehlo(translator, data, folder, shapes), functools.partial(stablehlo_engine, folder)
+    from lingua_flax.export.safetensors_model import safetensors_engine, write_safetensors
+
+    return write_safetensors(translator, data, folder), functools.partial(safetensors_engine, folder)
+
+
+def check_parity(translator: Translator, options: ExportCommand, engine: Engine, lines: Sequence[str]) -> None:
+    """Compares the export with the run, and prints a table.
+
+    Raises:
+      RunError: too many translations or scores differ, in float32.
+      Interrupted: a signal has been received.
+    """
+    from lingua_flax.export.parity import compare, print_parity
+    from lingua_flax.host.terminal import progress_bar
+
+    beam_sizes = dict.fromkeys((1, options.beam_size))
+    with progress_bar(len(beam_sizes) * len(lines), "lines compared") as advance:
+
+        def after_batch(count: int) -> None:
+            advance(count)
+            interruption.check()
+
+        results = [compare(engine, translator, lines, beam_size, after_batch) for beam_size in beam_sizes]
+    print_parity(f"{options.format}, {options.quantization}", results)
+    if not any(result.lines for result in results):
+        log.warning("the export is not compared with the run: all translations reach the length limit")
+    if options.quantization == "float32" and not all(result.holds for result in results):
+        raise RunError(f"the export does not translate as {options.workdir} does, so nothing was written")

@@ -1,0 +1,188 @@
+"""The command serve: a server that speaks LibreTranslate's protocol."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from lingua_flax.host.errors import UserError
+from lingua_flax.host.installation import install_command
+from lingua_flax.options.command_line import is_given, parse, take_workdir
+from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.schema import (
+    AlignmentOptions,
+    CheckpointOptions,
+    DecodingOptions,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Quantization,
+)
+
+if TYPE_CHECKING:
+    from lingua_flax.serving.app import Server
+    from lingua_flax.serving.engine import Engine
+    from lingua_flax.translation.translator import Translator
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 2.0  # between looks for a first checkpoint
+
+
+class ServeCommand(CheckpointOptions, AlignmentOptions):
+    """Options of the command serve."""
+
+    workdir: Path
+    """Folder of the run; the server waits for its first checkpoint if there is none yet."""
+    host: str = "127.0.0.1"
+    """Address to listen on; by default only this machine can connect."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port to listen on; 0 takes a free one."""
+    allowed_host: tuple[str, ...] = ()
+    """Further host names under which the server may be addressed, without ports."""
+    engine: Literal["jax", "ctranslate2"] = "jax"
+    """jax translates as the command translate does. ctranslate2, to which the server exports the network at its start,
+    cannot run every network (see lingua-flax export), does not align words, and divides scores by length^alpha."""
+    quantization: Quantization = "float32"
+    """ctranslate2: type of the matrices."""
+    device: Literal["cpu", "gpu", "tpu"] = "cpu"
+    """Kind of device; a training run may be using the others."""
+    beam_size: PositiveInt = 5
+    """Number of hypotheses kept at each decoding step."""
+    length_penalty: NonNegativeFloat = 0.6
+    """Exponent alpha of the length penalty of Wu et al. (2016)."""
+    batch_size: PositiveInt | None = None
+    """Number of lines translated together; by default 512 on accelerators, and on CPUs 64 divided by the number of
+    cores, of which at most 4 count (ctranslate2: 64). With fewer, the server starts sooner, since it compiles fewer
+    programs, but translates more slowly under load."""
+    max_texts: PositiveInt = 64
+    """Number of texts in a request."""
+    max_characters: PositiveInt = 5000
+    """Length of a text."""
+    max_waiting: PositiveInt = 1024
+    """Number of lines that may wait; beyond it, requests are answered with status 503."""
+    timeout: PositiveFloat = 30.0
+    """Seconds after which a request is given up with status 504."""
+
+
+DESCRIPTION = "Serves translations over HTTP, with LibreTranslate's protocol; /docs describes the interface."
+
+
+def read_options(argv: Sequence[str]) -> ServeCommand:
+    """Parses the command line.
+
+    Raises:
+      UserError: an option is invalid, or the extra serve is not installed.
+      SystemExit: with status 0, after --help.
+    """
+    workdir, argv = take_workdir(argv, ServeCommand, description=DESCRIPTION)
+    options = parse(ServeCommand, argv, default=ServeCommand(workdir=workdir), description=DESCRIPTION)
+    if not importlib.util.find_spec("fastapi_offline") or not importlib.util.find_spec("uvicorn"):
+        raise UserError(f"lingua-flax serve needs the extra serve: {install_command('serve')}")
+    if options.engine == "ctranslate2":
+        check_ctranslate2(argv, options)
+    elif is_given(argv, "quantization"):
+        raise UserError("--quantization has no effect with --engine jax, only with ctranslate2")
+    return options
+
+
+def check_ctranslate2(argv: Sequence[str], options: ServeCommand) -> None:
+    """Raises UserError if the engine ctranslate2 is not installed, or another option excludes it."""
+    if not importlib.util.find_spec("ctranslate2"):
+        raise UserError(f"--engine ctranslate2 needs the extra export: {install_command('export')}")
+    if options.device != "cpu":
+        raise UserError(f"--engine ctranslate2 computes on the CPU; leave out --device {options.device}")
+    if name := next((name for name in AlignmentOptions.model_fields if is_given(argv, name)), None):
+        raise UserError(f"--{name.replace('_', '-')} has no effect with --engine ctranslate2, only with jax")
+
+
+def serve(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    host, *allowed_hosts = (name.strip("[]") for name in (options.host, *options.allowed_host))
+    config = read_workdir_config(options.workdir)
+    from lingua_flax.devices.compilation import set_up_compilation
+    from lingua_flax.devices.platform import initialize_devices
+
+    if options.engine == "ctranslate2":
+        from lingua_flax.export.ctranslate2_model import check_convertible
+
+        check_convertible(config.model)
+    from lingua_flax.serving.app import Server, make_app
+    from lingua_flax.serving.guard import LOOPBACK, Guard
+    from lingua_flax.serving.languages import languages
+    from lingua_flax.serving.metrics import Measured
+    from lingua_flax.serving.protocol import Limits
+    from lingua_flax.serving.web_server import WebServer, listen
+
+    initialize_devices(options.device)
+    set_up_compilation()
+    limits = Limits(options.max_texts, options.max_characters, options.beam_size)
+    server = Server(languages(config.data), limits, max_waiting=options.max_waiting, timeout=options.timeout)
+    app = make_app(server, functools.partial(load, options), options.workdir)
+    # Four bytes of UTF-8, each escaped as three characters in a form.
+    largest = 12 * options.max_texts * options.max_characters + 4096
+    guarded = Guard(Measured(app, server.metrics), allowed_hosts=(host, *allowed_hosts), max_body=largest)
+    if host not in LOOPBACK:
+        log.warning(
+            "listening on %s: other machines can connect, by the names given with --allowed-host, and nothing asks for "
+            "a password",
+            host,
+        )
+    listener = listen(host, options.port)
+    log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, listener.getsockname()[1])
+    process = WebServer(guarded, server.stop)
+    server.on_failure = process.stop
+    process.run(sockets=[listener])  # after SIGTERM or Ctrl-C it passes the signal on
+    if server.failure:
+        raise server.failure
+
+
+def load(options: ServeCommand, server: Server) -> Engine:
+    """Loads the network and compiles its programs; waits until there is a checkpoint."""
+    from lingua_flax.runs.checkpoint import saved_steps
+    from lingua_flax.runs.workdir import Workdir
+    from lingua_flax.serving.inspector import Inspector
+    from lingua_flax.translation.translator import Translator
+
+    checkpoints = Workdir(options.workdir).checkpoints
+    if not saved_steps(checkpoints):
+        server.status = f"waiting for the first checkpoint in {checkpoints}"
+        log.info(server.status)
+        while not saved_steps(checkpoints):
+            time.sleep(CHECKPOINT_SECONDS)
+    devices = read_workdir_config(options.workdir).devices.compute.model_copy(update={"platform": options.device})
+    translator = Translator.load(options.workdir, options.checkpoint, devices)
+    decoding = DecodingOptions(
+        beam_size=options.beam_size, length_penalty=options.length_penalty, batch_size=options.batch_size
+    )
+    translators = for_each_target(translator, options.workdir)
+
+    def load_checkpoint(checkpoint: str) -> dict[str, Translator]:
+        return for_each_target(Translator.load(options.workdir, checkpoint, devices), options.workdir)
+
+    server.inspector = Inspector(translators, decoding, load_checkpoint)
+    if options.engine == "ctranslate2":
+        from lingua_flax.serving.ctranslate2_engine import load_ctranslate2
+
+        server.status = "exporting"
+        return load_ctranslate2(translators, decoding, options.quantization)
+    from lingua_flax.serving.jax_engine import JaxEngine
+
+    server.status = "compiling"
+    return JaxEngine(translators, decoding, options)
+
+
+def for_each_target(translator: Translator, workdir: Path) -> dict[str, Translator]:
+    """Returns a translator into each of the target languages of the run."""
+    data = read_workdir_config(workdir).data
+    if data.tag_target:
+        return {language: translator.into(language) for language in data.target_languages}
+    return {data.target_language: translator}

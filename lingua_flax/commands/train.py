@@ -1,0 +1,134 @@
+"""The command train: config -> training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from lingua_flax.host.errors import UserError
+from lingua_flax.host.files import check_writable
+from lingua_flax.host.interruption import interruption
+from lingua_flax.host.malloc import keep_freed_memory
+from lingua_flax.options.command_line import (
+    Flag,
+    is_given,
+    parse_with_config,
+    required_workdir,
+    show_help,
+    take_options,
+)
+from lingua_flax.options.config_files import CONFIG_NAME, as_json, read_config, refused_changes
+from lingua_flax.options.schema import Config, PositiveFloat, ProcessOptions
+from lingua_flax.runs.workdir import Workdir
+
+
+class TrainCommand(Config, ProcessOptions):
+    """Options of the command train: those of the config, and its own."""
+
+    workdir: Path | None = None
+    """Folder of the run, required; created if it does not exist. If it has checkpoints, the run is resumed."""
+    config: Path | None = None
+    """TOML file with the options that differ from the defaults; not needed if the workdir already has a config."""
+    inspect_data: Flag = False
+    """Train nothing: report the contents of the corpus in tables and a picture (inspection.png); needs no --workdir."""
+    dry_run: Flag = False
+    """Train nothing: report parameters, operations, memory on each device of the mesh, and the length of the run; needs
+    neither the devices nor --workdir."""
+    tokens_per_second: PositiveFloat | None = None
+    """With --dry-run: real target tokens per second, as reported by a run, to estimate the training time."""
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
+    """With --dry-run: file for the compiler's account of the training step, as one JSON object."""
+
+    def check(self) -> None:
+        """Raises UserError if options contradict each other; not a validator, since a config sets some of them."""
+        own = {"--tokens-per-second": self.tokens_per_second, "--json": self.json_file}
+        for option, value in (own | {"devices.topology": self.devices.topology}).items():
+            if value and not self.dry_run:
+                raise UserError(f"{option} has no effect without --dry-run")
+        if self.inspect_data and self.dry_run:
+            raise UserError("--inspect-data and --dry-run are mutually exclusive; give only one of them")
+
+
+def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
+    """Returns the config of a run, and the command.
+
+    The command line overrides the config file, or the workdir's config if no file is given, which overrides the
+    defaults. The command's workdir is None only if nothing is trained (--inspect-data, --dry-run) and none is given.
+
+    Raises:
+      UserError: an option is invalid, or the config differs from the one that the workdir was created with.
+      SystemExit: with status 0, after --help.
+    """
+    report = next((option for option in REPORTS if is_given(argv, option[2:].replace("-", "_"))), None)
+    show_help(argv, TrainCommand, TRAIN_HELP)
+    (workdir, config_file), rest = take_options(argv, "workdir", "config")
+    if not report:
+        workdir = required_workdir(workdir)
+    saved = read_config(workdir / CONFIG_NAME) if workdir and (workdir / CONFIG_NAME).exists() else None
+    if not config_file and not saved:
+        _, command = parse_with_config(TrainCommand, rest, Config(), description=TRAIN_HELP)
+        command.check()  # reports other mistakes first
+        missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else f"{report} needs a config"
+        raise UserError(f"{missing}: give one with --config, for example configs/tiny.toml")
+    base = read_config(config_file) if config_file else saved
+    assert base is not None
+    own = {"workdir": workdir, "config": config_file}
+    config, command = parse_with_config(TrainCommand, rest, base, description=TRAIN_HELP, **own)
+    command.check()
+    if saved and (differences := refused_changes(as_json(saved), config, "in the workdir")):
+        raise UserError(
+            f"{workdir} was created with a different config: {'; '.join(differences)}. "
+            "Choose another --workdir, or restore these options"
+        )
+    return config, command
+
+
+REPORTS = ("--inspect-data", "--dry-run")  # they replace training
+TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoints resumes from the newest one."
+
+
+def train(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    config, command = resolve_config(argv)
+    workdir = command.workdir
+    if command.dry_run:
+        from lingua_flax.devices.compilation import set_up_compilation
+        from lingua_flax.training.reports.dry_run import show_dry_run
+
+        set_up_compilation()
+        if command.json_file:
+            check_writable(command.json_file)
+        show_dry_run(config, workdir, command.tokens_per_second, command.json_file)
+        return
+    if command.inspect_data:
+        from lingua_flax.training.reports.data_report import report_data
+
+        report_data(config, workdir)
+        return
+    assert workdir  # resolve_config requires it for training
+    keep_freed_memory()
+    from lingua_flax.devices.compilation import (
+        set_up_compilation,  # imported here so that invalid options are reported at once
+    )
+    from lingua_flax.devices.mesh import check_divides, make_mesh
+    from lingua_flax.devices.platform import initialize_devices
+    from lingua_flax.devices.processes import distributed_session, on_first_process
+    from lingua_flax.training.kernels.fast_attention import fast_attention
+    from lingua_flax.training.loop import Run
+    from lingua_flax.training.preparation import prepare
+
+    files = Workdir(workdir)
+    files.check_creatable()
+    initialize_devices(config.devices.platform, command)
+    compilations = set_up_compilation()
+    with distributed_session():
+        on_first_process(files.lock)
+        mesh = make_mesh(config.devices.mesh)
+        check_divides(mesh, config)  # before a corpus is prepared
+        fast_attention(config, mesh)  # likewise, to refuse an attention that these devices cannot compute
+        run = Run(prepare(config, workdir), mesh, files, interruption, compilations)
+        run.open()
+        run.train()

@@ -1,0 +1,307 @@
+"""The command translate: lines in -> lines out."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from lingua_flax.commands.prompt import prompt_lines
+from lingua_flax.data.text_files import chunks, decode_lines, encode_lines, read_lines
+from lingua_flax.host.cache import cache_directory
+from lingua_flax.host.errors import UserError
+from lingua_flax.host.files import check_distinct_files, check_writable
+from lingua_flax.options.command_line import Flag, parse, take_workdir
+from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.schema import (
+    AlignmentOptions,
+    ComputeConfig,
+    DecodingOptions,
+    NetworkOptions,
+    PositiveInt,
+    ProcessOptions,
+)
+
+if TYPE_CHECKING:
+    from lingua_flax.data.tokenizer import Tokenizer
+    from lingua_flax.translation.translator import Translation, Translator
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1024  # lines translated together; sorting them by length keeps padding low
+
+
+class TranslateCommand(NetworkOptions, DecodingOptions, AlignmentOptions, ProcessOptions):
+    """Options of the command translate."""
+
+    workdir: Path
+    """Folder of the run."""
+    input: Path | None = None
+    """Text file to translate, one sentence per line, plain or .gz; by default standard input."""
+    output: Path | None = None
+    """File for the translations, one per input line, plain or .gz; by default standard output."""
+    prefix: str | None = None
+    """Text with which every translation must begin."""
+    prefix_file: Path | None = None
+    """Text file with a separate prefix for each input line; an empty line means no prefix."""
+    num_hypotheses: PositiveInt = 1
+    """Number of translations to write for each input line, at most beam_size unless they are sampled (temperature).
+    Above 1, each is written as line number, score and text, separated by tabs."""
+    json_lines: Flag = False
+    """Write one JSON object per input line, with the source, the text and score of every hypothesis, and all tokens."""
+    alignments: Path | None = None
+    """File for word alignments, plain or .gz: one line per input line, with the pairs of words of the input and of its
+    best translation in Pharaoh format (0-0 1-2); words are what spaces separate."""
+    attention: Path | None = None
+    """File for the attention weights of a single input line: all weights (.json), a map of each head (.png), or an
+    interactive page that opens without a server (.html)."""
+    positions: Path | None = None
+    """File for a picture of the run's position encodings (.png); nothing is translated."""
+    target_language: str | None = None
+    """Language to translate into, for a model trained with data.tag_target; by default its data.target_language."""
+    devices: ComputeConfig = ComputeConfig()
+
+
+DESCRIPTION = "Translates each line of the input, in order; an empty line stays empty."
+
+
+def read_options(argv: Sequence[str]) -> TranslateCommand:
+    """Parses the command line; the workdir's config supplies the defaults of the devices.
+
+    Raises:
+      UserError: an option is invalid, or contradicts another one.
+      SystemExit: with status 0, after --help.
+    """
+    workdir, argv = take_workdir(argv, TranslateCommand, description=DESCRIPTION)
+    default = TranslateCommand(workdir=workdir, devices=read_workdir_config(workdir).devices.compute)
+    options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION)
+    options.check_num_hypotheses(options.num_hypotheses)
+    if options.prefix is not None and options.prefix_file:
+        raise UserError("--prefix and --prefix-file are mutually exclusive: one prefix for all lines, or one per line")
+    if options.ensemble and (options.attention or options.positions):
+        raise UserError("--attention and --positions show one network; leave out --ensemble")
+    for name, path, endings in (
+        ("attention", options.attention, (".json", ".png", ".html")),
+        ("positions", options.positions, (".png",)),
+    ):
+        if path and path.suffix.lower() not in endings:
+            raise UserError(f"--{name} {path}: the name must end in {' or '.join(endings)}")
+    if options.positions and (options.input or options.output or options.attention or options.alignments):
+        raise UserError("--positions translates nothing: leave out --input, --output, --attention and --alignments")
+    chosen = [name for name, field in AlignmentOptions.model_fields.items() if getattr(options, name) != field.default]
+    if chosen and not options.alignments:
+        raise UserError(f"--{chosen[0].replace('_', '-')} has no effect without --alignments FILE")
+    check_distinct_files(
+        read=(options.input, options.prefix_file),
+        written=(options.output, options.attention, options.alignments),
+    )
+    return options
+
+
+def write_attention(translator: Translator, translation: Translation, path: Path) -> None:
+    """Writes the weights as JSON, pictures or a page, depending on the file's ending, and logs files and a summary."""
+    from lingua_flax.devices.processes import is_first_process
+    from lingua_flax.inspection.attention_maps import attention_maps
+    from lingua_flax.inspection.attention_page import attention_page
+    from lingua_flax.inspection.interventions import inspection_of
+
+    maps, inspection = attention_maps(translator, translation), inspection_of(translator, translation)
+    if not is_first_process():
+        return
+    paths = [path]
+    if path.suffix.lower() == ".json":
+        path.write_text(json.dumps(maps.as_json(), ensure_ascii=False) + "\n", encoding="utf-8")
+    elif path.suffix.lower() == ".html":
+        path.write_text(attention_page(inspection.as_json(translator.tokenizer)), encoding="utf-8")
+    else:
+        from lingua_flax.host.figures import save_figure
+        from lingua_flax.inspection.attention_figures import attention_figures
+
+        pages = attention_figures(maps)
+        paths += [path.with_stem(f"{path.stem}-{number}") for number in range(2, len(pages) + 1)]
+        for page, page_path in zip(pages, paths, strict=True):
+            save_figure(page, page_path)
+    log.info("attention: %s", ", ".join(map(str, paths)))
+    log.info("what each word looked at, by the mean cross-attention of all layers and heads:")
+    for line in maps.table():
+        log.info("  %s", line)
+
+
+def draw_positions(translator: Translator, path: Path) -> None:
+    """Draws the position encodings and logs the file."""
+    from lingua_flax.host.figures import save_figure
+    from lingua_flax.inspection.attention_figures import positions_figure
+    from lingua_flax.inspection.attention_maps import position_table
+
+    save_figure(positions_figure(position_table(translator), translator.config.positions), path)
+    log.info("position encodings: %s", path)
+
+
+def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
+    """Returns the lines to translate, each with the prefix of its translation, "" for none.
+
+    Raises:
+      UserError: a file cannot be read, or the prefixes are not aligned with the lines.
+    """
+    if not options.prefix_file:
+        return zip(open_lines(options), itertools.repeat(options.prefix or ""), strict=False)
+    lines, prefixes = list(open_lines(options)), list(read_lines(options.prefix_file))
+    if len(lines) != len(prefixes):
+        name = options.input or "standard input"
+        raise UserError(
+            f"{options.prefix_file} has {len(prefixes):,} lines, but {name} has {len(lines):,}; they must be aligned"
+        )
+    return zip(lines, prefixes, strict=True)
+
+
+def open_lines(options: TranslateCommand) -> Iterator[str]:
+    """Returns the lines to translate; with --attention, the only one.
+
+    Raises:
+      UserError: a file cannot be read, standard input is closed, or there are several lines with --attention.
+    """
+    if options.input:
+        lines = iter(list(read_lines(options.input)))  # all, to find an invalid one before anything is written
+    elif sys.stdin is None:
+        raise UserError("standard input is closed; give the text with --input")
+    elif at_a_terminal(options) and sys.stdout.isatty():
+        lines = prompt_lines("> ", cache_directory() / "translate_history")
+    else:
+        lines = decode_lines(sys.stdin.buffer, "standard input")
+    return _only_line(lines, options) if options.attention else lines
+
+
+def _only_line(lines: Iterator[str], options: TranslateCommand) -> Iterator[str]:
+    line = next(lines, "")
+    if not at_a_terminal(options) and next(lines, None) is not None:
+        name = options.input or "standard input"
+        raise UserError(f"{name}: --attention shows a single sentence; give only one line")
+    return iter([line])
+
+
+def at_a_terminal(options: TranslateCommand) -> bool:
+    """Returns whether lines are typed at a terminal, so that each must be translated at once."""
+    return not (options.input or options.positions or options.prefix_file) and sys.stdin.isatty()
+
+
+def translate(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    from lingua_flax.devices.compilation import (
+        set_up_compilation,  # imported here so that invalid options are reported at once
+    )
+    from lingua_flax.devices.platform import initialize_devices
+    from lingua_flax.devices.processes import check_single_process, distributed_session
+
+    pairs = iter(()) if options.positions else open_input(options)
+    for path in filter(None, [options.output, options.attention, options.alignments, options.positions]):
+        check_writable(path)
+    initialize_devices(options.devices.platform, options)
+    if not (options.input or options.positions):
+        check_single_process(
+            "standard input reaches only one of them: give the text with --input, a file that all of them can read"
+        )
+    set_up_compilation()
+    with distributed_session():
+        _translate(options, pairs)
+
+
+def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> None:
+    from lingua_flax.devices.processes import is_first_process
+    from lingua_flax.translation.translator import Translator
+    from lingua_flax.translation.word_alignment import align_translations, check_alignment, pharaoh
+
+    translator = Translator.load(
+        options.workdir, options.checkpoint, options.devices, options.target_language, options.ensemble
+    )
+    translator.check(options, options.num_hypotheses)
+    check_alignment(translator, options)
+    if options.positions:
+        if is_first_process():
+            draw_positions(translator, options.positions)
+        return
+    if options.prefix_file:  # all lines are known: a mistake in any of them must not erase an old output
+        pairs = iter(known := list(pairs))
+        translator.check_prefixes([line for line, _ in known], [prefix for _, prefix in known], options)
+    translated = _translated_chunks(translator, pairs, options)
+    first = next(translated, [])  # before the output is opened: a mistake in these lines must not erase an old file
+    done = 0
+    with open_outputs(options) as (out, links_out):
+        for translations in itertools.chain([first], translated):
+            texts = [
+                text
+                for number, translation in enumerate(translations, done + 1)
+                for text in output_lines(number, translation, translator.tokenizer, options)
+            ]
+            out.write(encode_lines(texts, options.output or ""))
+            done += len(translations)
+            out.flush()
+            if options.alignments:
+                links = align_translations(translator, translations, options)
+                links_out.write(encode_lines(map(pharaoh, links), options.alignments))
+                links_out.flush()
+            if options.attention:
+                write_attention(translator, translations[0], options.attention)
+
+
+def _translated_chunks(
+    translator: Translator, pairs: Iterator[tuple[str, str]], options: TranslateCommand
+) -> Iterator[list[Translation]]:
+    """Yields the translations of some lines with their prefixes at a time.
+
+    Raises:
+      UserError: a line or a prefix cannot be translated or shown.
+    """
+    from lingua_flax.inspection.observation import source_tokens
+
+    done = 0
+    for chunk in chunks(pairs, 1 if at_a_terminal(options) else CHUNK):
+        if options.attention:
+            source_tokens(translator, chunk[0][0])  # refuses a line that no map can show
+        yield translator.translate(
+            [line for line, _ in chunk], options, num_hypotheses=options.num_hypotheses,
+            prefixes=[prefix for _, prefix in chunk], first_line=done + 1,
+        )  # fmt: skip
+        done += len(chunk)
+
+
+@contextlib.contextmanager
+def open_outputs(options: TranslateCommand) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Opens the files for translations and alignments; only the first process of a run writes to them."""
+    from lingua_flax.devices.processes import is_first_process
+
+    output, alignments = (options.output, options.alignments) if is_first_process() else (os.devnull, os.devnull)
+    with open(output or os.dup(sys.stdout.fileno()), "wb") as out, open(alignments or os.devnull, "wb") as links_out:
+        yield out, links_out
+
+
+def output_lines(
+    number: int, translation: Translation, tokenizer: Tokenizer, options: TranslateCommand
+) -> Iterator[str]:
+    """Yields the lines to write for an input line: one for each translation, or a single JSON object."""
+    if options.json_lines:
+        (source,) = tokenizer.encode_source([translation.source])
+        hypotheses = [
+            {
+                "text": hypothesis.text,
+                "score": hypothesis.score,
+                "tokens": tokenizer.target_pieces(hypothesis.tokens),
+            }
+            for hypothesis in translation.hypotheses
+        ]
+        fields = {
+            "source": translation.source,
+            "source_tokens": tokenizer.source_pieces(source),
+            "hypotheses": hypotheses,
+        }
+        yield json.dumps(fields, ensure_ascii=False)
+    elif options.num_hypotheses > 1:
+        yield from (f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in translation.hypotheses)
+    else:
+        yield translation.text

@@ -1,0 +1,152 @@
+"""The command verify-resume: config -> an uninterrupted run and a killed run, compared."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from lingua_flax.host.errors import RunError, UserError
+from lingua_flax.host.interruption import interruption
+from lingua_flax.host.terminal import print_table
+from lingua_flax.options.command_line import parse_with_config, show_help, take_options
+from lingua_flax.options.config_files import CONFIG_NAME, read_config, to_toml
+from lingua_flax.options.schema import Config, Count
+from lingua_flax.runs.workdir import Workdir
+
+if TYPE_CHECKING:
+    from lingua_flax.runs.verification.comparison import PartComparison
+    from lingua_flax.runs.verification.killed_run import Kill, TrainProcess
+
+log = logging.getLogger(__name__)
+
+
+class DifferentRunError(RunError):
+    """The killed run differs from the uninterrupted one."""
+
+
+class VerifyCommand(Config):
+    """Options of the command verify-resume: those of the config, and its own."""
+
+    config: Path | None = None
+    """TOML file with the config of the run, required."""
+    kills: Count = 5
+    """Number of times to kill the run with SIGKILL: once each during a validation, a save, the compilation and the
+    first step, as far as this number allows, then at random steps and during random starts."""
+    kill_seed: int | None = None
+    """Random seed of the moments of the kills; by default a different one each time, which is reported."""
+    workdir: Path | None = None
+    """New folder for both runs; by default a temporary one, which is deleted unless they differ."""
+
+
+HELP = (
+    "Trains a config twice, once without interruption and once killed with SIGKILL and started again, and compares "
+    "every batch, every number in metrics.jsonl and every array of the last checkpoint; status 1 if they differ."
+)
+
+
+def read_options(argv: Sequence[str]) -> tuple[Config, VerifyCommand]:
+    """Returns the config to verify, and the command.
+
+    Raises:
+      UserError: an option is invalid, or --config is missing.
+      SystemExit: with status 0, after --help.
+    """
+    show_help(argv, VerifyCommand, HELP)
+    (config_file,), rest = take_options(argv, "config")
+    if not config_file:
+        raise UserError("--config is required, for example --config configs/tiny.toml")
+    return parse_with_config(VerifyCommand, rest, read_config(config_file), description=HELP, config=config_file)
+
+
+def verify_resume(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    config, command = read_options(argv)
+    if command.workdir:
+        _create(command.workdir)
+        _verify(config, command, command.workdir)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="verify-resume-"))
+    try:
+        _verify(config, command, folder)
+    except DifferentRunError:
+        raise
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)
+
+
+def _create(folder: Path) -> None:
+    if folder.exists():
+        raise UserError(f"{folder}: already exists, but both runs must start from scratch; choose another --workdir")
+    Workdir(folder).check_creatable()
+    folder.mkdir(parents=True)
+
+
+def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
+    from lingua_flax.devices.platform import (
+        initialize_devices,  # imported here so that invalid options are reported at once
+    )
+    from lingua_flax.runs.verification.comparison import compare
+    from lingua_flax.runs.verification.killed_run import PhaseDurations, TrainProcess, draw_moments, run_killed
+
+    seed = random.randrange(1000) if command.kill_seed is None else command.kill_seed
+    config_file, uninterrupted, killed = folder / CONFIG_NAME, folder / "uninterrupted", folder / "killed"
+    config_file.write_text(to_toml(config), encoding="utf-8")
+    log.info("the uninterrupted run: %s", uninterrupted)
+    with interruption.deferred():  # a signal must end the training processes too
+        training = TrainProcess(config_file, uninterrupted, folder / "compiled-uninterrupted", interruption.check)
+        try:
+            training.finish()
+        finally:
+            training.kill()
+        steps = max(line["step"] for line in Workdir(uninterrupted).read_metrics())
+        log.info("the run with %d kills (--kill-seed %d): %s", command.kills, seed, killed)
+        moments = draw_moments(config, steps, command.kills, seed)
+        kills, last = run_killed(
+            lambda: TrainProcess(config_file, killed, folder / "compiled-killed", interruption.check),
+            moments, config, PhaseDurations.of(training), _log_kill,
+        )  # fmt: skip
+    initialize_devices("cpu")  # comparing needs no accelerator
+    comparisons = compare(uninterrupted, killed)
+    _show_kills(kills, last)
+    _show_comparisons(comparisons)
+    if not all(comparison.same for comparison in comparisons):
+        raise DifferentRunError(f"the killed run differs from the uninterrupted run; both are kept in {folder}")
+    if len(kills) < command.kills:
+        raise RunError(
+            f"the run ended after {len(kills)} of {command.kills} kills; give it more steps or another --kill-seed"
+        )
+    print(f"{steps:,} steps, SIGKILL {len(kills)} times: the same run, bit for bit (--kill-seed {seed})")
+
+
+def _log_kill(number: int, kill: Kill) -> None:
+    log.info("kill %d: during %s, after step %d", number, kill.during, kill.after)
+
+
+def _show_kills(kills: Sequence[Kill], last: TrainProcess) -> None:
+    table = Table("kill", "during", "after step", "resumed from", "steps redone", "seconds to the first step")
+    restarts = [(kill.resumed_from, kill.seconds_to_first_step) for kill in kills[1:]] + [
+        (last.resumed_from, last.seconds_to_first_step)
+    ]
+    for number, (kill, (resumed_from, seconds)) in enumerate(zip(kills, restarts, strict=False), 1):
+        restart = (
+            ("killed before", "") if resumed_from is None else (f"{resumed_from:,}", f"{kill.after - resumed_from:,}")
+        )
+        table.add_row(str(number), kill.during, f"{kill.after:,}", *restart, f"{seconds:.1f}" if seconds else "")
+    print_table(table)
+
+
+def _show_comparisons(comparisons: Sequence[PartComparison]) -> None:
+    table = Table("compared", "number", "SHA-256 uninterrupted", "SHA-256 killed", "verdict")
+    for comparison in comparisons:
+        verdict = "the same" if comparison.same else f"NOT the same: {comparison.difference}"
+        table.add_row(comparison.what, comparison.extent, *(digest[:16] for digest in comparison.digests), verdict)
+    print_table(table)

@@ -1,0 +1,104 @@
+"""Compilation: programs shared within a process, cached on disk between processes, and counted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from lingua_flax.host.cache import cache_directory
+from lingua_flax.host.errors import UserError
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"  # also recorded for cache hits
+_CACHE_HIT = "/jax/compilation_cache/cache_hits"
+
+
+@dataclass
+class Compilations:
+    """Counts the programs that this process has compiled or fetched from the persistent cache.
+
+    Attributes:
+      programs: the number of programs, including cache hits.
+      cache_hits: the number of programs fetched from the persistent cache.
+      seconds: the time spent on compiling and fetching.
+    """
+
+    programs: int = 0
+    cache_hits: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        plural = "" if self.programs == 1 else "s"
+        return f"{self.programs} program{plural}, {self.cache_hits} from the cache, {self.seconds:.1f} s"
+
+
+def set_up_compilation() -> Compilations:
+    """Enables the persistent compilation cache and returns a count that JAX updates with each compilation."""
+    count = Compilations()
+
+    def on_duration(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == _COMPILED:
+            count.programs += 1
+            count.seconds += duration_secs
+
+    def on_event(event: str, **_: str | int) -> None:
+        count.cache_hits += event == _CACHE_HIT
+
+    jax.monitoring.register_event_duration_secs_listener(on_duration)
+    jax.monitoring.register_event_listener(on_event)
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        with contextlib.suppress(UserError):  # without a home directory, programs are compiled anew
+            jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # An unreadable or unwritable cache only costs time.
+    warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")
+    return count
+
+
+_programs: dict[Any, Future[jax.stages.Compiled]] = {}
+_programs_lock = threading.Lock()
+
+
+def compiled_program(function: jax.stages.Wrapped, *arguments: Any, **static: Any) -> jax.stages.Compiled:
+    """Returns the program of a jitted function for arguments of these shapes, dtypes and shardings.
+
+    The program takes such arguments without the static ones. The first thread that requests a program compiles it and
+    other threads wait for it; different programs are compiled concurrently. Calling the jitted function itself from two
+    threads would compile it twice.
+
+    Args:
+      function: the jitted function.
+      *arguments: trees of arrays, or of jax.ShapeDtypeStructs with shardings.
+      **static: the arguments listed in static_argnames.
+    """
+    leaves, tree = jax.tree.flatten(arguments)
+    types = tuple(tuple(getattr(leaf, name, None) for name in ("shape", "dtype", "sharding")) for leaf in leaves)
+    key = (function, tree, types, *static.items())
+    with _programs_lock:
+        is_first_request = key not in _programs
+        program = _programs.setdefault(key, Future())
+    if is_first_request:
+        try:
+            program.set_result(function.lower(*arguments, **static).compile())
+        except BaseException as error:
+            program.set_exception(error)
+    return program.result()
+
+
+def compile_concurrently(*compilations: Callable[[], object]) -> None:
+    """Calls the functions concurrently and returns when all of them have finished.
+
+    If the run has several processes, the functions are called in order instead, because the compilers of the processes
+    may divide work among themselves.
+    """
+    num_threads = 1 if jax.process_count() > 1 else max(1, len(compilations))
+    with ThreadPoolExecutor(num_threads) as threads:
+        for future in [threads.submit(compilation) for compilation in compilations]:
+            future.result()

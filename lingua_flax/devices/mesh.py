@@ -1,0 +1,99 @@
+"""The device mesh, and the checks that its axes divide the dimensions that they shard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import REMAINING_DEVICES, Config, MeshConfig
+
+MESH_AXES = ("data", "fsdp", "tensor")
+ROW_AXES = ("data", "fsdp")  # the axes that shard the rows of a batch
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Returns a mesh with the axes "data", "fsdp" and "tensor".
+
+    "data" shards the rows of a batch, "fsdp" rows and parameters, and "tensor" the parameters of each layer and the
+    values computed from them.
+
+    Args:
+      config: the sizes of the axes.
+      devices: the devices to choose from; by default all devices of the run.
+
+    Raises:
+      UserError: the sizes do not fit the number of devices.
+    """
+    devices = devices or jax.devices()
+    shape = _mesh_shape(config, len(devices))
+    size = math.prod(shape)
+    if size > len(devices):
+        raise UserError(
+            f"{_requested_mesh(config)} needs {size} devices; available: {len(devices)}. "
+            "Use --devices.mesh.data -1 to take all devices that the other axes leave"
+        )
+    if size < len(devices) and jax.process_count() > 1:
+        raise UserError(
+            f"{_requested_mesh(config)} uses {size} devices, but the {jax.process_count()} processes have "
+            f"{len(devices)}; a run of several processes must use all devices"
+        )
+    auto = (AxisType.Auto,) * len(MESH_AXES)
+    if size < len(devices):  # on a TPU, jax.make_mesh accepts only rectangles of chips
+        return Mesh(np.reshape(devices[:size], shape), MESH_AXES, axis_types=auto)
+    return jax.make_mesh(shape, MESH_AXES, axis_types=auto, devices=devices)
+
+
+def _mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
+    """Returns the sizes of the axes, after giving an axis of size REMAINING_DEVICES all devices left by the others."""
+    sizes = [getattr(config, axis) for axis in MESH_AXES]
+    fixed = math.prod(size for size in sizes if size != REMAINING_DEVICES)
+    if REMAINING_DEVICES in sizes and num_devices % fixed:
+        raise UserError(f"{_requested_mesh(config)}: {fixed} does not divide the {num_devices} devices")
+    return tuple(num_devices // fixed if size == REMAINING_DEVICES else size for size in sizes)
+
+
+def _requested_mesh(config: MeshConfig) -> str:
+    """Returns the option and its values, for messages."""
+    return "devices.mesh " + ", ".join(f"{axis} {getattr(config, axis)}" for axis in MESH_AXES)
+
+
+def round_up_to_row_shards(mesh: Mesh, rows: int) -> int:
+    """Rounds a number of rows up to a multiple of the number of row shards."""
+    shards = math.prod(mesh.shape[axis] for axis in ROW_AXES)
+    return -(-rows // shards) * shards
+
+
+def check_divides(mesh: Mesh, config: Config) -> None:
+    """Raises UserError if an axis of the mesh does not divide a dimension of the batch or the layers that it shards."""
+    rows = config.rows_per_batch // config.training.accumulation_steps
+    row_description = f"the {rows} rows per batch (training.tokens_per_batch / data.row_length)"
+    if config.training.accumulation_steps > 1:
+        row_description = (
+            f"the {rows} rows per accumulation step "
+            "(training.tokens_per_batch / data.row_length / training.accumulation_steps)"
+        )
+    for axes, count, description in (
+        (ROW_AXES, rows, row_description),
+        (("fsdp",), config.model.embed_dim, f"model.embed_dim {config.model.embed_dim}"),
+        (("tensor",), config.model.num_heads, f"model.num_heads {config.model.num_heads}"),
+        (("tensor",), config.model.mlp_dim, f"model.mlp_dim {config.model.mlp_dim}"),
+    ):
+        _check_divides(mesh, axes, count, description)
+
+
+def check_divides_vocabularies(mesh: Mesh, sizes: Sequence[int]) -> None:
+    """Raises UserError if the mesh does not divide a vocabulary; the sizes are known only with the tokenizer."""
+    for size in sizes:
+        _check_divides(mesh, ("tensor",), size, f"the {size} pieces of tokenizer.vocab_size")
+
+
+def _check_divides(mesh: Mesh, axes: Sequence[str], count: int, description: str) -> None:
+    size = math.prod(mesh.shape[axis] for axis in axes)
+    if count % size:
+        names = " times ".join(f"devices.mesh.{axis} {mesh.shape[axis]}" for axis in axes if mesh.shape[axis] > 1)
+        raise UserError(f"{names} does not divide {description}")

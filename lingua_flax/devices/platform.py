@@ -1,0 +1,88 @@
+"""The platform: the devices that JAX uses, simulated ones, and the defaults that depend on their kind."""
+
+from __future__ import annotations
+
+import contextlib
+
+import jax
+from jax.sharding import Mesh
+
+from lingua_flax.devices.processes import join_processes
+from lingua_flax.devices.tpu_topology import silence_libtpu
+from lingua_flax.host.errors import UserError
+from lingua_flax.host.installation import install_command
+from lingua_flax.options.precision import BFLOAT16, BFLOAT16_PRODUCTS, FLOAT32, Precision
+from lingua_flax.options.schema import ProcessOptions
+
+
+def initialize_devices(platform: str, processes: ProcessOptions = ProcessOptions()) -> None:
+    """Selects the kind of device that JAX uses and connects the processes of the run.
+
+    Must be called before the first array is created.
+
+    Args:
+      platform: as in devices.platform.
+      processes: the processes to connect.
+
+    Raises:
+      UserError: this machine has no such device, or the processes could not be connected.
+    """
+    silence_libtpu()
+    if platform != "auto":
+        jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
+    join_processes(processes, platform)
+    available_devices(platform)
+
+
+def available_devices(platform: str) -> list[jax.Device]:
+    """Returns all devices of a kind, including those of other processes; "auto" stands for JAX's default.
+
+    Raises:
+      UserError: this machine has no such device.
+    """
+    silence_libtpu()
+    try:
+        return jax.devices(None if platform == "auto" else platform)
+    except (RuntimeError, AssertionError) as error:  # AssertionError: cuda without its plugin
+        raise UserError(
+            f"devices.platform {platform}: JAX finds none on this machine; "
+            f"use auto or cpu, or install the extra for it: {install_command('tpu' if platform == 'tpu' else 'cuda')}"
+        ) from error
+
+
+def simulated_devices(platform: str, count: int) -> list[jax.Device]:
+    """Returns at least `count` devices for which programs can be compiled.
+
+    These are the devices of the platform if it has enough of them, and simulated CPUs otherwise. Must be called before
+    the first array is created.
+    """
+    jax.config.update("jax_num_cpu_devices", count)
+    with contextlib.suppress(UserError):
+        initialize_devices(platform)
+        if len(jax.devices()) >= count:
+            return jax.devices()
+    jax.config.update("jax_platforms", "cpu")
+    return jax.devices("cpu")
+
+
+def compute_precision(precision: str, mesh: Mesh) -> Precision:
+    """Returns the types in which to compute for a value of devices.precision.
+
+    "auto" selects bfloat16 on TPUs and on GPUs that multiply it fast, float32 otherwise.
+    """
+    device = mesh.devices.flat[0]
+    if precision == "auto":
+        precision = "float32" if device.platform == "cpu" or is_older_than_ampere(device) else "bfloat16"
+    if precision == "float32":
+        return FLOAT32
+    return BFLOAT16_PRODUCTS if device.platform == "cpu" else BFLOAT16
+
+
+def pads_to_longest(padding: str, mesh: Mesh) -> bool:
+    """Returns whether to pad all sentences to the length of the longest; "auto" does so where compiling is slow."""
+    return padding == "longest" or (padding == "auto" and mesh.devices.flat[0].platform != "cpu")
+
+
+def is_older_than_ampere(device: jax.Device) -> bool:
+    """Returns whether the device is an NVIDIA GPU older than Ampere, such as the T4, which lacks bfloat16."""
+    return float(getattr(device, "compute_capability", "8.0")) < 8

@@ -1,0 +1,211 @@
+"""Runs of several processes, on one host or many, connected by JAX's distributed runtime.
+
+Every process executes the same program on the same data; arrays of joint computations are laid out over the devices of
+all processes. Only the first process writes files and produces output.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from lingua_flax.host.errors import Interrupted, RunError, UserError
+from lingua_flax.options.schema import ProcessOptions
+
+# Seconds that a process waits for the others when it exits; without an error all of them exit at the same time.
+SHUTDOWN_TIMEOUT = 30
+# Seconds after which a process that does not respond is considered lost. A computation fails as soon as a connection is
+# lost, but a process that waits for the others at a checkpoint does not notice: JAX then ends it with its own message.
+HEARTBEAT_TIMEOUT = 30
+
+
+def join_processes(options: ProcessOptions, platform: str) -> None:
+    """Connects this process to the other processes of its run, if any.
+
+    Must be called before the first array is created.
+
+    Args:
+      options: the coordinator's address, the number of processes and the number of this one, if given.
+      platform: as in devices.platform; for "cpu" and "gpu" a TPU pod is not queried for its hosts.
+
+    Raises:
+      UserError: the processes could not be connected.
+    """
+    # host/interruption.py handles SIGTERM.
+    jax.config.update("jax_enable_preemption_service", False)
+    if options.coordinator:
+        _connect(
+            f"--coordinator {options.coordinator}",
+            coordinator_address=options.coordinator,
+            num_processes=options.num_processes,
+            process_id=options.process_id,
+        )
+    elif int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        _connect("SLURM")
+    elif platform in ("auto", "tpu") and _may_be_a_pod():
+        with contextlib.suppress(ValueError, OSError):  # a single TPU host, or no TPU
+            _connect("the TPU pod")
+    if jax.distributed.is_initialized():
+        # Gloo, which connects CPUs, prints on file descriptor 1: send that to standard error.
+        sys.stdout = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding)
+        os.dup2(2, 1)
+
+
+def _connect(method: str, **arguments: Any) -> None:
+    try:
+        jax.distributed.initialize(
+            **arguments, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT, shutdown_timeout_seconds=SHUTDOWN_TIMEOUT
+        )
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"could not connect the processes of this run through {method}: {reason}") from error
+
+
+def _may_be_a_pod() -> bool:
+    """Returns whether this machine may be one of several TPU hosts; a Colab TPU declares itself to be the only one."""
+    if not importlib.util.find_spec("libtpu"):
+        return False
+    hosts = os.environ.get("TPU_PROCESS_ADDRESSES", os.environ.get("TPU_WORKER_HOSTNAMES"))
+    slices = int(os.environ.get("MEGASCALE_NUM_SLICES", "1"))
+    return hosts is None or "," in hosts or slices > 1
+
+
+def is_first_process() -> bool:
+    """Returns whether this process is the one that writes files and produces output."""
+    return jax.process_index() == 0
+
+
+def check_single_process(reason: str) -> None:
+    """Raises UserError, with the reason, if the run has several processes."""
+    if jax.process_count() > 1:
+        raise UserError(f"there are {jax.process_count()} processes, and {reason}")
+
+
+def on_first_process(action: Callable[[], object]) -> None:
+    """Runs an action, such as a change of files, in the first process while all others wait for it.
+
+    If it fails, the other processes end like the first one: after a UserError together, after another error at once.
+
+    Raises:
+      Exception: in the first process, the error of the action.
+      UserError: in the others, if the action raised a UserError.
+      RunError: in the others, if the action raised any other error.
+    """
+    if jax.process_count() == 1:
+        action()
+        return
+    multihost_utils.sync_global_devices("before")
+    failure: Exception | None = None
+    if is_first_process():
+        try:
+            action()
+        except Exception as error:  # raised only after the others know: they would wait for a timeout
+            failure = error
+    kind = int(process_max(0 if failure is None else 1 if isinstance(failure, UserError) else 2))
+    if kind:
+        raise failure or (UserError, RunError)[kind - 1]("the first process failed; see its error message")
+
+
+def process_max(number: int) -> jax.Array | int:
+    """Returns the maximum of the processes' numbers without waiting for it; int() of the result waits.
+
+    All processes must call this equally often, and in the same order relative to their other joint computations.
+    """
+    if jax.process_count() == 1:
+        return number
+    copies = np.full(len(jax.devices()), number, np.int32)
+    numbers = jax.make_array_from_callback(copies.shape, _one_number_per_device(), lambda index: copies[index])
+    return _max_over_devices(numbers)
+
+
+@functools.cache
+def _one_number_per_device() -> NamedSharding:
+    return NamedSharding(Mesh(np.array(jax.devices()), "device"), PartitionSpec("device"))
+
+
+@jax.jit
+def _max_over_devices(numbers: jax.Array) -> jax.Array:
+    return numbers.max()
+
+
+def gather_to_host(tree: Any) -> Any:
+    """Returns a tree of arrays on devices as complete numpy arrays in every process.
+
+    The arrays may be sharded across processes; every process must call this.
+    """
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def check_equal_on_all_processes(name: str, digest: str) -> None:
+    """Raises UserError in every process if the processes do not have the same value.
+
+    Args:
+      name: the name of the value in the message.
+      digest: the hexadecimal digest of the value.
+    """
+    if jax.process_count() == 1:
+        return
+    own_bytes = np.frombuffer(bytes.fromhex(digest), np.uint8)
+    for process, digest_bytes in enumerate(multihost_utils.process_allgather(own_bytes)):
+        if not np.array_equal(digest_bytes, own_bytes):
+            raise UserError(f"process {process} has a different {name} from process {jax.process_index()}")
+
+
+@contextlib.contextmanager
+def distributed_session() -> Iterator[None]:
+    """Wraps what a command does once the processes are connected: only the first one writes to stdout and stderr.
+
+    A process that fails with anything but a UserError or an interruption exits without waiting for the others, which
+    cannot continue without it.
+
+    Raises:
+      RunError: the connection to another process of the run was lost.
+    """
+    if jax.process_count() == 1:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        if not is_first_process():
+            devnull = stack.enter_context(open(os.devnull, "w"))
+            stack.enter_context(contextlib.redirect_stdout(devnull))
+            stack.enter_context(contextlib.redirect_stderr(devnull))
+        try:
+            yield
+        except Interrupted as interrupted:
+            raise interrupted if is_first_process() else Interrupted(interrupted.signal_number) from None
+        except UserError:
+            raise
+        except Exception as error:
+            atexit.register(_exit_without_waiting)
+            if isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) and _is_lost_connection(str(error)):
+                raise RunError(
+                    f"process {jax.process_index()} lost another process of this run; see that process's error "
+                    "message, then start all of them again to continue from the newest checkpoint"
+                ) from error
+            raise
+
+
+def _is_lost_connection(message: str) -> bool:
+    return any(
+        sign in message for sign in ("Gloo", "Connection closed", "UNAVAILABLE", "DEADLINE_EXCEEDED", "heartbeat")
+    )
+
+
+def _exit_without_waiting() -> None:
+    """Exits before JAX waits for the other processes."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(1)

@@ -1,0 +1,98 @@
+"""How arrays are sharded across the mesh, and how they get from the host to its devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from lingua_flax.devices.mesh import ROW_AXES
+
+# The mesh axis that shards each logical axis of the parameters (see model/parameters.py).
+MESH_AXIS_OF = {"vocab": "tensor", "heads": "tensor", "mlp": "tensor", "embed": "fsdp"}
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of arrays that are the same on every device: metrics and counters."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def row_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of batches, along their first dimension."""
+    return NamedSharding(mesh, PartitionSpec(ROW_AXES))
+
+
+def parameter_sharding(mesh: Mesh, axes: PartitionSpec, *, gathered: bool = False) -> NamedSharding:
+    """Returns the sharding of a parameter.
+
+    Args:
+      mesh: the device mesh.
+      axes: the logical names of the parameter's axes.
+      gathered: whether the parameter is not to be sharded along "fsdp".
+    """
+    mesh_axes = [MESH_AXIS_OF[name] if name else None for name in axes]
+    return NamedSharding(mesh, PartitionSpec(*(None if gathered and axis == "fsdp" else axis for axis in mesh_axes)))
+
+
+def put_on_devices(tree: Any, sharding: Any) -> Any:
+    """Puts a tree of host arrays, the same in every process, on the devices.
+
+    Args:
+      tree: the arrays.
+      sharding: a sharding for all arrays, or a tree of shardings.
+    """
+
+    def put(leaf: Any, leaf_sharding: NamedSharding) -> jax.Array:
+        leaf = np.asarray(leaf)
+        return jax.make_array_from_callback(leaf.shape, leaf_sharding, leaf.__getitem__)
+
+    if isinstance(sharding, NamedSharding):
+        return jax.tree.map(lambda leaf: put(leaf, sharding), tree)
+    return jax.tree.map(put, tree, sharding)
+
+
+def sharded_shapes(tree: Any, sharding: Any) -> Any:
+    """Returns the result of `put_on_devices` for arrays of these shapes, as jax.ShapeDtypeStructs."""
+
+    def with_sharding(leaf: Any, leaf_sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf_sharding)
+
+    if isinstance(sharding, NamedSharding):
+        return jax.tree.map(lambda leaf: with_sharding(leaf, sharding), tree)
+    return jax.tree.map(with_sharding, tree, sharding)
+
+
+def local_rows(mesh: Mesh, rows: int) -> np.ndarray:
+    """Returns the ascending indices of the rows of a batch that are stored on devices of this process.
+
+    Args:
+      mesh: the device mesh.
+      rows: the number of rows of the batch.
+    """
+    shards = row_sharding(mesh).addressable_devices_indices_map((rows,)).values()
+    return np.unique(np.concatenate([np.arange(rows)[index] for index in shards]))
+
+
+def put_rows_on_devices(tree: Any, mesh: Mesh, indices: np.ndarray, rows: int) -> Any:
+    """Puts a batch on the devices without waiting for the transfer; each process passes only its local rows.
+
+    Args:
+      tree: the local rows, arrays [len(indices), ...].
+      mesh: the device mesh.
+      indices: the indices of the local rows, as returned by `local_rows`.
+      rows: the number of rows of the batch over all processes.
+    """
+    sharding = row_sharding(mesh)
+    if len(indices) == rows:
+        return jax.device_put(tree, sharding)
+
+    def put(leaf: np.ndarray) -> jax.Array:
+        def shard(index: Any) -> np.ndarray:
+            first = np.searchsorted(indices, index[0].start)
+            return leaf[first : first + index[0].stop - index[0].start]
+
+        return jax.make_array_from_callback((rows, *leaf.shape[1:]), sharding, shard)
+
+    return jax.tree.map(put, tree)

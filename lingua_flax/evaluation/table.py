@@ -1,0 +1,58 @@
+"""Printing an evaluation."""
+
+from __future__ import annotations
+
+from rich.markup import escape
+from rich.table import Table
+
+from lingua_flax.evaluation.evaluate import Evaluation, EvaluationSet, sample_indices
+from lingua_flax.evaluation.multi30k_protocol import comparability_note
+from lingua_flax.host.terminal import print_table
+
+NUM_SAMPLES = 5  # translations to print
+
+
+def print_evaluation(workdirs: str, data: EvaluationSet, evaluation: Evaluation) -> None:
+    """Prints a table of the scores and a few translations to stdout."""
+    scores = evaluation.scores
+    table = Table(title=escape(f"{workdirs}: {data.title}"), title_justify="left", show_header=False)
+    interval = f"{scores.bleu_low:.2f} to {scores.bleu_high:.2f}"
+    lowercase = scores.bleu_signature == scores.bleu_lowercase_signature
+    case = ", lower case" if lowercase else ""
+    table.add_row(f"BLEU{case}", f"{scores.bleu:.2f}  (95%: {interval})", scores.bleu_signature)
+    if not lowercase:
+        table.add_row("BLEU, lower case", f"{scores.bleu_lowercase:.2f}", scores.bleu_lowercase_signature)
+    table.add_row(f"chrF{case}", f"{scores.chrf:.2f}", scores.chrf_signature)
+    if scores.ter is not None:
+        table.add_row(f"TER{case}", f"{scores.ter:.2f}", scores.ter_signature)
+    if evaluation.published and data.multi30k:
+        comparable = comparability_note(evaluation.published.published_reference_length, *data.multi30k)
+        table.add_row("BLEU, published protocol", f"{evaluation.published.published_bleu:.2f}", comparable)
+    if evaluation.comparison:
+        comparison = evaluation.comparison
+        for name, baseline_score, p_value in (
+            ("BLEU", comparison.baseline_bleu, comparison.bleu_p_value),
+            ("chrF", comparison.baseline_chrf, comparison.chrf_p_value),
+        ):
+            signature = comparison.compare_signature if name == "BLEU" else ""
+            significance = f"(paired bootstrap: p = {p_value:.4f})"
+            table.add_row(f"{name}, baseline", f"{baseline_score:.2f}  {significance}", signature)
+    if evaluation.contrast_pairs:
+        pairs, right = evaluation.contrast_pairs, evaluation.contrast_right
+        share = right / pairs if right else 0.0
+        table.add_row("contrast pairs right", f"{right} of {pairs}  ({share:.1%})", "")
+    if evaluation.flips and evaluation.flips.pairs:
+        for hidden, flipped in (
+            ("the deciding word", evaluation.flips.flipped),
+            ("another word", evaluation.flips.flipped_control),
+        ):
+            count = f"{flipped} of {evaluation.flips.pairs}  ({flipped / evaluation.flips.pairs:.1%})"
+            table.add_row(f"flipped by hiding {hidden}", count, "")
+    speed = f"{scores.sentences / evaluation.seconds:.1f} a second"
+    table.add_row("sentences", f"{scores.sentences:,}", f"{evaluation.seconds:.1f} s, {speed}")
+    table.add_row("compilation", f"{evaluation.compile_seconds:.1f} s", "")
+    table.add_row("checkpoint", f"step {evaluation.checkpoint_step:,}, {evaluation.decoding_summary()}", "")
+    print_table(table)
+    for i in sample_indices(len(data.sources), NUM_SAMPLES):
+        print(f"\nsource       {data.sources[i]}\nreference    {data.references[i]}")
+        print(f"translation  {evaluation.translations[i]}")

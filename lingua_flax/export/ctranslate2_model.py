@@ -1,0 +1,185 @@
+"""Conversion of a network to CTranslate2, a C++ engine for Transformers on CPUs and GPUs.
+
+Shapes: D model width, F feed-forward width, V vocabulary size, H head width.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import numpy as np
+from ctranslate2.specs import TransformerSpec, common_spec
+from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
+from flax import nnx
+
+from lingua_flax.export.description import EXAMPLE, tokenizer_names
+from lingua_flax.export.parity import Engine
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import ModelConfig
+from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.translation.decoding import default_max_length
+from lingua_flax.translation.translator import Translator
+
+EPSILON = 1e-6  # default of Flax's norms
+ACTIVATIONS = {"relu": common_spec.Activation.RELU, "gelu": common_spec.Activation.GELUTanh}
+# Added to the logits of padding, start and unknown, so that they are never predicted; large enough that exp of it is 0,
+# and within the range of float16.
+NEVER = -1e4
+USAGE = """\
+CTranslate2 loads this folder as it is, on CPUs and NVIDIA GPUs (`pip install ctranslate2 sentencepiece`):
+
+```python
+import ctranslate2, sentencepiece
+source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in ("{source}", "{target}"))
+translator = ctranslate2.Translator(".")
+pieces = {tags}source.encode("{example}", out_type=str) + ["</s>"]
+(result,) = translator.translate_batch([pieces], beam_size=5, max_decoding_length={longest})
+print(target.decode(result.hypotheses[0]))
+```
+
+Sentences of more than {longest} pieces, on either side, are an error: the network has {positions} positions,
+one of them for the end of the sentence."""
+
+
+def check_convertible(config: ModelConfig) -> None:
+    """Raises UserError if CTranslate2 cannot represent a network with this configuration."""
+    reasons = {
+        "rotates the queries and keys of cross-attention (train with --model.rotary-cross-attention False)": (
+            config.positions == "rotary" and config.rotary_cross_attention
+        ),
+        # CTranslate2 normalizes the queries of cross-attention over all heads together.
+        "normalizes queries and keys head by head (train with --model.qk-norm False)": (
+            config.qk_norm and config.num_heads > 1
+        ),
+    }
+    if given := " and ".join(reason for reason, holds in reasons.items() if holds):
+        raise UserError(f"CTranslate2 cannot run a network that {given}; stablehlo, safetensors and --engine jax can")
+
+
+def write_ctranslate2(translator: Translator, folder: Path, quantization: str = "float32") -> str:
+    """Writes a network into a folder, as CTranslate2 loads it.
+
+    Its vocabularies are the pieces of the tokenizer, in their order: a source is the pieces of a line and "</s>".
+
+    Args:
+      translator: the network; not an ensemble.
+      folder: an existing folder.
+      quantization: type of the matrices on disk: float32, float16, bfloat16, int8 or another type of CTranslate2.
+
+    Returns:
+      How to use it, as Markdown.
+
+    Raises:
+      UserError: CTranslate2 cannot represent the network.
+    """
+    check_convertible(translator.config)
+    spec = _specification(translator)
+    spec.validate()
+    spec.optimize(quantization=None if quantization == "float32" else quantization)
+    spec.save(str(folder))
+    tokenizer = translator.tokenizer
+    tags = tokenizer.source_pieces(tokenizer.source_tags)
+    positions = translator.max_length
+    return USAGE.format(
+        tags=f"{tags} + " if tags else "",
+        example=EXAMPLE,
+        positions=positions,
+        longest=positions - 1,  # without the end token
+        **tokenizer_names(translator),
+    )
+
+
+def _specification(translator: Translator) -> TransformerSpec:
+    config, params, tokenizer = translator.config, translator.params, translator.tokenizer
+    is_rotary = config.positions == "rotary"
+    options = {
+        "pre_norm": config.norm == "pre",
+        "activation": ACTIVATIONS[config.activation],
+        "qk_norm": config.qk_norm,
+        "rotary_dim": 0 if is_rotary else None,  # 0: all dimensions
+        "rotary_interleave": False,
+        "rotary_base": config.position_base,
+    }
+    spec = TransformerSpec(
+        TransformerEncoderSpec(config.num_encoder_layers, config.num_heads, **options),
+        TransformerDecoderSpec(config.num_decoder_layers, config.num_heads, **options),
+    )
+    target_embedding = np.array(params["target_embedding"])
+    spec.encoder.embeddings[0].weight = np.array(params.get("source_embedding", target_embedding))
+    spec.decoder.embeddings.weight = target_embedding
+    spec.decoder.projection.weight = np.array(params.get("output_embedding", target_embedding))
+    spec.decoder.projection.bias = np.zeros(len(target_embedding), np.float32)
+    spec.decoder.projection.bias[[PAD_ID, BOS_ID, UNK_ID]] = NEVER
+    if is_rotary:
+        del spec.encoder.position_encodings
+    else:
+        table = np.asarray(nnx.merge(translator.graphdef, translator.params).position_table())
+        spec.encoder.position_encodings.encodings = spec.decoder.position_encodings.encodings = table
+    for stack, name in ((spec.encoder, "encoder"), (spec.decoder, "decoder")):
+        for number, layer in enumerate(stack.layer):
+            _copy_layer(layer, params[name][number])
+        if config.norm == "pre":
+            _copy_norm(stack.layer_norm, params[f"{name}_norm"])
+    spec.register_source_vocabulary(tokenizer.source_pieces(range(tokenizer.source_vocab_size)))
+    pieces = tokenizer.target_pieces(range(tokenizer.target_vocab_size))
+    spec.register_target_vocabulary(pieces)
+    spec.config.layer_norm_epsilon = EPSILON
+    spec.config.bos_token = spec.config.decoder_start_token = pieces[BOS_ID]
+    spec.config.eos_token, spec.config.unk_token = pieces[EOS_ID], pieces[UNK_ID]
+    return spec
+
+
+def _copy_layer(spec: Any, params: Any) -> None:
+    self_attention = params["self_attention"]
+    _copy_norm(spec.self_attention.layer_norm, params["self_attention_residual"]["norm"])
+    _copy_linear(spec.self_attention.linear[0], self_attention["query"], self_attention["key"], self_attention["value"])
+    _copy_linear(spec.self_attention.linear[1], self_attention["output"])
+    _copy_qk_norm(spec.self_attention, self_attention)
+    if "cross_attention" in params:
+        cross_attention = params["cross_attention"]
+        _copy_norm(spec.attention.layer_norm, params["cross_attention_residual"]["norm"])
+        _copy_linear(spec.attention.linear[0], cross_attention["query"])
+        _copy_linear(spec.attention.linear[1], cross_attention["key"], cross_attention["value"])
+        _copy_linear(spec.attention.linear[2], cross_attention["output"])
+        _copy_qk_norm(spec.attention, cross_attention)
+    _copy_norm(spec.ffn.layer_norm, params["feed_forward_residual"]["norm"])
+    _copy_linear(spec.ffn.linear_0, params["feed_forward"]["up"])
+    _copy_linear(spec.ffn.linear_1, params["feed_forward"]["down"])
+
+
+def _copy_norm(spec: common_spec.LayerNormSpec, params: Any) -> None:
+    spec.gamma, spec.beta = np.array(params["scale"]), np.array(params["bias"])
+
+
+def _copy_qk_norm(spec: Any, params: Any) -> None:
+    if "query_norm" in params:
+        spec.q_norm.gamma = np.array(params["query_norm"]["scale"])
+        spec.k_norm.gamma = np.array(params["key_norm"]["scale"])
+
+
+def _copy_linear(spec: common_spec.LinearSpec, *params: Any) -> None:
+    """Copies a linear layer, or fuses several that have the same input by concatenating their outputs."""
+    spec.weight = np.concatenate([np.array(layer["kernel"]).T for layer in params])
+    if "bias" in params[0]:
+        spec.bias = np.concatenate([np.array(layer["bias"]) for layer in params])
+
+
+def ctranslate2_engine(folder: Path, translator: Translator) -> Engine:
+    """Returns the engine of a folder exported for CTranslate2."""
+    engine = ctranslate2.Translator(str(folder), compute_type="default")
+    tokenizer = translator.tokenizer
+
+    def translate(source: list[int], beam_size: int) -> tuple[list[int], float]:
+        (result,) = engine.translate_batch(
+            [tokenizer.source_pieces(source)],
+            beam_size=beam_size,
+            length_penalty=0,
+            return_scores=True,
+            min_decoding_length=0,  # by default, the end token is ruled out at the first position
+            max_decoding_length=min(default_max_length(len(source)), translator.max_length),
+        )
+        return [tokenizer.target.piece_to_id(piece) for piece in result.hypotheses[0]], result.scores[0]
+
+    return translate

@@ -1,0 +1,114 @@
+"""What an exported folder says about its network: config.json, README.md and manifest.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from lingua_flax.data.tokenizer import model_paths
+from lingua_flax.host.files import write_atomically
+from lingua_flax.host.version import VERSION
+from lingua_flax.options.schema import DataConfig
+from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.translation.translator import Translator
+
+EXAMPLE = "Two dogs are playing in the snow."  # for usage in README.md
+
+
+def tokenizer_names(translator: Translator) -> dict[str, str]:
+    """Returns the file name of the tokenizer of each side; they are those of a workdir."""
+    paths = model_paths(Path(), joint=translator.tokenizer.source is translator.tokenizer.target)
+    return {"source": paths[0].name, "target": paths[-1].name}
+
+
+def write_tokenizers(translator: Translator, folder: Path) -> None:
+    """Writes the SentencePiece model of each side."""
+    names = tokenizer_names(translator)
+    (folder / names["source"]).write_bytes(translator.tokenizer.source.serialized_model_proto())
+    (folder / names["target"]).write_bytes(translator.tokenizer.target.serialized_model_proto())
+
+
+def describe(translator: Translator, data: DataConfig) -> dict[str, Any]:
+    """Returns everything that is needed to translate with the parameters, as JSON."""
+    tokenizer = translator.tokenizer
+    return {
+        "source_language": data.source_language,
+        "target_language": data.target_language,
+        "model": translator.config.model_dump(),
+        "vocab_sizes": {"source": tokenizer.source_vocab_size, "target": tokenizer.target_vocab_size},
+        "tokenizers": tokenizer_names(translator),
+        "source_tags": list(tokenizer.source_tags),
+        "special_ids": {"pad": PAD_ID, "eos": EOS_ID, "bos": BOS_ID, "unk": UNK_ID},
+    }
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON object, indented for human readers."""
+    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def write_manifest(folder: Path, export_format: str, step: int) -> None:
+    """Writes manifest.json: where the export comes from, and the SHA-256 of every other file.
+
+    All files are written to the disk, so that the folder can be given its name.
+    """
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            files[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+    record = {"format": export_format, "lingua_flax": VERSION, "checkpoint_step": step, "files": files}
+    write_json(folder / "manifest.json", record)
+
+
+def write_readme(
+    folder: Path, translator: Translator, data: DataConfig, usage: str, scores: Mapping[str, Any] | None
+) -> None:
+    """Writes README.md: what the network is, how to translate with it, and its scores.
+
+    Args:
+      usage: Markdown that shows how to translate a sentence.
+      scores: the JSON object that lingua-flax evaluate writes, if given.
+    """
+    config = translator.config
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(translator.params))
+    layers = f"{config.num_encoder_layers} encoder and {config.num_decoder_layers} decoder layers"
+    facts = {
+        "languages": f"{data.source_language} to {data.target_language}",
+        "training corpus": ", ".join(dict.fromkeys([data.name, *(entry.name for entry in data.mixture)])),
+        "network": f"Transformer, {layers} of width {config.embed_dim}, {parameters:,} parameters",
+        "longest sentence": f"{config.max_length} tokens on either side",
+        "checkpoint": f"step {translator.step:,}, exported by Lingua Flax {VERSION}",
+    }
+    title = f"# A translator from {data.source_language} to {data.target_language}"
+    table = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
+    parts = [title, f"| | |\n|---|---|\n{table}", "## How to use it", usage, "## Scores", _scores_table(scores)]
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _cell(text: str) -> str:
+    """Returns a text for a cell of a table, such as a signature, whose parts are separated by bars."""
+    return text.replace("|", r"\|")
+
+
+def _scores_table(scores: Mapping[str, Any] | None) -> str:
+    if not scores:
+        return "None were given (lingua-flax export --scores)."
+    rows = [
+        f"| {label} | {scores[name]:.2f} | {_cell(scores.get(f'{name}_signature', ''))} |"
+        for label, name in (
+            ("BLEU", "bleu"), ("BLEU, lower case", "bleu_lowercase"), ("chrF", "chrf"), ("TER", "ter"),
+            ("BLEU, published protocol", "published_bleu"),
+        )
+        if name in scores
+    ]  # fmt: skip
+    searched = f"beam size {scores['beam_size']}" if "beam_size" in scores else "sampled"
+    table = "\n".join(["| | | signature |", "|---|---|---|", *rows])
+    what = f"{scores['sentences']:,} sentences, {searched}, checkpoint of step {scores['checkpoint_step']:,}"
+    return f"On {what}:\n\n{table}"

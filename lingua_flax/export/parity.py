@@ -1,0 +1,91 @@
+"""Checks that an exported network translates as the run does: greedy and with beams, without a length penalty."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from rich.table import Table
+
+from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.host.terminal import print_table
+from lingua_flax.options.special_ids import EOS_ID
+from lingua_flax.translation.decoding import default_max_length
+from lingua_flax.translation.translator import Translator
+
+LINES = 100
+TOLERANCE = 1e-3  # of scores, which are sums of natural log-probabilities
+REQUIRED = 0.99  # share of the lines with equal translations
+
+# Source ids of a sentence, beam size -> target ids without the end token, and the score.
+Engine = Callable[[list[int], int], tuple[list[int], float]]
+
+
+class Parity(NamedTuple):
+    """How many translations of an exported network equal those of the run.
+
+    Attributes:
+      beam_size: number of beams; 1 is greedy search.
+      lines: number of lines compared.
+      cut: number of further lines whose translation reaches the length limit, where engines end it differently.
+      equal: number of lines with the same translation.
+      tied: number of lines with another translation whose score is the same within TOLERANCE.
+      score_difference: largest difference between the scores of equal translations.
+    """
+
+    beam_size: int
+    lines: int
+    cut: int
+    equal: int
+    tied: int
+    score_difference: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether enough translations are equal, and all scores are within TOLERANCE."""
+        return self.equal + self.tied >= REQUIRED * self.lines and self.score_difference <= TOLERANCE
+
+
+def lines_to_compare(lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int) -> list[str]:
+    """Returns the first LINES lines that have tokens, but no more than `max_tokens`."""
+    suitable = (line for line in lines if 1 < len(tokenizer.encode_source([line])[0]) <= max_tokens)
+    return list(itertools.islice(suitable, LINES))
+
+
+def compare(
+    engine: Engine, translator: Translator, lines: Sequence[str], beam_size: int, after_batch: Callable[[int], None]
+) -> Parity:
+    """Translates the lines with both and compares translations and scores.
+
+    Args:
+      after_batch: called with the number of lines that were translated since the last call; may raise to stop.
+    """
+    expected = translator.translate(lines, beam_size=beam_size, length_penalty=0.0, first_line=None)
+    cut, equal, tied, difference = 0, 0, 0, 0.0
+    for line, translation in zip(lines, expected, strict=True):
+        after_batch(1)
+        (source,) = translator.tokenizer.encode_source([line])
+        best = translation.hypotheses[0]
+        if len(best.tokens) >= min(default_max_length(len(source)), translator.max_length):
+            cut += 1
+            continue
+        ids, score = engine(source, beam_size)
+        if [*ids, EOS_ID] == list(best.tokens):
+            equal += 1
+            difference = max(difference, abs(score - best.score))
+        elif abs(score - best.score) <= TOLERANCE:
+            tied += 1
+    return Parity(beam_size, len(lines) - cut, cut, equal, tied, difference)
+
+
+def print_parity(title: str, results: Sequence[Parity]) -> None:
+    """Prints a table with a row for each beam size; "same score" counts other translations with the same score."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("search", "lines", "same translation", "same score", "largest difference of scores", "cut short"):
+        table.add_column(heading, justify="left" if heading == "search" else "right")
+    for result in results:
+        search = "greedy" if result.beam_size == 1 else f"{result.beam_size} beams"
+        cells = (result.lines, result.equal, result.tied, f"{result.score_difference:.1e}", result.cut)
+        table.add_row(search, *map(str, cells))
+    print_table(table)

@@ -1,0 +1,100 @@
+"""Export as StableHLO: compiled programs for greedy and beam search that need JAX only.
+
+Shapes: B sentences of a batch, S source length, L maximum target length.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from lingua_flax.export import stablehlo_loader
+from lingua_flax.export.description import EXAMPLE, describe, write_json
+from lingua_flax.export.parity import Engine
+from lingua_flax.export.stablehlo_loader import Programs
+from lingua_flax.model.parameters import params_by_name, replace_params
+from lingua_flax.model.transformer import structure
+from lingua_flax.options.schema import DataConfig
+from lingua_flax.options.special_ids import EOS_ID, PAD_ID
+from lingua_flax.translation import decoding
+from lingua_flax.translation.translator import Translator
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+USAGE = """\
+`beam.stablehlo` ({beam_size} beams) and `greedy.stablehlo` translate {batch_size} sentences of up to {source_length}
+tokens at a time, on CPUs, NVIDIA GPUs and TPUs:
+
+```
+pip install jax flatbuffers sentencepiece
+echo "{example}" | python translate.py
+```
+
+`translate.py` shows how they are called: (parameters, source ids [{batch_size}, {source_length}] padded with {pad},
+exponent of the length penalty) -> (target ids, scores)."""
+
+
+class Shapes(NamedTuple):
+    """The fixed sizes of the programs: B, S, and the number of beams of the beam search."""
+
+    batch_size: int
+    source_length: int
+    beam_size: int
+
+
+def write_stablehlo(translator: Translator, data: DataConfig, folder: Path, shapes: Shapes) -> str:
+    """Writes both programs, parameters.npz, config.json and translate.py, and returns how to use them, as Markdown."""
+    tokenizer = translator.tokenizer
+    network = structure(translator.config, tokenizer.source_vocab_size, tokenizer.target_vocab_size)
+    longest = min(decoding.default_max_length(shapes.source_length), translator.max_length)
+
+    def search(
+        parameters: dict[str, jax.Array], source: jax.Array, alpha: jax.Array, *, beams: int
+    ) -> tuple[jax.Array, jax.Array]:
+        is_token = (source != PAD_ID).astype(jnp.int32)
+        limits = decoding.default_max_length(jnp.sum(is_token, axis=-1))
+        request = decoding.DecodingRequest(
+            source=source,
+            visible=is_token,
+            max_lengths=jnp.minimum(limits, translator.max_length),
+            min_lengths=jnp.ones_like(limits),
+            prefixes=jnp.zeros((len(source), 0), jnp.int32),
+            numbers=jnp.zeros((len(source), 2), jnp.int32),
+        )
+        hypotheses = decoding.search_or_sample(
+            [replace_params(network.params, parameters)], request, None, 1, alpha,
+            graphdefs=(network.graphdef,), width=beams, length=longest, top_k=None, top_p=None, keep_full_batches=True,
+        )  # fmt: skip
+        return hypotheses.tokens[:, 0], hypotheses.scores[:, 0]
+
+    parameters = {name: np.asarray(array) for name, array in params_by_name(translator.params).items()}
+    arguments = (
+        {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in parameters.items()},
+        jax.ShapeDtypeStruct((shapes.batch_size, shapes.source_length), jnp.int32),
+        jax.ShapeDtypeStruct((), jnp.float32),
+    )
+    for name, beams in (("greedy", 1), ("beam", shapes.beam_size)):
+        program = jax.jit(functools.partial(search, beams=beams))
+        exported = export.export(program, platforms=PLATFORMS)(*arguments)
+        (folder / f"{name}.stablehlo").write_bytes(exported.serialize())
+    np.savez(folder / "parameters.npz", **parameters)  # type: ignore[arg-type]
+    write_json(folder / "config.json", describe(translator, data) | shapes._asdict())
+    shutil.copyfile(stablehlo_loader.__file__, folder / "translate.py")
+    return USAGE.format(**shapes._asdict(), pad=PAD_ID, example=EXAMPLE)
+
+
+def stablehlo_engine(folder: Path) -> Engine:
+    """Returns the engine of a folder exported as StableHLO, which is the code that translate.py there runs."""
+    programs = Programs(folder)
+
+    def translate(source: list[int], beam_size: int) -> tuple[list[int], float]:
+        ((ids, score),) = programs.translate([source], "greedy" if beam_size == 1 else "beam", 0.0)
+        return ids[: ids.index(EOS_ID)], score
+
+    return translate

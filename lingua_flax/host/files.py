@@ -1,0 +1,97 @@
+"""Atomic writes, and checks of file names before any work is done."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from lingua_flax.host.errors import UserError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file atomically: even after a power failure, it has either its previous or its complete new content."""
+    temporary = path.with_name(f".{path.name}.partial")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yields a temporary folder, which becomes `path` if the block succeeds and is removed otherwise.
+
+    Raises:
+      FileExistsError: `path` exists by then.
+    """
+    folder = path.absolute().with_name(f".{path.name}.{secrets.token_hex(4)}.incomplete")
+    folder.mkdir()
+    try:
+        yield folder
+        try:
+            folder.rename(path)
+        except OSError as error:
+            if path.exists() or path.is_symlink():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
+            raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_writable(path: Path) -> None:
+    """Checks that a file can be written, without changing anything on disk.
+
+    Raises:
+      UserError: the path is a folder or write-protected, or its folder is missing or write-protected.
+    """
+    folder = path.absolute().parent
+    if path.is_dir():
+        reason: str | None = "it is a folder"
+    elif path.exists():
+        reason = None if os.access(path, os.W_OK) else "it is write-protected"
+    else:
+        reason = why_not_writable(folder) if folder.is_dir() else f"there is no folder {folder}"
+    if reason:
+        raise UserError(f"{path}: cannot be written ({reason})")
+
+
+def check_free_space(folder: Path, size: int) -> None:
+    """Raises the error of a full disk unless `size` bytes are free on the file system of a folder."""
+    if shutil.disk_usage(folder).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
+def check_distinct_files(read: Iterable[Path | None], written: Iterable[Path | None]) -> None:
+    """Checks that every output file differs from all input files and all other output files, whatever their names.
+
+    Devices such as /dev/null may be used more than once.
+
+    Args:
+      read: input files; None stands for an option that is not given.
+      written: output files, likewise.
+
+    Raises:
+      UserError: an output file is also an input file, or occurs twice among the output files.
+    """
+    to_read, to_write = (
+        [path.resolve() for path in paths if path and (path.is_file() or not path.exists())]
+        for paths in (read, written)
+    )
+    if conflict := next((path for path in to_write if path in to_read or to_write.count(path) > 1), None):
+        raise UserError(f"{conflict}: would be used twice; choose a separate file for each output")
+
+
+def why_not_writable(folder: Path) -> str | None:
+    """Returns the reason why no file can be created in a folder, or None if one can."""
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return error.strerror
+    return None

@@ -1,0 +1,121 @@
+"""Attention weights of every layer and head for one translation, with the tokens that they refer to.
+
+S source tokens, T target tokens, N heads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from lingua_flax.host.errors import UserError
+from lingua_flax.inspection.observation import observe, source_tokens
+from lingua_flax.options.special_ids import BOS_ID
+from lingua_flax.translation.hypotheses import Translation
+from lingua_flax.translation.translator import Translator
+from lingua_flax.translation.words import group_pieces
+
+JSON_DECIMALS = 6
+MAX_WORDS_PER_ROW = 4  # source words shown in each row of the table
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionMaps:
+    """The attention weights of one forward pass over a sentence and its translation.
+
+    At position t the decoder has read target_read[: t + 1], which begins with <s>, and predicts target_written[t].
+
+    Attributes:
+      text: the source sentence.
+      translation: its translation.
+      source_tokens: S pieces.
+      target_read: T pieces that the decoder reads.
+      target_written: T pieces that the decoder predicts.
+      encoder: encoder self-attention, float32 [layers, N, S, S], indexed by query, then by key.
+      decoder: masked decoder self-attention, float32 [layers, N, T, T]; the keys are target_read.
+      cross: cross-attention, float32 [layers, N, T, S].
+    """
+
+    text: str
+    translation: str
+    source_tokens: tuple[str, ...]
+    target_read: tuple[str, ...]
+    target_written: tuple[str, ...]
+    encoder: np.ndarray
+    decoder: np.ndarray
+    cross: np.ndarray
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the maps as one JSON object; weights are nested lists [layer][head][query][key]."""
+        weights = {
+            "encoder_self_attention": self.encoder,
+            "decoder_self_attention": self.decoder,
+            "cross_attention": self.cross,
+        }
+        return {
+            "text": self.text,
+            "translation": self.translation,
+            "source_tokens": list(self.source_tokens),
+            "target_tokens_read": list(self.target_read),
+            "target_tokens_written": list(self.target_written),
+        } | {name: np.round(array.astype(float), JSON_DECIMALS).tolist() for name, array in weights.items()}
+
+    def attended_source_words(self) -> list[tuple[str, list[tuple[str, float]]]]:
+        """Returns each target word with the source words and their cross-attention weights, largest first.
+
+        The weights are averaged over layers, heads and the tokens of the target word, and summed over the tokens of
+        each source word.
+        """
+        mean = self.cross.mean(axis=(0, 1))
+        source_words = group_pieces(self.source_tokens)
+        attended = []
+        for target_word in group_pieces(self.target_written):
+            row = mean[list(target_word.positions)].mean(axis=0)
+            weights = [(word.text, float(row[list(word.positions)].sum())) for word in source_words]
+            attended.append((target_word.text, sorted(weights, key=lambda weight: -weight[1])))
+        return attended
+
+    def table(self) -> list[str]:
+        """Returns a printable line for each target word, with the source words that it attends to most."""
+        rows = self.attended_source_words()
+        width = max(len(word) for word, _ in rows)
+        return [
+            f"{word:<{width}}  <- " + ", ".join(f"{text} {weight:.2f}" for text, weight in weights[:MAX_WORDS_PER_ROW])
+            for word, weights in rows
+        ]
+
+
+def attention_maps(translator: Translator, translation: Translation) -> AttentionMaps:
+    """Returns the weights of one forward pass over a line and its best translation.
+
+    Raises:
+      UserError: as for `source_tokens`.
+    """
+    source, written = source_tokens(translator, translation.source), list(translation.hypotheses[0].tokens)
+    observed = observe(translator, source, written)
+    tokenizer = translator.tokenizer
+    return AttentionMaps(
+        text=translation.source,
+        translation=translation.text,
+        source_tokens=tuple(tokenizer.source_pieces(source)),
+        target_read=tuple(tokenizer.target_pieces([BOS_ID, *written[:-1]])),
+        target_written=tuple(tokenizer.target_pieces(written)),
+        encoder=observed.encoder,
+        decoder=observed.decoder,
+        cross=observed.cross,
+    )
+
+
+def position_table(translator: Translator) -> np.ndarray:
+    """Returns the model's position encodings, [max_length, D].
+
+    Raises:
+      UserError: the model has rotary positions, which have no table of encodings.
+    """
+    table = nnx.merge(translator.graphdef, translator.params).position_table()
+    if table is None:
+        raise UserError("this model's positions are rotary: queries and keys are rotated, and no encodings are added")
+    return np.asarray(table)

@@ -1,0 +1,63 @@
+"""The attention of one sentence as an HTML file that opens without a server."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from string import Template
+from typing import Any
+
+FILES = Path(__file__).parent.parent / "serving" / "page"  # those of the page that the server shows
+_MODULES = ("dom.js", "attention.js", "standalone.js")  # in an order in which each needs only those before it
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+$style</style>
+<script>
+$theme</script>
+</head>
+<body>
+<main>
+<h1>$text</h1>
+<p class="text">$translation</p>
+<div id="view"></div>
+</main>
+<script type="application/json" id="inspection">$inspection</script>
+<script type="module">
+$modules</script>
+</body>
+</html>
+""")
+
+
+def attention_page(inspection: dict[str, Any]) -> str:
+    """Returns the page.
+
+    Args:
+      inspection: a JSON object, as returned by Inspection.as_json.
+    """
+    text, translation = (html.escape(inspection[name]) for name in ("text", "translation"))
+    return _PAGE.substitute(
+        title=text,
+        text=text,
+        translation=translation,
+        style=_read("style.css"),
+        theme=_read("theme.js"),
+        inspection=json.dumps(inspection, ensure_ascii=False).replace("<", "\\u003c"),  # "</script>" would end it
+        modules="\n".join(_inlined(_read(name)) for name in _MODULES),
+    )
+
+
+def _read(name: str) -> str:
+    return (FILES / name).read_text(encoding="utf-8")
+
+
+def _inlined(module: str) -> str:
+    """Returns the code of a module for a script that also contains what it imports."""
+    return re.sub(r"^export ", "", re.sub(r"^import [^;]*;\n", "", module, flags=re.MULTILINE), flags=re.MULTILINE)

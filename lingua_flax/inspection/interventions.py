@@ -1,0 +1,256 @@
+"""What the network does with one sentence: probabilities, alternatives, attention, and the beam.
+
+One can also intervene: hide source tokens from every layer, switch attention heads off, and prescribe how the
+translation begins.
+
+S padded source length, T padded target length, V vocabulary, K beams.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+from collections.abc import Collection, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from lingua_flax.data.batch import pad_rows
+from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.devices.processes import gather_to_host
+from lingua_flax.devices.sharding import put_on_devices, replicated
+from lingua_flax.host.errors import UserError
+from lingua_flax.inspection.observation import Observation, observe, padded_length, source_tokens
+from lingua_flax.inspection.recorded_search import RecordedSearch, recorded_beam_search
+from lingua_flax.model.parameters import params_by_name, replace_params
+from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.translation.decoding import mask_special_tokens
+from lingua_flax.translation.hypotheses import Hypothesis, Translation
+from lingua_flax.translation.translator import Translator
+
+Attention = Literal["encoder", "decoder", "cross"]
+
+
+class Head(NamedTuple):
+    """An attention head; layer and head are counted from 0."""
+
+    attention: Attention
+    layer: int
+    head: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Intervention:
+    """What is changed before the network translates.
+
+    Attributes:
+      prefix: token ids that the translation begins with.
+      hidden: positions of source tokens that no layer may attend to.
+      heads_off: heads that are switched off: they add nothing to the output of their sublayers.
+    """
+
+    prefix: tuple[int, ...] = ()
+    hidden: tuple[int, ...] = ()
+    heads_off: tuple[Head, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+    """A translation, and how it came about.
+
+    Attributes:
+      text: the sentence.
+      intervention: what was changed.
+      hypotheses: the best hypotheses, best first.
+      observation: what the network did while it wrote the first one.
+      beam: what the beam search considered, if it was recorded.
+    """
+
+    text: str
+    intervention: Intervention
+    hypotheses: tuple[Hypothesis, ...]
+    observation: Observation
+    beam: RecordedSearch | None = None
+
+    def as_json(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """Returns the inspection as a JSON object.
+
+        Attention weights are unsigned 16-bit integers, low byte first, in base64: 65535 times the weights. In an array
+        of this size, text would take three times the time and the space.
+        """
+        observed = self.observation
+        pieces = tokenizer.target_pieces
+        attention = {"encoder": observed.encoder, "decoder": observed.decoder, "cross": observed.cross}
+        return {
+            "text": self.text,
+            "translation": self.hypotheses[0].text,
+            "source": [
+                {"id": token, "piece": piece, "hidden": position in self.intervention.hidden}
+                for position, (token, piece) in enumerate(
+                    zip(observed.source, tokenizer.source_pieces(observed.source), strict=True)
+                )
+            ],
+            "target": [
+                {
+                    "id": prediction.token,
+                    "piece": pieces([prediction.token])[0],
+                    "probability": prediction.probability,
+                    "alternatives": [
+                        {"id": token, "piece": pieces([token])[0], "probability": probability}
+                        for token, probability in prediction.alternatives
+                    ],
+                }
+                for prediction in observed.target
+            ],
+            "hypotheses": [{"text": hypothesis.text, "score": hypothesis.score} for hypothesis in self.hypotheses],
+            "heads_off": [head._asdict() for head in self.intervention.heads_off],
+            "attention": {
+                name: {
+                    "shape": weights.shape,
+                    "weights": base64.b64encode(np.round(65535 * weights).astype("<u2").tobytes()).decode(),
+                }
+                for name, weights in attention.items()
+            },
+            "beam": self.beam
+            and [
+                [
+                    {
+                        "parent": candidate.parent,
+                        "id": candidate.token,
+                        "piece": pieces([candidate.token])[0],
+                        "score": candidate.score,
+                        "outcome": candidate.outcome,
+                    }
+                    for candidate in step
+                ]
+                for step in self.beam.steps
+            ],
+        }
+
+
+def inspect(
+    translator: Translator,
+    text: str,
+    options: DecodingOptions,
+    intervention: Intervention = Intervention(),
+    *,
+    record_beam: bool = False,
+) -> Inspection:
+    """Translates a sentence with `options.beam_size` beams, and returns what the network did.
+
+    Raises:
+      UserError: the text has no token or too many, or the intervention names a token, position or head that does not
+        exist.
+    """
+    source = source_tokens(translator, text)
+    _check(translator, len(source), intervention, options)
+    changed = dataclasses.replace(translator, params=without_heads(translator, intervention.heads_off))
+    padded = pad_rows([source], 1, padded_length(translator, len(source)))
+    hidden = np.isin(np.arange(padded.shape[1]), intervention.hidden)[None]
+    decoded = changed.decode_ids(
+        padded, options, hidden, prefixes=[intervention.prefix], num_hypotheses=options.beam_size
+    )
+    (hypotheses,) = changed.detokenized(decoded, 1, options.beam_size)
+    return Inspection(
+        text,
+        intervention,
+        hypotheses,
+        observe(changed, source, hypotheses[0].tokens, intervention.hidden),
+        _recorded(changed, padded, hidden, intervention.prefix, options) if record_beam else None,
+    )
+
+
+def inspection_of(translator: Translator, translation: Translation) -> Inspection:
+    """Returns what the network did while it wrote the best translation of a line, without the beam.
+
+    Raises:
+      UserError: the line has no token or too many.
+    """
+    observation = observe(translator, source_tokens(translator, translation.source), translation.hypotheses[0].tokens)
+    return Inspection(translation.source, Intervention(), translation.hypotheses, observation)
+
+
+def without_heads(translator: Translator, heads: Collection[Head]) -> Any:
+    """Returns the parameters with these heads switched off: their rows of the output projection are zero."""
+    parts = {"encoder": "encoder.{}.self_attention", "decoder": "decoder.{}.self_attention"}
+    parts["cross"] = "decoder.{}.cross_attention"
+    kernels = params_by_name(translator.params)
+    replaced: dict[str, jax.Array] = {}
+    width = translator.config.embed_dim // translator.config.num_heads
+    for attention, layer, head in heads:
+        name = f"{parts[attention].format(layer)}.output.kernel"
+        kernel = replaced.get(name, kernels[name])
+        replaced[name] = kernel.at[head * width : (head + 1) * width].set(0.0)
+    return replace_params(translator.params, replaced) if replaced else translator.params
+
+
+def _check(translator: Translator, source_length: int, intervention: Intervention, options: DecodingOptions) -> None:
+    """Checks that an intervention is possible.
+
+    Raises:
+      UserError: it is not.
+    """
+    config = translator.config
+    vocab_size = translator.tokenizer.target_vocab_size
+    limit = translator.length_limit(source_length, len(intervention.prefix), options)
+    if not all(PAD_ID < token < vocab_size and token not in (BOS_ID, UNK_ID) for token in intervention.prefix):
+        raise UserError(f"a prescribed token must be an id from 1 to {vocab_size - 1}, except {BOS_ID} and {UNK_ID}")
+    if EOS_ID in intervention.prefix[:-1]:
+        raise UserError("the end of the sentence can only be the last of the prescribed tokens")
+    if len(intervention.prefix) > limit - (EOS_ID not in intervention.prefix):
+        raise UserError(f"{len(intervention.prefix)} tokens are prescribed; the translation has at most {limit}")
+    if not all(0 <= position < source_length for position in intervention.hidden):
+        raise UserError(f"a hidden position must be from 0 to {source_length - 1}")
+    if len(set(intervention.hidden)) == source_length:
+        raise UserError("at least one source token must remain visible")
+    for attention, layer, head in intervention.heads_off:
+        layers = config.num_encoder_layers if attention == "encoder" else config.num_decoder_layers
+        if not (0 <= layer < layers and 0 <= head < config.num_heads):
+            raise UserError(
+                f"there is no head {head} in layer {layer} of {attention} attention: "
+                f"it has {layers} layers of {config.num_heads} heads, counted from 0"
+            )
+
+
+def _recorded(
+    translator: Translator, padded: np.ndarray, hidden: np.ndarray, prefix: Sequence[int], options: DecodingOptions
+) -> RecordedSearch:
+    """Records the beam search of one sentence, given its padded ids and the positions that are hidden, [1, S]."""
+    visible = np.where(hidden, 0, padded != PAD_ID).astype(np.int32)
+    source = put_on_devices((padded, visible), replicated(translator.mesh))
+    beams = options.beam_size
+
+    def next_log_probs(hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
+        position = len(hypotheses[0])
+        read = pad_rows([[BOS_ID, *ids] for ids in hypotheses], beams, padded_length(translator, position + 1))
+        read[len(hypotheses) :, 0] = BOS_ID  # unused rows
+        inputs = put_on_devices((read, np.int32(position)), replicated(translator.mesh))
+        log_probs = _next_log_probs(translator.params, *source, *inputs, graphdef=translator.graphdef)
+        return gather_to_host(log_probs)[: len(hypotheses)]
+
+    limit = translator.length_limit(int((padded != PAD_ID).sum()), len(prefix), options)
+    return recorded_beam_search(
+        next_log_probs,
+        beams=beams,
+        max_length=limit,
+        end_token=EOS_ID,
+        prefix=prefix,
+        min_length=min(limit, options.min_decoding_length),
+        alpha=options.length_penalty,
+    )
+
+
+@functools.partial(jax.jit, static_argnames="graphdef")
+def _next_log_probs(
+    params: Any, source: jax.Array, visible: jax.Array, read: jax.Array, position: jax.Array, *, graphdef: nnx.GraphDef
+) -> jax.Array:
+    """Returns the log-probabilities of all tokens after read[:, : position + 1], float32 [K, V]."""
+    model = nnx.merge(graphdef, params)
+    source, visible = (jnp.broadcast_to(array, (len(read), array.shape[1])) for array in (source, visible))
+    logits, _ = model(source, read, source_segments=visible)
+    return jax.nn.log_softmax(mask_special_tokens(jax.lax.dynamic_slice_in_dim(logits, position, 1, axis=1))[:, 0])

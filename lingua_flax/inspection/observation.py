@@ -1,0 +1,140 @@
+"""What the network computes while it writes a given translation: probabilities, alternatives and attention.
+
+S source tokens, T target tokens, N heads.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from lingua_flax.data.batch import bucket_lengths, pad_rows
+from lingua_flax.devices.processes import gather_to_host
+from lingua_flax.devices.sharding import put_on_devices, replicated
+from lingua_flax.host.errors import UserError
+from lingua_flax.model.transformer import AttentionWeights
+from lingua_flax.options.special_ids import BOS_ID, PAD_ID
+from lingua_flax.translation.decoding import mask_special_tokens
+from lingua_flax.translation.translator import Translator
+
+NUM_ALTERNATIVES = 10
+
+
+class Prediction(NamedTuple):
+    """A token of the translation.
+
+    Attributes:
+      token: its id.
+      probability: its probability, given the tokens before it.
+      alternatives: ids and probabilities of the likeliest tokens in its place, itself included if it is one of them.
+    """
+
+    token: int
+    probability: float
+    alternatives: list[tuple[int, float]]
+
+
+class Observation(NamedTuple):
+    """One forward pass over a sentence and its translation.
+
+    At position t the decoder has read <s> and the target tokens before t, and predicts target token t.
+
+    Attributes:
+      source: ids of the S source tokens.
+      target: the predictions of the T target tokens.
+      encoder: encoder self-attention, float32 [layers, N, S, S], indexed by query, then by key.
+      decoder: masked decoder self-attention, float32 [layers, N, T, T]; the keys are the tokens that are read.
+      cross: cross-attention, float32 [layers, N, T, S].
+    """
+
+    source: list[int]
+    target: list[Prediction]
+    encoder: np.ndarray
+    decoder: np.ndarray
+    cross: np.ndarray
+
+
+def source_tokens(translator: Translator, line: str) -> list[int]:
+    """Returns the line's token ids.
+
+    Raises:
+      UserError: the line is empty, or has more tokens than the network can process in one pass.
+    """
+    (ids,) = translator.tokenizer.encode_source([line])
+    max_length = translator.max_length
+    if len(ids) < 2:
+        raise UserError("an attention map needs a sentence, but the line is empty")
+    if len(ids) > max_length:
+        raise UserError(
+            f"an attention map shows one pass of the network: the line has {len(ids) - 1} tokens, "
+            f"and the model sees at most {max_length - 1} plus the end token; shorten the line"
+        )
+    return ids
+
+
+def padded_length(translator: Translator, tokens: int) -> int:
+    """Returns the length to which this number of tokens is padded, so that few programs are compiled."""
+    return next(length for length in bucket_lengths(translator.max_length) if length >= tokens)
+
+
+def observe(
+    translator: Translator, source: Sequence[int], target: Sequence[int], hidden: Sequence[int] = ()
+) -> Observation:
+    """Returns what the network computes while it writes a translation.
+
+    Args:
+      translator: the network.
+      source: token ids of the sentence, as returned by `source_tokens`.
+      target: token ids of its translation.
+      hidden: positions of source tokens that no layer may attend to.
+    """
+    s, t = len(source), len(target)
+    length = padded_length(translator, max(s, t))
+    inputs = [pad_rows([ids], 1, length) for ids in (source, [BOS_ID, *target[:-1]], target)]
+    visible = (inputs[0] != PAD_ID).astype(np.int32)
+    visible[0, list(hidden)] = 0
+    arrays = put_on_devices((visible, *inputs), replicated(translator.mesh))
+    chosen, best, tokens, weights = gather_to_host(
+        _predictions(translator.params, *arrays, graphdef=translator.graphdef)
+    )
+    target_predictions = [
+        Prediction(token, float(own), [(int(i), float(p)) for i, p in zip(ids, likeliest, strict=True)])
+        for token, own, likeliest, ids in zip(target, chosen, best, tokens, strict=False)  # padding follows
+    ]
+    encoder = _without_padding(weights.encoder, s, s)
+    encoder[:, :, list(hidden)] = 0.0  # nothing reads what these positions compute
+    return Observation(
+        source=list(source),
+        target=target_predictions,
+        encoder=encoder,
+        decoder=_without_padding(weights.decoder, t, t),
+        cross=_without_padding(weights.cross, t, s),
+    )
+
+
+@functools.partial(jax.jit, static_argnames="graphdef")
+def _predictions(
+    params: Any,
+    visible: jax.Array,
+    source: jax.Array,
+    read: jax.Array,
+    written: jax.Array,
+    *,
+    graphdef: nnx.GraphDef,
+) -> tuple[jax.Array, jax.Array, jax.Array, AttentionWeights]:
+    """Returns probabilities of the tokens written [T], those of the likeliest and their ids, and the attention."""
+    logits, weights = nnx.merge(graphdef, params)(source, read, source_segments=visible)
+    probabilities = jax.nn.softmax(mask_special_tokens(logits)[0])
+    chosen = jnp.take_along_axis(probabilities, written[0, :, None], axis=-1)[:, 0]
+    return chosen, *jax.lax.top_k(probabilities, min(NUM_ALTERNATIVES, probabilities.shape[-1])), weights
+
+
+def _without_padding(layers: Sequence[Any], queries: int, keys: int) -> np.ndarray:
+    """Stacks the layers' weights [1, N, padded, padded] without their padding: [layers, N, queries, keys]."""
+    return np.stack([layer[0, :, :queries, :keys] for layer in layers])

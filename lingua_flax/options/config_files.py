@@ -1,0 +1,176 @@
+"""Config files: reading and writing TOML, and comparing the configs of a run."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+import tomli_w
+
+from lingua_flax.host.digests import json_digest
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.messages import validation_message, without_index
+from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Section, TokenizerConfig, TrainingConfig
+
+CONFIG_NAME = "config.toml"
+SectionType = TypeVar("SectionType", bound=Section)
+
+# Options that may change when a run is resumed. So may [devices] and all paths, whose files are compared by content.
+CHANGEABLE = ("model.attention", "training.num_steps", "training.num_epochs", "training.patience", "training.log_every",
+              "training.eval_every", "training.checkpoint_every", "training.keep_checkpoints",
+              "training.tensorboard")  # fmt: skip
+
+# By prefix of the names of their options, with "#" for the index of an entry.
+SECTIONS_WITH_PATHS: dict[str, type[Section]] = {
+    "data": DataConfig,
+    "data.mixture.#": MixtureConfig,
+    "tokenizer": TokenizerConfig,
+    "training": TrainingConfig,
+}
+
+PATHS = tuple(
+    f"{prefix}.{name}"
+    for prefix, section in SECTIONS_WITH_PATHS.items()
+    for name, field in section.model_fields.items()
+    if field.annotation == Path | None
+)
+
+
+def read_config(path: Path) -> Config:
+    """Reads a TOML file; options that it omits have their defaults.
+
+    Args:
+      path: the file, or the name of a config of this package, such as "tiny", where there is no such file.
+
+    Raises:
+      UserError: the file is missing, not UTF-8 or not TOML, or has an unknown key or an invalid value.
+    """
+    if not path.exists() and path.name == str(path):
+        path = packaged_configs().get(path.name, path)
+    try:
+        table = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        known = f"; the configs known by name are {', '.join(packaged_configs())}" if not path.suffix else ""
+        raise UserError(f"{path}: cannot read the config ({error.strerror}){known}") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: not valid UTF-8; save the file as UTF-8") from error
+    except ValueError as error:  # TOMLDecodeError, or the error for a number with thousands of digits
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise UserError(f"{path}: nested too deeply for a config") from error
+    try:  # JSON mode checks types strictly ("3" is not a number), yet accepts a string as a path
+        return Config.model_validate_json(json.dumps(table, default=str), strict=True)
+    except RecursionError as error:
+        raise UserError(f"{path}: nested too deeply for a config") from error
+    except pydantic.ValidationError as error:
+        raise UserError(f"{path}: {validation_message(error)}") from error
+
+
+def packaged_configs() -> dict[str, Path]:
+    """Returns the config files that come with the package, by name."""
+    folder = Path(str(importlib.resources.files("lingua_flax.configs")))
+    return {file.stem: file for file in sorted(folder.glob("*.toml"))}
+
+
+def read_workdir_config(workdir: Path) -> Config:
+    """Reads the resolved config of a run.
+
+    Raises:
+      UserError: the folder does not exist or has no config, or as for `read_config`.
+    """
+    if not (workdir / CONFIG_NAME).is_file():
+        state = f"it has no {CONFIG_NAME}" if workdir.is_dir() else "there is no such folder"
+        raise UserError(
+            f"{workdir}: not a workdir ({state}); train one with lingua-flax train --config C --workdir {workdir}"
+        )
+    return read_config(workdir / CONFIG_NAME)
+
+
+def as_json(config: Config) -> dict[str, Any]:
+    """Returns the config as nested dictionaries and lists of JSON types."""
+    return config.model_dump(mode="json")
+
+
+def to_toml(config: Config) -> str:
+    """Returns the config as TOML with all options, defaults included, except those without a value."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+
+
+def with_absolute_paths(config: Config) -> Config:
+    """Returns the config with all paths absolute, so that it means the same in any working directory.
+
+    Raises:
+      UserError: a path begins with ~ or ~user, and there is no such home directory.
+    """
+
+    others = {"tokenizer": _with_absolute(config.tokenizer), "training": _with_absolute(config.training)}
+    return config.model_copy(update={"data": data_with_absolute_paths(config.data)} | others)
+
+
+def data_with_absolute_paths(data: DataConfig) -> DataConfig:
+    """Returns the [data] section with all paths absolute.
+
+    Raises:
+      UserError: as for `with_absolute_paths`.
+    """
+    mixture = tuple(_with_absolute(entry) for entry in data.mixture)
+    return _with_absolute(data).model_copy(update={"mixture": mixture})
+
+
+def _with_absolute(section: SectionType) -> SectionType:
+    return section.model_copy(update={name: _absolute(value) for name, value in section if isinstance(value, Path)})
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise UserError(f"{path}: there is no such home directory") from error
+
+
+def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, section: str = "") -> list[str]:
+    """Returns the changes of a config with which a run cannot be resumed.
+
+    Args:
+      saved: the config that the run was created with, from `as_json`.
+      wanted: the config to resume it with.
+      where: where `saved` was found, such as "in the workdir".
+      section: prefix of the options to compare, such as "model."; by default all are compared.
+
+    Returns:
+      One line for each option, such as "model.num_heads: 4 in the workdir, now 8".
+    """
+    old, new = _flat(saved), _flat(as_json(wanted))
+    # A share was converted into steps when the run was created, and the run keeps these.
+    converted = () if wanted.optimizer.warmup_share is None else ("optimizer.warmup_steps", "optimizer.warmup_share")
+    changeable = (*CHANGEABLE, *converted)
+    return [
+        f"{name}: {old[name]} {where}, now {new[name]}"
+        for name in old
+        if name in new and old[name] != new[name] and name.startswith(section)
+        if name not in changeable and not name.startswith("devices.") and without_index(name) not in PATHS
+    ]
+
+
+def config_digest(config: Config) -> str:
+    """Returns the SHA-256, in hexadecimal, of all options with a value except paths, which may differ between hosts."""
+    flat = _flat(config.model_dump())
+    compared = {name: value for name, value in flat.items() if value is not None and not isinstance(value, Path)}
+    return json_digest(compared)
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns all values by their dotted names, and for each list of sections its length as text."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, list | tuple):  # of sections
+            flat[prefix + name] = f"{len(value)} entries"
+            value = {str(number): entry for number, entry in enumerate(value)}
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat

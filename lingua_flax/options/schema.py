@@ -1,0 +1,597 @@
+"""All options of a training run, in one frozen, typed schema. The docstring below a field is also its --help text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import tyro
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from lingua_flax.host.errors import UserError
+
+MAX_COUNT = 2**31 - 1  # counts are int32 on the devices
+MAX_FLOAT = 1e38  # and other numbers float32
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Length = Annotated[int, Field(ge=8, le=MAX_COUNT)]
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+PositiveFloat = Annotated[float, Field(gt=0.0, le=MAX_FLOAT, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0.0, le=MAX_FLOAT, allow_inf_nan=False)]
+REMAINING_DEVICES = -1  # size of the mesh axis that takes all remaining devices
+MeshSize = Annotated[int, Field(ge=REMAINING_DEVICES)]
+Weight = Annotated[float, Field(ge=0.001, le=1000.0)]
+
+
+class Section(BaseModel):
+    """A frozen table of options; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @field_validator("*")
+    @classmethod
+    def _text_has_no_nul(cls, value: Any) -> Any:
+        if isinstance(value, str | Path) and "\0" in str(value):
+            raise ValueError("a NUL character is not allowed in names and paths")
+        return value
+
+
+class SectionWithAlternatives(Section):
+    """A table with two options of which exactly one has a value.
+
+    Attributes:
+      alternatives: names of both options; the default of the first is dropped if the second is given.
+    """
+
+    alternatives: ClassVar[tuple[str, str]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_the_default(cls, values: Any) -> Any:
+        first, second = cls.alternatives
+        if isinstance(values, dict) and first not in values and values.get(second) is not None:
+            return {**values, first: None}
+        return values
+
+    @model_validator(mode="after")
+    def _exactly_one_is_given(self) -> SectionWithAlternatives:
+        values = [getattr(self, name) for name in self.alternatives]
+        if values.count(None) != 1:
+            names, got = (" and ".join(map(str, both)) for both in (self.alternatives, values))
+            raise ValueError(f"exactly one of {names} must be given, got {got}")
+        return self
+
+
+class MixtureConfig(Section):
+    """An additional corpus, an entry [[data.mixture]]; only its training pairs are used."""
+
+    name: str = "text"
+    """Name of the corpus, like data.name."""
+    source_language: str | None = None
+    """Language to translate from; by default data.source_language."""
+    target_language: str | None = None
+    """Language to translate into; by default data.target_language."""
+    directory: Path | None = None
+    """Like data.directory."""
+    train_source: Path | None = None
+    """Like data.train_source, except that no part of it is held out."""
+    train_target: Path | None = None
+    """Like data.train_target."""
+    weight: Weight = 1.0
+    """Sampling weight of this corpus: training pairs are drawn from all corpora in proportion to their weights."""
+    tag_source: bool = False
+    """Begin the sources of this corpus with a tag, <bt>, which is never added at translation time, so that the model
+    learns from back-translations without treating their sources as natural text (Caswell et al. 2019)."""
+
+
+class DataConfig(Section):
+    """The corpus and how it is packed into batches."""
+
+    name: str = "phrasebook"
+    """Name of the corpus: phrasebook (built in), multi30k, text (your own files), or a corpus of TensorFlow Datasets
+    such as ted_hrlr_translate/pt_to_en (the part after the slash may be omitted if the languages determine it)."""
+    source_language: str = "en"
+    """Language to translate from."""
+    target_language: str = "fr"
+    """Language to translate into."""
+    directory: Path | None = None
+    """Folder with local files to use instead of a download: for multi30k the published .gz files of both languages, for
+    a corpus of TensorFlow Datasets its archives under their published names."""
+    cache_directory: Path | None = None
+    """Folder of prepared corpora; by default lingua-flax in $XDG_CACHE_HOME or ~/.cache."""
+    train_source: Path | None = None
+    """text: file of source sentences, one per line, or of sentence pairs if its name ends in .tsv or .jsonl (then
+    without train_target); each may be compressed (.gz)."""
+    train_target: Path | None = None
+    """text: file of target sentences, aligned with train_source."""
+    validation_source: Path | None = None
+    """text: like train_source; if omitted, a part of the training pairs is held out for validation."""
+    validation_target: Path | None = None
+    """text: file of target sentences, aligned with validation_source."""
+    test_source: Path | None = None
+    """text: like train_source; if omitted, a part of the training pairs is held out for testing."""
+    test_target: Path | None = None
+    """text: file of target sentences, aligned with test_source."""
+    row_length: Length = 128
+    """Tokens per packed row on each side; training pairs with a longer side are left out, counted and reported."""
+    tag_target: bool = False
+    """Put a piece for the target language, such as <2fr>, before each source, so that one model can translate into
+    several languages."""
+    weight: Weight = 1.0
+    """Sampling weight of this corpus: training pairs are drawn from all corpora in proportion to their weights."""
+    mixture: tuple[MixtureConfig, ...] = ()
+    """Additional corpora to train on. Each corpus is shuffled and repeated independently, as often as the weights
+    require; an epoch has as many pairs as all corpora together. The tokenizer is trained on all corpora; the validation
+    and test splits are those of the corpus in [data]."""
+
+    @model_validator(mode="after")
+    def _weight_needs_a_mixture(self) -> DataConfig:
+        if self.weight != 1.0 and not self.mixture:
+            raise ValueError(f"weight {self.weight} has no effect without a [[data.mixture]] to weigh it against")
+        return self
+
+    @property
+    def directions(self) -> list[tuple[str, str]]:
+        """The (source, target) languages of all corpora, without duplicates; those of [data] come first."""
+        others = [
+            (entry.source_language or self.source_language, entry.target_language or self.target_language)
+            for entry in self.mixture
+        ]
+        return list(dict.fromkeys([(self.source_language, self.target_language), *others]))
+
+    @property
+    def target_languages(self) -> list[str]:
+        """Languages that the model learns to translate into, without duplicates; that of [data] comes first."""
+        return list(dict.fromkeys(target for _, target in self.directions))
+
+    @property
+    def num_tags(self) -> int:
+        """Largest number of tags that a source begins with."""
+        return self.tag_target + any(entry.tag_source for entry in self.mixture)
+
+
+class TokenizerConfig(Section):
+    """The SentencePiece tokenizer, trained on the training split and saved in the workdir when a run starts."""
+
+    model_file: Path | None = None
+    """Existing SentencePiece model (pad 0, eos 1, bos 2, unk 3) to use instead of training one; it must be joint. The
+    run keeps a copy in its workdir: the file may be moved, but not changed."""
+    kind: Literal["unigram", "bpe"] = "unigram"
+    """Subword algorithm."""
+    joint: bool = True
+    """Use one vocabulary for both languages instead of one for each side."""
+    vocab_size: Annotated[int, Field(ge=8, le=MAX_COUNT)] = 8000
+    """Number of pieces in each vocabulary."""
+    character_coverage: Annotated[float, Field(ge=0.98, le=1.0)] = 1.0
+    """Share of the characters of the training text that have a piece; lower it for Chinese or Japanese (0.9995)."""
+    byte_fallback: bool = False
+    """Encode characters without a piece as bytes instead of <unk>; takes 256 pieces of the vocabulary."""
+    lowercase: bool = False
+    """Convert text to lower case before tokenization: translations are in lower case, and BLEU ignores case."""
+    sampling_alpha: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
+    """Train on segmentations sampled anew in every epoch; 0 turns sampling off. unigram: in proportion to their
+    probability to the power of alpha, such as 0.2 (Kudo 2018); bpe: by dropping each merge with probability alpha, such
+    as 0.1 (Provilkov et al. 2020)."""
+
+    @model_validator(mode="after")
+    def _sampling_is_a_probability_for_bpe(self) -> TokenizerConfig:
+        if self.kind == "bpe" and self.sampling_alpha >= 1:
+            raise ValueError(
+                f"sampling_alpha must be below 1 for bpe, where it is the probability of dropping a merge, "
+                f"got {self.sampling_alpha}"
+            )
+        return self
+
+
+class ModelConfig(Section):
+    """The encoder-decoder Transformer (Vaswani et al. 2017)."""
+
+    num_encoder_layers: PositiveInt = 3
+    """Number of encoder layers."""
+    num_decoder_layers: PositiveInt = 3
+    """Number of decoder layers."""
+    embed_dim: PositiveInt = 256
+    """Width D of the residual stream; must be divisible by num_heads."""
+    num_heads: PositiveInt = 4
+    """Number N of attention heads in every layer."""
+    mlp_dim: PositiveInt = 1024
+    """Width F of the feed-forward sublayers."""
+    activation: Literal["relu", "gelu"] = "relu"
+    """Activation function of the feed-forward sublayers."""
+    norm: Literal["pre", "post"] = "pre"
+    """pre: layer norm before each sublayer and after the last one; post: after each residual sum, as in the paper."""
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    """Position encodings: sinusoidal or learned ones are added to the embeddings; rotary ones rotate the queries and
+    keys of every attention by angles proportional to their positions (Su et al. 2021)."""
+    rotary_cross_attention: bool = True
+    """Whether rotary positions also rotate the queries and keys of cross-attention."""
+    position_base: Annotated[float, Field(gt=1.0, le=MAX_FLOAT, allow_inf_nan=False)] = 10000.0
+    """Base of the wavelengths of sinusoidal and rotary positions."""
+    qk_norm: bool = False
+    """Normalize queries and keys of each head (Henry et al. 2020), by their root mean square, with a learned scale."""
+    max_length: Length = 256
+    """Maximum sentence length in tokens on either side; translation splits longer lines and logs a warning."""
+    tied_embeddings: Literal["all", "decoder", "none"] = "all"
+    """Embeddings that share one matrix: all (source, target and output), decoder (target and output), or none."""
+    dropout_rate: Probability = 0.1
+    """Dropout rate of the embeddings, of the output of each sublayer, and inside the feed-forward sublayers."""
+    attention_dropout_rate: Probability = 0.0
+    """Dropout rate of the attention weights."""
+    attention: Literal["auto", "plain", "fused", "cudnn"] = "auto"
+    """Implementation of attention in training: plain, equation 1 of the paper as written; fused, a kernel for TPUs;
+    cudnn, NVIDIA's kernel for GPUs; auto, fused if it supports this model and device, otherwise plain. Their results
+    differ in the last digits."""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> ModelConfig:
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                f"num_heads must divide embed_dim, got {self.num_heads} heads for a width of {self.embed_dim}"
+            )
+        if self.positions == "sinusoidal" and self.embed_dim % 2:
+            raise ValueError(f"embed_dim must be even for sinusoidal positions, got {self.embed_dim}")
+        if self.positions == "rotary" and self.embed_dim // self.num_heads % 2:
+            raise ValueError(
+                f"embed_dim divided by num_heads must be even for rotary positions, "
+                f"got {self.embed_dim} and {self.num_heads}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _only_rotary_positions_rotate(self) -> ModelConfig:
+        if self.positions != "rotary" and not self.rotary_cross_attention:
+            raise ValueError(f"rotary_cross_attention has no effect with {self.positions} positions")
+        return self
+
+    @model_validator(mode="after")
+    def _learned_positions_have_no_base(self) -> ModelConfig:
+        if self.positions == "learned" and self.position_base != ModelConfig.model_fields["position_base"].default:
+            raise ValueError(f"position_base {self.position_base} has no effect with learned positions")
+        return self
+
+
+FALLING_SCHEDULES = ("cosine", "wsd")  # whose learning rate is 0 at the last step
+
+
+class OptimizerConfig(SectionWithAlternatives):
+    """Optimizer, learning-rate schedule and gradient clipping."""
+
+    alternatives = ("warmup_steps", "warmup_share")
+    name: Literal["adam", "adamw", "adafactor"] = "adam"
+    """adam (Kingma and Ba 2015), adamw (decoupled weight decay, Loshchilov and Hutter 2019), or adafactor (Shazeer and
+    Stern 2018: second moments as row and column means, no first moments, no scaling of the learning rate by the
+    size of the parameters)."""
+    peak_lr: PositiveFloat = 1e-3
+    """Learning rate at the end of warm-up."""
+    warmup_steps: Count | None = 1000
+    """Number of steps in which the learning rate rises linearly from 0 to peak_lr."""
+    warmup_share: Probability | None = None
+    """Warm-up as a share of the run's steps, instead of warmup_steps: exactly one of the two has a value. It is
+    converted into steps when the run is created, and a run that is extended later keeps these."""
+    schedule: Literal["inverse_sqrt", "cosine", "constant", "wsd"] = "inverse_sqrt"
+    """Learning-rate schedule after warm-up. cosine falls to 0 at the last step; wsd (warm-up, stable, decay) is
+    constant at first and falls linearly to 0 in the last part of the run, which training.patience can bring forward."""
+    decay_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    """wsd: share of the run's steps during which the learning rate falls."""
+    beta1: Probability = 0.9
+    """Decay rate of Adam's first moment."""
+    beta2: Probability = 0.98
+    """Decay rate of Adam's second moment."""
+    epsilon: Annotated[float, Field(ge=1e-30, le=MAX_FLOAT)] = 1e-9
+    """Number added to Adam's denominator."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Decoupled weight decay of the matrices (adamw only)."""
+    clip_norm: NonNegativeFloat = 1.0
+    """Maximum global norm of the gradients, to which larger ones are scaled down; 0 turns clipping off."""
+
+    def num_warmup_steps(self, num_steps: int) -> int:
+        """Returns the number of warm-up steps in a run of num_steps; a share never covers all of them."""
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        assert self.warmup_share is not None  # exactly one of the two has a value
+        return min(num_steps - 1, round(self.warmup_share * num_steps))
+
+    @model_validator(mode="after")
+    def _decay_needs_adamw(self) -> OptimizerConfig:
+        if self.weight_decay and self.name != "adamw":
+            raise ValueError(f'weight_decay {self.weight_decay} has no effect with "{self.name}"; set name to "adamw"')
+        return self
+
+    @model_validator(mode="after")
+    def _only_wsd_has_a_decay_share(self) -> OptimizerConfig:
+        if self.schedule != "wsd" and self.decay_share != OptimizerConfig.model_fields["decay_share"].default:
+            raise ValueError(f'decay_share {self.decay_share} has no effect with "{self.schedule}", only with "wsd"')
+        return self
+
+    @model_validator(mode="after")
+    def _adafactor_is_not_adam(self) -> OptimizerConfig:
+        for name in ("beta1", "beta2", "epsilon"):
+            value = getattr(self, name)
+            if self.name == "adafactor" and value != OptimizerConfig.model_fields[name].default:
+                raise ValueError(f'{name} {value} has no effect with "adafactor", only with "adam" and "adamw"')
+        return self
+
+
+class TrainingConfig(SectionWithAlternatives):
+    """Run length, batches, loss, validation and checkpoints."""
+
+    alternatives = ("num_steps", "num_epochs")
+    num_steps: PositiveInt | None = 10000
+    """Number of optimizer steps of the whole run."""
+    num_epochs: PositiveFloat | None = None
+    """Length of the run in passes over the training pairs, instead of num_steps: exactly one of the two has a value,
+    and one given on the command line replaces the other one in the config."""
+    tokens_per_batch: PositiveInt = 4096
+    """Target positions per optimizer step, padding included, in rows of data.row_length that are about 95% full."""
+    accumulation_steps: PositiveInt = 1
+    """Number of parts into which a batch is split to save memory; they are computed one after the other, and the
+    gradients are those of the whole batch."""
+    label_smoothing: Probability = 0.1
+    """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
+    consistency: Literal["none", "rdrop", "simcut"] = "none"
+    """Train so that two predictions of each token agree, which regularizes strongly at twice the computation per step.
+    rdrop: under different dropout masks (Liang et al. 2021); simcut: also with some token embeddings dropped in the
+    second pass (Gao et al. 2022)."""
+    consistency_weight: NonNegativeFloat = 3.0
+    """Weight of the divergence between the two predictions; the papers use 5 for rdrop and 3 for simcut."""
+    consistency_cut_rate: Probability = 0.05
+    """simcut: probability of dropping an embedding."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+    """Random seed of initialization, data order, dropout, sampled segmentations and SimCut (not of the tokenizer)."""
+    log_every: PositiveInt = 50
+    """Steps between progress lines; metrics.jsonl has a line for every step, written at the same interval."""
+    eval_every: Count = 500
+    """Steps between validations (loss, greedy BLEU, sample translations), one more at the end; 0 turns them off."""
+    checkpoint_every: PositiveInt = 500
+    """Steps between checkpoints; one is also saved after a validation with the best BLEU so far."""
+    tensorboard: bool = True
+    """Write event files for TensorBoard to the folder tensorboard in the workdir."""
+    keep_checkpoints: PositiveInt = 3
+    """Number of newest checkpoints to keep, in addition to the best one by validation BLEU."""
+    ema_decay: Probability = 0.0
+    """Decay of a moving average of the parameters, such as 0.999, which is then used instead of the parameters in
+    validation, evaluation and translation; 0 turns it off. At first the decay is smaller: (1 + n) / (10 + n) after n
+    updates."""
+    init_from: Annotated[Path | None, tyro.conf.arg(aliases=("--init-from",))] = None
+    """Workdir of another run whose best parameters initialize this one: those that fit are used, and the log lists
+    those that do not. Its tokenizer is used too, unless tokenizer.model_file is given. Ignored once the run has a
+    checkpoint."""
+    patience: Count = 0
+    """Stop after this number of consecutive validations without a better BLEU, or with the wsd schedule begin the decay
+    of the learning rate and stop after it; 0 never stops early. A run that has stopped continues if it is given more
+    patience (except with wsd) or more steps; with more steps, the count starts again at 0."""
+
+    @property
+    def num_passes(self) -> int:
+        """The number of times that each row of a batch passes through the network."""
+        return 1 if self.consistency == "none" else 2
+
+    @model_validator(mode="after")
+    def _consistency_options_need_consistency(self) -> TrainingConfig:
+        users = {"consistency_weight": ("rdrop", "simcut"), "consistency_cut_rate": ("simcut",)}
+        for name, methods in users.items():
+            value = getattr(self, name)
+            if self.consistency not in methods and value != TrainingConfig.model_fields[name].default:
+                known = " and ".join(f'"{method}"' for method in methods)
+                raise ValueError(
+                    f'{name} {value} has no effect with consistency "{self.consistency}", only with {known}'
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _patience_needs_validation(self) -> TrainingConfig:
+        if self.patience and not self.eval_every:
+            raise ValueError(f"patience {self.patience} has no effect without validations; set eval_every above 0")
+        return self
+
+
+class MeshConfig(Section):
+    """Number of devices along each axis of the mesh; one of them may be -1, which takes all remaining devices."""
+
+    data: MeshSize = REMAINING_DEVICES
+    """Number of devices across which the rows of a batch are split."""
+    fsdp: MeshSize = 1
+    """Number of devices across which rows are split too, along with parameters and optimizer state, so that each device
+    needs less memory (Rajbhandari et al. 2020)."""
+    tensor: MeshSize = 1
+    """Number of devices across which heads, feed-forward width and vocabulary are split; they process each row together
+    (Shoeybi et al. 2019)."""
+
+    @model_validator(mode="after")
+    def _sizes_are_possible(self) -> MeshConfig:
+        sizes = dict(self)
+        for name, size in sizes.items():
+            if size == 0:
+                raise ValueError(f"{name} must be {REMAINING_DEVICES} or at least 1, got 0")
+        if list(sizes.values()).count(REMAINING_DEVICES) > 1:
+            raise ValueError(f"only one of {', '.join(sizes)} can be {REMAINING_DEVICES} and take what remains")
+        return self
+
+
+class ComputeConfig(Section):
+    """Devices, precision and padding of evaluation and translation."""
+
+    platform: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
+    """Kind of device; auto takes the best one available."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Data type of activations and matrix products (parameters, softmax and loss are float32). On cpu, bfloat16 applies
+    only to the operands of matrix products with parameters. auto: float32 on cpu and on GPUs without bfloat16 (before
+    Ampere), bfloat16 on other GPUs and on tpu."""
+    padding: Literal["auto", "lengths", "longest"] = "auto"
+    """How validation, evaluation and translation pad sentences. lengths: to one of four lengths, which wastes little
+    computation; longest: all sentences given together to the longest of them, which needs only one compiled program;
+    auto: lengths on cpu, where compiling takes seconds, longest on gpu and tpu, where it takes minutes."""
+
+
+class DevicesConfig(ComputeConfig):
+    """Devices, precision and padding of the run."""
+
+    mesh: MeshConfig = MeshConfig()
+    topology: str | None = None
+    """With --dry-run: TPU topology to compile the training step for, such as v5e:1x1, v5e:2x4 or v4:2x2x2; no TPU is
+    needed, but the extra tpu must be installed."""
+
+    @property
+    def compute(self) -> ComputeConfig:
+        """Default settings for evaluation and translation with this run.
+
+        If platform is cpu, the model is used on CPUs too, otherwise on the best devices available.
+        """
+        platform: Literal["cpu", "auto"] = "cpu" if self.platform == "cpu" else "auto"
+        return ComputeConfig(platform=platform, precision=self.precision, padding=self.padding)
+
+
+class Config(Section):
+    """All options of a training run."""
+
+    data: DataConfig = DataConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    devices: DevicesConfig = DevicesConfig()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Config:
+        if not self.rows_per_batch:
+            raise ValueError(
+                f"training.tokens_per_batch must be at least data.row_length times training.accumulation_steps, "
+                f"got {self.training.tokens_per_batch} for {self.data.row_length} times "
+                f"{self.training.accumulation_steps}"
+            )
+        if self.data.row_length > self.model.max_length:
+            raise ValueError(f"data.row_length {self.data.row_length} exceeds model.max_length {self.model.max_length}")
+        warmup, last = self.optimizer.warmup_steps, self.training.num_steps
+        schedule = self.optimizer.schedule
+        if schedule in FALLING_SCHEDULES and warmup is not None and last is not None and warmup >= last:
+            raise ValueError(
+                f"optimizer.warmup_steps must be below training.num_steps for the {schedule} schedule, "
+                f"got {warmup} of {last}; lower it, or give optimizer.warmup_share instead"
+            )
+        consistency, model = self.training.consistency, self.model
+        cut = self.training.consistency_cut_rate if consistency == "simcut" else 0.0
+        if consistency != "none" and not (model.dropout_rate or model.attention_dropout_rate or cut):
+            raise ValueError(
+                f"training.consistency {consistency} has no effect without dropout: both passes are the same; set "
+                "model.dropout_rate"
+            )
+        if self.model.tied_embeddings == "all" and not self.tokenizer.joint:
+            raise ValueError('model.tied_embeddings "all" needs tokenizer.joint; use "decoder" or "none"')
+        if self.tokenizer.model_file and not self.tokenizer.joint:
+            raise ValueError("tokenizer.model_file is one model for both sides, so tokenizer.joint must stay true")
+        return self
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Packed rows per optimizer step.
+
+        The largest number that fits into tokens_per_batch and is divisible by accumulation_steps.
+        """
+        parts = self.training.accumulation_steps
+        return self.training.tokens_per_batch // (self.data.row_length * parts) * parts
+
+
+class ProcessOptions(Section):
+    """Options of a run with several processes that are started by hand; TPU pods and SLURM need none of them."""
+
+    coordinator: str | None = None
+    """Address and port of process 0, such as 10.0.0.1:1234, the same for all processes of the run."""
+    num_processes: PositiveInt | None = None
+    """Number of processes of the run."""
+    process_id: Count | None = None
+    """Index of this process, counted from 0."""
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> ProcessOptions:
+        given = (self.coordinator, self.num_processes, self.process_id)
+        if any(value is not None for value in given) and None in given:
+            raise ValueError("coordinator, num_processes and process_id go together: all three, or none")
+        if self.coordinator and not re.fullmatch(r".+:[1-9]\d*", self.coordinator):
+            raise ValueError(
+                f'coordinator must be an address and a port, such as 10.0.0.1:1234, got "{self.coordinator}"'
+            )
+        if self.num_processes and self.process_id is not None and self.process_id >= self.num_processes:
+            raise ValueError(f"process_id must be below num_processes, got {self.process_id} of {self.num_processes}")
+        return self
+
+
+# Types in which CTranslate2 stores matrices.
+Quantization = Literal[
+    "float32", "float16", "bfloat16", "int16", "int8", "int8_float32", "int8_float16", "int8_bfloat16"
+]
+
+
+class CheckpointOptions(Section):
+    """Which checkpoint of a run is used."""
+
+    checkpoint: str = "best"
+    """Checkpoint to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
+    N checkpoints."""
+
+
+class NetworkOptions(CheckpointOptions):
+    """Which networks translate."""
+
+    ensemble: tuple[Path, ...] = ()
+    """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all networks are
+    averaged."""
+
+
+class AlignmentOptions(Section):
+    """Which cross-attention aligns words."""
+
+    alignment_step: Literal["predict", "read"] = "predict"
+    """Step of the decoder that aligns a target token: the one that predicts it, or the one that reads it."""
+    alignment_layer: PositiveInt | None = None
+    """Decoder layer that aligns, counted from 1; by default the mean of all."""
+    alignment_head: PositiveInt | None = None
+    """Head that aligns, counted from 1; by default the mean of all."""
+
+
+class DecodingOptions(Section):
+    """How translations are searched for or sampled."""
+
+    beam_size: PositiveInt = 5
+    """Number of hypotheses kept at each decoding step; 1 is greedy search. Has no effect if temperature is above 0."""
+    length_penalty: NonNegativeFloat = 0.6
+    """Exponent alpha of the length penalty of Wu et al. (2016); 0 compares plain log-probabilities."""
+    temperature: NonNegativeFloat = 0.0
+    """Above 0, sample translations instead of searching, from the probabilities to the power of 1/temperature: 1
+    samples from the model's own probabilities, a lower value prefers likely tokens."""
+    top_k: PositiveInt | None = None
+    """With a temperature: sample each token only from the k likeliest."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """With a temperature: nucleus sampling, from the smallest set of likeliest tokens whose probabilities sum to at
+    least this; applied after top_k."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """With a temperature: random seed; the same seed samples the same translations, another seed different ones."""
+    min_decoding_length: PositiveInt = 1
+    """Minimum length of a translation in tokens, including its end token."""
+    max_decoding_length: PositiveInt | None = None
+    """Maximum length of a translation in tokens, including its end token; by default twice the number of source tokens
+    plus ten, plus the length of a prefix."""
+    batch_size: PositiveInt | None = None
+    """Number of sentences decoded together; by default 64 on a cpu, up to 512 on a gpu or tpu depending on the memory
+    they need, and 64 for scoring given translations."""
+
+    @model_validator(mode="after")
+    def _options_agree(self) -> DecodingOptions:
+        sampling = {"top_k": self.top_k, "top_p": self.top_p, "seed": self.seed or None}
+        given = [f"{name} {value}" for name, value in sampling.items() if value is not None]
+        if given and not self.temperature:
+            raise ValueError(
+                f"{given[0]} has no effect without a temperature above 0, which samples instead of searching"
+            )
+        if self.max_decoding_length and self.min_decoding_length > self.max_decoding_length:
+            raise ValueError(
+                f"min_decoding_length {self.min_decoding_length} exceeds max_decoding_length {self.max_decoding_length}"
+            )
+        return self
+
+    def check_num_hypotheses(self, count: int) -> None:
+        """Raises UserError unless beam search or sampling can return this number of hypotheses per sentence."""
+        if count < 1:
+            raise UserError(f"num_hypotheses must be at least 1, got {count}")
+        if count > self.beam_size and not self.temperature:
+            raise UserError(f"num_hypotheses {count} exceeds beam_size {self.beam_size}")

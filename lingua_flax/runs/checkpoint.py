@@ -1,0 +1,362 @@
+"""Checkpoints on disk: Orbax stores the arrays, and a SHA-256 of every leaf verifies them.
+
+A step is a folder `<step>/` with the items params, training (optimizer and counters) and record (JSON: position in the
+data, clock, digests). Orbax writes it under a temporary name and renames it, so a killed save leaves nothing that looks
+like a step. But it loads an array with a flipped byte without an error, and a process killed while it deletes an old
+step leaves half of that step under its final name. Hence the digests, and the rule that a folder without a commit mark
+is not a step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from lingua_flax.devices.processes import gather_to_host, is_first_process, on_first_process
+from lingua_flax.host.digests import json_digest
+from lingua_flax.host.errors import UserError
+from lingua_flax.host.files import check_free_space
+from lingua_flax.host.version import VERSION
+
+COMMIT_MARK = "commit_success.txt"
+RECORD_FORMAT = 3  # increase it when this program can no longer use checkpoints that earlier versions have written
+Check = Callable[[dict[str, Any]], None]  # raises UserError for the record of an incompatible checkpoint
+log = logging.getLogger(__name__)
+
+
+def _accept_any(record: dict[str, Any]) -> None:
+    """Accepts every record."""
+
+
+class DamagedCheckpoint(Exception):
+    """A step that cannot be read, or whose contents differ from what was saved."""
+
+
+def check_format(record: dict[str, Any], workdir: Path) -> None:
+    """Raises UserError if a checkpoint's record was written by a version whose checkpoints this one cannot use."""
+    if record.get("format") != RECORD_FORMAT:
+        writer = f"version {record['version']}" if "version" in record else "a development version"
+        raise UserError(
+            f"{workdir}: its checkpoints were written by {writer} of this program, in a format that this version, "
+            f"{VERSION}, cannot read; use the program that wrote them, or choose another --workdir"
+        )
+
+
+def digests(item: str, tree: Any) -> dict[str, str]:
+    """Returns the SHA-256 of the dtype, shape and bytes of each leaf; every process must call this.
+
+    Args:
+      item: the name of the tree, the prefix of the paths.
+      tree: arrays, numpy or on devices.
+
+    Returns:
+      hexadecimal digests by path.
+    """
+    result = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        array = np.ascontiguousarray(gather_to_host(leaf) if isinstance(leaf, jax.Array) else leaf)
+        digest = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+        result[item + jax.tree_util.keystr(path)] = digest.hexdigest()
+    return result
+
+
+def saved_steps(directory: Path) -> list[int]:
+    """Returns the steps that are complete on disk, in ascending order."""
+    if not directory.is_dir():
+        return []
+    return sorted(
+        int(path.name) for path in directory.iterdir() if path.name.isdecimal() and (path / COMMIT_MARK).exists()
+    )
+
+
+def read_record(directory: Path, step: int) -> dict[str, Any]:
+    """Returns the record, a JSON object, of a step.
+
+    Raises:
+      DamagedCheckpoint: the record cannot be read or differs from what was saved.
+    """
+    try:
+        record = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(directory / str(step) / "record")
+    except Exception as error:  # Orbax raises a dozen types, from KeyError to UnicodeDecodeError, for a damaged file
+        raise DamagedCheckpoint(f"its record cannot be read ({type(error).__name__})") from error
+    if not isinstance(record, dict) or record.pop("record_digest", None) != json_digest(record):
+        raise DamagedCheckpoint("its record is not what was saved (SHA-256 differs)")
+    return {"config": {}} | record  # earlier versions did not save the config
+
+
+def read_item(directory: Path, step: int, item: str, template: Any = None) -> Any:
+    """Returns the complete arrays of an item as numpy, unchecked, whatever devices and processes saved them.
+
+    Args:
+      directory: the folder of the checkpoints.
+      step: the step to read.
+      item: "params" or "training".
+      template: a tree of objects with shape and dtype; by default those stored on disk.
+
+    Raises:
+      DamagedCheckpoint: the arrays cannot be read.
+    """
+    handler, path = ocp.Checkpointer(ocp.StandardCheckpointHandler()), directory / str(step) / item
+    try:
+        template = handler.metadata(path).item_metadata.tree if template is None else template
+        empty = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), template)
+        return handler.restore(path, args=ocp.args.StandardRestore(empty))
+    except Exception as error:
+        raise DamagedCheckpoint(f"its {item} cannot be read ({type(error).__name__})") from error
+
+
+def restore_item(directory: Path, step: int, item: str, template: Any, record: dict[str, Any]) -> Any:
+    """Reads an item like `read_item` and checks it against the template and the digests of the record.
+
+    Raises:
+      DamagedCheckpoint: the arrays cannot be read, differ from what was saved or have other shapes than the template.
+    """
+    tree = read_item(directory, step, item, template)
+    for leaf, expected in zip(jax.tree.leaves(tree), jax.tree.leaves(template), strict=True):
+        if leaf.shape != expected.shape:
+            raise DamagedCheckpoint(f"an array in its {item} has the shape {leaf.shape}, expected {expected.shape}")
+    for path, digest in digests(item, tree).items():
+        if record["digests"].get(path) != digest:
+            raise DamagedCheckpoint(f"{path} is not what was saved (SHA-256 differs)")
+    return tree
+
+
+def load_params(
+    directory: Path, which: str, template: Any, check: Check = _accept_any
+) -> tuple[int, Any, dict[str, Any]]:
+    """Loads the parameters of a checkpoint, or the mean of several.
+
+    Args:
+      directory: the folder of the checkpoints.
+      which: "best" by validation BLEU (the newest if there was no validation), "last", a step number, or "average:N"
+        for the mean of the newest N. A damaged step is logged and replaced by the newest intact one that is left,
+        unless a step number is given.
+      template: a tree with the shapes and dtypes of the parameters.
+      check: checks each record before its arrays are read, because arrays of another network look like damaged ones.
+
+    Returns:
+      the step, the parameters (numpy) and the record; for a mean, the newest step and its record.
+
+    Raises:
+      UserError: `which` is malformed, the checkpoint does not exist or is damaged, or there are too few to average.
+    """
+    steps = saved_steps(directory)
+    saved = ", ".join(map(str, steps)) or "none"
+    average = re.fullmatch(r"average:([1-9]\d*)", which)
+    if not average and which not in ("best", "last") and not which.isdecimal():
+        raise UserError(
+            f'--checkpoint must be best, last, the number of a step or average:N, got "{which}" (saved: {saved})'
+        )
+    if not steps or (which.isdecimal() and int(which) not in steps):
+        raise UserError(f"{directory}: no checkpoint{f' {which}' if steps else ''}; saved: {saved}")
+    count = int(average[1]) if average else 1
+    candidates = [int(which)] if which.isdecimal() else _candidates(directory, steps, which)
+    loaded = list(itertools.islice(_intact_checkpoints(directory, candidates, {"params": template}, check), count))
+    if not loaded:
+        raise UserError(f"{directory}: checkpoint {which} is damaged and cannot be used; saved: {saved}")
+    if len(loaded) < count:
+        raise UserError(
+            f"{directory}: {count} checkpoints to average, but only {len(loaded)} can be used (saved: {saved}); "
+            "training.keep_checkpoints sets how many a run keeps"
+        )
+    step, [params], record = loaded[0]
+    if average:
+        log.info("parameters averaged over the checkpoints %s", ", ".join(str(step) for step, _, _ in reversed(loaded)))
+        params = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]) / count, *(tree for _, [tree], _ in loaded))
+    return step, params, record
+
+
+def _intact_checkpoints(
+    directory: Path, steps: Sequence[int], templates: Mapping[str, Any], check: Check
+) -> Iterator[tuple[int, list[Any], dict[str, Any]]]:
+    """Yields each intact step with its items, in the order of the templates, and its record; logs the damaged steps."""
+    for step in steps:
+        try:
+            record = read_record(directory, step)
+            check(record)
+            items = [restore_item(directory, step, item, template, record) for item, template in templates.items()]
+        except DamagedCheckpoint as error:
+            log.warning("checkpoint %d is damaged and not used: %s", step, error)
+            continue
+        yield step, items, record
+
+
+def _candidates(directory: Path, steps: Sequence[int], which: str) -> list[int]:
+    """Returns the steps to try, newest first, and for "best" before all others the best one that the records name."""
+    newest_first = list(reversed(steps))
+    for step in newest_first if which == "best" else []:
+        try:
+            best = read_record(directory, step)["best_step"]
+        except DamagedCheckpoint:
+            continue
+        return ([best] if best in steps else []) + newest_first
+    return newest_first
+
+
+class Checkpoints:
+    """The checkpoints of a run during training: saves in the background and keeps the best and the newest few."""
+
+    def __init__(self, directory: Path, keep: int):
+        """Prepares the folder.
+
+        Args:
+          directory: the folder of the checkpoints, an absolute path.
+          keep: the number of newest checkpoints to keep.
+        """
+        self._directory = directory
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._saving: Future[None] | None = None
+        on_first_process(self._recover_replaced)
+        self._retention = _NewestAndBest(keep)
+        self._manager = ocp.CheckpointManager(
+            directory,
+            options=ocp.CheckpointManagerOptions(preservation_policy=self._retention, cleanup_tmp_directories=True),
+        )
+
+    def save(self, step: int, params: Any, training: Any, record: dict[str, Any], best_step: int | None) -> None:
+        """Copies the arrays and returns; they are hashed and written in the background.
+
+        If the run has several processes, only the writing happens in the background: both hashing and Orbax compute
+        jointly, and joint computations must come in the same order in all processes.
+
+        Args:
+          step: the step to save, possibly for the second time.
+          params: the parameters.
+          training: the rest of the training state.
+          record: the JSON object saved with them.
+          best_step: the step to keep as the best, if any.
+
+        Raises:
+          Exception: the error of the previous save, if it failed.
+        """
+        self.wait()
+        self._retention.best_step = best_step
+        replaced = None
+        if step in saved_steps(self._directory):  # saved when its validation was interrupted
+            replaced = self._directory / f"replaced-{step}"
+            on_first_process(lambda: (self._directory / str(step)).rename(replaced))
+            self._manager.reload()
+        record = record | {"step": step, "best_step": best_step}
+        if jax.process_count() == 1:
+            # On a CPU this does not copy: NumPy shares the memory, so the next step, which may not overwrite it, does.
+            params, training = jax.device_get((params, training))
+            self._saving = self._thread.submit(self._write, step, params, training, record, replaced)
+        else:
+            self._write(step, params, training, record, replaced)
+
+    def check(self) -> None:
+        """Raises the error of a save that has failed in the background, if any."""
+        if self._saving and self._saving.done():
+            self._saving.result()
+
+    def wait(self) -> None:
+        """Waits until everything is on disk; raises the error of the save if it failed."""
+        if self._saving:
+            self._saving.result()
+        self._manager.wait_until_finished()
+
+    def _write(self, step: int, params: Any, training: Any, record: dict[str, Any], replaced: Path | None) -> None:
+        """Hashes and saves a step, and then deletes the folder of an earlier save of it, if any."""
+        # If a write fails, those that TensorStore still has pending print dozens of tracebacks.
+        check_free_space(self._directory, sum(leaf.nbytes for leaf in jax.tree.leaves((params, training))))
+        record = record | {"digests": digests("params", params) | digests("training", training)}
+        items = ocp.args.Composite(
+            params=ocp.args.StandardSave(params),
+            training=ocp.args.StandardSave(training),
+            record=ocp.args.JsonSave(record | {"record_digest": json_digest(record)}),
+        )
+        self._manager.save(step, args=items, force=True)
+        if replaced or jax.process_count() == 1:
+            self._manager.wait_until_finished()
+        if replaced and is_first_process():
+            shutil.rmtree(replaced)
+
+    def restore_newest(
+        self, params: Any, training: Any, check: Check = _accept_any
+    ) -> tuple[Any, Any, dict[str, Any]] | None:
+        """Restores the newest intact step and sets later ones aside.
+
+        Args:
+          params: the template of the parameters, a tree of jax.ShapeDtypeStructs.
+          training: the template of the rest of the training state.
+          check: as in `load_params`.
+
+        Returns:
+          the params and training items (numpy) and the record, or None if nothing has been saved yet.
+
+        Raises:
+          UserError: there are steps, but none is intact. Nothing is deleted.
+        """
+        steps, templates = saved_steps(self._directory), {"params": params, "training": training}
+        step, items, record = next(_intact_checkpoints(self._directory, steps[::-1], templates, check), (-1, None, {}))
+        if steps and not items:
+            raise UserError(f"{self._directory}: none of its checkpoints is intact; nothing was deleted")
+        self._set_aside_after(step)
+        return (items[0], items[1], record) if items else None
+
+    def close(self) -> None:
+        """Waits until everything is on disk; raises the error of the last save if it failed."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+            self._manager.close()
+
+    def _recover_replaced(self) -> None:
+        """Cleans up after a process that was killed while it saved a step for the second time.
+
+        Deletes the first save if the second one is complete, and restores it otherwise.
+        """
+        for path in self._directory.glob("replaced-*"):
+            step = self._directory / path.name.removeprefix("replaced-")
+            if step.exists():
+                shutil.rmtree(path)
+            else:
+                path.rename(step)
+
+    def _set_aside_after(self, step: int) -> None:
+        """Renames later steps, which are damaged or half deleted, because the run will save them again."""
+
+        def rename() -> None:
+            for path in list(self._directory.iterdir()):
+                if path.name.isdecimal() and int(path.name) > step:
+                    path.rename(_unused_path(self._directory / f"damaged-{path.name}"))
+
+        on_first_process(rename)
+        self._manager.reload()
+
+
+def _unused_path(path: Path) -> Path:
+    """Returns the path itself or, if it exists, the first of path-2, path-3, ... that does not."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(candidate for candidate in itertools.chain([path], numbered) if not candidate.exists())
+
+
+class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
+    """Preserves the newest few steps and the best one."""
+
+    def __init__(self, keep: int):
+        self.keep = keep
+        self.best_step: int | None = None
+
+    def should_preserve(
+        self,
+        checkpoints: Sequence[ocp.checkpoint_managers.PolicyCheckpointInfo],
+        *,
+        context: ocp.checkpoint_managers.PreservationContext,
+    ) -> list[bool]:
+        del context
+        newest = {info.step for info in sorted(checkpoints, key=lambda info: info.step)[-self.keep :]}
+        return [info.step in newest or info.step == self.best_step for info in checkpoints]

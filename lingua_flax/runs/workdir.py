@@ -1,0 +1,120 @@
+"""The folder of a run: its resolved config, tokenizer, metrics and checkpoints."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lingua_flax.host.errors import UserError
+from lingua_flax.host.files import why_not_writable, write_atomically
+from lingua_flax.host.locks import lock_until_exit
+from lingua_flax.runs.metrics import parse_metrics
+
+LOCK_NAME = "training.lock"
+MAX_LINE_BYTES = 2**18  # of metrics.jsonl; a validation has the text of its samples
+
+
+class Workdir:
+    """The files of one run. Only `lock`, `create` and the methods that write files change anything on disk."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._locked = False
+
+    @property
+    def metrics(self) -> Path:
+        """The file of the metrics, one JSON object per line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints, absolute because Orbax does not accept relative paths."""
+        return (self.path / "checkpoints").absolute()
+
+    def check_creatable(self) -> None:
+        """Raises UserError if the folder cannot be created or written; leaves nothing behind."""
+        paths = [self.path, *self.path.absolute().parents]
+        existing = next(path for path in paths if path.exists() or path.is_symlink())  # a link may lead nowhere
+        if not existing.is_dir():
+            raise UserError(f"{existing}: not a directory; choose another --workdir")
+        if reason := why_not_writable(existing):
+            raise UserError(f"{existing}: cannot be written ({reason}); choose another --workdir")
+
+    def lock(self) -> None:
+        """Locks the folder, if it exists, against other training processes until this process ends.
+
+        Raises:
+          UserError: another process holds the lock.
+        """
+        if self._locked or not self.path.is_dir():
+            return
+        refusal = "is training in it; wait until it ends, stop it, or choose another --workdir"
+        lock_until_exit(self.path / LOCK_NAME, self.path, refusal)
+        self._locked = True
+
+    def create(self) -> None:
+        """Creates the folder and locks it.
+
+        Raises:
+          UserError: another process holds the lock.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.lock()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file atomically: it is complete or does not exist."""
+        write_atomically(self.path / name, content)
+
+    def append_metrics(self, lines: Iterable[dict[str, Any]]) -> None:
+        """Appends JSON objects, one per line, to metrics.jsonl; killing the process afterwards loses none of them."""
+        with open(self.metrics, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+
+    def sync_metrics(self) -> None:
+        """Waits until metrics.jsonl is on disk, so that no checkpoint is ahead of it even after a power cut."""
+        if self.metrics.exists():
+            with open(self.metrics, "rb") as file:
+                os.fsync(file.fileno())
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Returns the objects in metrics.jsonl, without a last line that was cut off by a crash.
+
+        Raises:
+          UserError: the file contains anything but complete lines of metrics.
+        """
+        if not self.metrics.exists():
+            return []
+        if not self.metrics.is_file():
+            raise UserError(f"{self.metrics}: not a file; move it away to continue the run")
+        metrics = []
+        with open(self.metrics, encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                if line.endswith("\n"):
+                    metrics.append(parse_metrics(line, f"{self.metrics}, line {number}"))
+        return metrics
+
+    def last_step(self) -> int:
+        """Returns the step of the last complete line of metrics.jsonl, or 0 if there is none; reads only its end."""
+        if not self.metrics.exists():
+            return 0
+        with open(self.metrics, "rb") as file:
+            file.seek(max(0, self.metrics.stat().st_size - MAX_LINE_BYTES))
+            complete = file.read().rpartition(b"\n")[0]
+        last = complete.rpartition(b"\n")[2]
+        return int(json.loads(last)["step"]) if last else 0
+
+    def set_metrics_aside(self) -> Path:
+        """Renames metrics.jsonl, so that a run can start again without losing it. Returns the new path."""
+        numbers = itertools.count(1)
+        kept = next(path for n in numbers if not (path := self.path / f"metrics.{n}.jsonl").exists())
+        self.metrics.rename(kept)
+        return kept
+
+    def replace_metrics(self, lines: Iterable[dict[str, Any]]) -> None:
+        """Replaces the lines of metrics.jsonl, if the file exists."""
+        if self.metrics.exists():
+            self.write(self.metrics.name, "".join(json.dumps(line) + "\n" for line in lines).encode())

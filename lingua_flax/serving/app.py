@@ -1,0 +1,283 @@
+"""The HTTP interface: LibreTranslate's protocol, health, metrics, and its own documentation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+
+from lingua_flax.host.errors import UserError
+from lingua_flax.host.version import VERSION
+from lingua_flax.serving.batcher import Batcher, QueueFullError, StoppedError
+from lingua_flax.serving.documentation import DOCS_FILES, DOCS_PAGE, DOCS_SCRIPT, request_body
+from lingua_flax.serving.engine import Engine, Item, Result
+from lingua_flax.serving.guard import BodyTooLargeError
+from lingua_flax.serving.inspector import Inspector, InspectParameters
+from lingua_flax.serving.languages import Language
+from lingua_flax.serving.metrics import Metrics
+from lingua_flax.serving.page_routes import add_page
+from lingua_flax.serving.protocol import (
+    Limits,
+    RequestError,
+    detect_parameter,
+    inspect_parameters,
+    read_parameters,
+    translate_parameters,
+)
+from lingua_flax.translation.word_alignment import pharaoh
+from lingua_flax.translation.words import split_words
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+RETRY_AFTER = 1  # seconds
+
+
+class Server:
+    """The state of the server: an engine, once there is one, and the queue in front of it."""
+
+    def __init__(self, languages: list[Language], limits: Limits, *, max_waiting: int, timeout: float):
+        """Creates a server without an engine.
+
+        Args:
+          languages: what can be translated into what.
+          limits: what a single request may ask for.
+          max_waiting: lines that may wait for a batch.
+          timeout: seconds after which a request is given up.
+        """
+        self.languages = languages
+        self.limits = limits
+        self.timeout = timeout
+        self.status = "loading"  # then what the server waits for, or "ok"
+        self.failure: BaseException | None = None  # why there is no engine, if it could not be loaded
+        self.on_failure: Callable[[], None] = lambda: None
+        self._max_waiting = max_waiting
+        self._aligns = True
+        self._batcher: Batcher[Item, Result] | None = None
+        self.inspector: Inspector | None = None
+        self._inspections: Batcher[InspectParameters, dict[str, Any]] | None = None
+        self.metrics = Metrics(lambda: self._batcher.waiting if self._batcher else 0)
+
+    async def run(self, load: Callable[[Server], Engine]) -> None:
+        """Loads an engine and translates with it until the task is cancelled or `stop` is called."""
+        engine = await asyncio.to_thread(load, self)
+        self._aligns = engine.aligns
+
+        def translate(items: list[Item]) -> list[Result]:
+            self.metrics.batch_lines.observe(len(items))
+            return engine.translate(items)
+
+        self._batcher = Batcher(
+            translate, max_batch=engine.max_batch, max_waiting=self._max_waiting, workers=engine.workers
+        )
+        if self.inspector:
+            self._inspections = Batcher(self.inspector, max_batch=1, max_waiting=self._max_waiting, window=0.0)
+        self.status = "ok"
+        log.info("ready")
+        await asyncio.gather(*(batcher.run() for batcher in (self._batcher, self._inspections) if batcher))
+
+    def stop(self) -> None:
+        """Refuses further requests; those that wait are still answered."""
+        for batcher in (self._batcher, self._inspections):
+            if batcher:
+                batcher.stop()
+
+    def fail(self, task: asyncio.Task[None]) -> None:
+        """Takes note of the task's failure, if it has failed."""
+        if not task.cancelled() and (error := task.exception()):
+            self.failure, self.status = error, "failed"
+            self.on_failure()
+
+    async def translate(self, request: Request) -> dict[str, Any]:
+        """Answers POST /translate.
+
+        Raises:
+          RequestError: the request is refused, or cannot be answered in time.
+        """
+        parameters = translate_parameters(await read_parameters(request), self.limits)
+        source = self.languages[0].code if parameters.source == "auto" else parameters.source
+        language = next((known for known in self.languages if known.code == source), None)
+        if not language:
+            raise RequestError(400, f"{source} is not supported")
+        if parameters.target not in language.targets:
+            raise RequestError(400, f"{parameters.target} is not available as a target language from {source}")
+        if not self._batcher:
+            raise RequestError(503, f"the server is not ready: {self.status}", RETRY_AFTER)
+        if parameters.alignments and not self._aligns:
+            raise RequestError(400, "Invalid request: this server does not align words (--engine ctranslate2)")
+        lines = [text.replace("\r\n", "\n").split("\n") for text in parameters.texts]
+        count = 1 + parameters.alternatives
+        items = [Item(line, parameters.target, count, parameters.alignments) for own in lines for line in own]
+        if len(items) > self._max_waiting:
+            raise RequestError(413, f"Invalid request: {len(items):,} lines exceed the limit of {self._max_waiting:,}")
+        results = iter(await self._answered(request, self._batcher.submit(items)))
+        results_of = [[next(results) for _ in own] for own in lines]
+        translated = [_joined(own, count) for own in results_of]
+        answer: dict[str, Any] = {"translatedText": [texts[0] for texts in translated]}
+        if parameters.source == "auto":
+            answer["detectedLanguage"] = [self.detected() for _ in translated]
+        if parameters.alternatives:
+            answer["alternatives"] = [list(dict.fromkeys(texts))[1:] for texts in translated]
+        if parameters.alignments:
+            answer["alignments"] = [_joined_links(*pair) for pair in zip(lines, results_of, strict=True)]
+        return answer if parameters.is_list else {name: values[0] for name, values in answer.items()}
+
+    async def inspect(self, request: Request) -> dict[str, Any]:
+        """Answers POST /inspect.
+
+        Raises:
+          RequestError: the request is refused, or cannot be answered in time.
+        """
+        parameters = inspect_parameters(await read_parameters(request), self.limits)
+        if parameters.target not in ("", *(target for language in self.languages for target in language.targets)):
+            raise RequestError(400, f"{parameters.target} is not available as a target language")
+        if not self._inspections:
+            raise RequestError(503, f"the server is not ready: {self.status}", RETRY_AFTER)
+        (result,) = await self._answered(request, self._inspections.submit([parameters]))
+        return result
+
+    def detected(self) -> dict[str, Any]:
+        """Returns the language that texts are taken for: the first that the run translates from."""
+        return {"confidence": 100.0 if len(self.languages) == 1 else 0.0, "language": self.languages[0].code}
+
+    async def _answered(self, request: Request, results: Awaitable[list[Answer]]) -> list[Answer]:
+        """Waits for the results, but no longer than the client does and the deadline allows.
+
+        Raises:
+          RequestError: too many requests are waiting, or the deadline has passed.
+        """
+        answer = asyncio.ensure_future(results)
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({answer, gone}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+        except QueueFullError as error:
+            raise RequestError(503, "too many requests are waiting; try again later", RETRY_AFTER) from error
+        except StoppedError as error:
+            raise RequestError(503, "the server is stopping", RETRY_AFTER) from error
+        except UserError as error:
+            raise RequestError(400, f"Invalid request: {error}") from error
+        except Exception as error:
+            log.exception("a batch could not be translated")
+            raise RequestError(500, "the text could not be translated") from error
+        finally:
+            answer.cancel()
+            gone.cancel()
+        raise RequestError(504, f"no translation within {self.timeout:g} seconds")
+
+
+async def _disconnected(request: Request) -> None:
+    """Waits until the client closes its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _joined(lines: list[Result], count: int) -> list[str]:
+    """Joins the lines of a text, rank by rank; a line with fewer translations repeats its last one."""
+    return ["\n".join(own.texts[min(rank, len(own.texts) - 1)] for own in lines) for rank in range(count)]
+
+
+def _joined_links(lines: list[str], results: list[Result]) -> str:
+    """Joins the links of the lines of a text, whose words are counted from its beginning."""
+    joined = []
+    source_words = target_words = 0
+    for line, result in zip(lines, results, strict=True):
+        joined += [(i + source_words, j + target_words) for i, j in result.links]
+        source_words += len(split_words(line))
+        target_words += len(split_words(result.texts[0]))
+    return pharaoh(joined)
+
+
+def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | None = None) -> FastAPI:
+    """Returns the application.
+
+    Args:
+      server: what answers its requests.
+      load: loads the engine when the application starts.
+      workdir: folder of the run, for the page at /; without it there is none.
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        running = asyncio.create_task(server.run(load))
+        running.add_done_callback(server.fail)
+        yield
+        server.stop()
+        if server.status == "ok":
+            await running
+        running.cancel()
+
+    app = FastAPI(title="Lingua Flax", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.mount("/docs/files", StaticFiles(directory=DOCS_FILES))
+    app.add_exception_handler(RequestError, _refused)
+    app.add_exception_handler(BodyTooLargeError, _too_large)
+    app.add_exception_handler(HTTPException, _not_found)
+
+    @app.post("/translate", openapi_extra=request_body("TranslateRequest"))
+    async def translate(request: Request) -> dict[str, Any]:
+        """Translates a text or a list of texts, line by line."""
+        return await server.translate(request)
+
+    @app.post("/inspect", openapi_extra=request_body("InspectRequest", forms=False))
+    async def inspect(request: Request) -> Response:
+        """Translates a sentence, and returns what the network did; see the documentation for the format."""
+        return JSONResponse(await server.inspect(request))
+
+    @app.post("/detect", openapi_extra=request_body("DetectRequest"))
+    async def detect(request: Request) -> list[dict[str, Any]]:
+        """Returns the language that a text is taken for."""
+        detect_parameter(await read_parameters(request))
+        return [server.detected()]
+
+    @app.get("/languages")
+    async def languages() -> list[Language]:
+        """Returns the languages and what they can be translated into."""
+        return server.languages
+
+    @app.get("/health")
+    async def health() -> Response:
+        """Returns status 200 once the server translates, and 503 before."""
+        return JSONResponse({"status": server.status}, 200 if server.status == "ok" else 503)
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        return Response(generate_latest(server.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(DOCS_PAGE)
+
+    @app.get("/docs/show.js", include_in_schema=False)
+    async def docs_script() -> Response:
+        return Response(DOCS_SCRIPT, media_type="text/javascript")
+
+    if workdir:
+        add_page(app, workdir)
+    return app
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
+    return JSONResponse({"error": str(error)}, error.status, headers)
+
+
+async def _not_found(_: Request, error: Exception) -> Response:
+    """Answers requests for other paths and methods."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _too_large(_: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 413)

@@ -1,0 +1,60 @@
+"""The engine that translates with JAX, as lingua-flax translate does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lingua_flax.host.malloc import release_freed_memory
+from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
+from lingua_flax.serving.engine import Item, Result
+from lingua_flax.translation.parallel import num_concurrent_programs
+from lingua_flax.translation.translator import Translator
+from lingua_flax.translation.word_alignment import align_translations
+
+
+class JaxEngine:
+    """Translates with one translator for each target language."""
+
+    aligns = True
+
+    def __init__(self, translators: Mapping[str, Translator], options: DecodingOptions, alignment: AlignmentOptions):
+        """Creates an engine and compiles its programs for all lengths and batch sizes, so that no request waits.
+
+        Args:
+          translators: a translator for each target language.
+          options: how to decode.
+          alignment: how to align words; these programs are only compiled when they are needed.
+        """
+        first, *_ = translators.values()  # the others have the same programs
+        # On a CPU, two halves of a batch are faster side by side than the whole (docs/results/performance.md).
+        self.workers = num_concurrent_programs(first.mesh)
+        self.max_batch = options.batch_size or max(1, first.batch_size // self.workers)
+        self._options = options.model_copy(update={"batch_size": self.max_batch})
+        self._translators = translators
+        self._alignment = alignment
+        first.warm_up_all(self._options)
+        release_freed_memory()
+
+    def translate(self, items: Sequence[Item]) -> list[Result]:
+        """Translates the items, in order."""
+        results: dict[int, Result] = {}
+        for target, translator in self._translators.items():
+            own = [index for index, item in enumerate(items) if item.target == target]
+            if own:
+                results |= zip(own, self._translate([items[index] for index in own], translator), strict=True)
+        return [results[index] for index in range(len(items))]
+
+    def _translate(self, items: Sequence[Item], translator: Translator) -> list[Result]:
+        translations = translator.translate(
+            [item.line for item in items],
+            self._options,
+            num_hypotheses=max(item.num_hypotheses for item in items),
+            first_line=None,
+        )
+        aligned = [index for index, item in enumerate(items) if item.aligned]
+        links = align_translations(translator, [translations[index] for index in aligned], self._alignment)
+        links_of = dict(zip(aligned, links, strict=True))
+        return [
+            Result([hypothesis.text for hypothesis in own.hypotheses[: item.num_hypotheses]], links_of.get(index, []))
+            for index, (item, own) in enumerate(zip(items, translations, strict=True))
+        ]

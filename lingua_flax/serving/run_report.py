@@ -1,0 +1,119 @@
+"""Reports on a run, finished or under way, from the files in its workdir."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+from lingua_flax.data.corpora.phrasebook.generator import generate
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.runs.checkpoint import DamagedCheckpoint, read_record, saved_steps
+from lingua_flax.runs.metrics import group_means, parse_metrics
+from lingua_flax.runs.workdir import Workdir
+
+MAX_POINTS = 400  # of the training loss
+
+
+class RunReport:
+    """Reads metrics.jsonl as it grows."""
+
+    def __init__(self, workdir: Path):
+        self._files = Workdir(workdir)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._last_line = b""
+        self._position = 0
+        self._steps: list[tuple[int, float]] = []
+        self._validations: list[dict[str, Any]] = []
+
+    def read(self) -> dict[str, Any]:
+        """Returns the state of the run as a JSON object.
+
+        The training loss is averaged over groups of steps, so that there are at most MAX_POINTS points.
+        """
+        self._read_metrics()
+        config = read_workdir_config(self._files.path)
+        checkpoints = saved_steps(self._files.checkpoints)
+        validations = [{name: value for name, value in line.items() if name != "samples"} for line in self._validations]
+        return {
+            "name": self._files.path.name,
+            "step": self._steps[-1][0] if self._steps else 0,
+            "num_steps": config.training.num_steps,
+            "seconds_since_change": self._seconds_since_change(),
+            "checkpoints": checkpoints,
+            "best_checkpoint": self._best(checkpoints),
+            "training_loss": group_means(self._steps, MAX_POINTS).round(4).tolist() if self._steps else [],
+            "validations": validations,
+            "samples": self._validations[-1]["samples"] or [] if self._validations else [],
+            "network": {
+                "encoder_layers": config.model.num_encoder_layers,
+                "decoder_layers": config.model.num_decoder_layers,
+                "heads": config.model.num_heads,
+            },
+        }
+
+    def _read_metrics(self) -> None:
+        """Reads the lines that are new; all of them if the file was replaced, as training does when it resumes."""
+        try:
+            with open(self._files.metrics, "rb") as file:
+                file.seek(self._position - len(self._last_line))
+                if file.read(len(self._last_line)) != self._last_line:
+                    self._forget()
+                    file.seek(0)
+                lines = file.read().splitlines(keepends=True)
+        except OSError:
+            self._forget()
+            return
+        for line in lines:
+            if line.endswith(b"\n"):
+                with contextlib.suppress(UserError):  # damaged, for example by a power failure
+                    self._add(parse_metrics(line, str(self._files.metrics)))
+                self._last_line = line
+                self._position += len(line)
+
+    def _add(self, line: dict[str, Any]) -> None:
+        if "validation_loss" in line:
+            names = ("step", "validation_loss", "validation_loss_shuffled", "validation_bleu", "samples")
+            self._validations.append({name.removeprefix("validation_"): line.get(name) for name in names})
+        elif line.get("loss") is not None:
+            self._steps.append((line["step"], line["loss"]))
+
+    def _seconds_since_change(self) -> float | None:
+        try:
+            return max(0.0, time.time() - self._files.metrics.stat().st_mtime)
+        except OSError:
+            return None
+
+    def _best(self, checkpoints: list[int]) -> int | None:
+        """Returns the step of the best checkpoint by validation BLEU, if the newest intact record names one."""
+        for step in reversed(checkpoints):
+            try:
+                best = read_record(self._files.checkpoints, step)["best_step"]
+            except (DamagedCheckpoint, UserError, OSError):
+                continue
+            return best if best in checkpoints else None
+        return None
+
+
+def example_sentences(workdir: Path) -> dict[str, Any]:
+    """Returns sentences to begin with.
+
+    Of the phrasebook, `ambiguous` has a pair of sentences for each ambiguous word, in which one other word decides
+    between its two meanings. `sentences` are those whose words depend on each other over a distance.
+    """
+    data = read_workdir_config(workdir).data
+    if data.name != "phrasebook" or data.source_language != "en":
+        return {"sentences": [], "ambiguous": []}
+    pairs: dict[str, list[str]] = {}
+    for contrast in generate().contrasts:
+        pairs.setdefault(contrast.word, [contrast.first[0], contrast.second[0]])
+    sentences = [
+        "I swam across the river to get to the other bank.",
+        "The animal didn't cross the street because it was too tired.",
+        "The animal didn't cross the street because it was too wide.",
+    ]
+    return {"sentences": sentences, "ambiguous": [{"word": word, "sentences": pairs[word]} for word in sorted(pairs)]}

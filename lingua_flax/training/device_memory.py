@@ -1,0 +1,129 @@
+"""The memory that a training step needs on each device."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from lingua_flax.data.batch import Batch
+from lingua_flax.devices.sharding import row_sharding
+from lingua_flax.host.errors import RunError
+from lingua_flax.model.transformer import Structure
+from lingua_flax.options.schema import Config
+from lingua_flax.training.state import initial_state, state_shardings
+from lingua_flax.training.step import make_train_step
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes on each device during a step.
+
+    Attributes:
+      parameters, average, optimizer, batch: computed from the shapes and the mesh.
+      activations: activations, gradients and everything else that a step needs temporarily, as reported for the
+        compiled program; None if unknown.
+    """
+
+    parameters: int
+    average: int
+    optimizer: int
+    batch: int
+    activations: int | None = None
+
+    @property
+    def total(self) -> int:
+        """The sum of all sizes that are known."""
+        return self.parameters + self.average + self.optimizer + self.batch + (self.activations or 0)
+
+    def __str__(self) -> str:
+        sizes = {name: size for name, size in dataclasses.asdict(self).items() if size}
+        sizes = {name.replace("activations", "activations and gradients"): size for name, size in sizes.items()}
+        return ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
+
+
+def memory_between_steps(network: Structure, config: Config, mesh: Mesh) -> DeviceMemory:
+    """Returns the memory in use on each device before a step runs: the training state and a batch."""
+    state = jax.eval_shape(lambda params: initial_state(params, config), network.params)
+    shardings = state_shardings(network, config, mesh)
+    rows = row_sharding(mesh)
+    return DeviceMemory(
+        parameters=_bytes_per_device(state.params, shardings.params),
+        average=_bytes_per_device(state.average, shardings.average),
+        optimizer=_bytes_per_device(state.optimizer, shardings.optimizer),
+        batch=sum(_shard_bytes(leaf, rows) for leaf in batch_shapes(config)),
+    )
+
+
+def compile_step(network: Structure, config: Config, mesh: Mesh, unroll: int = 1) -> jax.stages.Compiled:
+    """Compiles the training step for the mesh, without running it or allocating its arrays.
+
+    Args:
+      unroll: how many parts of an accumulated batch one iteration of its loop processes.
+    """
+    state = jax.eval_shape(lambda params: initial_state(params, config), network.params)
+    num_steps = config.training.num_steps or 1  # None if given in epochs; a constant, which takes no memory
+    step = make_train_step(network, config, num_steps, mesh, unroll)
+    return step.lower(state, batch_shapes(config)).compile()
+
+
+def memory_of_step(network: Structure, config: Config, mesh: Mesh, compiled: jax.stages.Compiled) -> DeviceMemory:
+    """Returns the memory that each device needs during a step compiled for the mesh."""
+    between_steps = memory_between_steps(network, config, mesh)
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        return between_steps
+    new_outputs = analysis.output_size_in_bytes - analysis.alias_size_in_bytes  # not written over donated inputs
+    return dataclasses.replace(between_steps, activations=analysis.temp_size_in_bytes + max(0, new_outputs))
+
+
+@contextlib.contextmanager
+def explain_out_of_memory(network: Structure, config: Config, mesh: Mesh) -> Iterator[None]:
+    """Turns an out-of-memory error in the block into a RunError that states what a step needs and how to reduce it."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error) and "out of memory" not in str(error).lower():
+            raise
+        needed = memory_between_steps(network, config, mesh)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            needed = memory_of_step(network, config, mesh, compile_step(network, config, mesh))
+        state_bytes = needed.parameters + needed.average + needed.optimizer
+        smaller_batch = "lower training.tokens_per_batch or raise training.accumulation_steps"
+        smaller_state = 'shard parameters and optimizer with devices.mesh.fsdp, or set optimizer.name to "adafactor"'
+        first, second = smaller_batch, smaller_state
+        if (needed.activations or 0) < 2 * state_bytes:  # then most of them are gradients
+            first, second = second, first
+        raise RunError(
+            f"out of memory: a step needs {format_bytes(needed.total)} on each device ({needed}); "
+            f"{first}, or {second}. "
+            "Run the same command with --dry-run to see what a change would save"
+        ) from error
+
+
+def format_bytes(size: float) -> str:
+    """Formats a size with a decimal unit: 1,234,567 -> 1.2 MB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size:,.0f} bytes"
+
+
+def batch_shapes(config: Config) -> Any:
+    """Returns the shapes of a batch of this config as jax.ShapeDtypeStructs."""
+    shape = jax.ShapeDtypeStruct((config.rows_per_batch, config.data.row_length), jnp.int32)
+    return Batch._make([shape] * len(Batch._fields))
+
+
+def _bytes_per_device(tree: Any, shardings: Any) -> int:
+    return sum(jax.tree.leaves(jax.tree.map(_shard_bytes, tree, shardings)))
+
+
+def _shard_bytes(leaf: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> int:
+    return math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

@@ -1,0 +1,1 @@
+"""Attention and loss on accelerators, without the arrays that the textbook versions store."""

@@ -1,0 +1,305 @@
+"""Attention that never stores its scores: a TPU kernel, and a wrapper of NVIDIA's cuDNN.
+
+Between the two matrix products of equation 1 (Vaswani et al. 2017) are T * S scores per head and row. Computed as
+written, they are stored in main memory and read back several times in the forward and the backward pass; on a TPU this
+takes far longer than the products. Each program of the kernel processes several rows of a few heads and keeps the
+scores in the chip's vector memory. The backward pass recomputes the weights, as in Dao et al. (2022); their tiling is
+not needed for packed rows of a few hundred positions.
+
+Shapes: B rows, T queries, S keys, D model width, H head width. Heads are concatenated along D; the LANES / H adjacent
+heads that share the 128 lanes of a vector register form a group.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.sharding import Mesh, PartitionSpec
+
+from lingua_flax.devices.mesh import ROW_AXES
+from lingua_flax.devices.platform import compute_precision, is_older_than_ampere
+from lingua_flax.devices.sharding import MESH_AXIS_OF
+from lingua_flax.host.errors import UserError
+from lingua_flax.model.attention import FastAttention
+from lingua_flax.model.masks import SegmentMask
+from lingua_flax.options.precision import BFLOAT16
+from lingua_flax.options.schema import Config
+from lingua_flax.training.kernels.pallas_kernels import on_each_device, product
+
+LANES = 128
+LONGEST = 512  # maximum length of a row, whose scores must fit into the memory of a core, forward and backward
+ROWS, POSITIONS = 8, 1024  # maximum per program: the nine blocks of the backward pass must fit in, double-buffered
+
+
+class Operands(NamedTuple):
+    """The inputs of attention, with heads concatenated along D.
+
+    Inside a kernel they hold a single row and a single group of heads: [T, LANES] and [S, LANES], and [1, T] and [1, S]
+    for segments.
+
+    Attributes:
+      query: [B, T, D], already divided by sqrt(H).
+      keys, values: [B, S, D].
+      query_segments, key_segments: [B, T] and [B, S] int32; 0 marks padding.
+    """
+
+    query: jax.Array
+    keys: jax.Array
+    values: jax.Array
+    query_segments: jax.Array
+    key_segments: jax.Array
+
+
+class Options(NamedTuple):
+    """Static options of the kernel.
+
+    Attributes:
+      head_dim: H, which must divide LANES; LANES must divide D.
+      causal: Whether a query may attend only to keys at its own and earlier positions of the row.
+      interpret: Whether to run the kernel as plain JAX, which works on any device.
+    """
+
+    head_dim: int
+    causal: bool
+    interpret: bool
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def fused_attention(operands: Operands, options: Options) -> jax.Array:
+    """Computes `model.attention.scaled_dot_product_attention` with the mask that follows from the segments.
+
+    A query that may attend to no key (padding) gets the mean of all values; its output is never used.
+
+    Returns:
+      The output, [B, T, D].
+    """
+    return _forward(operands, options)[0]
+
+
+def _forward(operands: Operands, options: Options) -> tuple[jax.Array, Operands]:
+    return _call(_forward_kernel, operands, (), [operands.query], 2, options)[0], operands
+
+
+def _backward(options: Options, operands: Operands, gradient: jax.Array) -> tuple[Operands]:
+    gradients = _call(_backward_kernel, operands, (gradient,), list(operands[:3]), 5, options)
+    return (Operands._make([*gradients, None, None]),)  # segments are integers
+
+
+fused_attention.defvjp(_forward, _backward)
+
+
+def _call(
+    kernel: Callable[..., tuple[jax.Array, ...]],
+    operands: Operands,
+    extra_inputs: tuple[jax.Array, ...],
+    output_templates: list[jax.Array],
+    products: int,
+    options: Options,
+) -> list[jax.Array]:
+    """Runs a kernel over blocks of rows and groups of heads.
+
+    Args:
+      kernel: Computes the outputs for one row and one group of heads.
+      operands: The inputs of attention.
+      extra_inputs: Further inputs of the kernel, [B, T, D].
+      output_templates: Arrays with the shapes and types of the outputs.
+      products: Number of matrix products that the kernel computes per head, for the cost estimate.
+      options: Options of the kernel.
+    """
+    inputs = (*operands, *extra_inputs)
+    (batch, length, width), keys = operands.query.shape, operands.keys.shape[1]
+    max_rows = max(1, min(ROWS, POSITIONS // max(length, keys)))
+    rows = next(rows for rows in range(max_rows, 0, -1) if batch % rows == 0)
+
+    def run_on_rows(*refs: Any) -> None:
+        def run_on_row(row: int, _: None) -> None:
+            values = [ref[row] for ref in refs[: len(inputs)]]
+            results = kernel(Operands(*values[:5]), *values[5:], options=options)
+            for ref, result in zip(refs[len(inputs) :], results, strict=True):
+                ref[row] = result.astype(ref.dtype)
+
+        jax.lax.fori_loop(0, rows, run_on_row, None)
+
+    def block(operand: jax.Array) -> pl.BlockSpec:
+        if operand.ndim == 2:  # segments, passed as [B, 1, T] or [B, 1, S]
+            return pl.BlockSpec((rows, 1, operand.shape[1]), lambda row, group: (row, 0, 0))
+        return pl.BlockSpec((rows, operand.shape[1], LANES), lambda row, group: (row, 0, group))
+
+    return pl.pallas_call(
+        run_on_rows,
+        out_shape=[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in output_templates],
+        grid=(batch // rows, width // LANES),
+        in_specs=[block(array) for array in inputs],
+        out_specs=[block(array) for array in output_templates],
+        cost_estimate=pl.CostEstimate(
+            flops=2 * products * batch * length * keys * width,
+            transcendentals=batch * length * keys * width // options.head_dim,
+            bytes_accessed=sum(array.nbytes for array in (*inputs, *output_templates)),
+        ),
+        interpret=options.interpret,
+    )(*(array[:, None] if array.ndim == 2 else array for array in inputs))
+
+
+def _forward_kernel(row: Operands, *, options: Options) -> tuple[jax.Array]:
+    """Computes the output, [T, LANES]."""
+    visible = _visible(row, causal=options.causal)
+    output = jnp.zeros(row.query.shape, jnp.float32)
+    for lanes in _head_lanes(options.head_dim):
+        weights = _weights(jnp.where(lanes, row.query, 0), row.keys, visible)
+        output = jnp.where(lanes, product(weights.astype(row.values.dtype), row.values, (1, 0)), output)
+    return (output,)
+
+
+def _backward_kernel(row: Operands, gradient: jax.Array, *, options: Options) -> tuple[jax.Array, ...]:
+    """Computes the gradients of query, keys and values from the gradient of the output, [T, LANES]."""
+    visible = _visible(row, causal=options.causal)
+    d_query = jnp.zeros(row.query.shape, jnp.float32)
+    d_keys, d_values = (jnp.zeros(row.keys.shape, jnp.float32) for _ in range(2))
+    for lanes in _head_lanes(options.head_dim):
+        head_query, head_gradient = jnp.where(lanes, row.query, 0), jnp.where(lanes, gradient, 0)
+        weights = _weights(head_query, row.keys, visible)
+        d_values += product(weights.astype(gradient.dtype), head_gradient, (0, 0))
+        d_weights = product(head_gradient, row.values, (1, 1))
+        d_scores = weights * (d_weights - jnp.sum(weights * d_weights, axis=-1, keepdims=True))
+        d_scores = jnp.where(visible, d_scores, 0.0).astype(row.query.dtype)
+        d_query = jnp.where(lanes, product(d_scores, row.keys, (1, 0)), d_query)
+        d_keys += product(d_scores, head_query, (0, 0))
+    return d_query, d_keys, d_values
+
+
+def _head_lanes(head_dim: int) -> list[jax.Array]:
+    """Returns a mask [1, LANES] of the lanes of each head in a group.
+
+    Heads are masked rather than sliced: a product over all lanes takes no longer than one over the lanes of one head.
+    """
+    lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
+    return [(lane >= first) & (lane < first + head_dim) for first in range(0, LANES, head_dim)]
+
+
+def _visible(operands: Operands, *, causal: bool) -> jax.Array:
+    """Returns the mask [T, S], True where a query may attend to a key."""
+    _, _, _, query_segments, key_segments = operands
+    length, keys = query_segments.shape[1], key_segments.shape[1]
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, (length, length), axis) for axis in (0, 1))
+    query_column = jnp.sum(jnp.where(row == column, query_segments, 0), axis=1, keepdims=True)  # transpose to [T, 1]
+    visible = (query_column == key_segments) & (key_segments > 0)
+    if causal:
+        row, column = (jax.lax.broadcasted_iota(jnp.int32, (length, keys), axis) for axis in (0, 1))
+        visible &= column <= row
+    return visible
+
+
+def _weights(query: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array:
+    """Returns the softmax of the scores of a head, [T, S] float32; uniform for a query that may attend to no key."""
+    scores = jnp.where(visible, product(query, keys, (1, 1)), jnp.finfo(jnp.float32).min)
+    exponentials = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    return exponentials / jnp.sum(exponentials, axis=-1, keepdims=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class FusedAttention:
+    """`fused_attention` on a mesh that shards rows and heads.
+
+    Attributes:
+      mesh: The devices.
+      interpret: As in `Options`.
+    """
+
+    mesh: Mesh
+    interpret: bool = False
+
+    def __str__(self) -> str:
+        return "fused"
+
+    def __call__(
+        self, query: jax.Array, keys: jax.Array, values: jax.Array, num_heads: int, mask: SegmentMask
+    ) -> jax.Array:
+        """Computes attention for query [B, T, D], keys and values [B, S, D]; returns [B, T, D]."""
+        head_dim = query.shape[-1] // num_heads
+        options = Options(head_dim, mask.causal, self.interpret)
+
+        def local(operands: Operands) -> jax.Array:
+            return fused_attention(operands, options)
+
+        rows, heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, MESH_AXIS_OF["heads"])
+        operands = Operands(query / math.sqrt(head_dim), keys, values, mask.queries, mask.keys)
+        return on_each_device(local, self.mesh, (Operands._make([heads, heads, heads, rows, rows]),), heads)(operands)
+
+
+@dataclasses.dataclass(frozen=True)
+class CudnnAttention:
+    """The attention of NVIDIA's cuDNN (bfloat16 or float16), called through `jax.nn`.
+
+    Attributes:
+      implementation: "cudnn", or "xla", which runs on any device.
+    """
+
+    implementation: Literal["cudnn", "xla"] = "cudnn"
+
+    def __str__(self) -> str:
+        return "cudnn"
+
+    def __call__(
+        self, query: jax.Array, keys: jax.Array, values: jax.Array, num_heads: int, mask: SegmentMask
+    ) -> jax.Array:
+        """Computes attention for query [B, T, D], keys and values [B, S, D]; returns [B, T, D]."""
+        heads = [array.reshape(*array.shape[:2], num_heads, -1) for array in (query, keys, values)]
+        output = jax.nn.dot_product_attention(
+            heads[0], heads[1], heads[2], mask=mask.dense(), implementation=self.implementation
+        )
+        return output.reshape(query.shape)
+
+
+def fast_attention(config: Config, mesh: Mesh) -> FastAttention | None:
+    """Returns the attention implementation for training on this mesh, as specified by the option model.attention.
+
+    None stands for equation 1 as written. "auto" never selects cuDNN, whose mask and bitwise reproducibility have not
+    yet been checked on a GPU with this code.
+
+    Raises:
+      UserError: The requested implementation does not support this configuration or this mesh.
+    """
+    requested = config.model.attention
+    why_not_fused = _why_not_fused(config, mesh)
+    reason = {"fused": why_not_fused, "cudnn": _why_not_cudnn(config, mesh)}.get(requested)
+    if reason:
+        raise UserError(f'model.attention "{requested}" {reason}; use "auto" to select a supported implementation')
+    if requested == "cudnn":
+        return CudnnAttention()
+    return None if requested == "plain" or why_not_fused else FusedAttention(mesh)
+
+
+def _why_not_fused(config: Config, mesh: Mesh) -> str | None:
+    """Returns why `FusedAttention` cannot be used, to complete an error message, or None if it can."""
+    model = config.model
+    head_dim, width = model.embed_dim // model.num_heads, model.embed_dim // mesh.shape["tensor"]
+    if mesh.devices.flat[0].platform != "tpu":
+        return "runs only on TPUs"
+    if model.attention_dropout_rate:
+        return "does not support attention dropout (model.attention_dropout_rate)"
+    if LANES % head_dim or width % LANES:
+        return f"needs a head width that divides {LANES} and, per device, a model width that is a multiple of {LANES}"
+    if config.data.row_length > LONGEST:
+        return f"supports rows of at most {LONGEST} positions (data.row_length)"
+    return None
+
+
+def _why_not_cudnn(config: Config, mesh: Mesh) -> str | None:
+    """Returns why `CudnnAttention` cannot be used, to complete an error message, or None if it can."""
+    device, precision = mesh.devices.flat[0], compute_precision(config.devices.precision, mesh)
+    if device.platform != "gpu" or is_older_than_ampere(device):
+        return "runs only on NVIDIA GPUs of the Ampere generation or later"
+    if precision != BFLOAT16:
+        return f"supports bfloat16, not {precision.activations} (devices.precision)"
+    if config.model.attention_dropout_rate:
+        return "does not support attention dropout that a resumed run can repeat (model.attention_dropout_rate)"
+    if config.model.embed_dim // config.model.num_heads % 8:
+        return "needs a head width that is a multiple of 8"
+    return None

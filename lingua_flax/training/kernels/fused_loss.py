@@ -1,0 +1,259 @@
+"""The logarithm of the softmax's denominator without stored logits: a TPU kernel.
+
+The logits of a batch are by far the largest array of a training step (3.9 GB for 26,624 positions and 37,000 pieces).
+Otherwise they would be written to main memory once and read five times. Each program of the kernel computes the logits
+of a block of positions and pieces in the chip's vector memory and keeps only their sum. The backward pass recomputes
+them for each of its two products.
+
+Shapes: M positions, V vocabulary size, D model width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import Mesh, PartitionSpec
+
+from lingua_flax.devices.mesh import ROW_AXES
+from lingua_flax.devices.sharding import MESH_AXIS_OF
+from lingua_flax.training.kernels.pallas_kernels import on_each_device, product
+
+# Vector memory, in bytes, that a program may use for its block of the outer loop, its block of the inner loop, and the
+# logits of both. A chip has 16 MB, which must hold other values as well.
+OUTER_BYTES, INNER_BYTES, LOGITS_BYTES = 2**23, 2**20, 2**21
+PIECES_AXIS = MESH_AXIS_OF["vocab"]  # the mesh axis that shards the vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class FusedLogNormalizer:
+    """Computes log(sum over v of exp(x . table[v])) on a mesh.
+
+    Attributes:
+      mesh: The devices.
+      interpret: Whether to run the kernel as plain JAX, which works on any device.
+    """
+
+    mesh: Mesh
+    interpret: bool = False
+
+    def __call__(self, x: jax.Array, table: jax.Array) -> jax.Array:
+        """Computes the log normalizer of every position.
+
+        Args:
+          x: [M, D], sharded by positions.
+          table: [V, D], of the same type, sharded by pieces.
+
+        Returns:
+          [M] float32.
+        """
+        return _log_normalizer(x, table, self)
+
+
+_POSITIONS, _PIECES = PartitionSpec(ROW_AXES), PartitionSpec(PIECES_AXIS)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _log_normalizer(x: jax.Array, table: jax.Array, options: FusedLogNormalizer) -> jax.Array:
+    return _forward(x, table, options)[0]
+
+
+def _forward(
+    x: jax.Array, table: jax.Array, options: FusedLogNormalizer
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+    def local(x: jax.Array, table: jax.Array) -> jax.Array:
+        local_sums = _log_sums(x, table, options.interpret)
+        max_sums = jax.lax.pmax(local_sums, PIECES_AXIS)
+        return max_sums + jnp.log(jax.lax.psum(jnp.exp(local_sums - max_sums), PIECES_AXIS))
+
+    log_sums = on_each_device(local, options.mesh, (_POSITIONS, _PIECES), _POSITIONS)(x, table)
+    return log_sums, (x, table, log_sums)
+
+
+def _backward(
+    options: FusedLogNormalizer, residuals: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    def local(x: jax.Array, table: jax.Array, log_sums: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+        d_x = jax.lax.psum(_gradient_of_x(x, table, log_sums, gradient, options.interpret), PIECES_AXIS)
+        d_table = jax.lax.psum(_gradient_of_table(x, table, log_sums, gradient, options.interpret), ROW_AXES)
+        return d_x.astype(x.dtype), d_table.astype(table.dtype)
+
+    inputs = (_POSITIONS, _PIECES, _POSITIONS, _POSITIONS)
+    return on_each_device(local, options.mesh, inputs, (_POSITIONS, _PIECES))(*residuals, gradient)
+
+
+_log_normalizer.defvjp(_forward, _backward)
+
+
+def _log_sums(x: jax.Array, table: jax.Array, interpret: bool) -> jax.Array:
+    """Computes log(sum over v of exp(x . table[v])), [M], by an online softmax: relative to the maximum so far."""
+
+    def kernel(x: Any, table: Any, result: Any, max_logits: Any, total: Any, *, block: _Block) -> None:
+        @pl.when(block.is_first)
+        def _() -> None:
+            max_logits[...], total[...] = jnp.full_like(max_logits, -jnp.inf), jnp.zeros_like(total)
+
+        logits = jnp.where(block.pieces < block.vocabulary, product(x[...], table[...], (1, 1)), -jnp.inf)
+        before, max_logits[...] = max_logits[...], jnp.maximum(max_logits[...], jnp.max(logits, axis=1, keepdims=True))
+        block_total = jnp.sum(jnp.exp(logits - max_logits[...]), axis=1, keepdims=True)
+        total[...] = total[...] * jnp.exp(before - max_logits[...]) + block_total
+
+        @pl.when(block.is_last)
+        def _() -> None:
+            result[...] = max_logits[...] + jnp.log(total[...])
+
+    output = jax.ShapeDtypeStruct((len(x), 1), jnp.float32)
+    return _call(kernel, output, x, table, products=1, sums=2, interpret=interpret)[:, 0]
+
+
+def _gradient_of_x(
+    x: jax.Array, table: jax.Array, log_sums: jax.Array, gradient: jax.Array, interpret: bool
+) -> jax.Array:
+    """Computes the gradient of x, [M, D] float32.
+
+    The gradient of a position is the sum of the rows of the table, weighted by their probabilities, times the incoming
+    gradient.
+    """
+
+    def kernel(x: Any, table: Any, log_sums: Any, gradient: Any, result: Any, *, block: _Block) -> None:
+        @pl.when(block.is_first)
+        def _() -> None:
+            result[...] = jnp.zeros_like(result)
+
+        part = jnp.where(block.vocabulary > block.pieces.T, table[...], 0)  # beyond the end of the table may be NaN
+        weights = jnp.exp(product(x[...], part, (1, 1)) - log_sums[...]) * gradient[...]
+        result[...] += product(weights.astype(part.dtype), part, (1, 0))
+
+    output = jax.ShapeDtypeStruct(x.shape, jnp.float32)
+    return _call(kernel, output, x, table, log_sums, gradient, products=2, interpret=interpret)
+
+
+def _gradient_of_table(
+    x: jax.Array, table: jax.Array, log_sums: jax.Array, gradient: jax.Array, interpret: bool
+) -> jax.Array:
+    """Computes the gradient of the table, [V, D] float32.
+
+    The gradient of a piece is the sum over all positions of x, weighted by the probability of the piece at the position
+    and by the incoming gradient.
+    """
+
+    def kernel(x: Any, table: Any, log_sums: Any, gradient: Any, result: Any, *, block: _Block) -> None:
+        @pl.when(block.is_first)
+        def _() -> None:
+            result[...] = jnp.zeros_like(result)
+
+        in_range = block.positions < block.length
+        part = jnp.where(in_range, x[...], 0)
+        weights = jnp.where(in_range, jnp.exp(product(part, table[...], (1, 1)) - log_sums[...]) * gradient[...], 0.0)
+        result[...] += product(weights.astype(part.dtype), part, (0, 0))
+
+    output = jax.ShapeDtypeStruct(table.shape, jnp.float32)
+    return _call(kernel, output, x, table, log_sums, gradient, products=2, by_piece=True, interpret=interpret)
+
+
+class _Block(NamedTuple):
+    """The block of positions and pieces that a program processes.
+
+    Attributes:
+      positions, pieces: Their indices, [block, 1] and [1, block]; those of the last blocks may be out of range.
+      length, vocabulary: M and V on this device.
+      is_first, is_last: Whether the program is the first or the last of those that write the same block of the result.
+    """
+
+    positions: jax.Array
+    pieces: jax.Array
+    length: int
+    vocabulary: int
+    is_first: jax.Array
+    is_last: jax.Array
+
+
+def _call(
+    kernel: Callable[..., None],
+    output: jax.ShapeDtypeStruct,
+    x: jax.Array,
+    table: jax.Array,
+    *columns: jax.Array,
+    products: int,
+    sums: int = 0,
+    by_piece: bool = False,
+    interpret: bool,
+) -> jax.Array:
+    """Runs a kernel for all blocks of positions and pieces.
+
+    The outer loop is over the blocks of the result (positions, or pieces if `by_piece`), the inner loop over the other
+    blocks.
+
+    Args:
+      kernel: Computes one block; its arguments are references to x, table, columns, result and sums.
+      output: Shape and type of the result.
+      x: [M, D].
+      table: [V, D].
+      *columns: Further inputs, [M], which the kernel receives as [block, 1].
+      products: Number of matrix products per block, for the cost estimate.
+      sums: Number of columns [block, 1] that the kernel keeps in memory throughout the inner loop.
+      by_piece: Whether the rows of the result are pieces rather than positions.
+      interpret: As in `FusedLogNormalizer`.
+    """
+    length, (vocabulary, width) = len(x), table.shape
+    outer = 1 if by_piece else 0
+    sizes = block_sizes(width, x.dtype.itemsize)
+    rows, pieces = min(length, sizes[outer]), min(vocabulary, sizes[1 - outer])
+    blocks = pl.cdiv(length, rows), pl.cdiv(vocabulary, pieces)
+
+    def block_spec(size: int, num_columns: int, axis: int) -> pl.BlockSpec:
+        grid_axis = axis if outer == 0 else 1 - axis
+        return pl.BlockSpec((size, num_columns), lambda *ids: (ids[grid_axis], 0))
+
+    def run_on_block(*refs: Any) -> None:
+        position, piece = (pl.program_id(axis if outer == 0 else 1 - axis) for axis in (0, 1))
+        block = _Block(
+            position * rows + jax.lax.broadcasted_iota(jnp.int32, (rows, 1), 0),
+            piece * pieces + jax.lax.broadcasted_iota(jnp.int32, (1, pieces), 1),
+            length,
+            vocabulary,
+            pl.program_id(1) == 0,
+            pl.program_id(1) == pl.num_programs(1) - 1,
+        )
+        kernel(*refs, block=block)
+
+    input_bytes = (x.nbytes, table.nbytes)
+    return pl.pallas_call(
+        run_on_block,
+        out_shape=output,
+        grid=(blocks[outer], blocks[1 - outer]),
+        in_specs=[block_spec(rows, width, 0), block_spec(pieces, width, 1), *[block_spec(rows, 1, 0)] * len(columns)],
+        out_specs=block_spec(pieces if by_piece else rows, output.shape[1], outer),
+        scratch_shapes=[pltpu.VMEM((rows, 1), jnp.float32)] * sums,
+        cost_estimate=pl.CostEstimate(
+            flops=2 * products * length * vocabulary * width,
+            transcendentals=length * vocabulary,
+            bytes_accessed=input_bytes[outer] + blocks[outer] * input_bytes[1 - outer] + math.prod(output.shape) * 4,
+        ),
+        interpret=interpret,
+    )(x, table, *(column[:, None] for column in columns))
+
+
+def block_sizes(width: int, itemsize: int) -> tuple[int, int]:
+    """Returns the numbers of positions or pieces per block of the outer loop and per block of the inner loop.
+
+    Blocks of the outer loop, for which the operand and the float32 result are double-buffered, are as large as memory
+    permits, because the whole other operand is read for each of them.
+
+    Args:
+      width: D.
+      itemsize: Bytes per element of the operands.
+    """
+
+    def power_of_two(limit: int) -> int:
+        return max(128, min(2048, 2 ** int(math.log2(limit))))
+
+    outer = power_of_two(OUTER_BYTES // (width * (2 * itemsize + 2 * 4)))
+    return outer, power_of_two(min(INNER_BYTES // (width * itemsize), LOGITS_BYTES // (4 * outer)))

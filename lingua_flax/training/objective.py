@@ -1,0 +1,91 @@
+"""What a training step minimizes, as a function of parameters, batch and random key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+
+from lingua_flax.data.batch import Batch
+from lingua_flax.model.dropout import Dropout
+from lingua_flax.model.transformer import Structure
+from lingua_flax.options.schema import Config
+from lingua_flax.training.consistency import consistent_cross_entropy, draw_kept, two_passes
+from lingua_flax.training.loss import cross_entropy
+from lingua_flax.training.state import param_shardings
+
+# Positions per block of the loss on a single CPU device, so that the logits of a block fit into its cache (see
+# training/loss.py; measured: docs/results/diary.md). Elsewhere the loss is computed in one block: with several devices,
+# the gradients of every block would have to be summed across them, and no block size was tuned for GPUs or TPUs.
+LOSS_BLOCK = 512
+
+
+class Sums(NamedTuple):
+    """Sums over the target tokens of a batch, padding excluded; float32 scalars.
+
+    Attributes:
+      loss: Label-smoothed cross-entropy.
+      tokens: Number of tokens.
+      divergence: Divergence between the two predictions of consistency training, otherwise None.
+    """
+
+    loss: jax.Array
+    tokens: jax.Array
+    divergence: jax.Array | None
+
+    @classmethod
+    def zeros(cls, config: Config) -> Sums:
+        """Returns the sums over no tokens."""
+        is_consistent = config.training.consistency != "none"
+        return cls(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()) if is_consistent else None)
+
+
+Objective = Callable[[Any, Batch, jax.Array], tuple[jax.Array, Sums]]
+
+
+def make_objective(network: Structure, config: Config, mesh: Mesh) -> Objective:
+    """Returns the function that training minimizes: (params, batch, key) -> (objective, Sums), summed over tokens."""
+    options = config.training
+    is_consistent, cuts_tokens = options.consistency != "none", options.consistency == "simcut"
+    num_tags = config.data.num_tags
+    platform = mesh.devices.flat[0].platform
+    block_size = LOSS_BLOCK if mesh.size == 1 and platform == "cpu" else None
+    log_normalizer = None
+    if platform == "tpu" and not is_consistent:
+        from lingua_flax.training.kernels.fused_loss import FusedLogNormalizer  # importing Pallas for TPUs takes time
+
+        log_normalizer = FusedLogNormalizer(mesh)
+    gathered_shardings = param_shardings(network, mesh, gathered=True)
+
+    def objective(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, Sums]:
+        # Without this constraint, XLA shards the activations like the parameters, along D, and gathers the activations,
+        # which can more than double the memory for temporaries.
+        if mesh.shape["fsdp"] > 1:
+            params = jax.lax.with_sharding_constraint(params, gathered_shardings)
+        model = nnx.merge(network.graphdef, params)
+        if is_consistent:
+            batch = two_passes(batch)
+        kept = draw_kept(key, batch, options.consistency_cut_rate, num_tags) if cuts_tokens else (None, None)
+        x, _ = model.hidden_states(
+            batch.source,
+            batch.target_in,
+            source_segments=batch.source_segments,
+            source_positions=batch.source_positions,
+            target_segments=batch.target_segments,
+            target_positions=batch.target_positions,
+            dropout=Dropout(key),
+            source_kept=kept[0],
+            target_kept=kept[1],
+        )
+        table, targets = model.output_table, batch.target_out
+        if is_consistent:
+            sums = consistent_cross_entropy(x, table, targets, options, block_size)
+            return sums.objective, Sums(sums.cross_entropy, sums.tokens, sums.divergence)
+        loss, tokens = cross_entropy(x, table, targets, options.label_smoothing, block_size, log_normalizer)
+        return loss, Sums(loss, tokens, None)
+
+    return objective

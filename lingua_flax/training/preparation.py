@@ -1,0 +1,320 @@
+"""Preparation of a training run: everything is created and checked before anything is written to the workdir."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lingua_flax.data.corpora import prepared_corpus
+from lingua_flax.data.corpora.corpus import Corpus
+from lingua_flax.data.mixture import JoinedPairs, TrainingCorpus, open_training_corpora
+from lingua_flax.data.packing import Planner, TrainingPairs
+from lingua_flax.data.subword_sampling import SampledPairs
+from lingua_flax.data.tokenized_pairs import tokenize
+from lingua_flax.data.tokenizer import (
+    MIXTURE_TAG,
+    Tokenizer,
+    language_tag,
+    load_tokenizer,
+    model_paths,
+    parse_tokenizers,
+    read_models,
+    train_tokenizer,
+)
+from lingua_flax.data.training_batches import TrainingBatches, rows_per_epoch
+from lingua_flax.host.cache import cache_directory
+from lingua_flax.host.digests import json_digest
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config
+from lingua_flax.options.schema import FALLING_SCHEDULES, MAX_COUNT, Config, TokenizerConfig
+from lingua_flax.runs.checkpoint import saved_steps
+from lingua_flax.runs.workdir import Workdir
+from lingua_flax.training.fine_tuning import matching_params
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """The prepared inputs of a training run.
+
+    Attributes:
+      config: the resolved config, with the warm-up in steps.
+      corpora: the open corpora; that of [data] comes first.
+      tokenizer: the tokenizer, with the tag of the target language if data.tag_target is set.
+      tokenizer_models: its serialized model, or one model for each side.
+      planner: plans batches of the tokenized training pairs that fit in a row.
+      num_steps: the length of the run in steps, computed if the config specifies it in epochs.
+      inherited: parameters copied from another run, by path; empty if there are none.
+    """
+
+    config: Config
+    corpora: Sequence[TrainingCorpus]
+    tokenizer: Tokenizer
+    tokenizer_models: Sequence[bytes]
+    planner: Planner
+    num_steps: int
+    inherited: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def corpus(self) -> Corpus:
+        """The corpus of [data], which provides the validation and test splits."""
+        return self.corpora[0].corpus
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The digests of the data and the tokenizer, which a checkpoint must match to be resumed."""
+        return _fingerprints(self.corpora, self.tokenizer)
+
+    @property
+    def pairs_per_epoch(self) -> int:
+        """The number of training pairs in all corpora together."""
+        return len(self.planner.draws)
+
+    def batches(self, kept: np.ndarray | None = None) -> TrainingBatches:
+        """Returns the training batches from the beginning.
+
+        Args:
+          kept: the rows of each batch that this process keeps; all by default.
+        """
+        return TrainingBatches(self.planner, self.config.rows_per_batch, kept)
+
+    def validation_pairs(self) -> Sequence[tuple[str, str]]:
+        """Returns the (source, target) strings to validate on; empty if the config or the corpus has no validation."""
+        if not self.config.training.eval_every or "validation" not in self.corpus.splits:
+            return []
+        return list(self.corpus.split("validation"))
+
+
+def prepare(config: Config, workdir: Path) -> Preparation:
+    """Opens the corpora, loads or trains the tokenizer, and tokenizes the training splits.
+
+    Unless the workdir has a checkpoint, also reads the initial parameters if training.init_from is set.
+
+    Raises:
+      UserError: a corpus or the config is invalid.
+    """
+    corpora, tokenizer, models = open_with_tokenizer(config, workdir)
+    tokenized = [_tokenized_pairs(config, training, corpora, tokenizer) for training in corpora]
+    weights = [training.weight for training in corpora]
+    planner = Planner(tokenized, weights, config.data.row_length, config.training.seed)
+    if len(corpora) > 1:
+        _log_shares(corpora, planner)
+    tokenizer = tagged_tokenizer(config, corpora[0], tokenizer)
+    origin = config.training.init_from
+    has_checkpoint = bool(saved_steps(Workdir(workdir).checkpoints))
+    if origin and has_checkpoint:
+        log.info("training.init_from is not read again: the run resumes from its own checkpoint")
+    inherited = matching_params(origin, config, tokenizer) if origin and not has_checkpoint else {}
+    num_steps = _num_steps(config, planner, _fingerprints(corpora, tokenizer))
+    config = _with_warmup_steps(config, num_steps, workdir)
+    return Preparation(config, corpora, tokenizer, models, planner, num_steps, inherited)
+
+
+def _fingerprints(corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer) -> dict[str, str]:
+    fingerprints = [training.corpus.fingerprint for training in corpora]
+    corpus = fingerprints[0] if len(fingerprints) == 1 else json_digest(["mixture", fingerprints])
+    return {"corpus": corpus, "tokenizer": tokenizer.fingerprint}
+
+
+def open_with_tokenizer(
+    config: Config, workdir: Path | None
+) -> tuple[list[TrainingCorpus], Tokenizer, Sequence[bytes]]:
+    """Opens the corpora, and loads their tokenizer if it exists or trains it.
+
+    Returns:
+      The corpora, the tokenizer, and its serialized model, or one model for each side.
+
+    Raises:
+      UserError: a corpus or the options of the tokenizer are invalid.
+    """
+    corpora = open_training_corpora(config.data)
+    for training in corpora:
+        for note in training.corpus.notes:
+            log.info("%s%s", _log_prefix(training, corpora), note)
+    languages = config.data.target_languages
+    if len(languages) > 1 and not config.data.tag_target:
+        log.warning(
+            "nothing tells the model which of %s to translate into: see data.tag_target", " and ".join(languages)
+        )
+    paths = _tokenizer_files(config, workdir)
+    models = read_models(paths) if paths else _train_tokenizer(config, corpora)
+    tokenizer = parse_tokenizers(models, [str(path) for path in paths] or ("source", "target"))
+    _check_model_file(config.tokenizer.model_file, tokenizer, workdir)
+    _check_tags(tokenizer, _tags(config), paths)
+    return corpora, tokenizer, models
+
+
+def vocab_sizes(config: Config, workdir: Path | None) -> tuple[int, int]:
+    """Returns the source and target vocabulary sizes, from the tokenizer if it exists, otherwise from the config."""
+    paths = _tokenizer_files(config, workdir)
+    if not paths:
+        return config.tokenizer.vocab_size, config.tokenizer.vocab_size
+    tokenizer = parse_tokenizers(read_models(paths), [str(path) for path in paths])
+    return tokenizer.source_vocab_size, tokenizer.target_vocab_size
+
+
+def _check_model_file(model_file: Path | None, tokenizer: Tokenizer, workdir: Path | None) -> None:
+    """Raises UserError if tokenizer.model_file differs from the tokenizer in use, that of the workdir."""
+    if model_file and model_file.exists() and load_tokenizer([model_file]).fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            f"tokenizer.model_file {model_file} is not the tokenizer that {workdir} was made with (the content "
+            f"differs); set it to {workdir}/tokenizer.model, or choose another --workdir"
+        )
+
+
+def _tags(config: Config) -> list[str]:
+    """Returns the tags with which sources begin: those of the target languages, and that of corpora with tag_source."""
+    languages = [language_tag(language) for language in config.data.target_languages if config.data.tag_target]
+    return [*languages, *([MIXTURE_TAG] if any(entry.tag_source for entry in config.data.mixture) else [])]
+
+
+def _check_tags(tokenizer: Tokenizer, tags: Sequence[str], paths: Sequence[Path]) -> None:
+    try:
+        for tag in tags:
+            tokenizer.with_source_tag(tag)
+    except UserError as error:
+        raise UserError(f"{paths[0]}: {error}; train it with --control_symbols={','.join(tags)}") from error
+
+
+def tagged_tokenizer(config: Config, training: TrainingCorpus, tokenizer: Tokenizer) -> Tokenizer:
+    """Returns the tokenizer that puts the tags of a training corpus before its sources."""
+    if config.data.tag_target:
+        tokenizer = tokenizer.with_source_tag(language_tag(training.corpus.target_language))
+    return tokenizer.with_source_tag(MIXTURE_TAG) if training.tag_source else tokenizer
+
+
+def _log_prefix(training: TrainingCorpus, corpora: Sequence[TrainingCorpus]) -> str:
+    """Returns the prefix of log lines that names one of several corpora; empty if there is only one."""
+    corpus = training.corpus
+    languages = f"{corpus.source_language}-{corpus.target_language}"
+    return f"{training.option}, {corpus.name} {languages}: " if len(corpora) > 1 else ""
+
+
+def _tokenized_pairs(
+    config: Config, training: TrainingCorpus, corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer
+) -> TrainingPairs:
+    """Returns the training pairs of a corpus that fit in a row, with subword sampling if the config enables it."""
+    corpus, row_length, cache = training.corpus, config.data.row_length, cache_directory(config.data.cache_directory)
+    tokenizer = tagged_tokenizer(config, training, tokenizer)
+    all_pairs = tokenize(training.pairs, corpus.fingerprint, tokenizer, cache)
+    pairs = all_pairs.no_longer_than(row_length)
+    prefix = _log_prefix(training, corpora)
+    log.info(
+        "%skept %s of %s pairs, %s longer than %d tokens",
+        prefix, f"{len(pairs):,}", f"{len(all_pairs):,}", f"{len(all_pairs) - len(pairs):,}", row_length,
+    )  # fmt: skip
+    if not len(pairs):
+        raise UserError(f"{prefix}no training pair fits into data.row_length {row_length}; raise it")
+    alpha = config.tokenizer.sampling_alpha
+    return SampledPairs(pairs, training.pairs, tokenizer, alpha, row_length) if alpha else pairs
+
+
+def _log_shares(corpora: Sequence[TrainingCorpus], planner: Planner) -> None:
+    total = sum(planner.weights)
+    for training, pairs in zip(corpora, planner.corpora, strict=True):
+        share = training.weight / total
+        log.info(
+            "%s%.1f%% of the training pairs drawn, each %.2f times an epoch",
+            _log_prefix(training, corpora), 100 * share, share * len(planner.draws) / len(pairs),
+        )  # fmt: skip
+
+
+def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
+    """Returns the files of the existing tokenizer, or an empty list if one has to be trained.
+
+    The tokenizer of the workdir is preferred, then tokenizer.model_file, then that of the run in training.init_from.
+    A tokenizer in a workdir without a config is ignored: the config is written after the tokenizer, which may therefore
+    belong to a different run that was killed in between.
+    """
+    in_workdir = model_paths(workdir, joint=config.tokenizer.joint) if workdir else []
+    if workdir and all(path.exists() for path in [*in_workdir, workdir / CONFIG_NAME]):
+        return in_workdir
+    if config.tokenizer.model_file:
+        return [config.tokenizer.model_file]
+    origin = config.training.init_from
+    return _tokenizer_files_of(origin, config.tokenizer) if origin else []
+
+
+def _tokenizer_files_of(origin: Path, wanted: TokenizerConfig) -> list[Path]:
+    """Returns the tokenizer files of another run; raises UserError if its tokenizer.joint differs."""
+    theirs = read_workdir_config(origin).tokenizer
+    if theirs.joint != wanted.joint:
+        raise UserError(
+            f"{origin}: its tokenizer.joint is {theirs.joint}, but this run's is {wanted.joint}; they must agree"
+        )
+    of_training = ("kind", "vocab_size", "character_coverage", "byte_fallback", "lowercase")
+    if unused := [name for name in of_training if getattr(theirs, name) != getattr(wanted, name)]:
+        log.warning("the tokenizer is that of %s, so this run's tokenizer.%s has no effect", origin, ", ".join(unused))
+    return model_paths(origin, joint=theirs.joint)
+
+
+def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[bytes]:
+    log.info("training the tokenizer: %s, %d pieces", config.tokenizer.kind, config.tokenizer.vocab_size)
+    pairs = corpora[0].pairs if len(corpora) == 1 else JoinedPairs([training.pairs for training in corpora])
+    return train_tokenizer(pairs, config.tokenizer, _tags(config))
+
+
+def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> int:
+    training = config.training
+    if training.num_steps is not None:
+        return training.num_steps
+    assert training.num_epochs is not None  # one of the two has a value
+    rows = _rows_per_epoch(config, planner, fingerprints)
+    steps = math.ceil(training.num_epochs * rows / config.rows_per_batch)
+    if steps > MAX_COUNT:
+        raise UserError(
+            f"training.num_epochs {training.num_epochs:g} amounts to {steps:.2g} steps, more than the maximum of "
+            f"{MAX_COUNT:,}; lower it"
+        )
+    log.info("training for %g epochs: %d steps", training.num_epochs, steps)
+    return steps
+
+
+def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> float:
+    """Returns the rows that the pairs of one epoch fill; counted once and cached with the prepared corpora."""
+    data, alpha = config.data, config.tokenizer.sampling_alpha
+    tags = [data.tag_target, *(entry.tag_source for entry in data.mixture)]
+    key = json_digest(["rows", fingerprints, planner.weights, tags, data.row_length, config.training.seed, alpha])
+
+    def count(folder: Path) -> None:
+        (folder / "rows.json").write_text(json.dumps(rows_per_epoch(planner)))
+
+    folder = prepared_corpus.prepare(cache_directory(data.cache_directory), "epochs", key, count)
+    try:
+        return float(json.loads((folder / "rows.json").read_text()))
+    except (OSError, ValueError) as error:
+        raise prepared_corpus.damaged(folder, error) from error
+
+
+def _with_warmup_steps(config: Config, num_steps: int, workdir: Path) -> Config:
+    """Returns the config with its warm-up in steps.
+
+    A share is replaced by the steps in the workdir's config, or by that share of num_steps if there is none.
+
+    Raises:
+      UserError: the schedule does not allow that many steps.
+    """
+    optimizer = config.optimizer
+    steps = computed = optimizer.num_warmup_steps(num_steps)
+    if optimizer.warmup_share is not None and (workdir / CONFIG_NAME).exists():
+        steps = read_workdir_config(workdir).optimizer.num_warmup_steps(num_steps)
+    if steps != computed:
+        log.info(
+            "warm-up stays at the %d steps with which this run was started; optimizer.warmup_share %g would now be %d",
+            steps, optimizer.warmup_share, computed,
+        )  # fmt: skip
+    if optimizer.schedule in FALLING_SCHEDULES and steps >= num_steps:
+        raise UserError(
+            f"optimizer.warmup_steps must be below the run's {num_steps} steps for the {optimizer.schedule} schedule, "
+            f"got {steps}"
+        )
+    resolved = optimizer.model_copy(update={"warmup_steps": steps, "warmup_share": None})
+    return config.model_copy(update={"optimizer": resolved})

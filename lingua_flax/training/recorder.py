@@ -1,0 +1,188 @@
+"""The output of a run: metrics.jsonl, event files, curves.png, progress on stderr and a final table on stdout."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from lingua_flax.host.figures import save_figure
+from lingua_flax.host.terminal import print_table
+from lingua_flax.options.schema import Config
+from lingua_flax.runs.workdir import Workdir
+from lingua_flax.training.learning_curves import Curves
+from lingua_flax.training.step_meter import Pace
+from lingua_flax.training.tensorboard_events import EventFiles
+from lingua_flax.training.validation import Validation
+
+EVENTS_FOLDER = "tensorboard"
+CURVES_NAME = "curves.png"
+# Increase of the loss with shuffled sources, in nats per token, below which the model is taken to ignore its sources.
+# Measured: at most 0.005 on a toy corpus with misaligned lines; below it in healthy runs only during warm-up, with 0.15
+# (toy), 5 (tiny.toml) and 1.2 (Multi30k) soon after.
+MIN_SHUFFLED_LOSS_GAP = 0.05
+log = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Writes metrics and shows progress; a context manager, which restores the terminal on exit."""
+
+    def __init__(
+        self,
+        workdir: Workdir,
+        title: str,
+        config: Config,
+        num_steps: int,
+        first_step: int = 0,
+        logged_lines: Sequence[dict[str, Any]] = (),
+        bleu_description: str = "greedy",
+    ):
+        """Creates the recorder of a new or resumed run.
+
+        Args:
+          title: the title of the learning curves.
+          num_steps: the length of the run.
+          first_step: the number of steps already taken.
+          logged_lines: the existing lines of metrics.jsonl.
+          bleu_description: how validation BLEU is computed.
+        """
+        self._workdir = workdir
+        self._title = title
+        self._is_drawn = False
+        self._bleu_description = bleu_description
+        self._curves = Curves(bleu_description)
+        for line in logged_lines:
+            self._curves.add(line)
+        self._events = (
+            EventFiles(workdir.path / EVENTS_FOLDER, logged_lines, first_step) if config.training.tensorboard else None
+        )
+        self._log_every = config.training.log_every
+        self._warmup_steps = config.optimizer.num_warmup_steps(num_steps)
+        self._num_steps = num_steps
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("training", total=num_steps, completed=first_step, status="compiling")
+
+    def __enter__(self) -> Recorder:
+        self._bar.start()
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self._bar.stop()
+        if self._events:
+            self._events.close()
+        if error is None and not self._is_drawn:
+            self._draw()
+
+    def steps(self, lines: list[dict[str, Any]], pace: Pace) -> None:
+        """Writes a line of metrics for each step and shows the progress at the last one."""
+        self._write(lines)
+        last = lines[-1]
+        rate, real = pace.tokens_per_second, pace.real_tokens
+        loss = math.nan if last["loss"] is None else last["loss"]
+        status = f"loss {loss:.3f}  {rate:,.0f} target tokens/s  {real:.0%} real  {pace.waiting:.1%} waiting"
+        self._bar.update(self._task, completed=last["step"], status=status)
+        if not self._console.is_terminal and (last["step"] % self._log_every == 0 or last["step"] == self._num_steps):
+            left = (self._num_steps - last["step"]) * last["tokens"] / rate if rate else 0.0
+            log.info(
+                "step %d/%d  %s  learning rate %.2e  %s left",
+                last["step"], self._num_steps, status, last["learning_rate"], _duration(left),
+            )  # fmt: skip
+
+    def ends_at(self, step: int) -> None:
+        """Shows the progress towards this step from now on, because the run ends there."""
+        self._num_steps = step
+        self._bar.update(self._task, total=step)
+
+    def validation(self, step: int, result: Validation, seconds: float, *, best: bool) -> None:
+        """Writes a line of metrics for a validation, and shows the result with its sample translations."""
+        line = {
+            "step": step,
+            "validation_loss": result.loss,
+            "validation_loss_shuffled": result.shuffled_loss,
+            "validation_bleu": result.bleu,
+            "seconds": seconds,
+            "samples": [dataclasses.asdict(sample) for sample in result.samples],
+        }
+        self._write([line])
+        self._draw()
+        shuffled = "" if result.shuffled_loss is None else f" ({result.shuffled_loss:.3f} with the sources shuffled)"
+        note = ", the best so far" if best else ""
+        log.info(
+            "validation at step %d: loss %.3f%s, BLEU %.2f (%s)%s",
+            step, result.loss, shuffled, result.bleu, self._bleu_description, note,
+        )  # fmt: skip
+        is_warmed_up = step >= self._warmup_steps
+        if (
+            is_warmed_up
+            and result.shuffled_loss is not None
+            and result.shuffled_loss - result.loss < MIN_SHUFFLED_LOSS_GAP
+        ):
+            log.warning(
+                "the loss is hardly worse with the sources shuffled: so far the model ignores the sentences that it "
+                "translates. If this persists, check that the two sides of the corpus are aligned (--inspect-data), "
+                "train longer, or lower optimizer.peak_lr"
+            )
+        for sample in result.samples:
+            log.info("  source       %s", sample.source)
+            log.info("  reference    %s", sample.reference)
+            log.info("  translation  %s", sample.translation)
+
+    def _write(self, lines: list[dict[str, Any]]) -> None:
+        self._workdir.append_metrics(lines)
+        self._is_drawn = False
+        for line in lines:
+            self._curves.add(line)
+        if self._events:
+            self._events.write(lines)
+
+    def _draw(self) -> None:
+        self._is_drawn = True
+        save_figure(self._curves.draw(self._title), self._workdir.path / CURVES_NAME)
+
+
+class NoRecorder:
+    """The recorder of every process but the first: writes and shows nothing."""
+
+    def __enter__(self) -> NoRecorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def steps(self, lines: list[dict[str, Any]], pace: Pace) -> None:
+        """Does nothing; see Recorder.steps."""
+
+    def ends_at(self, step: int) -> None:
+        """Does nothing; see Recorder.ends_at."""
+
+    def validation(self, step: int, result: Validation, seconds: float, *, best: bool) -> None:
+        """Does nothing; see Recorder.validation."""
+
+
+def show_table(title: str, rows: dict[str, str]) -> None:
+    """Prints a table of names and values on stdout."""
+    table = Table(title=escape(title), show_header=False, title_justify="left")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    print_table(table)
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

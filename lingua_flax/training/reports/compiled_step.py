@@ -1,0 +1,240 @@
+"""The compiled training step: operations, bytes moved, memory, and whether it fits on a device.
+
+The step is compiled for the devices of this machine, for CPUs that simulate them, or for TPUs that are not attached.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import Mesh
+
+from lingua_flax.data.training_batches import become_worker
+from lingua_flax.devices.mesh import check_divides, check_divides_vocabularies, make_mesh
+from lingua_flax.devices.platform import compute_precision, simulated_devices
+from lingua_flax.devices.tpu_topology import (
+    check_tpu_compiler,
+    chip_in_topology,
+    topology_devices,
+    tpu_compiler_environment,
+)
+from lingua_flax.host.errors import RunError
+from lingua_flax.model.flops import training_flops
+from lingua_flax.model.transformer import Structure, structure
+from lingua_flax.options.precision import BFLOAT16, FLOAT32, Precision
+from lingua_flax.options.schema import REMAINING_DEVICES, Config
+from lingua_flax.training.device_memory import DeviceMemory, compile_step, memory_between_steps, memory_of_step
+from lingua_flax.training.kernels.fast_attention import fast_attention
+
+Result = TypeVar("Result")
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledStep:
+    """The figures of a compiled training step for each device; those that are not known are None.
+
+    Attributes:
+      compiled_for: the topology, or the number and kind of the devices.
+      mesh: the sizes of the mesh's axes.
+      dtype: the dtype of matrix products.
+      memory: the memory used, by purpose.
+      compile_seconds: the time that the compiler took.
+      flops: the number of operations.
+      bytes_accessed: the bytes read from and written to the device's main memory.
+      argument_bytes: the memory of the step's arguments.
+      temporary_bytes: the memory that the step needs in addition to its arguments.
+      sent_bytes: the bytes that the device sends to other devices.
+      device_memory_bytes: the memory of the device.
+      fits: whether the memory of the device is sufficient.
+      shortage: the compiler's message if it is not.
+    """
+
+    compiled_for: str
+    mesh: dict[str, int]
+    dtype: str
+    memory: DeviceMemory
+    compile_seconds: float | None = None
+    flops: float | None = None
+    bytes_accessed: float | None = None
+    argument_bytes: int | None = None
+    temporary_bytes: int | None = None
+    sent_bytes: float | None = None
+    device_memory_bytes: int | None = None
+    fits: bool | None = None
+    shortage: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the figures that --json writes."""
+        names = ("flops", "bytes_accessed", "argument_bytes", "temporary_bytes", "device_memory_bytes", "fits")
+        return {name: getattr(self, name) for name in (*names, "compile_seconds", "compiled_for")}
+
+
+def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
+    """Compiles the training step for the config's topology or for this machine's devices, simulated if too few.
+
+    Args:
+      config: the config of the run.
+      sizes: the sizes of the source and the target vocabulary.
+
+    Raises:
+      UserError: the config does not fit the mesh, or the compiler does not support the topology.
+      RunError: the TPU's compiler failed, or its operation count is wrong.
+    """
+    if config.devices.topology:
+        chip_in_topology(config.devices.topology)
+        return with_tpu_compiler(_compiled_for_topology, config, sizes)
+    count = math.prod(size for _, size in config.devices.mesh if size != REMAINING_DEVICES)
+    mesh = make_mesh(config.devices.mesh, simulated_devices(config.devices.platform, count))
+    device = mesh.devices.flat[0]
+    simulated = " (simulated)" if device.platform == "cpu" and mesh.size > 1 else ""
+    memory = (device.memory_stats() or {}).get("bytes_limit")
+    step = _compiled(config, sizes, mesh, f"{mesh.size} x {device.device_kind}{simulated}", memory)
+    if step.flops and step.flops < _min_flops(config, sizes, mesh):  # loops were counted once, or kernels not
+        step = dataclasses.replace(step, flops=None, bytes_accessed=None)
+    return step
+
+
+def _compiled_for_topology(config: Config, sizes: tuple[int, int]) -> CompiledStep:
+    """Compiles the step for the config's topology, in the process that `with_tpu_compiler` starts."""
+    topology = config.devices.topology
+    assert topology
+    mesh = make_mesh(config.devices.mesh, topology_devices(topology))
+    step = _compiled(config, sizes, mesh, topology, chip_in_topology(topology).memory)
+    min_flops = _min_flops(config, sizes, mesh)
+    if step.flops and step.flops < min_flops:
+        raise RunError(
+            f"the TPU's compiler counts {step.flops:.3g} operations in a step that needs at least {min_flops:.3g}: "
+            "its count is incomplete"
+        )
+    return step
+
+
+def _compiled(
+    config: Config, sizes: tuple[int, int], mesh: Mesh, compiled_for: str, device_memory: int | None
+) -> CompiledStep:
+    check_divides(mesh, config)
+    check_divides_vocabularies(mesh, sizes)
+    precision = _compute_precision(config, mesh)
+    network = structure(config.model, *sizes, precision, fast_attention(config, mesh))
+    memory = memory_between_steps(network, config, mesh)
+    started = time.monotonic()
+    step = CompiledStep(
+        compiled_for, dict(mesh.shape), str(precision.products), memory, device_memory_bytes=device_memory
+    )
+    try:
+        compiled = compile_step(network, config, mesh)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error) or "hbm" not in str(error).lower():  # vector memory, say
+            raise
+        shortage = str(error).splitlines()[0].partition(": ")[2]
+        return dataclasses.replace(step, compile_seconds=time.monotonic() - started, fits=False, shortage=shortage)
+    seconds = time.monotonic() - started
+    memory, analysis = memory_of_step(network, config, mesh, compiled), compiled.memory_analysis()
+    flops, accessed = _costs(compiled)
+    if mesh.devices.flat[0].platform == "tpu" and config.training.accumulation_steps > 1:
+        flops, accessed = _costs_of_all_parts(compiled, network, config, mesh)
+    return dataclasses.replace(
+        step,
+        memory=memory,
+        compile_seconds=seconds,
+        flops=flops,
+        bytes_accessed=accessed,
+        argument_bytes=analysis.argument_size_in_bytes if analysis else None,
+        temporary_bytes=analysis.temp_size_in_bytes if analysis else None,
+        sent_bytes=sent_bytes_of(compiled.as_text() or "", mesh.size) if mesh.size > 1 else 0.0,
+        fits=None if device_memory is None else memory.total <= device_memory,
+    )
+
+
+def _costs(compiled: jax.stages.Compiled) -> tuple[Any, Any]:
+    """Returns operations and bytes accessed, counting one iteration of each loop."""
+    costs = compiled.cost_analysis() or {}
+    return costs.get("flops"), costs.get("bytes accessed")
+
+
+def _costs_of_all_parts(
+    compiled: jax.stages.Compiled, network: Structure, config: Config, mesh: Mesh
+) -> tuple[float | None, float | None]:
+    """Returns operations and bytes accessed for all parts of an accumulated batch.
+
+    Only one iteration of the loop over the parts is counted. What one part costs is the difference to a program whose
+    iteration takes two parts.
+    """
+    try:
+        unrolled = compile_step(network, config, mesh, unroll=2)
+    except jax.errors.JaxRuntimeError:  # unrolling needs more memory
+        return None, None
+    other_parts = config.training.accumulation_steps - 1
+    flops, accessed = (
+        one + other_parts * (two - one) for one, two in zip(_costs(compiled), _costs(unrolled), strict=True)
+    )
+    return flops, accessed
+
+
+_COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|reduce-scatter)(?:-start)?\(.*?channel_id=(\d+)")
+_ARRAY = re.compile(r"\b[a-z]+(\d+)\[([\d,]*)\]")
+
+
+def sent_bytes_of(program: str, devices: int) -> float:
+    """Returns the bytes that each device sends if the collective operations of a program use ring algorithms.
+
+    Args:
+      program: the text of the program, as XLA prints it.
+      devices: the number of devices.
+    """
+    others = devices - 1
+    # Bytes sent per byte of the result.
+    factors = {"all-reduce": 2 * others / devices, "all-gather": others / devices, "reduce-scatter": others}
+    # By channel, because some operations are listed twice.
+    operations = {channel: (result, kind) for result, kind, channel in _COLLECTIVE.findall(program)}
+    return sum(factors[kind] * _bytes_of(result) for result, kind in operations.values())
+
+
+def _bytes_of(result: str) -> float:
+    """Returns the bytes of all arrays in the type of a result, such as (f32[], bf16[128,512]{1,0})."""
+    return sum(
+        int(bits) / 8 * math.prod(int(size) for size in sizes.split(",") if size)
+        for bits, sizes in _ARRAY.findall(result)
+    )
+
+
+def _min_flops(config: Config, sizes: tuple[int, int], mesh: Mesh) -> float:
+    """Returns the operations of the model's matrix products on each device, fewer than those of a step."""
+    length, passes = config.data.row_length, config.rows_per_batch * config.training.num_passes
+    return passes * training_flops(config.model, sizes[1], length, length) / mesh.size
+
+
+def _compute_precision(config: Config, mesh: Mesh) -> Precision:
+    """Returns the types in which the config's platform would compute, even if CPUs simulate its devices."""
+    precision = config.devices.precision
+    if mesh.devices.flat[0].platform == "cpu" and config.devices.platform in ("gpu", "tpu"):
+        return FLOAT32 if precision == "float32" else BFLOAT16
+    return compute_precision(precision, mesh)
+
+
+def with_tpu_compiler(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Returns the result of function(*arguments), called in a new process that may use `topology_devices`.
+
+    libtpu needs an environment of its own, ends its process on an internal error, and cannot be interrupted by signals.
+
+    Raises:
+      UserError: libtpu is not installed.
+      RunError: libtpu ended the process.
+    """
+    check_tpu_compiler()
+    with tpu_compiler_environment(), ProcessPoolExecutor(1, get_context("spawn"), become_worker) as process:
+        try:
+            return process.submit(function, *arguments).result()
+        except BrokenProcessPool as error:
+            raise RunError(
+                "libtpu, the TPU's compiler, has failed and ended its process; any output above may say why"
+            ) from error

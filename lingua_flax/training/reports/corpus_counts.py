@@ -1,0 +1,182 @@
+"""The contents of a corpus: exact counts for every split, in one pass over each.
+
+No text is kept: a pair takes 32 bytes, for the numbers of words and tokens of both sides and two digests of 8 bytes.
+Two different texts share a digest in about one in a hundred thousand corpora of ten million pairs.
+
+Words are separated by whitespace. The tokens of a sentence include the </s> that ends it and the tags that a source may
+begin with, as in data.row_length and model.max_length; its pieces do not.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import sentencepiece
+
+from lingua_flax.data.corpora.corpus import Corpus, PairSource
+from lingua_flax.data.text_files import chunks
+from lingua_flax.data.tokenizer import Tokenizer
+
+CHUNK = 4096  # pairs processed together
+
+
+@dataclass(frozen=True)
+class SideCounts:
+    """The counts of one side of a split.
+
+    Attributes:
+      language: the language of the side.
+      words: the number of words of each sentence, [pairs] int32.
+      tokens: the number of tokens of each sentence, [pairs] int32.
+      pieces: the number of all tokens without tags and </s>.
+      fallbacks: the number of pieces that are <unk> or a byte.
+      spells_bytes: whether the tokenizer spells unknown characters as bytes.
+    """
+
+    language: str
+    words: np.ndarray
+    tokens: np.ndarray
+    pieces: int
+    fallbacks: int
+    spells_bytes: bool
+
+
+@dataclass(frozen=True)
+class SplitCounts:
+    """The counts of a split.
+
+    Attributes:
+      pairs: the pairs themselves.
+      source: the counts of the source side.
+      target: the counts of the target side.
+      repeated_pairs: the number of pairs that are the same as an earlier one.
+      repeated_sources: the number of sources that are the same as an earlier one.
+      in_train: the number of pairs that are also trained on; None for a train split.
+      sources_in_train: the number of sources that are also trained on; None for a train split.
+      identical: the number of pairs whose target is the same as their source.
+    """
+
+    pairs: PairSource
+    source: SideCounts
+    target: SideCounts
+    repeated_pairs: int
+    repeated_sources: int
+    in_train: int | None
+    sources_in_train: int | None
+    identical: int
+
+    @functools.cached_property
+    def longer(self) -> np.ndarray:
+        """The number of tokens on the longer side of each pair, [pairs]."""
+        return np.maximum(self.source.tokens, self.target.tokens)
+
+    @functools.cached_property
+    def ratio(self) -> np.ndarray:
+        """The tokens on the longer side of each pair divided by those on the other, [pairs]."""
+        return self.longer / np.minimum(self.source.tokens, self.target.tokens)
+
+
+def inspect_corpora(
+    corpora: Mapping[str, Corpus],
+    tokenizers: Mapping[str, Tokenizer],
+    after_chunk: Callable[[int], None] = lambda pairs: None,
+) -> dict[str, SplitCounts]:
+    """Inspects all splits of the first corpus and the train splits of the others.
+
+    Args:
+      corpora: the corpora by name. The name of the first is not used, since its splits keep their own names.
+      tokenizers: the tokenizer of each corpus, with the tags before its sources.
+      after_chunk: called after each chunk of pairs with their number.
+
+    Returns:
+      the counts of each split by name, train splits first.
+    """
+    inspected: dict[str, SplitCounts] = {}
+    train_sources, train_pairs = array("Q"), array("Q")
+    main = next(iter(corpora))
+    for name, corpus, split in inspected_splits(corpora):
+        tokenizer = tokenizers.get(name, tokenizers[main])
+        source = _SideCounter(tokenizer.source, control_tokens=1 + len(tokenizer.source_tags))
+        target = _SideCounter(tokenizer.target, control_tokens=1)
+        sources, pairs = array("Q"), array("Q")  # digests
+        identical = 0
+        for chunk in chunks(corpus.splits[split], CHUNK):
+            source.add([pair.source for pair in chunk])
+            target.add([pair.target for pair in chunk])
+            sources.extend(_digest(pair.source) for pair in chunk)
+            pairs.extend(_digest("\n".join(pair)) for pair in chunk)
+            identical += sum(pair.source == pair.target for pair in chunk)
+            after_chunk(len(chunk))
+        is_train = split == "train"
+        if is_train:
+            train_sources.extend(sources)
+            train_pairs.extend(pairs)
+        inspected[name] = SplitCounts(
+            pairs=corpus.splits[split],
+            source=source.counts(corpus.source_language),
+            target=target.counts(corpus.target_language),
+            repeated_pairs=_count_repeated(pairs),
+            repeated_sources=_count_repeated(sources),
+            in_train=None if is_train else _count_shared(pairs, train_pairs),
+            sources_in_train=None if is_train else _count_shared(sources, train_sources),
+            identical=identical,
+        )
+    return inspected
+
+
+def inspected_splits(corpora: Mapping[str, Corpus]) -> list[tuple[str, Corpus, str]]:
+    """Returns the splits that `inspect_corpora` inspects, in its order.
+
+    Returns:
+      the name of the split in the report, its corpus, and its name in the corpus.
+    """
+    main, *others = corpora
+    other_train = [(name, corpora[name], "train") for name in others]
+    not_train = [(name, corpora[main], name) for name in corpora[main].splits if name != "train"]
+    return [("train", corpora[main], "train"), *other_train, *not_train]
+
+
+class _SideCounter:
+    """Counts the words and tokens of one side of a split while it is read."""
+
+    def __init__(self, processor: sentencepiece.SentencePieceProcessor, control_tokens: int):
+        ids = range(processor.get_piece_size())
+        self._processor = processor
+        self._control_tokens = control_tokens
+        self._spells_bytes = any(map(processor.is_byte, ids))
+        self._is_fallback = np.array([processor.is_unknown(i) or processor.is_byte(i) for i in ids])
+        self._words, self._pieces = array("i"), array("i")  # numbers for each sentence
+        self._fallbacks = 0
+
+    def add(self, lines: Sequence[str]) -> None:
+        """Counts sentences."""
+        sentences = self._processor.encode(lines)
+        self._words.extend(len(line.split()) for line in lines)
+        self._pieces.extend(map(len, sentences))
+        self._fallbacks += int(self._is_fallback[np.fromiter(itertools.chain.from_iterable(sentences), np.int64)].sum())
+
+    def counts(self, language: str) -> SideCounts:
+        """Returns the counts of all sentences so far."""
+        words, pieces = np.array(self._words, np.int32), np.array(self._pieces, np.int32)
+        tokens = pieces + self._control_tokens
+        return SideCounts(language, words, tokens, int(pieces.sum()), self._fallbacks, self._spells_bytes)
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def _count_shared(digests: array[int], others: array[int]) -> int:
+    """Returns how many of the digests are among the others."""
+    return int(np.isin(np.frombuffer(digests, np.uint64), np.frombuffer(others, np.uint64)).sum())
+
+
+def _count_repeated(digests: array[int]) -> int:
+    """Returns how many of the digests are equal to an earlier one."""
+    return len(digests) - len(np.unique(np.frombuffer(digests, np.uint64)))

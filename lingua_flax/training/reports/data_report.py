@@ -1,0 +1,225 @@
+"""The data report: the contents of a corpus before training, as tables on stdout and a picture of its lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from lingua_flax.host.figures import save_figure
+from lingua_flax.host.files import check_writable
+from lingua_flax.host.terminal import print_table, progress_bar
+from lingua_flax.options.schema import Config
+from lingua_flax.runs.workdir import Workdir
+from lingua_flax.training.preparation import open_with_tokenizer, tagged_tokenizer
+from lingua_flax.training.reports.corpus_counts import SideCounts, SplitCounts, inspect_corpora, inspected_splits
+
+if TYPE_CHECKING:  # matplotlib is slow to import
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PICTURE_NAME = "inspection.png"
+NUM_LISTED = 3  # the number of longest, and of most lopsided, pairs listed for each split
+LOPSIDED = 3.0  # the ratio of tokens between the two sides above which a pair is called lopsided
+MAX_BARS = 80  # in a histogram
+HISTOGRAM_PERCENTILE = 99.9  # of the lengths: the histograms end there, however long the longest sentence is
+MAX_TEXT_LENGTH = 36  # characters of a sentence in a table
+
+
+def report_data(config: Config, workdir: Path | None) -> None:
+    """Inspects the corpus, prints the tables and saves the picture.
+
+    Args:
+      config: the config of the run.
+      workdir: the folder for the picture, by default the current one; nothing else is written there. Its tokenizer is
+        used if it has one, and otherwise one like that of training is trained.
+
+    Raises:
+      UserError: the corpus or the tokenizer's options are not usable, or the picture cannot be written.
+    """
+    picture = (workdir or Path()) / PICTURE_NAME
+    if workdir:
+        Workdir(workdir).check_creatable()
+    if picture.parent.exists():
+        check_writable(picture)
+    training, tokenizer, _ = open_with_tokenizer(config, workdir)
+    corpora = {entry.option: entry.corpus for entry in training}
+    tokenizers = {entry.option: tagged_tokenizer(config, entry, tokenizer) for entry in training}
+    with progress_bar(
+        sum(len(corpus.splits[split]) for _, corpus, split in inspected_splits(corpora)), "pairs"
+    ) as advance:
+        splits = inspect_corpora(corpora, tokenizers, advance)
+    title = "; ".join(
+        f"{corpus.name}, {corpus.source_language} to {corpus.target_language}" for corpus in corpora.values()
+    )
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    save_figure(_histograms(title, splits, config.data.row_length), picture)
+    for table in (
+        _pairs_table(title, splits, config.data.row_length),
+        _lengths_table(splits),
+        _sides_table(splits, config.model.max_length),
+        _lines_table(splits),
+    ):
+        print_table(table)
+        print()
+    print(f"histograms of the lengths: {picture}")
+
+
+def _table(title: str, *columns: str, text_columns: int, caption: str) -> Table:
+    """Returns an empty table whose first columns hold text and the others numbers."""
+    table = Table(title=escape(title), title_justify="left", caption=escape(caption), caption_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(escape(column), justify="left" if number < text_columns else "right", vertical="bottom")
+    return table
+
+
+def _pairs_table(title: str, splits: Mapping[str, SplitCounts], row_length: int) -> Table:
+    table = _table(
+        title,
+        "split", "pairs", "repeated\npairs", "repeated\nsources", "pairs\nin train", "sources\nin train",
+        "target\nis source", "lopsided", f"left out by\nrow_length {row_length}",
+        text_columns=1,
+        caption="repeated: an earlier line of the split is the same, character for character\n"
+        f"lopsided: one side has more than {LOPSIDED:g} times the tokens of the other",
+    )  # fmt: skip
+    for name, split in splits.items():
+        lopsided, left_out = np.count_nonzero(split.ratio > LOPSIDED), np.count_nonzero(split.longer > row_length)
+        counts = (
+            split.repeated_pairs, split.repeated_sources, split.in_train, split.sources_in_train,
+            split.identical, lopsided, left_out if split.in_train is None else None,
+        )  # fmt: skip
+        table.add_row(escape(name), f"{len(split.pairs):,}", *(_part(count, len(split.pairs)) for count in counts))
+    return table
+
+
+def _part(count: int | np.integer | None, total: int) -> str:
+    """Returns a count and its share of the total; "" for None."""
+    if not count:
+        return "" if count is None else "0"
+    return f"{count:,} ({count / total:.2%})" if count / total >= 0.0001 else f"{count:,} (<0.01%)"
+
+
+def _lengths_table(splits: Mapping[str, SplitCounts]) -> Table:
+    statistics = ("mean", "median", "99%", "longest")
+    table = _table(
+        "lengths of the sentences, in words and in tokens",
+        "split", "side", "words", *statistics, "tokens", *statistics,
+        text_columns=2,
+        caption="words: separated by whitespace\n"
+        "tokens: SentencePiece's, the </s> that ends a sentence, and the tags that a source may begin with\n"
+        "99%: the length that 99% of the sentences do not exceed",
+    )  # fmt: skip
+    for name, side in _sides(splits):
+        table.add_row(name, escape(side.language), *_statistics(side.words), *_statistics(side.tokens))
+    return table
+
+
+def _sides_table(splits: Mapping[str, SplitCounts], max_length: int) -> Table:
+    spells_bytes = any(side.spells_bytes for _, side in _sides(splits))
+    table = _table(
+        "tokenization of the sentences",
+        "split", "side", "tokens per word", "byte tokens" if spells_bytes else "<unk>", "empty",
+        f"above max_length {max_length}",
+        text_columns=2,
+        caption="tokens per word: without </s> and tags; empty: sentences without a word\n"
+        + ("byte tokens: they spell unknown characters" if spells_bytes else "<unk>: unknown tokens"),
+    )  # fmt: skip
+    for name, side in _sides(splits):
+        words, sentences = side.words.sum(), len(side.words)
+        table.add_row(
+            name, escape(side.language), f"{side.pieces / words:.2f}" if words else "",
+            _part(side.fallbacks, side.pieces), _part(np.count_nonzero(side.words == 0), sentences),
+            _part(np.count_nonzero(side.tokens > max_length), sentences),
+        )  # fmt: skip
+    return table
+
+
+def _sides(splits: Mapping[str, SplitCounts]) -> Iterator[tuple[str, SideCounts]]:
+    """Returns the name of each split with its source and with its target side."""
+    return ((escape(name), side) for name, split in splits.items() for side in (split.source, split.target))
+
+
+def _statistics(lengths: np.ndarray) -> list[str]:
+    """Returns the sum, mean, median, 99th percentile and maximum."""
+    median, high = _percentiles(lengths, [50, 99])
+    return [f"{lengths.sum():,}", f"{lengths.mean():.1f}", f"{median:,}", f"{high:,}", f"{lengths.max():,}"]
+
+
+def _percentiles(lengths: np.ndarray, percent: float | list[float]) -> np.ndarray:
+    """Returns the smallest length that at least `percent` percent of the sentences do not exceed."""
+    return np.percentile(lengths, percent, method="inverted_cdf")
+
+
+def _lines_table(splits: Mapping[str, SplitCounts]) -> Table:
+    table = _table(
+        "the longest and the most lopsided pairs",
+        "split", "line", "", "words", "tokens", "source", "target",
+        text_columns=7,
+        caption="line: counted from 1 in the split as it is used, without pairs that were left out or held out\n"
+        "words, tokens: of source and target",
+    )  # fmt: skip
+    for name, split in splits.items():
+        lopsided = [line for line in _indices_of_greatest(split.ratio) if split.ratio[line] > LOPSIDED]
+        for kind, lines in (("long", _indices_of_greatest(split.longer)), ("lopsided", lopsided)):
+            for line in lines:
+                words, tokens = (
+                    f"{source[line]:,}, {target[line]:,}"
+                    for source, target in (
+                        (split.source.words, split.target.words), (split.source.tokens, split.target.tokens)
+                    )
+                )  # fmt: skip
+                text = (escape(_excerpt(text)) for text in split.pairs[line])
+                table.add_row(escape(name), f"{line + 1:,}", kind, words, tokens, *text)
+        table.add_section()
+    return table
+
+
+def _indices_of_greatest(values: np.ndarray) -> list[int]:
+    """Returns the indices of the NUM_LISTED greatest values, greatest first and equal values in order."""
+    return np.argsort(-values, kind="stable")[:NUM_LISTED].tolist()
+
+
+def _excerpt(text: str) -> str:
+    """Returns the beginning of a text, with spaces for characters that could move a terminal's cursor."""
+    excerpt = text if len(text) <= MAX_TEXT_LENGTH else text[: MAX_TEXT_LENGTH - 1] + "…"
+    return "".join(character if character.isprintable() else " " for character in excerpt)
+
+
+def _histograms(title: str, splits: Mapping[str, SplitCounts], row_length: int) -> Figure:
+    """Draws the lengths in words above and in tokens below, of sources on the left and of targets on the right."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    figure.suptitle(f"{title}: distribution of sentence lengths", parse_math=False)
+    axes = figure.subplots(2, 2, sharex="row", sharey="row")
+    for row, unit in zip(axes, ("words", "tokens"), strict=True):
+        limit = max(int(_percentiles(getattr(side, unit), HISTOGRAM_PERCENTILE)) for _, side in _sides(splits))
+        if unit == "tokens":
+            limit = max(limit, row_length)
+        for axis, side_name in zip(row, ("source", "target"), strict=True):
+            sides = {name: getattr(split, side_name) for name, split in splits.items()}
+            _draw(axis, {name: getattr(side, unit) for name, side in sides.items()}, limit)
+            language = ", ".join(dict.fromkeys(side.language for side in sides.values()))
+            axis.set_title(f"{side_name} ({language}), {unit}", parse_math=False)
+            longest = max(getattr(side, unit).max() for side in sides.values())
+            axis.set_xlabel(f"{unit} per sentence (longest: {longest:,})")
+            if unit == "tokens":
+                axis.axvline(row_length + 0.5, color="black", linestyle="--", label=f"data.row_length {row_length}")
+        row[0].set_ylabel("share of the split's sentences")
+        row[-1].legend()
+    return figure
+
+
+def _draw(axis: Axes, by_split: Mapping[str, np.ndarray], limit: int) -> None:
+    """Draws a histogram of lengths from 0 to the limit for each split."""
+    width = -(-(limit + 1) // MAX_BARS)
+    edges = np.arange(0, limit + 1 + width, width) - 0.5
+    for name, lengths in by_split.items():
+        counts, _ = np.histogram(lengths, edges)
+        is_train = name == "train"
+        axis.stairs(counts / len(lengths), edges, fill=is_train, alpha=0.5 if is_train else 1, label=name)
+    axis.yaxis.set_major_formatter("{x:.0%}")

@@ -1,0 +1,118 @@
+"""The state of a training run: parameters, optimizer and counters, how they are sharded, and their checkpoint items."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding
+
+from lingua_flax.devices.sharding import parameter_sharding, replicated
+from lingua_flax.model.transformer import Structure
+from lingua_flax.options.schema import Config
+from lingua_flax.training.optimizer import make_optimizer
+
+
+class TrainState(NamedTuple):
+    """Everything that a training step changes.
+
+    Attributes:
+      params: The parameters.
+      optimizer: The state of the optimizer.
+      step: Number of steps taken, skipped ones included.
+      skipped: Number of steps skipped because of a non-finite loss or gradient.
+      skipped_in_a_row: Number of consecutive skipped steps up to now.
+      average: Moving average of the parameters, or None without training.ema_decay.
+      decay: The decay of the "wsd" schedule, an optimizer.Decay as int32 [2], or None for another schedule. The run
+        sets it; checkpoints do not contain it.
+    """
+
+    params: Any
+    optimizer: Any
+    step: jax.Array
+    skipped: jax.Array
+    skipped_in_a_row: jax.Array
+    average: Any = None
+    decay: jax.Array | None = None
+
+    @property
+    def params_to_use(self) -> Any:
+        """The parameters to translate with: the moving average if there is one."""
+        return self.params if self.average is None else self.average
+
+
+def checkpoint_items(state: TrainState) -> tuple[Any, Any]:
+    """Returns the two items of a checkpoint: the parameters to translate with, and the rest of the training state."""
+    training = (state.optimizer, state.step, state.skipped, state.skipped_in_a_row)
+    return state.params_to_use, training if state.average is None else (*training, state.params)
+
+
+def state_from_checkpoint_items(params: Any, training: Any) -> TrainState:
+    """Returns the state whose `checkpoint_items` are given; the inverse of that function."""
+    optimizer, step, skipped, in_a_row, *current_params = training
+    state = TrainState(params, optimizer, step, skipped, in_a_row)
+    return state._replace(params=current_params[0], average=params) if current_params else state
+
+
+def initial_state(params: Any, config: Config) -> TrainState:
+    """Returns the state before the first step."""
+    step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))  # separate buffers, since all are donated
+    average = jax.tree.map(jnp.copy, params) if config.training.ema_decay else None
+    decay = jnp.zeros(2, jnp.int32) if config.optimizer.schedule == "wsd" else None
+    return TrainState(params, make_optimizer(config.optimizer).init(params), step, skipped, in_a_row, average, decay)
+
+
+def param_shardings(network: Structure, mesh: Mesh, *, gathered: bool = False) -> Any:
+    """Returns the sharding of each parameter; if `gathered`, the one during use, not sharded along mesh axis "fsdp"."""
+    return jax.tree.map(lambda axes: parameter_sharding(mesh, axes, gathered=gathered), network.axes)
+
+
+def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
+    """Returns the sharding of each array of a state.
+
+    Optimizer moments and the moving average are sharded like their parameters; everything else is replicated.
+    """
+    on_every_device = replicated(mesh)
+    template = jax.eval_shape(lambda params: initial_state(params, config), network.params)
+    shardings = param_shardings(network, mesh)
+
+    def like_its_parameter(moment: Any, parameter: Any, sharding: NamedSharding) -> NamedSharding:
+        return sharding if moment.shape == parameter.shape else on_every_device  # Adafactor keeps row and column means
+
+    optimizer = optax.tree_map_params(
+        functools.partial(jax.eval_shape, make_optimizer(config.optimizer).init),  # only shapes; computes nothing
+        like_its_parameter,
+        template.optimizer,
+        network.params,
+        shardings,
+        transform_non_params=lambda _: on_every_device,
+    )
+    average = None if template.average is None else shardings
+    return template._replace(
+        params=shardings,
+        optimizer=optimizer,
+        average=average,
+        step=on_every_device,
+        skipped=on_every_device,
+        skipped_in_a_row=on_every_device,
+        decay=None if template.decay is None else on_every_device,
+    )
+
+
+def update_average(average: Any, params: Any, decay: float, updates: jax.Array) -> Any:
+    """Returns decay * average + (1 - decay) * params.
+
+    The decay is at most (1 + n) / (10 + n) after n updates, so that the initial parameters are soon forgotten; this is
+    the rule of TensorFlow's ExponentialMovingAverage. `optax.incremental_update` adds two products instead, and after
+    7,000 updates deviates 1.6 times as much from the average in float64.
+
+    Args:
+      average, params: Trees of the same structure.
+      decay: Upper bound of the decay.
+      updates: Number n of parameter updates so far, the one that yielded `params` included; float32 scalar.
+    """
+    decay_now = jnp.minimum(decay, (1.0 + updates) / (10.0 + updates))
+    return jax.tree.map(lambda old, new: old + (1.0 - decay_now) * (new - old), average, params)

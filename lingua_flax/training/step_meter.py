@@ -1,0 +1,145 @@
+"""Bookkeeping of steps from their dispatch to their line in metrics.jsonl: metrics, pace and idle time of the device.
+
+A step is dispatched while earlier ones still run on the device. Its metrics are copied to the host asynchronously and
+read once they have arrived, so that the device is never stopped to read them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections import deque
+from typing import Any
+
+import jax
+
+from lingua_flax.devices.compilation import Compilations
+from lingua_flax.training.step import StepMetrics
+
+STEPS_IN_FLIGHT = 2  # enough to keep the device busy, few enough that a signal is handled promptly
+
+
+@dataclasses.dataclass(frozen=True)
+class DispatchedStep:
+    """A dispatched step.
+
+    Attributes:
+      number: the number of the step, from 1.
+      metrics: its metrics, on the device.
+      epoch: the epochs of training data seen so far, including this step.
+      real_tokens: the share of the batch's positions, both sides, that hold a token.
+    """
+
+    number: int
+    metrics: StepMetrics
+    epoch: float
+    real_tokens: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """The pace of the steps of one progress line.
+
+    Attributes:
+      tokens_per_second: real target tokens per second.
+      real_tokens: the share of the batches' positions, both sides, that hold a token.
+      waiting: upper bound on the share of time in which the device was idle because a batch or the host was late.
+      compilations: those of this process so far.
+    """
+
+    tokens_per_second: float
+    real_tokens: float
+    waiting: float
+    compilations: Compilations
+
+
+class StepMeter:
+    """Keeps a few steps in flight, and collects the metrics of finished steps until they are read."""
+
+    def __init__(self, compilations: Compilations):
+        self._compilations = compilations
+        self._in_flight: deque[DispatchedStep] = deque()
+        self._finished: list[DispatchedStep] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Restarts the time measurement, so that a pause is not attributed to the next steps."""
+        self._interval_start = self._last_seen_busy = time.monotonic()
+        self._idle_seconds = 0.0
+
+    def about_to_dispatch(self) -> None:
+        """Adds an upper bound on how long the device has been idle; to be called just before a step is dispatched."""
+        if not self._in_flight or self._in_flight[-1].metrics.loss.is_ready():  # type: ignore[attr-defined]
+            self._idle_seconds += time.monotonic() - self._last_seen_busy
+
+    def dispatched(self, step: DispatchedStep) -> None:
+        """Registers a dispatched step, and waits for the step that was dispatched STEPS_IN_FLIGHT before it."""
+        self._last_seen_busy = time.monotonic()
+        for metric in jax.tree.leaves(step.metrics):
+            metric.copy_to_host_async()
+        self._in_flight.append(step)
+        if len(self._in_flight) > STEPS_IN_FLIGHT:
+            self._finish_oldest()
+
+    def wait(self) -> None:
+        """Waits for all steps in flight."""
+        while self._in_flight:
+            self._finish_oldest()
+
+    @property
+    def last_finished(self) -> int | None:
+        """The number of the last finished step, or None if all finished steps have been read."""
+        return self._finished[-1].number if self._finished else None
+
+    def read(self, seconds: float) -> tuple[list[dict[str, Any]], Pace]:
+        """Returns the metrics.jsonl lines of the finished steps, of which there must be at least one, and their pace.
+
+        Args:
+          seconds: the training time of the run so far.
+        """
+        steps, self._finished = self._finished, []
+        step_metrics: list[StepMetrics] = jax.device_get([step.metrics for step in steps])
+        elapsed = self._last_seen_busy - self._interval_start
+        pace = Pace(
+            sum(float(metrics.tokens) for metrics in step_metrics) / elapsed,
+            sum(step.real_tokens for step in steps) / len(steps),
+            self._idle_seconds / elapsed,
+            dataclasses.replace(self._compilations),
+        )
+        self._interval_start, self._idle_seconds = self._last_seen_busy, 0.0
+        lines = [_line(step, metrics, pace, seconds) for step, metrics in zip(steps, step_metrics, strict=True)]
+        return lines, pace
+
+    def _finish_oldest(self) -> None:
+        step = self._in_flight.popleft()
+        jax.block_until_ready(step.metrics.loss)
+        self._finished.append(step)
+        self._last_seen_busy = time.monotonic()
+
+
+def _line(step: DispatchedStep, metrics: StepMetrics, pace: Pace, seconds: float) -> dict[str, Any]:
+    """Returns the line of metrics.jsonl of a step; numbers that are not finite become None."""
+    divergence = {} if metrics.divergence is None else {"divergence": _finite(metrics.divergence)}
+    return {
+        "step": step.number,
+        "loss": _finite(metrics.loss),
+        **divergence,
+        "gradient_norm": _finite(metrics.gradient_norm),
+        "learning_rate": float(metrics.learning_rate),
+        "tokens": int(metrics.tokens),
+        "batch": "".join(f"{int(word):08x}" for word in metrics.batch),
+        "epoch": round(step.epoch, 4),
+        "real_tokens": round(step.real_tokens, 4),
+        "skipped_in_a_row": int(metrics.skipped_in_a_row),
+        "tokens_per_second": round(pace.tokens_per_second, 1),
+        "waiting": round(pace.waiting, 4),
+        "programs_compiled": pace.compilations.programs,
+        "compile_seconds": round(pace.compilations.seconds, 2),
+        "seconds": round(seconds, 3),
+    }
+
+
+def _finite(metric: jax.Array) -> float | None:
+    value = float(metric)
+    return value if math.isfinite(value) else None

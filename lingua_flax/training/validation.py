@@ -1,0 +1,166 @@
+"""Validation: loss, greedy BLEU and a few sample translations."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+
+from lingua_flax.data.batch import Batch, cut
+from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.devices.compilation import compile_concurrently, compiled_program
+from lingua_flax.devices.processes import gather_to_host
+from lingua_flax.evaluation.bleu import corpus_bleu
+from lingua_flax.evaluation.evaluate import sample_indices
+from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.training.loss import cross_entropy
+from lingua_flax.translation.translator import Translator
+
+NUM_SAMPLES = 3
+LOSS_BLOCK = 8192  # positions whose logits are computed at a time: 1.2 GB for a vocabulary of 37,000
+GREEDY = DecodingOptions(beam_size=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """A validation sentence with its reference and its translation."""
+
+    source: str
+    reference: str
+    translation: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """The result of a validation.
+
+    Attributes:
+      loss: cross-entropy in nats per token, without label smoothing or dropout.
+      shuffled_loss: the loss with each source replaced by that of another sentence, or None if all sources are equal.
+      bleu: BLEU with 13a tokenization, computed as described by `bleu_description`.
+      samples: a few translations.
+    """
+
+    loss: float
+    shuffled_loss: float | None
+    bleu: float
+    samples: tuple[Sample, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidationSet:
+    """The validation split, tokenized once for all validations.
+
+    Attributes:
+      sources, references: the text of each pair.
+      source_ids, target_ids: the token ids of each pair.
+      shuffled_source_ids: for each pair, the ids of another pair's source; None if all sources are equal.
+    """
+
+    sources: Sequence[str]
+    references: Sequence[str]
+    source_ids: Sequence[list[int]]
+    target_ids: Sequence[list[int]]
+    shuffled_source_ids: Sequence[list[int]] | None
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> ValidationSet:
+        """Tokenizes (source, reference) pairs."""
+        sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+        source_ids, target_ids = tokenizer.encode_source(sources), tokenizer.encode_target(references)
+        ids_of = dict(zip(sources, source_ids, strict=True))
+        shuffled = shuffled_sources(sources)
+        shuffled_ids = [ids_of[source] for source in shuffled] if shuffled else None
+        return cls(sources, references, source_ids, target_ids, shuffled_ids)
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+def validate(
+    translator: Translator, data: ValidationSet, after_batch: Callable[[int], None] = lambda sentences: None
+) -> Validation:
+    """Computes loss and BLEU over all pairs.
+
+    Args:
+      after_batch: called after each batch with the number of sentences it translated, 0 for a batch of which only the
+        loss was computed; may raise to stop.
+    """
+    loss = _mean_loss(translator, data.source_ids, data.target_ids, after_batch)
+    shuffled_loss = None
+    if data.shuffled_source_ids:
+        shuffled_loss = _mean_loss(translator, data.shuffled_source_ids, data.target_ids, after_batch)
+    sources, references = data.sources, data.references
+    lines = translator.translate(sources, GREEDY, source_ids=data.source_ids, first_line=None, after_batch=after_batch)
+    translations = [line.text for line in lines]
+    samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(data), NUM_SAMPLES)]
+    bleu = corpus_bleu(translations, references, lowercase=translator.tokenizer.lowercase)
+    return Validation(loss, shuffled_loss, bleu, tuple(samples))
+
+
+def bleu_description(tokenizer: Tokenizer) -> str:
+    """Returns how validation BLEU is computed, in words; case is ignored if the model writes lower case."""
+    return "greedy, lower case" if tokenizer.lowercase else "greedy"
+
+
+def shuffled_sources(sources: Sequence[str]) -> list[str] | None:
+    """Replaces each source by a different one, the same in every call; returns None if all sources are equal.
+
+    The loss of a model that translates rises sharply with these sources; that of a model that has only learned what
+    target sentences look like hardly changes.
+    """
+    distinct = list(dict.fromkeys(sources))
+    if len(distinct) < 2:
+        return None
+    random.Random(0).shuffle(distinct)
+    replacements = dict(zip(distinct, [*distinct[1:], distinct[0]], strict=True))
+    return [replacements[source] for source in sources]
+
+
+def warm_up(translator: Translator, data: ValidationSet) -> None:
+    """Compiles the programs that `validate` runs, concurrently; params may be jax.ShapeDtypeStructs with shardings."""
+
+    def compile_loss() -> None:
+        for batch in _loss_batches(translator, data.source_ids, data.target_ids):
+            compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
+
+    compile_concurrently(compile_loss, lambda: translator.warm_up(data.sources, GREEDY, data.source_ids))
+
+
+def _mean_loss(
+    translator: Translator,
+    source_ids: Sequence[list[int]],
+    target_ids: Sequence[list[int]],
+    after_batch: Callable[[int], None],
+) -> float:
+    total = count = 0.0
+    for batch in _loss_batches(translator, source_ids, target_ids):
+        program = compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
+        batch_loss, batch_tokens = gather_to_host(program(translator.params, batch))
+        total, count = total + float(batch_loss), count + float(batch_tokens)
+        after_batch(0)
+    return total / count
+
+
+def _loss_batches(
+    translator: Translator, source_ids: Sequence[list[int]], target_ids: Sequence[list[int]]
+) -> Iterator[Batch]:
+    """Yields batches of pairs, each side truncated to the maximum length of the network."""
+    source_ids, target_ids = ([cut(ids, translator.max_length) for ids in side] for side in (source_ids, target_ids))
+    lengths = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)]
+    rows = translator.batch_size
+    for group, length in translator.length_batches(lengths, rows):
+        yield translator.batch([source_ids[i] for i in group], [target_ids[i] for i in group], rows, length)
+
+
+@functools.partial(jax.jit, static_argnames="graphdef")
+def loss_sum(params: Any, batch: Batch, *, graphdef: nnx.GraphDef) -> tuple[jax.Array, jax.Array]:
+    """Returns the summed cross-entropy of a batch, in nats, and its number of target tokens."""
+    model = nnx.merge(graphdef, params)
+    x, _ = model.hidden_states(batch.source, batch.target_in)
+    return cross_entropy(x, model.output_table, batch.target_out, block_size=LOSS_BLOCK)

@@ -1,0 +1,70 @@
+"""The result types of the translator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lingua_flax.options.special_ids import EOS_ID
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """A candidate translation.
+
+    Attributes:
+      text: the translation.
+      score: its log-probability divided by the length penalty; for a line translated in parts, the sum over the parts.
+      tokens: its token ids, ending with EOS_ID; none for a line without tokens.
+      parts: of a line translated in parts, the source text of each and the hypothesis for it.
+    """
+
+    text: str
+    score: float
+    tokens: tuple[int, ...] = ()
+    parts: tuple[tuple[str, Hypothesis], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """A source line and its hypotheses, at least one, best first."""
+
+    source: str
+    hypotheses: tuple[Hypothesis, ...]
+
+    @property
+    def text(self) -> str:
+        """The text of the best hypothesis."""
+        return self.hypotheses[0].text
+
+
+class ScoredTranslation(NamedTuple):
+    """The natural log-probability of a given translation and its number of tokens, both including the end token."""
+
+    log_probability: float
+    tokens: int
+
+
+def join_parts(parts: Sequence[tuple[str, tuple[Hypothesis, ...]]]) -> tuple[Hypothesis, ...]:
+    """Joins the hypotheses of a line's parts rank by rank: the best of every part, then the second best, and so on.
+
+    Args:
+      parts: the source text and the hypotheses of each part.
+    """
+    if not parts:
+        return (Hypothesis("", 0.0),)
+    texts = [text for text, _ in parts]
+    if len(parts) == 1:
+        return parts[0][1]
+    return tuple(
+        Hypothesis(
+            text=" ".join(filter(None, (hypothesis.text for hypothesis in ranked))),
+            score=sum(hypothesis.score for hypothesis in ranked),
+            tokens=(*(token for hypothesis in ranked for token in hypothesis.tokens if token != EOS_ID), EOS_ID),
+            parts=tuple(zip(texts, ranked, strict=True)),
+        )
+        for ranked in zip(
+            *(hypotheses for _, hypotheses in parts), strict=False
+        )  # parts can have different numbers of hypotheses
+    )
