@@ -52,7 +52,7 @@ docs-outputs: .venv/installed-test
 pictures: .venv/installed-test
 	mkdir -p $(WORKDIR)/pictures
 	LINGUA_PHRASEBOOK_RUN=$(abspath $(WORKDIR)) LINGUA_PICTURES=$(abspath $(WORKDIR))/pictures \
-	  $(BIN)/python -m pytest tests/test_page.py -k accessible
+	  $(BIN)/python -m pytest tests/serving/test_page.py -k accessible
 	cp $(WORKDIR)/pictures/attention-1400-light.png docs/pictures/page.png
 
 notebook: .venv/installed-test

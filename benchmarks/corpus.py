@@ -124,7 +124,7 @@ def train(options: argparse.Namespace, folder: Path) -> dict[str, float]:
       for batches.
     """
     workdir = folder / "run"
-    command = [sys.executable, "-m", "lingua_flax", "train", "--config", str(options.config), *corpus_options(folder)]
+    command = [sys.executable, "train.py", "--config", str(options.config), *corpus_options(folder)]
     command += ["--workdir", str(workdir), "--training.num-steps", str(STEPS)]
     command += ["--training.log-every", "5", "--training.eval-every", "0"]
     command += ["--tokenizer.model-file", str(folder / "tokenizer.model")]

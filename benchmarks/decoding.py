@@ -127,16 +127,8 @@ def serve(options: argparse.Namespace) -> None:
 
 def export(options: argparse.Namespace, folder: Path) -> Path:
     """Exports the model for CTranslate2 with lingua-flax export, which compares the two first."""
-    command = [
-        sys.executable,
-        "-m",
-        "lingua_flax",
-        "export",
-        "--workdir",
-        str(options.ctranslate2),
-        "--checkpoint",
-        options.checkpoint,
-    ]
+    command = [sys.executable, "-m", "lingua_flax", "export", "--checkpoint", options.checkpoint]
+    command += ["--workdir", str(options.ctranslate2)]
     command += ["--format", "ctranslate2", "--output", str(folder), "--verify", str(options.input)]
     if subprocess.run(command, cwd=ROOT).returncode:  # the command has printed the reason
         raise SystemExit(2)
@@ -145,16 +137,7 @@ def export(options: argparse.Namespace, folder: Path) -> Path:
 
 def time_to_first_translation(workdir: Path, options: argparse.Namespace) -> float:
     """Returns the seconds from the start of lingua-flax translate to its first translation."""
-    command = [
-        sys.executable,
-        "-m",
-        "lingua_flax",
-        "translate",
-        "--workdir",
-        str(workdir),
-        "--checkpoint",
-        options.checkpoint,
-    ]
+    command = [sys.executable, "translate.py", "--workdir", str(workdir), "--checkpoint", options.checkpoint]
     line = next(iter(read_lines(options.input)))
     started = time.perf_counter()
     subprocess.run(command, cwd=ROOT, input=line + "\n", text=True, check=True, capture_output=True)

@@ -83,17 +83,7 @@ def evaluate(
     workdir, *others = workdirs
     config = read_workdir_config(workdir)
     hypotheses, scores = folder / f"{split}.txt", folder / f"{split}.json"
-    command = [
-        sys.executable,
-        "-m",
-        "lingua_flax",
-        "evaluate",
-        "--workdir",
-        str(workdir),
-        "--split",
-        split,
-        *evaluate_options,
-    ]
+    command = [sys.executable, "evaluate.py", "--workdir", str(workdir), "--split", split, *evaluate_options]
     command += ["--ensemble", *map(str, others)] if others else []
     command += ["--output", str(hypotheses), "--json", str(scores)]
     if baseline:

@@ -22,6 +22,7 @@ from lingua_flax.commands.main import exit_status
 from lingua_flax.data.text_files import read_lines
 
 ROOT = Path(__file__).parent.parent
+SERVE = (sys.executable, "-m", "lingua_flax", "serve")
 KEYSTROKE = """async (text) => {
   const field = document.querySelector("textarea");
   const content = document.querySelector(".content");
@@ -44,18 +45,7 @@ def command(argv: Sequence[str]) -> None:
     options = parser.parse_args(argv)
     lines = list(read_lines(options.input))
     server = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "lingua_flax",
-            "serve",
-            "--workdir",
-            str(options.workdir),
-            "--port",
-            "0",
-            "--batch-size",
-            "1",
-        ],
+        [*SERVE, "--workdir", str(options.workdir), "--port", "0", "--batch-size", "1"],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,

@@ -36,7 +36,7 @@ ROOT = Path(__file__).parent.parent
 def train_seconds(config: str, steps: int, first: int, checkpoint_every: int, train_options: list[str]) -> float:
     """Trains; returns the seconds after the first `first` steps, with all saves except that after the last step."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "lingua_flax", "train", "--config", config, "--workdir", f"{folder}/w"]
+        command = [sys.executable, "train.py", "--config", config, "--workdir", f"{folder}/w"]
         command += ["--training.num-steps", str(steps), "--training.log-every", str(first)]
         command += ["--training.eval-every", "0", "--training.checkpoint-every", str(checkpoint_every)]
         command += ["--optimizer.schedule", "constant", *train_options]

@@ -114,7 +114,7 @@ def translate_rate(workdir: Path, path: Path, lines: Sequence[str], seconds: flo
     """
 
     def measure(repetitions: int) -> float:
-        command = [sys.executable, "-m", "lingua_flax", "translate", "--workdir", str(workdir), *options]
+        command = [sys.executable, "translate.py", "--workdir", str(workdir), *options]
         text = "".join(f"{line}\n" for line in lines) * repetitions
         started = time.perf_counter()
         subprocess.run(command, cwd=ROOT, input=text, stdout=subprocess.DEVNULL, text=True, check=True)
@@ -170,16 +170,7 @@ def command(argv: Sequence[str]) -> None:
         if name in ("--beam-size", "--length-penalty")
         for argument in (name, argument)
     ]
-    translate = [
-        sys.executable,
-        "-m",
-        "lingua_flax",
-        "translate",
-        "--workdir",
-        str(options.workdir),
-        "--input",
-        str(options.input),
-    ]
+    translate = [sys.executable, "translate.py", "--workdir", str(options.workdir), "--input", str(options.input)]
     output = subprocess.run([*translate, *searching], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     pairs = list(zip(lines, output.splitlines(), strict=True))
     rate = translate_rate(options.workdir, options.input, lines, options.seconds, searching)

@@ -94,7 +94,7 @@ def run_lingua_flax(
     All runs share a compilation cache in the folder. Without a tokenizer file, the run trains its own.
     """
     workdir, warm_up = Path(tempfile.mkdtemp(dir=folder)) / "run", DEVICES[options.device].warm_up
-    command = [sys.executable, "-m", "lingua_flax", "train", "--config", str(config), "--workdir", str(workdir)]
+    command = [sys.executable, "train.py", "--config", str(config), "--workdir", str(workdir)]
     command += ["--training.num-steps", str(options.steps), "--training.log-every", str(warm_up)]
     command += ["--data.directory", str(options.directory), "--devices.platform", options.device]
     command += ["--tokenizer.model-file", str(tokenizer)] if tokenizer else []

@@ -45,12 +45,9 @@ class Batch(NamedTuple):
 def gather(
     batch: Batch, batch_rows: np.ndarray, window: Window, window_rows: np.ndarray, corpora: Sequence[FlatIds]
 ) -> None:
-    """Copies rows of a window into an all-zero batch, in place and vectorized over pairs.
+    """Copies the rows `window_rows` of a window into the rows `batch_rows` of an all-zero batch, in place.
 
-    Args:
-      batch_rows: [n], the rows of the batch to fill.
-      window_rows: [n], the rows of the window to copy into them.
-      corpora: the flat ids of each corpus that the window draws from, by corpus number.
+    It is vectorized over pairs. `corpora` has the flat ids of each corpus that the window draws from, by corpus number.
     """
     counts = window.row_starts[window_rows + 1] - window.row_starts[window_rows]
     pairs = np.arange(counts.sum()) + np.repeat(window.row_starts[window_rows] - (np.cumsum(counts) - counts), counts)
@@ -125,11 +122,8 @@ def length_batches(
 ) -> Iterator[tuple[list[int], int]]:
     """Yields all sentences, sorted by length, in groups of `rows`: (their indices in `lengths`, the padded length).
 
-    Sentences of equal length keep their order. The caller uses the indices to restore the original order of results.
-
-    Args:
-      max_length: at least the largest of `lengths`.
-      same_length: whether to pad all groups to the padded length of the longest sentence.
+    Sentences of equal length keep their order. The caller uses the indices to restore the original order of results. No
+    length may exceed `max_length`. With `same_length`, all groups have the padded length of the longest sentence.
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     for start in range(0, len(order), rows):

@@ -34,14 +34,11 @@ def _mix(words: np.ndarray) -> np.ndarray:
 
 
 def permute(indices: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
-    """Returns the image of each index under a random permutation of range(size), int64.
+    """Returns the image of each index, all of them below `size`, under a random permutation of range(size), int64.
 
     A Feistel network permutes a range whose size is the next power of four; results outside range(size) go through the
-    network again until they are inside (cycle walking, Black and Rogaway 2002).
-
-    Args:
-      indices: [n], each below `size`.
-      keys: [n] uint64, the key of the permutation to apply to each index.
+    network again until they are inside (cycle walking, Black and Rogaway 2002). `keys` are uint64, one for each index:
+    the key of the permutation to apply to it.
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     mask = np.uint64((1 << int(half)) - 1)
@@ -57,13 +54,7 @@ def permute(indices: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
 
 
 class Drawn(NamedTuple):
-    """A sequence of draws, [n] int64 each.
-
-    Attributes:
-      corpora: the number of the corpus that each pair is drawn from.
-      epochs: the epoch of that corpus.
-      pairs: the index of the pair in that corpus.
-    """
+    """A sequence of draws, [n] int64 each: the number of the corpus, its epoch, and the index of the pair in it."""
 
     corpora: np.ndarray
     epochs: np.ndarray
@@ -78,12 +69,7 @@ class Draws:
     """
 
     def __init__(self, sizes: Sequence[int], weights: Sequence[float], seed: int):
-        """Computes the cycle of corpora.
-
-        Args:
-          sizes: the number of pairs of each corpus, at least one.
-          weights: of the corpora, rounded to three decimals.
-        """
+        """Computes the cycle of corpora; each has at least one pair, and the weights are rounded to three decimals."""
         self._sizes = sizes
         self._seed = seed
         shares = [max(1, round(weight * _WEIGHT_UNIT)) for weight in weights]

@@ -39,9 +39,8 @@ class TrainingCorpus:
 def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
     """Opens the corpus of [data], which comes first, and those of its mixture.
 
-    Raises:
-      UserError: a corpus cannot be opened; the message names the options of a mixture entry by their full names.
-      RunError: the disk is full.
+    Raises UserError if a corpus cannot be opened (the message names the options of a mixture entry by their full names)
+    and RunError if the disk is full.
     """
     corpora = [TrainingCorpus("data", open_corpus(config), config.weight)]
     for number, entry in enumerate(config.mixture):
@@ -61,10 +60,7 @@ def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
 def _check_held_out(option: str, corpus: Corpus, main: Corpus) -> None:
     """Raises UserError if an entry would train on pairs that are held out of the training pairs of [data].
 
-    Args:
-      option: the section of the entry.
-      corpus: the corpus of the entry, from the same files as that of [data] if both are text files.
-      main: the corpus of [data].
+    If both corpora are text files, the caller has checked that they are the same files.
     """
     languages, others = ({side.source_language, side.target_language} for side in (corpus, main))
     is_same = corpus.name == main.name and (main.name == "text" or languages == others)
@@ -81,7 +77,6 @@ def _train_files(config: DataConfig) -> set[Path]:
 
 
 def _entry_config(entry: MixtureConfig, config: DataConfig) -> DataConfig:
-    """Returns the [data] section that would select the corpus of a mixture entry."""
     options = {name: value for name, value in entry if value is not None and name not in ("weight", "tag_source")}
     languages = {"source_language": config.source_language, "target_language": config.target_language}
     return DataConfig(**{**languages, **options, "cache_directory": config.cache_directory})

@@ -28,10 +28,7 @@ TrainingPairs = TokenizedPairs | SampledPairs
 class Side(NamedTuple):
     """One side of the pairs of a window, [pairs] int64 each.
 
-    Attributes:
-      starts: the index of each sentence's first token in the flat ids.
-      lengths: the number of tokens of each sentence.
-      columns: the column of its row at which each sentence begins.
+    Each sentence begins at an index in the flat ids (`starts`) and at a column of its row; `lengths` are in tokens.
     """
 
     starts: np.ndarray
@@ -69,10 +66,8 @@ class Window:
 class Planner:
     """Makes windows by number; picklable, since the corpora are files.
 
-    Attributes:
-      corpora: either all TokenizedPairs or all SampledPairs; no sentence is longer than row_length.
-      weights: each corpus's share of the pairs drawn, in proportion to the other weights.
-      seed: of the order of pairs and rows, and of sampled segmentations.
+    The corpora are either all TokenizedPairs or all SampledPairs, and none of their sentences is longer than
+    `row_length`. The seed determines the order of pairs and rows, and the sampled segmentations.
     """
 
     corpora: Sequence[TrainingPairs]
@@ -135,13 +130,10 @@ def lay_out_rows(
     corpora: np.ndarray,
     ids: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Window:
-    """Returns the window in which each pair is in a given row.
+    """Returns the window in which each pair is in a given row; every row from 0 on must have one.
 
-    Args:
-      rows: [pairs], the row of each pair; every row from 0 on has one.
-      starts, lengths: [2, pairs], of the source and target sentences in the ids of their corpora, or in `ids`.
-      corpora: [pairs], the number of each pair's corpus.
-      ids: as in Window.
+    `starts` and `lengths`, [2, pairs], are those of the source and target sentences in the ids of their corpora or, if
+    segmentations are sampled, in `ids`.
     """
     order = np.argsort(rows, kind="stable")
     row_starts = np.searchsorted(rows[order], np.arange(int(rows.max()) + 2))
@@ -158,9 +150,7 @@ def lay_out_rows(
 def _columns(lengths: np.ndarray, first_in_row: np.ndarray) -> np.ndarray:
     """Returns the column of each sentence: the number of tokens before it in its row.
 
-    Args:
-      lengths: the number of tokens of each sentence.
-      first_in_row: for each sentence, the index of the first sentence of its row.
+    `first_in_row` has, for each sentence, the index of the first sentence of its row.
     """
     begins = np.cumsum(lengths) - lengths
     return begins - begins[first_in_row]

@@ -19,9 +19,7 @@ _ENDS_DTYPE = "<i8"
 class RaggedArray:
     """Read-only access to sequences of different lengths; if opened from files, pickled as their path.
 
-    Attributes:
-      values: [total length], the concatenated sequences.
-      ends: [number of sequences] int64; sequence i is values[ends[i - 1] : ends[i]].
+    Sequence i is values[ends[i - 1] : ends[i]], where `ends` is int64.
     """
 
     def __init__(self, values: np.ndarray, ends: np.ndarray, path: Path | None = None):
@@ -31,9 +29,8 @@ class RaggedArray:
     def open(cls, path: Path, dtype: str) -> RaggedArray:
         """Maps the files into memory that a RaggedWriter with the same path and dtype has written.
 
-        Raises:
-          OSError: a file is missing or cannot be read.
-          ValueError: a file does not have the size that was written.
+        Raises OSError if a file is missing or cannot be read, and ValueError if one does not have the size that was
+        written.
         """
         values, ends = map(_map_file, files_of(path), (dtype, _ENDS_DTYPE))
         needed = int(ends[-1]) if len(ends) else 0
@@ -72,12 +69,7 @@ class RaggedWriter(ExitStack):
     """Writes the files of a RaggedArray, some sequences at a time; a context manager that closes the files on exit."""
 
     def __init__(self, path: Path, dtype: str):
-        """Creates the files.
-
-        Args:
-          path: their common path, without suffix.
-          dtype: of the values, such as "<u2".
-        """
+        """Creates the files, given their common path without suffix and the dtype of the values, such as "<u2"."""
         super().__init__()
         self._dtype = np.dtype(dtype)
         self._length = 0

@@ -43,13 +43,9 @@ class SubwordSampler:
     """
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, alpha: float):
-        """Reads the pieces and scores of the model.
+        """Reads the pieces and scores of the model; `alpha` must be above 0, and for bpe below 1.
 
-        Args:
-          alpha: above 0, and for bpe below 1.
-
-        Raises:
-          UserError: this kind of model is not supported.
+        Raises UserError if this kind of model or, for bpe, this alpha is not supported.
         """
         scores, is_bpe = _read_model(processor, alpha)
         self._normalize = processor.normalize
@@ -79,11 +75,7 @@ class SubwordSampler:
 
 
 def _read_model(processor: sentencepiece.SentencePieceProcessor, alpha: float) -> tuple[Mapping[str, float], bool]:
-    """Returns the scores of the pieces that spell text, and whether the model is bpe rather than unigram.
-
-    Raises:
-      UserError: this kind of model, or alpha, is not supported.
-    """
+    """Returns the scores of the pieces that spell text, and whether the model is bpe rather than unigram."""
     from sentencepiece import sentencepiece_model_pb2 as proto  # slow to import, so only when needed
 
     model = proto.ModelProto.FromString(processor.serialized_model_proto())  # type: ignore[attr-defined]
@@ -191,14 +183,9 @@ class SampledPairs:
     """Tokenized training pairs that can be drawn in a random segmentation; pickled without their caches."""
 
     def __init__(self, pairs: TokenizedPairs, text: PairSource, tokenizer: Tokenizer, alpha: float, max_length: int):
-        """Creates the samplers of both sides.
+        """Takes pairs of `text` in their best segmentation by `tokenizer`; no side is longer than `max_length` tokens.
 
-        Args:
-          pairs: pairs of `text` in their best segmentation; no side is longer than `max_length` tokens.
-          tokenizer: the tokenizer that made `pairs`.
-
-        Raises:
-          UserError: this kind of tokenizer is not supported.
+        Raises UserError if this kind of tokenizer is not supported.
         """
         self._arguments = (pairs, text, tokenizer, alpha, max_length)
         self._pairs = pairs

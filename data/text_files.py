@@ -30,10 +30,8 @@ _REASONS = {
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yields the lines of a UTF-8 file, which is gzipped if its name ends in .gz, one at a time.
 
-    Only one line is held in memory.
-
-    Raises:
-      UserError: the file cannot be read, is a truncated or damaged gzip file, or is not UTF-8.
+    Only one line is held in memory. Raises UserError if the file cannot be read, is a truncated or damaged gzip file,
+    or is not UTF-8.
     """
     path = Path(path)
     try:
@@ -51,13 +49,9 @@ def unreadable(path: Path, error: OSError) -> UserError:
 
 
 def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
-    r"""Yields the lines of a binary stream as they arrive.
+    """Yields the lines of a binary stream as they arrive.
 
-    Args:
-      name: of the stream, for error messages.
-
-    Raises:
-      UserError: a line is not UTF-8.
+    Raises UserError, with the name of the stream, if a line is not UTF-8.
     """
     for number, line in enumerate(stream, start=1):
         if number == 1:

@@ -25,16 +25,11 @@ _FORMAT = 5  # part of the cache key
 class TokenizedPairs:
     """Pairs of id sequences, each ended by EOS_ID, with random access.
 
-    Attributes:
-      source, target: the ids of all pairs of the split, including those that are left out.
+    `source` and `target` hold the ids of all pairs of the split, including those that are left out.
     """
 
     def __init__(self, source: RaggedArray, target: RaggedArray, left_out: np.ndarray = _NO_POSITIONS):
-        """Selects pairs of a split.
-
-        Args:
-          left_out: the positions in the split of the pairs to leave out, ascending. Only these take memory.
-        """
+        """Leaves out the pairs at these positions of the split, in ascending order. Only the positions take memory."""
         self.source, self.target = source, target
         self._left_out = left_out
         self._kept_before = left_out - np.arange(len(left_out))  # for each pair left out, the number of pairs kept
@@ -48,11 +43,7 @@ class TokenizedPairs:
         return self.source[position], self.target[position]
 
     def position(self, index: int) -> int:
-        """Returns the position in the split of a pair that is kept.
-
-        Raises:
-          IndexError: there is no such pair.
-        """
+        """Returns the position in the split of a pair that is kept; raises IndexError if there is no such pair."""
         if not 0 <= index < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
         return int(self.positions(np.array([index]))[0])
@@ -72,18 +63,13 @@ class TokenizedPairs:
 
 
 def tokenize(pairs: PairSource, fingerprint: str, tokenizer: Tokenizer, cache: Path) -> TokenizedPairs:
-    """Returns the tokenized training pairs of a corpus, written to the cache on first use.
+    """Returns the tokenized training pairs of a corpus, written to the cache folder on first use.
 
-    The pairs are streamed, so the corpus can be larger than memory.
+    The pairs are streamed, so the corpus can be larger than memory. Their key in the cache is made from the tokenizer
+    and from `fingerprint`, which identifies the training pairs of the corpus.
 
-    Args:
-      pairs: (source, target) strings.
-      fingerprint: of the corpus, which identifies its training pairs; with the tokenizer it is the key of the cache.
-      cache: the folder of prepared corpora.
-
-    Raises:
-      UserError: the cache folder cannot be written, or the tokenized pairs in it are damaged.
-      RunError: the disk is full.
+    Raises UserError if the cache folder cannot be written or the tokenized pairs in it are damaged, and RunError if the
+    disk is full.
     """
     key = json_digest([_FORMAT, fingerprint, tokenizer.fingerprint, tokenizer.source_tags])
     directory = prepared_corpus.prepare(cache, "tokens", key, lambda path: _write(path, pairs, tokenizer))

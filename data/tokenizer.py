@@ -63,11 +63,7 @@ class Tokenizer:
     def with_source_tag(self, tag: str) -> Tokenizer:
         """Returns a tokenizer that puts one more tag before each source, after those that it has already.
 
-        Args:
-          tag: a `language_tag`, or MIXTURE_TAG.
-
-        Raises:
-          UserError: there is no such tag.
+        The tag is a `language_tag` or MIXTURE_TAG. Raises UserError if the tokenizer has no such tag.
         """
         tag_id = self.source.piece_to_id(tag)
         if not self.source.is_control(tag_id):
@@ -120,18 +116,13 @@ def model_paths(directory: Path, *, joint: bool) -> list[Path]:
 def load_tokenizer(paths: Sequence[Path]) -> Tokenizer:
     """Loads a joint model, or a source and a target model.
 
-    Raises:
-      UserError: a file is missing, is not a SentencePiece model, or has other special ids.
+    Raises UserError if a file is missing, is not a SentencePiece model, or has other special ids.
     """
     return parse_tokenizers(read_models(paths), [str(path) for path in paths])
 
 
 def read_models(paths: Sequence[Path]) -> list[bytes]:
-    """Returns the contents of the files.
-
-    Raises:
-      UserError: a file cannot be read.
-    """
+    """Returns the contents of the files; raises UserError if one cannot be read."""
     try:
         return [path.read_bytes() for path in paths]
     except OSError as error:
@@ -141,11 +132,7 @@ def read_models(paths: Sequence[Path]) -> list[bytes]:
 def parse_tokenizers(models: Sequence[bytes], names: Sequence[str] = ("tokenizer",) * 2) -> Tokenizer:
     """Returns the tokenizer of a serialized joint model, or of a source and a target model.
 
-    Args:
-      names: of the models, for error messages.
-
-    Raises:
-      UserError: a model is not a SentencePiece model, or has other special ids.
+    Raises UserError, with the name of the model, if it is not a SentencePiece model or has other special ids.
     """
     processors = [_parse(model, name) for model, name in zip(models, names, strict=False)]
     return Tokenizer(processors[0], processors[-1])
@@ -172,13 +159,9 @@ def train_tokenizer(pairs: PairSource, config: TokenizerConfig, tags: Sequence[s
     """Trains on (source, target) pairs and returns one serialized model if joint, otherwise one per side.
 
     If there are more than TRAINING_PAIRS, that many evenly spaced pairs are used. The same pairs always give the same
-    bytes.
+    bytes. The model of the source side also has the tags, as pieces for `Tokenizer.with_source_tag`.
 
-    Args:
-      tags: pieces that the model of the source side has for `Tokenizer.with_source_tag`.
-
-    Raises:
-      UserError: the vocabulary is too large or too small for the corpus.
+    Raises UserError if the vocabulary is too large or too small for the corpus.
     """
     if config.joint:
         return [_train((line for pair in _training_pairs(pairs) for line in pair), config, "", tags)]

@@ -30,9 +30,7 @@ WINDOWS_AHEAD = 2  # at least; more if segmentations are sampled or a batch take
 class TrainingBatch(NamedTuple):
     """The rows of a batch that this process keeps, and statistics of all rows of the batch.
 
-    Attributes:
-      pairs: the number of sentence pairs.
-      real_tokens: the fraction of positions, on both sides, that hold a token.
+    `real_tokens` is the fraction of positions, on both sides, that hold a token.
     """
 
     rows: Batch
@@ -44,10 +42,7 @@ class TrainingBatches(Iterator[TrainingBatch]):
     """Endless training batches [rows, row_length], determined by the planner; every epoch is shuffled differently.
 
     A `state` taken between two batches and passed to `restore` continues with the same batches, also in another process
-    and with another selection of rows.
-
-    Attributes:
-      rows_gathered: the number of rows that this process has made so far.
+    and with another selection of rows. `rows_gathered` counts the rows that this process has made so far.
     """
 
     def __init__(self, planner: Planner, rows: int, kept: np.ndarray | None = None, processes: int | None = None):
@@ -117,12 +112,7 @@ class PlannedWindows:
     """Windows by number, in ascending order only; this process makes those that were not planned ahead."""
 
     def __init__(self, planner: Planner, rows: int, processes: int):
-        """Starts no process yet.
-
-        Args:
-          rows: the number of rows of a batch; enough windows are planned ahead for the next batch.
-          processes: the maximum number of worker processes.
-        """
+        """Starts no process yet. Enough windows will be planned ahead for the next batch of `rows` rows."""
         self._planner = planner
         self._rows = rows
         self._processes = processes
@@ -132,11 +122,7 @@ class PlannedWindows:
         self._current: tuple[int, Window] | None = None
 
     def __getitem__(self, number: int) -> Window:
-        """Returns the window with this number.
-
-        Raises:
-          RunError: a worker process has died.
-        """
+        """Returns the window with this number; raises RunError if a worker process has died."""
         if self._current is None or self._current[0] != number:
             self._current = number, self._make(number)
             windows_per_batch = math.ceil(self._rows / len(self._current[1]))
@@ -144,11 +130,7 @@ class PlannedWindows:
         return self._current[1]
 
     def plan_ahead(self, first: int) -> None:
-        """Submits windows from number `first` on to the worker processes.
-
-        Raises:
-          RunError: a worker process has died.
-        """
+        """Submits windows from number `first` on to the worker processes; raises RunError if one of them has died."""
         if not self._processes:
             return
         if self._pool is None:

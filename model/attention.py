@@ -34,17 +34,9 @@ def scaled_dot_product_attention(
 ) -> tuple[Float[Array, "B N T Hv"], Float[Array, "B N T S"]]:
     """Computes softmax(Q K^T / sqrt(H)) V (Vaswani et al. 2017, equation 1).
 
-    Scores and softmax are float32, whatever the type of the inputs.
-
-    Args:
-      query: [B, N, T, H].
-      keys, values: [B, N, S, H].
-      mask: Boolean, broadcastable to [B, N, T, S]; True where a query may attend to a key. A query that may attend to
-        no key (padding) gets uniform weights; its output is never used.
-      dropout, dropout_rate: Dropout of the attention weights during training.
-
-    Returns:
-      The outputs [B, N, T, H], and the attention weights [B, N, T, S] before dropout, float32.
+    Scores and softmax are float32, whatever the type of the inputs. The mask is True where a query may attend to a key.
+    A query that may attend to no key (padding) gets uniform weights; its output is never used. During training, dropout
+    is applied to the weights that multiply the values, but not to those that are returned.
     """
     query = query / math.sqrt(query.shape[-1])
     scores = jnp.einsum("bnth,bnsh->bnts", query, keys, preferred_element_type=jnp.float32)
@@ -89,16 +81,9 @@ class MultiHeadAttention(nnx.Module):
         fast: FastAttention | None = None,
         rngs: nnx.Rngs,
     ):
-        """Creates the projections.
+        """Creates the projections; `embed_dim` must be a multiple of `num_heads`.
 
-        Args:
-          embed_dim: D, a multiple of `num_heads`.
-          num_heads: N.
-          qk_norm: Whether to normalize queries and keys.
-          dropout_rate: Dropout rate of the attention weights; fast attention does not apply it.
-          precision: Types in which to compute.
-          fast: Implementation used instead of equation 1 whenever the mask is a SegmentMask.
-          rngs: Random keys of the initial parameters.
+        `fast` is used instead of equation 1 whenever the mask is a SegmentMask; it does not apply dropout.
         """
         self.fast = fast
         self.num_heads = num_heads
@@ -122,17 +107,10 @@ class MultiHeadAttention(nnx.Module):
         memory_rotation: Rotation | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T S"] | None]:
-        """Lets every position of x attend to memory.
+        """Lets every position of `x` (the queries) attend to the positions of `memory` (the keys and values).
 
-        Args:
-          x: [B, T, D], from which the queries are projected.
-          memory: [B, S, D], from which the keys and values are projected.
-          mask: Which keys each query may attend to; None for all.
-          rotation, memory_rotation: Rotations of the queries and of the keys, if positions are rotary.
-          dropout: Dropout masks of this forward pass, during training.
-
-        Returns:
-          The output [B, T, D], and the attention weights [B, N, T, S], or None if fast attention is used.
+        Without a mask, every query may attend to every key. If positions are rotary, `rotation` is that of the queries
+        and `memory_rotation` that of the keys. The attention weights are None if fast attention is used.
         """
         if self.fast and isinstance(mask, SegmentMask):
             query = self._normalize_and_rotate_merged(self.query(x), self.query_norm, rotation)
@@ -142,7 +120,7 @@ class MultiHeadAttention(nnx.Module):
         return self.attend(x, self.keys_values(memory, memory_rotation), mask, rotation, dropout)
 
     def keys_values(self, memory: Float[Array, "B S D"], rotation: Rotation | None = None) -> KeysValues:
-        """Projects memory [B, S, D] to keys, rotated by `rotation`, and values, [B, N, S, H] each."""
+        """Projects memory to keys, rotated by `rotation`, and values."""
         keys = self._split_heads(self.key(memory))
         return KeysValues(_normalize_and_rotate(keys, self.key_norm, rotation), self._split_heads(self.value(memory)))
 
@@ -154,18 +132,7 @@ class MultiHeadAttention(nnx.Module):
         rotation: Rotation | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
-        """Computes `__call__` by equation 1, given keys and values that are already projected.
-
-        Args:
-          x: [B, T, D], from which the queries are projected.
-          memory: The result of `keys_values`.
-          mask: Boolean, broadcastable to [B, N, T, S]; None lets every query attend to every key.
-          rotation: Rotation of the queries, if positions are rotary.
-          dropout: Dropout masks of this forward pass, during training.
-
-        Returns:
-          The output [B, T, D] and the attention weights [B, N, T, S].
-        """
+        """Computes `__call__` by equation 1, given keys and values that `keys_values` has projected already."""
         query = _normalize_and_rotate(self._split_heads(self.query(x)), self.query_norm, rotation)
         heads, weights = scaled_dot_product_attention(
             query, *memory, mask, dropout=dropout, dropout_rate=self.dropout_rate
@@ -173,13 +140,12 @@ class MultiHeadAttention(nnx.Module):
         return self.output(_merge_heads(heads)), weights
 
     def _split_heads(self, x: Float[Array, "B T D"]) -> Float[Array, "B N T H"]:
-        """[B, T, D] -> [B, N, T, H]."""
         return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, -1), 1, 2)
 
     def _normalize_and_rotate_merged(
         self, x: Float[Array, "B T D"], norm: nnx.RMSNorm | None, rotation: Rotation | None
     ) -> Float[Array, "B T D"]:
-        """Applies `_normalize_and_rotate` to queries or keys [B, T, D] whose heads are concatenated along D.
+        """Applies `_normalize_and_rotate` to queries or keys whose heads are concatenated along D.
 
         If both are None, x is returned as it is, which avoids a change of its memory layout.
         """
@@ -187,13 +153,11 @@ class MultiHeadAttention(nnx.Module):
 
 
 def _merge_heads(heads: Float[Array, "B N T H"]) -> Float[Array, "B T D"]:
-    """[B, N, T, H] -> [B, T, D]."""
     return jnp.swapaxes(heads, 1, 2).reshape(heads.shape[0], heads.shape[2], -1)
 
 
 def _normalize_and_rotate(
     heads: Float[Array, "B N T H"], norm: nnx.RMSNorm | None, rotation: Rotation | None
 ) -> Float[Array, "B N T H"]:
-    """Applies the normalization, then the rotation, to queries or keys [B, N, T, H]; either may be None."""
     heads = norm(heads) if norm else heads
     return rotation.rotate(heads) if rotation else heads

@@ -22,12 +22,7 @@ class Dropout:
     """
 
     def __init__(self, key: jax.Array):
-        """Starts a forward pass.
-
-        Args:
-          key: A `jax.random` key that is unique to the training step and, if batches are accumulated, to the part of
-            the batch.
-        """
+        """Takes a key that is unique to the training step and, if batches are accumulated, to the part of the batch."""
         self._key = key
         self._sites = 0
 
@@ -42,10 +37,7 @@ class Dropout:
 
 
 def _flat_indices(shape: tuple[int, ...]) -> UInt32[Array, ...]:
-    """Returns the row-major index of every element of an array as uint32.
-
-    Indices wrap around at 2**32, far above the size of any activation.
-    """
+    """Returns row-major indices, which wrap around at 2**32, far above the size of any activation."""
     indices = jnp.zeros((1,) * len(shape), jnp.uint32)
     for axis, size in enumerate(shape):
         indices = indices * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 
 class KeysValues(NamedTuple):
-    """The projected keys and values of one attention layer, [B, N, S, H] each."""
+    """The projected keys and values of one attention layer."""
 
     keys: Float[Array, "B N S H"]
     values: Float[Array, "B N S H"]
@@ -23,11 +23,7 @@ class Cache(NamedTuple):
     """Keys and values of one attention layer, in the memory layout in which decoding reads them.
 
     Decoding multiplies them by only a few queries at a time. Keys stored as [B, N, S, H] would be transposed in every
-    decoding step.
-
-    Attributes:
-      keys: [B, N, H, S].
-      values: [B, N, S, H].
+    decoding step, so they are stored as [B, N, H, S].
     """
 
     keys: Float[Array, "B N H S"]

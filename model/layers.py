@@ -58,7 +58,7 @@ class FeedForward(nnx.Module):
         self.dropout_rate = config.dropout_rate
 
     def __call__(self, x: Float[Array, "*B D"], dropout: Dropout | None = None) -> Float[Array, "*B D"]:
-        """Applies the network to every position: [..., D] -> [..., D]."""
+        """Applies the network to every position."""
         hidden = self.up(x)
         # Dropout commutes with ReLU; applied first, it leaves one array instead of two to store for the backward pass.
         if dropout and self.activation is relu:
@@ -82,7 +82,7 @@ class ResidualConnection(nnx.Module):
     def __call__(
         self, x: Float[Array, "*B D"], sublayer: Callable[[jax.Array], jax.Array], dropout: Dropout | None = None
     ) -> Float[Array, "*B D"]:
-        """Applies the sublayer and the residual connection around it: [..., D] -> [..., D]."""
+        """Applies the sublayer and the residual connection around it."""
         y = sublayer(self.norm(x) if self.pre else x)
         x = x + (dropout(y, self.dropout_rate) if dropout else y)
         return x if self.pre else self.norm(x)
@@ -105,17 +105,7 @@ class EncoderLayer(nnx.Module):
         rotation: Rotation | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B S D"], Float[Array, "B N S S"] | None]:
-        """Applies the layer.
-
-        Args:
-          x: [B, S, D].
-          mask: Which positions each position may attend to.
-          rotation: Rotation for the positions of x, if positions are rotary.
-          dropout: Dropout masks of this forward pass, during training.
-
-        Returns:
-          The output [B, S, D], and the attention weights [B, N, S, S], or None if fast attention is used.
-        """
+        """Applies the layer; the attention weights are None if fast attention is used."""
         weights: list[Weights] = []
 
         def self_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
@@ -150,17 +140,9 @@ class DecoderLayer(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T T"] | None, Float[Array, "B N T S"] | None]:
         """Applies the layer to all positions at once.
 
-        Args:
-          x: [B, T, D].
-          memory: The encoder's output, [B, S, D].
-          self_mask: Which target positions each target position may attend to.
-          cross_mask: Which source positions each target position may attend to.
-          rotation, memory_rotation: Rotations for the positions of x and of memory, if positions are rotary.
-          dropout: Dropout masks of this forward pass, during training.
-
-        Returns:
-          The output [B, T, D], the self-attention weights [B, N, T, T] and the cross-attention weights [B, N, T, S];
-          the weights are None if fast attention is used.
+        `memory` is the encoder's output. `self_mask` says which target positions, and `cross_mask` which source
+        positions, each target position may attend to. The attention weights, of self-attention and of cross-attention,
+        are None if fast attention is used.
         """
         weights: list[Weights] = []
         cross_rotations = (rotation, memory_rotation) if self.rotary_cross_attention else (None, None)
@@ -186,23 +168,18 @@ class DecoderLayer(nnx.Module):
         cross_mask: Bool[Array, "B 1 1 S"],
         rotation: Rotation | None = None,
     ) -> tuple[Float[Array, "B K D"], Cache]:
-        """Applies the layer to a single position of every beam, with the earlier positions in the cache.
+        """Applies the layer to a single position of every beam, which it adds to the earlier positions in the cache.
 
         The K beams of a sentence are K queries to one memory and to one cache, which they share. The cache holds the
         entries of all beams at all positions, and the mask restricts each beam to its own history, so neither memory
         nor cache is ever copied or reordered when the search reorders its beams.
 
         Args:
-          x: [B, K, D], the beams at position `index`.
-          index: The position, counted from 0; scalar.
+          x: The beams at position `index`, which is counted from 0.
           cache: Self-attention keys and values, T * K positions; beam k at position t is entry t * K + k.
           self_mask: [B, 1, K, T * K], True for the entries in each beam's own history, this position included.
-          memory: Cross-attention keys and values, S positions.
-          cross_mask: [B, 1, 1, S], True for the source positions that may be attended to.
-          rotation: Rotation for position `index`, if positions are rotary.
-
-        Returns:
-          The output [B, K, D], and the cache with this position added.
+          memory: Cross-attention keys and values of the S source positions.
+          cross_mask: True for the source positions that may be attended to.
         """
         updated = cache
         cross_rotation = rotation if self.rotary_cross_attention else None
@@ -237,10 +214,7 @@ def _attention(
 def _recording(
     weights: list[Weights], attention: Callable[[jax.Array], tuple[jax.Array, Weights]]
 ) -> Callable[[jax.Array], jax.Array]:
-    """Returns the attention as a sublayer that appends its weights to a list.
-
-    Compilation removes weights that the program does not use.
-    """
+    """Returns a sublayer that appends its weights to a list; compilation removes those that are not used."""
 
     def sublayer(x: jax.Array) -> jax.Array:
         output, layer_weights = attention(x)

@@ -1,6 +1,4 @@
-"""Boolean attention masks: True where a query may attend to a key.
-
-Every mask broadcasts to [B, N, T, S].
+"""Boolean attention masks: True where a query may attend to a key. Every mask broadcasts to [B, N, T, S].
 
 Shapes: B batch, S source (key) length, T target (query) length, N heads.
 """
@@ -14,29 +12,20 @@ from jaxtyping import Array, Bool, Int
 
 
 def segment_mask(query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
-    """Lets each query attend only to the keys of its own sentence.
-
-    Args:
-      query_segments, key_segments: Segment ids [B, T] and [B, S]; 0 marks padding, which is never attended to.
-
-    Returns:
-      The mask, [B, 1, T, S].
-    """
+    """Lets each query attend only to the keys of its own sentence, and none to padding, which is segment 0."""
     same = query_segments[:, :, None] == key_segments[:, None, :]
     return (same & (key_segments[:, None, :] > 0))[:, None]
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 {length} {length}"]:
-    """Lets each query attend only to keys at its own and earlier positions: [1, 1, length, length]."""
+    """Lets each query attend only to keys at its own and earlier positions."""
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
 
 class SegmentMask(NamedTuple):
-    """A segment mask, causal if requested, in compact form.
+    """A segment mask in compact form, given as the segments of queries and keys; 0 marks padding.
 
-    Attributes:
-      queries, keys: Segment ids [B, T] and [B, S]; 0 marks padding.
-      causal: Whether each query may attend only to keys at its own and earlier positions; requires S = T.
+    If it is causal, each query may attend only to keys at its own and earlier positions, which requires S = T.
     """
 
     queries: Int[Array, "B T"]
@@ -44,6 +33,6 @@ class SegmentMask(NamedTuple):
     causal: bool = False
 
     def dense(self) -> Bool[Array, "B 1 T S"]:
-        """Returns the mask as an array, [B, 1, T, S]."""
+        """Returns the mask as an array."""
         mask = segment_mask(self.queries, self.keys)
         return mask & causal_mask(self.queries.shape[1]) if self.causal else mask

@@ -12,15 +12,10 @@ from jaxtyping import Array, UInt32
 def murmur3(
     words: UInt32[Array, "*B"], keys: tuple[UInt32[Array, ""], UInt32[Array, ""]] | None = None
 ) -> UInt32[Array, "*B"]:
-    """Hashes each element of a uint32 array.
+    """Hashes each element.
 
-    Args:
-      words: uint32, of any shape.
-      keys: Two uint32 scalars, zeros by default. One is mixed in before each of the two multiplications, so that no two
-        pairs of keys yield the same pattern.
-
-    Returns:
-      The hashes, uint32, of the same shape.
+    One of the two keys, zeros by default, is mixed in before each of the two multiplications, so that no two pairs of
+    keys yield the same pattern.
     """
     first, second = keys or (jnp.uint32(0), jnp.uint32(0))
     words = words + first

@@ -31,12 +31,7 @@ def linear(
 ) -> Linear:
     """Creates a linear layer with the uniform initialization of Glorot and Bengio (2010).
 
-    Args:
-      inputs, outputs: Widths of the input and of the output.
-      axes: Logical names of the kernel's two axes; the bias has the second.
-      bias: Whether the layer has a bias.
-      precision: Types in which to compute.
-      rngs: Random keys of the initial parameters.
+    `axes` are the logical names of the kernel's two axes; the bias has the second.
     """
     return Linear(
         inputs,

@@ -41,11 +41,9 @@ class AttentionWeights(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The encoded source in the form that decoding needs, computed once.
+    """The encoded source as decoding needs it, computed once: cross-attention keys and values of each decoder layer.
 
-    Attributes:
-      caches: Cross-attention keys and values of each decoder layer.
-      mask: [B, 1, 1, S], True for the source positions that may be attended to.
+    The mask is True for the source positions that may be attended to.
     """
 
     caches: list[Cache]
@@ -72,15 +70,9 @@ class Transformer(nnx.Module):
         fast: FastAttention | None = None,
         rngs: nnx.Rngs,
     ):
-        """Creates the network with float32 parameters.
+        """Creates the network with float32 parameters, whatever the precision in which it computes.
 
-        Args:
-          config: Sizes and options of the network.
-          source_vocab_size, target_vocab_size: Numbers of pieces.
-          precision: Types in which to compute.
-          fast: Attention implementation for passes over whole rows, which then return no attention weights; None for
-            equation 1.
-          rngs: Random keys of the initial parameters.
+        Passes over whole rows use `fast`, if given, instead of equation 1, and then return no attention weights.
         """
         self.config = config
         self.dtype, self.product_dtype = precision
@@ -102,16 +94,9 @@ class Transformer(nnx.Module):
     def __call__(
         self, source: Int[Array, "B S"], target_in: Int[Array, "B T"], **options: Any
     ) -> tuple[Float32[Array, "B T V"], AttentionWeights]:
-        """Computes the logits of every next target token.
+        """Computes the logits of every next target token; `options` are keyword arguments of `hidden_states`.
 
-        Args:
-          source: Token ids, [B, S].
-          target_in: Token ids, [B, T].
-          **options: Keyword arguments of `hidden_states`.
-
-        Returns:
-          The logits [B, T, V], float32, where position t predicts the token that follows target_in[:, t], and the
-          attention weights.
+        Position t of the logits predicts the token that follows target_in[:, t].
         """
         x, weights = self.hidden_states(source, target_in, **options)
         return self._logits(x), weights
@@ -131,18 +116,12 @@ class Transformer(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], AttentionWeights]:
         """Computes `__call__` up to, but not including, the output projection.
 
-        Args:
-          source: Token ids, [B, S].
-          target_in: Token ids, [B, T].
-          source_segments, source_positions, target_segments, target_positions: Segment ids and positions of packed
-            rows, of the same shapes as the ids; by default each row is one sentence.
-          source_kept, target_kept: Which tokens keep their embeddings; for the others only the position remains. By
-            default all.
-          dropout: Dropout masks of this forward pass; None for no dropout.
+        Segments and positions describe packed rows; by default each row is one sentence. Tokens that are not kept lose
+        their embeddings, so that only their positions remain; by default all are kept.
 
         Returns:
-          The decoder's output [B, T, D] in the type of products, whose product with the transpose of `output_table` is
-          the logits, and the attention weights.
+          The decoder's output in the type of products, whose product with the transpose of `output_table` is the
+          logits, and the attention weights.
         """
         source_segments = _segments(source, source_segments)
         target_segments = _segments(target_in, target_segments)
@@ -168,17 +147,7 @@ class Transformer(nnx.Module):
         kept: Bool[Array, "B S"] | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B S D"], list[Weights]]:
-        """Encodes the source.
-
-        Args:
-          source: Token ids, [B, S].
-          segments, positions: Segment ids and positions of packed rows, [B, S]; by default each row is one sentence.
-          kept: Which tokens keep their embeddings, [B, S]; by default all.
-          dropout: Dropout masks of this forward pass; None for no dropout.
-
-        Returns:
-          The encoder's output [B, S, D], and the self-attention weights of each layer.
-        """
+        """Encodes the source, with options as in `hidden_states`; the weights are those of self-attention, by layer."""
         segments, positions = _segments(source, segments), _positions(source, positions)
         mask = SegmentMask(segments, segments)
         embedding = self.source_embedding if self.source_embedding is not None else self.target_embedding
@@ -193,16 +162,10 @@ class Transformer(nnx.Module):
     def start_decoding(
         self, source: Int[Array, "B S"], num_beams: int, length: int, segments: Int[Array, "B S"] | None = None
     ) -> tuple[Memory, list[Cache]]:
-        """Encodes the source and creates empty caches.
+        """Encodes the source, one sentence per row, and creates an empty cache for each decoder layer.
 
-        Args:
-          source: Token ids, [B, S], one sentence per row.
-          num_beams: K.
-          length: Target positions that the caches have room for.
-          segments: [B, S]; no layer attends to positions where it is 0. By default these are the padding.
-
-        Returns:
-          The encoded source, and an empty cache of length * K positions for each decoder layer.
+        The caches have room for `length` target positions of each beam. No layer attends to source positions whose
+        segment is 0; by default these are the padding.
         """
         segments = _segments(source, segments)
         encoded, _ = self.encode(source, segments)
@@ -223,21 +186,14 @@ class Transformer(nnx.Module):
         memory: Memory,
         caches: list[Cache],
     ) -> tuple[Float32[Array, "B K V"], list[Cache]]:
-        """Computes the logits of the next token of every beam.
+        """Computes the logits of every beam's token at position index + 1, given its token at position `index`.
 
         A search reorders its beams at every position. Instead of reordering the caches, it passes `beam_history`, from
-        which the self-attention mask of every beam is built.
+        which the self-attention mask of every beam is built: for each beam and each position up to `index`, the row (0
+        to K - 1) in which the beam's token at that position was processed. Later positions are ignored. Positions are
+        counted from 0.
 
-        Args:
-          tokens: The tokens of the beams at position `index`, [B, K].
-          index: The position, counted from 0; scalar.
-          beam_history: [B, K, length]; for each beam and each position up to `index`, the row (0 to K - 1) in which the
-            beam's token at that position was processed. Later positions are ignored.
-          memory: The encoded source.
-          caches: The cache of each decoder layer, length * K positions.
-
-        Returns:
-          The logits of the tokens at position index + 1, [B, K, V] float32, and the updated caches.
+        The caches, of length * K positions each, are returned with this position added.
         """
         beams, length = tokens.shape[1], beam_history.shape[2]
         is_own = beam_history[..., None] == jnp.arange(beams)  # [B, K, length, K]
@@ -253,7 +209,7 @@ class Transformer(nnx.Module):
 
     @property
     def output_table(self) -> Float[Array, "V D"]:
-        """The output embedding matrix [V, D]; the products of its rows with the decoder's output are the logits."""
+        """The output embedding matrix; the products of its rows with the decoder's output are the logits."""
         return (self.output_embedding if self.output_embedding is not None else self.target_embedding)[...]
 
     def position_table(self) -> Float[Array, "L D"] | None:
@@ -265,7 +221,6 @@ class Transformer(nnx.Module):
         return sinusoidal_positions(self.config.max_length, self.config.embed_dim, self.config.position_base)
 
     def _rotation(self, positions: Int[Array, "B T"]) -> Rotation | None:
-        """Returns the rotation for positions [B, T], or None if positions are not rotary."""
         config = self.config
         if config.positions != "rotary":
             return None
@@ -288,7 +243,7 @@ class Transformer(nnx.Module):
         kept: Bool[Array, "B T"] | None = None,
         dropout: Dropout | None = None,
     ) -> Float[Array, "B T D"]:
-        """Returns the embeddings of ids [B, T], times sqrt(D), plus the position encodings unless rotary: [B, T, D]."""
+        """Returns the embeddings of ids, times sqrt(D), plus the position encodings unless rotary."""
         config = self.config
         x = embedding[...][ids] * math.sqrt(config.embed_dim)
         if kept is not None:
@@ -345,10 +300,9 @@ def initial_params(config: ModelConfig, source_vocab_size: int, target_vocab_siz
 
 
 def _segments(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None) -> Int[Array, "B T"]:
-    """Returns `segments`, or if None the segment ids [B, T] of unpacked rows: 1 for tokens, 0 for padding."""
+    """Returns `segments`, or if None those of unpacked rows: 1 for tokens, 0 for padding."""
     return (ids != PAD_ID).astype(jnp.int32) if segments is None else segments
 
 
 def _positions(ids: Int[Array, "B T"], positions: Int[Array, "B T"] | None) -> Int[Array, "B T"]:
-    """Returns `positions`, or if None the positions [B, T] of unpacked rows, counted from 0."""
     return jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape) if positions is None else positions

@@ -17,6 +17,7 @@ from pathlib import Path
 from IPython.display import Image, display
 
 ROOT = Path(__file__).parent.parent
+SERVE = (sys.executable, "-m", "lingua_flax", "serve")
 # Jupyter asks every program for colors and progress bars, and a program without a terminal delays its output.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
 ENVIRONMENT |= {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
@@ -131,17 +132,7 @@ def serve(workdir: str | Path, port: int = 8000) -> None:
     # Colab shows ports of its machine under an address of its own.
     proxy = output.eval_js(f"google.colab.kernel.proxyPort({port})").split("/")[2] if output else None
     options = ["--allowed-host", proxy] if proxy else []
-    command = [
-        sys.executable,
-        "lingua-flax serve",
-        "--workdir",
-        str(workdir),
-        "--port",
-        str(port),
-        "--batch-size",
-        "1",
-        *options,
-    ]
+    command = [*SERVE, "--workdir", str(workdir), "--port", str(port), "--batch-size", "1", *options]
     _server = _start(command, stdin=subprocess.DEVNULL)
     assert _server.stdout is not None
     for line in _server.stdout:

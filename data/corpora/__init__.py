@@ -18,12 +18,9 @@ _TFDS_OPTIONS = ("directory",)
 def open_corpus(config: DataConfig, *, train_only: bool = False) -> Corpus:
     """Opens the corpus config.name, prepared in the cache folder on first use.
 
-    Args:
-      train_only: only the train split is needed, so nothing is held out of it for other splits.
-
-    Raises:
-      UserError: there is no such corpus, an option does not belong to it, or its input is wrong.
-      RunError: the disk is full.
+    With `train_only`, only the train split is needed, so nothing is held out of it for other splits. Raises UserError
+    if there is no such corpus, an option does not belong to it, or its input is wrong, and RunError if the disk is
+    full.
     """
     if config.name not in _OPTIONS:
         _check_name(config.name)

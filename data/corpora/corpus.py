@@ -31,9 +31,7 @@ class PairSource(Protocol):
 class Readings(NamedTuple):
     """An ambiguous source word and how to recognize each of its two senses in a translation.
 
-    Attributes:
-      word: matches all forms of the source word.
-      senses: for each sense, matches translations that express it.
+    `word` matches all forms of the source word, and each of `senses` the translations that express it.
     """
 
     word: re.Pattern[str]
@@ -72,22 +70,14 @@ class Corpus:
     find_readings: FindReadings | None = None
 
     def split(self, name: str) -> PairSource:
-        """Returns the split with this name.
-
-        Raises:
-          UserError: the corpus has no such split.
-        """
+        """Returns the split with this name; raises UserError if the corpus has none."""
         if name not in self.splits:
             raise UserError(f'the corpus {self.name} has no split "{name}"; it has {", ".join(self.splits)}')
         return self.splits[name]
 
 
 def different_languages(config: DataConfig) -> tuple[str, str]:
-    """Returns the source and the target language.
-
-    Raises:
-      UserError: they are the same.
-    """
+    """Returns the source and the target language; raises UserError if they are the same."""
     if config.source_language == config.target_language:
         raise UserError(f'data.target_language: "{config.source_language}" is the source language; choose another')
     return config.source_language, config.target_language

@@ -29,12 +29,7 @@ def offline() -> Iterator[None]:
 
 
 class DownloadFailedError(Exception):
-    """A file could not be downloaded.
-
-    Attributes:
-      reason: a few words.
-      url: None if unknown.
-    """
+    """A file could not be downloaded; the reason is a few words, and the URL is None if unknown."""
 
     def __init__(self, reason: str, url: str | None = None) -> None:
         super().__init__(f"{url}: {reason}")
@@ -46,11 +41,7 @@ class Session(requests.Session):
     """A session with time limits, whose errors name the URL."""
 
     def request(self, method: Any, url: Any, *arguments: Any, **options: Any) -> requests.Response:
-        """Sends a request as requests does.
-
-        Raises:
-          DownloadFailedError: there is no connection, or the status is not 200.
-        """
+        """Sends a request; raises DownloadFailedError if there is no connection or the status is not 200."""
         if _is_offline.get():
             raise DownloadFailedError("it is not on this machine", url)
         try:
@@ -65,9 +56,8 @@ class Session(requests.Session):
 def download(url: str, path: Path, digest: str) -> None:
     """Downloads a file unless it exists already, and compares its SHA-256 with the digest.
 
-    Raises:
-      DownloadFailedError: there is no network, or the server does not deliver the published file.
-      UserError: the existing file is not the published one.
+    Raises DownloadFailedError if there is no network or the server does not deliver the published file, and UserError
+    if the existing file is not the published one.
     """
     if not path.exists():
         partial = path.with_name(f"{path.name}.partial")
@@ -86,11 +76,7 @@ def download(url: str, path: Path, digest: str) -> None:
 
 
 def check_published(path: Path, name: str, digest: str) -> None:
-    """Checks that a file is the published one of this name.
-
-    Raises:
-      UserError: its SHA-256 is not the digest, or it cannot be read.
-    """
+    """Raises UserError if the SHA-256 of a file is not that of the published one, or if it cannot be read."""
     if sha256(path) != digest:
         raise wrong_file(path, name)
 

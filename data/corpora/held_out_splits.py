@@ -38,13 +38,9 @@ class NoPairsError(Exception):
 def write_splits(
     folder: Path, splits: Mapping[str, Iterable[Pair]], notes: Sequence[str] = (), *, hold_out: bool = True
 ) -> None:
-    """Writes a corpus of these splits, train first.
+    """Writes a corpus of these splits, train first; with `hold_out`, missing ones are held out of train.
 
-    Args:
-      hold_out: whether to hold missing splits out of train.
-
-    Raises:
-      NoPairsError: there is nothing to write for one of the splits.
+    Raises NoPairsError if there is nothing to write for one of the splits.
     """
     missing = [split for split in SPLITS if split not in splits] if hold_out else []
     writers: dict[str, SplitWriter] = {}

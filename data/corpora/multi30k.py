@@ -39,10 +39,8 @@ _REMEDY = "name a folder that contains the published files with --data.directory
 def open_multi30k(config: DataConfig) -> Corpus:
     """Opens one direction of Multi30k: train, validation, test (test_2016_flickr) and further test sets if available.
 
-    Raises:
-      UserError: a language is not in Multi30k, there is no network, a file is missing or not as published, or the cache
-        folder cannot be written.
-      RunError: the disk is full.
+    Raises UserError if a language is not in Multi30k, there is no network, a file is missing or not as published, or
+    the cache folder cannot be written, and RunError if the disk is full.
     """
     languages = different_languages(config)
     for option, code in zip(("source_language", "target_language"), languages, strict=True):
@@ -74,8 +72,7 @@ def _published(languages: tuple[str, str]) -> dict[str, list[str]]:
 def _available(directory: Path, files: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """Returns the splits whose files are in the folder.
 
-    Raises:
-      UserError: a required file is missing, or a file is not as published.
+    Raises UserError if a required file is missing, or a file is not as published.
     """
     available = {}
     for split, names in files.items():
@@ -90,11 +87,7 @@ def _available(directory: Path, files: Mapping[str, list[str]]) -> dict[str, lis
 
 
 def _download(files: Mapping[str, list[str]], folder: Path) -> None:
-    """Downloads the files that are not in the folder.
-
-    Raises:
-      UserError: there is no network, the server delivers another file, or a file in the folder is damaged.
-    """
+    """Downloads the files that are not in the folder; raises UserError if it fails or one is not as published."""
     try:
         with exclusive_lock(folder / ".lock"):
             for name in (name for names in files.values() for name in names):

@@ -16,11 +16,7 @@ SIDES = ("source", "target")  # keys of a pair in any languages
 
 
 def sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file, in hex.
-
-    Raises:
-      UserError: it cannot be read.
-    """
+    """Returns the SHA-256 of a file, in hex; raises UserError if it cannot be read."""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -35,11 +31,7 @@ def format_of(path: Path) -> str:
 
 
 def read_aligned(source: Path, target: Path) -> Iterator[Pair]:
-    """Yields line i of both files as pair i.
-
-    Raises:
-      UserError: a file cannot be read, or the files differ in length.
-    """
+    """Yields line i of both files as pair i; raises UserError if one cannot be read or they differ in length."""
     sides = read_lines(source), read_lines(target)
     for before, (first, second) in enumerate(zip_longest(*sides)):
         if first is None or second is None:
@@ -53,8 +45,7 @@ def read_aligned(source: Path, target: Path) -> Iterator[Pair]:
 def read_tsv(path: Path) -> Iterator[Pair]:
     """Yields the two columns of each line.
 
-    Raises:
-      UserError: the file cannot be read, or a line does not have two columns.
+    Raises UserError if the file cannot be read, or a line does not have two columns.
     """
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
@@ -67,8 +58,7 @@ def read_tsv(path: Path) -> Iterator[Pair]:
 def read_json(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
     """Yields the values of the languages in the object on each line, or if absent, those of "source" and "target".
 
-    Raises:
-      UserError: the file cannot be read, or a line is not such an object.
+    Raises UserError if the file cannot be read, or a line is not such an object.
     """
     for number, line in enumerate(read_lines(path), start=1):
         try:

@@ -42,14 +42,11 @@ def open_prepared(
 ) -> Corpus:
     """Opens a corpus; if it is not in the cache folder yet, write(temporary folder) prepares it first.
 
-    Args:
-      kind: the subfolder of the cache folder.
-      made_from: strings, numbers and (nested) lists of them that distinguish the corpus from others of its kind.
-      name: of the corpus; by default its kind.
+    `kind` is the subfolder of the cache folder and, by default, the name of the corpus. `made_from` consists of
+    strings, numbers and (nested) lists of them that distinguish the corpus from others of its kind.
 
-    Raises:
-      UserError: the cache folder cannot be written, or the prepared corpus is damaged.
-      RunError: the disk is full.
+    Raises UserError if the cache folder cannot be written or the prepared corpus is damaged, and RunError if the disk
+    is full.
     """
     languages = (config.source_language, config.target_language)
     key = json_digest([kind, _FORMAT, languages, made_from])
@@ -70,9 +67,7 @@ def prepare(cache: Path, kind: str, key: str, write: Callable[[Path], None]) -> 
     Any number of processes may call this at once: one writes, the others wait for it. The remains of a killed process
     are removed by the next one that prepares the same folder.
 
-    Raises:
-      UserError: the cache folder cannot be written.
-      RunError: the disk is full.
+    Raises UserError if the cache folder cannot be written, and RunError if the disk is full.
     """
     folder = cache / kind / key[:16]
     partial = folder.with_name(f"{folder.name}.incomplete")
@@ -110,8 +105,7 @@ def _sync(folder: Path) -> None:
 def exclusive_lock(lock: Path) -> Iterator[None]:
     """Holds a lock on a file, which is created on entry and removed on exit; a process that dies releases it.
 
-    Raises:
-      UserError: the folder of the file cannot be written.
+    Raises UserError if the folder of the file cannot be written.
     """
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -131,12 +125,7 @@ def exclusive_lock(lock: Path) -> Iterator[None]:
 
 
 class Texts(NamedTuple):
-    """Sentences as arrays.
-
-    Attributes:
-      content: the concatenated UTF-8 bytes of all sentences.
-      lengths: the number of bytes of each sentence.
-    """
+    """Sentences as arrays: the concatenated UTF-8 bytes of all of them, and the number of bytes of each."""
 
     content: np.ndarray
     lengths: np.ndarray
@@ -196,9 +185,8 @@ class StoredPairs:
     def __init__(self, folder: Path, split: str, count: int, sha256: str) -> None:
         """Maps the files of the split into memory.
 
-        Raises:
-          OSError: a file is missing or cannot be read.
-          ValueError: the number of pairs is not `count`, or a file is damaged.
+        Raises OSError if a file is missing or cannot be read, and ValueError if a file is damaged or does not have
+        `count` pairs.
         """
         self._folder, self._split, self._sha256 = folder, split, sha256
         self._source, self._target = (RaggedArray.open(path, "u1") for path in _paths(folder, split))
@@ -237,7 +225,6 @@ def _paths(folder: Path, split: str) -> list[Path]:
 
 
 def _digest(folder: Path, split: str) -> str:
-    """Returns the SHA-256 of the pairs of a split in order."""
     return json_digest([sha256(file) for path in _paths(folder, split) for file in files_of(path)])
 
 

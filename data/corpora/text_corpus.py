@@ -20,12 +20,8 @@ from lingua_flax.options.schema import DataConfig
 def open_text(config: DataConfig, *, train_only: bool = False) -> Corpus:
     """Opens the corpus in the files that the config names.
 
-    Args:
-      train_only: only the train split is needed, so nothing is held out of it for other splits.
-
-    Raises:
-      UserError: a file is missing or malformed, or the cache folder cannot be written.
-      RunError: the disk is full.
+    With `train_only`, only the train split is needed, so nothing is held out of it for other splits. Raises UserError
+    if a file is missing or malformed, or the cache folder cannot be written, and RunError if the disk is full.
     """
     languages = (config.source_language, config.target_language)
     files = _files(config)
@@ -46,8 +42,8 @@ def open_text(config: DataConfig, *, train_only: bool = False) -> Corpus:
 def _files(config: DataConfig) -> Mapping[str, tuple[Path, ...]]:
     """Returns the files of train and of each other split that is given: source and target, or one with both sides.
 
-    Raises:
-      UserError: a required file is not given, a file is inconsistent with the others, or one is not a regular file.
+    Raises UserError if a required file is not given, a file is inconsistent with the others, or one is not a regular
+    file.
     """
     files: dict[str, tuple[Path, ...]] = {}
     for split in SPLITS:

@@ -41,7 +41,6 @@ def build(builder: tfds.core.DatasetBuilder, name: str, folder: Path, downloads:
 
     Args:
       builder: its data_dir is in `folder`.
-      name: of the corpus, for messages.
       folder: temporary; holds the extracted files during the build.
       downloads: where TFDS keeps its downloads.
       archives: a folder with published files under their published names; other files of these names are refused.

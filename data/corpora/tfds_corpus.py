@@ -42,13 +42,11 @@ _ORDER_NOTE = "pairs are in the order of TensorFlow Datasets, which is not that 
 def open_tfds(config: DataConfig, *, train_only: bool = False) -> Corpus:
     """Opens one direction of a corpus of TFDS, whose config is named after a slash or determined by the languages.
 
-    Args:
-      train_only: only the train split is needed, so nothing is held out of it for other splits.
+    With `train_only`, only the train split is needed, so nothing is held out of it for other splits.
 
-    Raises:
-      UserError: the corpus or its config does not exist, is not a translation corpus or lacks the languages; there is
-        no network, an archive is not the published one, or the cache folder cannot be written.
-      RunError: the disk is full.
+    Raises UserError if the corpus or its config does not exist, is not a translation corpus or lacks the languages, if
+    there is no network, if an archive is not the published one, or if the cache folder cannot be written, and RunError
+    if the disk is full.
     """
     languages = different_languages(config)
     directory = config.directory and config.directory.expanduser()
@@ -91,11 +89,7 @@ def find_builder(name: str) -> type[tfds.core.DatasetBuilder] | None:
 
 
 def _choose_config(builder_class: type[tfds.core.DatasetBuilder], wanted: str, languages: Sequence[str]) -> str:
-    """Returns the name of the wanted config, or if none is named, of the only one that has both languages.
-
-    Raises:
-      UserError: there is no such config, or more than one.
-    """
+    """Returns the wanted config or, if none is named, the only one with both languages; raises UserError otherwise."""
     name = builder_class.name
     codes_of = _languages_of_configs(builder_class)
     if not any(codes_of.values()):
@@ -173,11 +167,7 @@ def _find_config(codes_of: Mapping[str, Sequence[str]], wanted: str) -> str | No
 def _store(
     builder: tfds.core.DatasetBuilder, name: str, languages: tuple[str, str], folder: Path, *, hold_out: bool
 ) -> None:
-    """Stores the pairs that TFDS wrote.
-
-    Raises:
-      UserError: there is nothing to train on.
-    """
+    """Stores the pairs that TFDS wrote; raises UserError if there is nothing to train on."""
     available = [split for split, info in builder.info.splits.items() if info.num_examples]
     if "train" not in available:
         raise UserError(f"data.name: {name} has nothing to train on; its splits are {', '.join(available)}")

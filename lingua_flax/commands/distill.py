@@ -51,9 +51,7 @@ DESCRIPTION = "Translates the training split of the run's corpus, for a student 
 def read_options(argv: Sequence[str]) -> DistillCommand:
     """Parses the command line; the workdir's config supplies the defaults of data and devices.
 
-    Raises:
-      UserError: an option is invalid, or the output exists already.
-      SystemExit: with status 0, after --help.
+    Raises UserError if an option is invalid or the output exists already, and SystemExit after --help.
     """
     hint = "the file for the pairs, for example --output distilled.jsonl"
     workdir, output, argv = take_workdir_and_output(argv, DistillCommand, description=DESCRIPTION, output_hint=hint)
@@ -116,12 +114,8 @@ class UnfinishedOutput:
     def __init__(self, output: Path, identity: str):
         """Finds what an interrupted command has written.
 
-        Args:
-          output: the name of the finished file.
-          identity: a digest of everything that determines its content.
-
-        Raises:
-          UserError: the existing part belongs to a different content, or is incomplete.
+        The identity is a digest of everything that determines the content of the output. Raises UserError if the
+        existing part has a different one, or is incomplete.
         """
         self._output = output
         self._identity = identity

@@ -58,9 +58,7 @@ DESCRIPTION = "Translates a split of the run's corpus, or any text file, and sco
 def read_options(argv: Sequence[str]) -> EvaluateCommand:
     """Parses the command line; the workdir's config supplies the defaults of data and devices.
 
-    Raises:
-      UserError: an option is invalid, or contradicts another one.
-      SystemExit: with status 0, after --help.
+    Raises UserError if an option is invalid or contradicts another one, and SystemExit after --help.
     """
     workdir, argv = take_workdir(argv, EvaluateCommand, description=DESCRIPTION)
     config = read_workdir_config(workdir)
@@ -96,8 +94,7 @@ def output_files(options: EvaluateCommand) -> list[Path]:
 def read_lines_to_score(options: EvaluateCommand) -> EvaluationSet:
     """Reads sources and references from the two files or from the split.
 
-    Raises:
-      UserError: a file cannot be read, the files are empty or not aligned, or there is no such split.
+    Raises UserError if a file cannot be read, the files are empty or not aligned, or there is no such split.
     """
     from lingua_flax.evaluation.evaluate import EvaluationSet
 
@@ -119,8 +116,7 @@ def read_lines_to_score(options: EvaluateCommand) -> EvaluationSet:
 def read_baseline(options: EvaluateCommand, num_lines: int) -> list[str] | None:
     """Reads the translations to compare with, or returns None if --compare is not given.
 
-    Raises:
-      UserError: the file cannot be read or does not have num_lines lines.
+    Raises UserError if the file cannot be read or does not have num_lines lines.
     """
     if not options.compare:
         return None

@@ -63,10 +63,8 @@ ONLY_WITH = {"quantization": "ctranslate2", "batch_size": "stablehlo", "source_l
 def read_options(argv: Sequence[str]) -> ExportCommand:
     """Parses the command line.
 
-    Raises:
-      UserError: an option is invalid or has no effect, the output exists already or cannot be written, or the format
-        needs a package that is not installed.
-      SystemExit: with status 0, after --help.
+    Raises UserError if an option is invalid or has no effect, the output exists already or cannot be written, or the
+    format needs a package that is not installed. Raises SystemExit after --help.
     """
     hint = "the folder to write, for example --output exported"
     workdir, output, rest = take_workdir_and_output(argv, ExportCommand, description=DESCRIPTION, output_hint=hint)
@@ -128,11 +126,7 @@ def refusing_existing(path: Path) -> Iterator[None]:
 
 
 def read_scores(path: Path) -> dict[str, Any]:
-    """Reads the JSON object of an evaluation.
-
-    Raises:
-      UserError: the file is not one that lingua-flax evaluate --json has written.
-    """
+    """Reads the JSON object of an evaluation; raises UserError unless lingua-flax evaluate --json wrote the file."""
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
         if {"bleu", "bleu_signature", "sentences", "checkpoint_step"} <= scores.keys():
@@ -169,11 +163,7 @@ def lines_to_verify(translator: Translator, data: DataConfig, options: ExportCom
 
 
 def source_length(translator: Translator, options: ExportCommand) -> int:
-    """Returns the number of source tokens that the StableHLO programs take.
-
-    Raises:
-      UserError: the network takes fewer.
-    """
+    """Returns the number of source tokens that StableHLO programs take; raises UserError if the network takes fewer."""
     if options.source_length and options.source_length > translator.max_length:
         raise UserError(f"--source-length {options.source_length} exceeds model.max_length {translator.max_length}")
     return options.source_length or min(translator.max_length, 128)
@@ -201,9 +191,7 @@ def write_format(
 def check_parity(translator: Translator, options: ExportCommand, engine: Engine, lines: Sequence[str]) -> None:
     """Compares the export with the run, and prints a table.
 
-    Raises:
-      RunError: too many translations or scores differ, in float32.
-      Interrupted: a signal has been received.
+    Raises RunError if too many translations or scores differ, in float32, and Interrupted after a signal.
     """
     from lingua_flax.export.parity import compare, print_parity
     from lingua_flax.host.terminal import progress_bar

@@ -16,12 +16,8 @@ log = logging.getLogger(__name__)
 def prompt_lines(prompt: str, history: Path) -> Iterator[str]:
     """Yields each line typed until Ctrl-D; lines can be edited, and the arrow keys recall earlier ones.
 
-    Args:
-      prompt: text shown before each line.
-      history: file of the earlier lines; if it cannot be written, no lines are kept.
-
-    Raises:
-      KeyboardInterrupt: at Ctrl-C.
+    The history is the file of the earlier lines; if it cannot be written, no lines are kept. Raises KeyboardInterrupt
+    at Ctrl-C.
     """
     readline = _load_readline(history)
     while True:

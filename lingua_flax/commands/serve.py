@@ -78,9 +78,7 @@ DESCRIPTION = "Serves translations over HTTP, with LibreTranslate's protocol; /d
 def read_options(argv: Sequence[str]) -> ServeCommand:
     """Parses the command line.
 
-    Raises:
-      UserError: an option is invalid, or the extra serve is not installed.
-      SystemExit: with status 0, after --help.
+    Raises UserError if an option is invalid or the extra serve is not installed, and SystemExit after --help.
     """
     workdir, argv = take_workdir(argv, ServeCommand, description=DESCRIPTION)
     options = parse(ServeCommand, argv, default=ServeCommand(workdir=workdir), description=DESCRIPTION)

@@ -58,9 +58,8 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
     The command line overrides the config file, or the workdir's config if no file is given, which overrides the
     defaults. The command's workdir is None only if nothing is trained (--inspect-data, --dry-run) and none is given.
 
-    Raises:
-      UserError: an option is invalid, or the config differs from the one that the workdir was created with.
-      SystemExit: with status 0, after --help.
+    Raises UserError if an option is invalid or the config differs from that of the workdir, and SystemExit after
+    --help.
     """
     report = next((option for option in REPORTS if is_given(argv, option[2:].replace("-", "_"))), None)
     show_help(argv, TrainCommand, TRAIN_HELP)

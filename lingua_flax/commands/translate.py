@@ -74,9 +74,7 @@ DESCRIPTION = "Translates each line of the input, in order; an empty line stays 
 def read_options(argv: Sequence[str]) -> TranslateCommand:
     """Parses the command line; the workdir's config supplies the defaults of the devices.
 
-    Raises:
-      UserError: an option is invalid, or contradicts another one.
-      SystemExit: with status 0, after --help.
+    Raises UserError if an option is invalid or contradicts another one, and SystemExit after --help.
     """
     workdir, argv = take_workdir(argv, TranslateCommand, description=DESCRIPTION)
     default = TranslateCommand(workdir=workdir, devices=read_workdir_config(workdir).devices.compute)
@@ -146,8 +144,7 @@ def draw_positions(translator: Translator, path: Path) -> None:
 def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
     """Returns the lines to translate, each with the prefix of its translation, "" for none.
 
-    Raises:
-      UserError: a file cannot be read, or the prefixes are not aligned with the lines.
+    Raises UserError if a file cannot be read or the prefixes are not aligned with the lines.
     """
     if not options.prefix_file:
         return zip(open_lines(options), itertools.repeat(options.prefix or ""), strict=False)
@@ -163,8 +160,7 @@ def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
 def open_lines(options: TranslateCommand) -> Iterator[str]:
     """Returns the lines to translate; with --attention, the only one.
 
-    Raises:
-      UserError: a file cannot be read, standard input is closed, or there are several lines with --attention.
+    Raises UserError if a file cannot be read, standard input is closed, or there are several lines with --attention.
     """
     if options.input:
         lines = iter(list(read_lines(options.input)))  # all, to find an invalid one before anything is written
@@ -253,11 +249,7 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
 def _translated_chunks(
     translator: Translator, pairs: Iterator[tuple[str, str]], options: TranslateCommand
 ) -> Iterator[list[Translation]]:
-    """Yields the translations of some lines with their prefixes at a time.
-
-    Raises:
-      UserError: a line or a prefix cannot be translated or shown.
-    """
+    """Yields the translations of some lines at a time; raises UserError if one cannot be translated or shown."""
     from lingua_flax.inspection.observation import source_tokens
 
     done = 0

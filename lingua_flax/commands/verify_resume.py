@@ -54,9 +54,7 @@ HELP = (
 def read_options(argv: Sequence[str]) -> tuple[Config, VerifyCommand]:
     """Returns the config to verify, and the command.
 
-    Raises:
-      UserError: an option is invalid, or --config is missing.
-      SystemExit: with status 0, after --help.
+    Raises UserError if an option is invalid or --config is missing, and SystemExit after --help.
     """
     show_help(argv, VerifyCommand, HELP)
     (config_file,), rest = take_options(argv, "config")

@@ -22,13 +22,7 @@ _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 @dataclass
 class Compilations:
-    """Counts the programs that this process has compiled or fetched from the persistent cache.
-
-    Attributes:
-      programs: the number of programs, including cache hits.
-      cache_hits: the number of programs fetched from the persistent cache.
-      seconds: the time spent on compiling and fetching.
-    """
+    """Counts the programs that this process compiled or fetched from the persistent cache, and the seconds it took."""
 
     programs: int = 0
     cache_hits: int = 0
@@ -69,14 +63,10 @@ _programs_lock = threading.Lock()
 def compiled_program(function: jax.stages.Wrapped, *arguments: Any, **static: Any) -> jax.stages.Compiled:
     """Returns the program of a jitted function for arguments of these shapes, dtypes and shardings.
 
-    The program takes such arguments without the static ones. The first thread that requests a program compiles it and
-    other threads wait for it; different programs are compiled concurrently. Calling the jitted function itself from two
-    threads would compile it twice.
-
-    Args:
-      function: the jitted function.
-      *arguments: trees of arrays, or of jax.ShapeDtypeStructs with shardings.
-      **static: the arguments listed in static_argnames.
+    The arguments are trees of arrays, or of jax.ShapeDtypeStructs with shardings; the program takes such arguments
+    without the static ones. The first thread that requests a program compiles it and other threads wait for it;
+    different programs are compiled concurrently. Calling the jitted function itself from two threads would compile it
+    twice.
     """
     leaves, tree = jax.tree.flatten(arguments)
     types = tuple(tuple(getattr(leaf, name, None) for name in ("shape", "dtype", "sharding")) for leaf in leaves)

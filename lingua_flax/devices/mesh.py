@@ -17,17 +17,10 @@ ROW_AXES = ("data", "fsdp")  # the axes that shard the rows of a batch
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Returns a mesh with the axes "data", "fsdp" and "tensor".
+    """Returns a mesh with the axes "data", "fsdp" and "tensor", by default chosen from all devices of the run.
 
     "data" shards the rows of a batch, "fsdp" rows and parameters, and "tensor" the parameters of each layer and the
-    values computed from them.
-
-    Args:
-      config: the sizes of the axes.
-      devices: the devices to choose from; by default all devices of the run.
-
-    Raises:
-      UserError: the sizes do not fit the number of devices.
+    values computed from them. Raises UserError if the sizes of the axes do not fit the number of devices.
     """
     devices = devices or jax.devices()
     shape = _mesh_shape(config, len(devices))

@@ -18,14 +18,8 @@ from lingua_flax.options.schema import ProcessOptions
 def initialize_devices(platform: str, processes: ProcessOptions = ProcessOptions()) -> None:
     """Selects the kind of device that JAX uses and connects the processes of the run.
 
-    Must be called before the first array is created.
-
-    Args:
-      platform: as in devices.platform.
-      processes: the processes to connect.
-
-    Raises:
-      UserError: this machine has no such device, or the processes could not be connected.
+    Must be called before the first array is created. Raises UserError if this machine has no such device, or if the
+    processes could not be connected.
     """
     silence_libtpu()
     if platform != "auto":
@@ -37,8 +31,7 @@ def initialize_devices(platform: str, processes: ProcessOptions = ProcessOptions
 def available_devices(platform: str) -> list[jax.Device]:
     """Returns all devices of a kind, including those of other processes; "auto" stands for JAX's default.
 
-    Raises:
-      UserError: this machine has no such device.
+    Raises UserError if this machine has no such device.
     """
     silence_libtpu()
     try:
@@ -66,10 +59,7 @@ def simulated_devices(platform: str, count: int) -> list[jax.Device]:
 
 
 def compute_precision(precision: str, mesh: Mesh) -> Precision:
-    """Returns the types in which to compute for a value of devices.precision.
-
-    "auto" selects bfloat16 on TPUs and on GPUs that multiply it fast, float32 otherwise.
-    """
+    """Returns the types to compute in; "auto" is bfloat16 on TPUs and on GPUs that multiply it fast, else float32."""
     device = mesh.devices.flat[0]
     if precision == "auto":
         precision = "float32" if device.platform == "cpu" or is_older_than_ampere(device) else "bfloat16"

@@ -33,14 +33,8 @@ HEARTBEAT_TIMEOUT = 30
 def join_processes(options: ProcessOptions, platform: str) -> None:
     """Connects this process to the other processes of its run, if any.
 
-    Must be called before the first array is created.
-
-    Args:
-      options: the coordinator's address, the number of processes and the number of this one, if given.
-      platform: as in devices.platform; for "cpu" and "gpu" a TPU pod is not queried for its hosts.
-
-    Raises:
-      UserError: the processes could not be connected.
+    Must be called before the first array is created. On the platforms "cpu" and "gpu", a TPU pod is not queried for its
+    hosts. Raises UserError if the processes could not be connected.
     """
     # host/interruption.py handles SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
@@ -95,12 +89,8 @@ def check_single_process(reason: str) -> None:
 def on_first_process(action: Callable[[], object]) -> None:
     """Runs an action, such as a change of files, in the first process while all others wait for it.
 
-    If it fails, the other processes end like the first one: after a UserError together, after another error at once.
-
-    Raises:
-      Exception: in the first process, the error of the action.
-      UserError: in the others, if the action raised a UserError.
-      RunError: in the others, if the action raised any other error.
+    If it fails, the first process raises its error. The others raise a UserError if it was one, and all processes end
+    together; after any other error, they raise a RunError and end at once.
     """
     if jax.process_count() == 1:
         action()
@@ -140,22 +130,14 @@ def _max_over_devices(numbers: jax.Array) -> jax.Array:
 
 
 def gather_to_host(tree: Any) -> Any:
-    """Returns a tree of arrays on devices as complete numpy arrays in every process.
-
-    The arrays may be sharded across processes; every process must call this.
-    """
+    """Returns arrays, which may be sharded across processes, as complete numpy arrays; every process must call this."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
 def check_equal_on_all_processes(name: str, digest: str) -> None:
-    """Raises UserError in every process if the processes do not have the same value.
-
-    Args:
-      name: the name of the value in the message.
-      digest: the hexadecimal digest of the value.
-    """
+    """Raises UserError in every process unless all have the same hexadecimal digest of the value with this name."""
     if jax.process_count() == 1:
         return
     own_bytes = np.frombuffer(bytes.fromhex(digest), np.uint8)
@@ -169,10 +151,7 @@ def distributed_session() -> Iterator[None]:
     """Wraps what a command does once the processes are connected: only the first one writes to stdout and stderr.
 
     A process that fails with anything but a UserError or an interruption exits without waiting for the others, which
-    cannot continue without it.
-
-    Raises:
-      RunError: the connection to another process of the run was lost.
+    cannot continue without it. Raises RunError if the connection to another process of the run was lost.
     """
     if jax.process_count() == 1:
         yield

@@ -25,24 +25,13 @@ def row_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def parameter_sharding(mesh: Mesh, axes: PartitionSpec, *, gathered: bool = False) -> NamedSharding:
-    """Returns the sharding of a parameter.
-
-    Args:
-      mesh: the device mesh.
-      axes: the logical names of the parameter's axes.
-      gathered: whether the parameter is not to be sharded along "fsdp".
-    """
+    """Returns the sharding of a parameter with these logical axes; if `gathered`, it is not sharded along "fsdp"."""
     mesh_axes = [MESH_AXIS_OF[name] if name else None for name in axes]
     return NamedSharding(mesh, PartitionSpec(*(None if gathered and axis == "fsdp" else axis for axis in mesh_axes)))
 
 
 def put_on_devices(tree: Any, sharding: Any) -> Any:
-    """Puts a tree of host arrays, the same in every process, on the devices.
-
-    Args:
-      tree: the arrays.
-      sharding: a sharding for all arrays, or a tree of shardings.
-    """
+    """Puts a tree of host arrays, the same in every process, on the devices, with one sharding or a tree of them."""
 
     def put(leaf: Any, leaf_sharding: NamedSharding) -> jax.Array:
         leaf = np.asarray(leaf)
@@ -65,12 +54,7 @@ def sharded_shapes(tree: Any, sharding: Any) -> Any:
 
 
 def local_rows(mesh: Mesh, rows: int) -> np.ndarray:
-    """Returns the ascending indices of the rows of a batch that are stored on devices of this process.
-
-    Args:
-      mesh: the device mesh.
-      rows: the number of rows of the batch.
-    """
+    """Returns the ascending indices of the rows of a batch that are stored on devices of this process."""
     shards = row_sharding(mesh).addressable_devices_indices_map((rows,)).values()
     return np.unique(np.concatenate([np.arange(rows)[index] for index in shards]))
 
@@ -78,11 +62,7 @@ def local_rows(mesh: Mesh, rows: int) -> np.ndarray:
 def put_rows_on_devices(tree: Any, mesh: Mesh, indices: np.ndarray, rows: int) -> Any:
     """Puts a batch on the devices without waiting for the transfer; each process passes only its local rows.
 
-    Args:
-      tree: the local rows, arrays [len(indices), ...].
-      mesh: the device mesh.
-      indices: the indices of the local rows, as returned by `local_rows`.
-      rows: the number of rows of the batch over all processes.
+    The indices are those that `local_rows` returns; `rows` is the number of rows over all processes.
     """
     sharding = row_sharding(mesh)
     if len(indices) == rows:

@@ -61,8 +61,7 @@ def silence_libtpu() -> None:
 def chip_in_topology(topology: str) -> Chip:
     """Returns the figures of the chips of a topology such as "v5e:2x4".
 
-    Raises:
-      UserError: CHIPS has no such kind of chip, or the topology is malformed.
+    Raises UserError if CHIPS has no such kind of chip, or if the topology is malformed.
     """
     kind, _, shape = topology.partition(":")
     if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)+", shape):
@@ -97,10 +96,8 @@ def tpu_compiler_environment() -> Iterator[None]:
 def topology_devices(topology: str) -> list[jax.Device]:
     """Returns the devices of a topology, for which programs can be compiled.
 
-    Must be called in a process that was started within `tpu_compiler_environment`.
-
-    Raises:
-      UserError: the compiler does not support the topology.
+    Must be called in a process that was started within `tpu_compiler_environment`. Raises UserError if the compiler
+    does not support the topology.
     """
     options: dict[str, Any] = {}
     if set(topology.partition(":")[2].split("x")) == {"1"}:  # a host with a single chip

@@ -19,13 +19,9 @@ class Scores:
     bleu, chrf and ter are case-sensitive, or case-insensitive for a model with lower-case output.
 
     Attributes:
-      bleu: BLEU.
-      bleu_low: lower end of the 95% interval of BLEU over bootstrap resamples (Koehn 2004).
-      bleu_high: upper end of that interval.
+      bleu_low, bleu_high: ends of the 95% interval of BLEU over bootstrap resamples (Koehn 2004).
       bleu_lowercase: case-insensitive BLEU.
-      chrf: chrF.
       ter: translation edit rate (Snover et al. 2006), lower is better; None if it was not computed.
-      sentences: number of sentences.
     """
 
     bleu: float
@@ -98,11 +94,7 @@ def compare(
 ) -> Comparison:
     """Runs sacreBLEU's paired bootstrap test of hypotheses against a baseline, ignoring case if `lowercase`.
 
-    Args:
-      hypotheses: detokenized translations.
-      baseline: detokenized translations of the same lines by the baseline.
-      references: unmodified references of the same lines.
-      lowercase: whether to ignore case.
+    Both are detokenized translations of the same lines, and the references are unmodified.
     """
     test = PairedTest(
         [("baseline", list(baseline)), ("system", list(hypotheses))],

@@ -62,13 +62,8 @@ def count_contrast_flips(
 ) -> FlipCounts:
     """Translates the right pairs again, greedily and with a word hidden, and counts the flipped readings.
 
-    Args:
-      translator: the network.
-      sources: source lines; 2i and 2i + 1 form a pair.
-      translations: their translations.
-      references: their references.
-      find_readings: finds the ambiguous word of a pair and its readings; pairs for which it returns None are skipped.
-      options: the length limits and batch size to use.
+    Lines 2i and 2i + 1 form a pair. `find_readings` finds the ambiguous word of a pair and its readings; pairs for
+    which it returns None are skipped. Of `options`, only the length limits and the batch size are used.
     """
     first_lines = [2 * pair for pair, right in enumerate(_right_pairs(translations, references)) if right]
     texts = [((sources[i], sources[i + 1]), (references[i], references[i + 1])) for i in first_lines]
@@ -106,16 +101,9 @@ def source_words(translator: Translator, line: str) -> list[Word]:
 def translate_with_hidden_tokens(
     translator: Translator, lines: Sequence[str], hidden: Sequence[Sequence[int]], options: DecodingOptions
 ) -> list[str]:
-    """Translates lines greedily while no layer attends to the hidden tokens.
+    """Translates lines greedily while no layer attends to the tokens at the hidden positions of each line.
 
-    Args:
-      translator: the network.
-      lines: source lines; tokens beyond max_length are cut off.
-      hidden: token positions to hide in each line.
-      options: the length limits and batch size to use.
-
-    Returns:
-      The translations, in order.
+    Tokens beyond max_length are cut off. Of `options`, only the length limits and the batch size are used.
     """
     max_length = translator.max_length
     ids = [cut(line, max_length) for line in translator.tokenizer.encode_source(lines)]

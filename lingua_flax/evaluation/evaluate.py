@@ -16,12 +16,9 @@ from lingua_flax.translation.translator import Translator
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSet:
-    """Lines to translate and their references.
+    """Lines to translate and their references, with a title for the printed table.
 
     Attributes:
-      title: name of the set, for the printed table.
-      sources: lines to translate.
-      references: their references.
       find_readings: finds the readings of a contrast pair; given if lines 2i and 2i + 1 form such pairs.
       multi30k: target language and split if the lines are from Multi30k, which are also scored with its published
         protocol.
@@ -35,11 +32,7 @@ class EvaluationSet:
 
     @classmethod
     def from_split(cls, corpus: Corpus, split: str) -> EvaluationSet:
-        """Returns a split of a corpus as an evaluation set.
-
-        Raises:
-          UserError: the corpus has no such split.
-        """
+        """Returns a split of a corpus as an evaluation set; raises UserError if the corpus has no such split."""
         pairs = list(corpus.split(split))
         return cls(
             title=f"{corpus.name}, {split}",
@@ -55,13 +48,8 @@ class Evaluation:
     """Translations, their scores, and how they were obtained.
 
     Attributes:
-      translations: a translation of each line.
-      scores: BLEU and chrF.
-      checkpoint_step: step of the checkpoint.
       decoding: how the translations were decoded.
       seconds: decoding time, without compilation.
-      compile_seconds: compilation time.
-      contrast_pairs: number of contrast pairs.
       contrast_right: number of contrast pairs of which both translations are right.
       flips: of these, how many flip when a word is hidden.
       comparison: comparison with a baseline.
@@ -125,11 +113,7 @@ def evaluate(
     changes a translation to the other reading.
 
     Args:
-      translator: the network.
-      data: the lines and their references.
-      options: how to decode.
       baseline: another system's translations of the sources, to compare with.
-      with_ter: whether to compute TER.
       after_batch: as for Translator.translate.
     """
     compile_started = time.monotonic()

@@ -31,13 +31,7 @@ class PublishedScore:
 
 
 def score_published(hypotheses: Sequence[str], references: Sequence[str], language: str) -> PublishedScore:
-    """Scores detokenized hypotheses against unmodified references, line by line.
-
-    Args:
-      hypotheses: the translations.
-      references: the references.
-      language: language of both, such as "de".
-    """
+    """Scores detokenized hypotheses in a language such as "de" against unmodified references, line by line."""
     from sacrebleu.metrics import BLEU  # these packages are slow to import, and few evaluations need them
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 

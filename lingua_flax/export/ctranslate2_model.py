@@ -1,7 +1,4 @@
-"""Conversion of a network to CTranslate2, a C++ engine for Transformers on CPUs and GPUs.
-
-Shapes: D model width, F feed-forward width, V vocabulary size, H head width.
-"""
+"""Conversion of a network to CTranslate2, a C++ engine for Transformers on CPUs and GPUs."""
 
 from __future__ import annotations
 
@@ -59,20 +56,13 @@ def check_convertible(config: ModelConfig) -> None:
 
 
 def write_ctranslate2(translator: Translator, folder: Path, quantization: str = "float32") -> str:
-    """Writes a network into a folder, as CTranslate2 loads it.
+    """Writes a network into an existing folder, as CTranslate2 loads it, and returns how to use it, as Markdown.
 
-    Its vocabularies are the pieces of the tokenizer, in their order: a source is the pieces of a line and "</s>".
+    The network must not be an ensemble. Its vocabularies are the pieces of the tokenizer, in their order: a source is
+    the pieces of a line and "</s>". Matrices have the type `quantization` on disk: float32, float16, bfloat16, int8 or
+    another type of CTranslate2.
 
-    Args:
-      translator: the network; not an ensemble.
-      folder: an existing folder.
-      quantization: type of the matrices on disk: float32, float16, bfloat16, int8 or another type of CTranslate2.
-
-    Returns:
-      How to use it, as Markdown.
-
-    Raises:
-      UserError: CTranslate2 cannot represent the network.
+    Raises UserError if CTranslate2 cannot represent the network.
     """
     check_convertible(translator.config)
     spec = _specification(translator)

@@ -72,9 +72,7 @@ def write_readme(
 ) -> None:
     """Writes README.md: what the network is, how to translate with it, and its scores.
 
-    Args:
-      usage: Markdown that shows how to translate a sentence.
-      scores: the JSON object that lingua-flax evaluate writes, if given.
+    `usage` is Markdown; `scores` is the JSON object that lingua-flax evaluate writes, if given.
     """
     config = translator.config
     parameters = sum(leaf.size for leaf in jax.tree.leaves(translator.params))

@@ -25,7 +25,6 @@ class Network:
     """The network: token ids -> probabilities of the next token."""
 
     def __init__(self, folder: Path):
-        """Reads config.json and model.safetensors."""
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.model = self.config["model"]
         self.parameters = {
@@ -133,9 +132,7 @@ class Network:
 def beam_search(network: Network, source: list[int], beams: int, alpha: float = 0.0) -> tuple[float, list[int]]:
     """Returns the best translation of source ids: its score and its ids, without the end token.
 
-    Args:
-      beams: number of hypotheses kept at each decoding step; 1 is greedy search.
-      alpha: exponent of the length penalty of Wu et al. (2016).
+    A single beam is greedy search; `alpha` is the exponent of the length penalty of Wu et al. (2016).
     """
 
     def penalty(length: int) -> float:

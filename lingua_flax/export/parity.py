@@ -26,10 +26,8 @@ class Parity(NamedTuple):
     """How many translations of an exported network equal those of the run.
 
     Attributes:
-      beam_size: number of beams; 1 is greedy search.
       lines: number of lines compared.
       cut: number of further lines whose translation reaches the length limit, where engines end it differently.
-      equal: number of lines with the same translation.
       tied: number of lines with another translation whose score is the same within TOLERANCE.
       score_difference: largest difference between the scores of equal translations.
     """
@@ -58,8 +56,7 @@ def compare(
 ) -> Parity:
     """Translates the lines with both and compares translations and scores.
 
-    Args:
-      after_batch: called with the number of lines that were translated since the last call; may raise to stop.
+    `after_batch` is called with the number of lines that were translated since the last call; it may raise to stop.
     """
     expected = translator.translate(lines, beam_size=beam_size, length_penalty=0.0, first_line=None)
     cut, equal, tied, difference = 0, 0, 0, 0.0

@@ -23,7 +23,6 @@ class Programs:
     """The exported searches, with their parameters."""
 
     def __init__(self, folder: Path):
-        """Reads config.json, parameters.npz and both programs."""
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.parameters = dict(np.load(folder / "parameters.npz"))
         self.searches = {
@@ -32,12 +31,9 @@ class Programs:
         }
 
     def translate(self, sources: list[list[int]], search: str, alpha: float) -> list[tuple[list[int], float]]:
-        """Returns the ids and the score of the best translation of each source.
+        """Returns the ids and the score of the best translation of each of at most B sources of at most S tokens.
 
-        Args:
-          sources: ids of at most B sentences with at most S tokens.
-          search: greedy or beam.
-          alpha: exponent of the length penalty of Wu et al. (2016).
+        `search` is greedy or beam, `alpha` the exponent of the length penalty of Wu et al. (2016).
         """
         batch = np.full((self.config["batch_size"], self.config["source_length"]), self.config["special_ids"]["pad"])
         for row, source in enumerate(sources):

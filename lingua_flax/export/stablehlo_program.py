@@ -1,7 +1,4 @@
-"""Export as StableHLO: compiled programs for greedy and beam search that need JAX only.
-
-Shapes: B sentences of a batch, S source length, L maximum target length.
-"""
+"""Export as StableHLO: compiled programs for greedy and beam search that need JAX only."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ exponent of the length penalty) -> (target ids, scores)."""
 
 
 class Shapes(NamedTuple):
-    """The fixed sizes of the programs: B, S, and the number of beams of the beam search."""
+    """The fixed sizes of the programs; beam_size is that of the beam search."""
 
     batch_size: int
     source_length: int

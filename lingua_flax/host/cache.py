@@ -9,12 +9,9 @@ from lingua_flax.host.errors import UserError
 
 
 def cache_directory(configured: Path | None = None) -> Path:
-    """Returns the configured folder, by default lingua-flax in the user's cache directory.
+    """Returns the configured folder, by default lingua-flax in $XDG_CACHE_HOME or ~/.cache.
 
-    The user's cache directory is $XDG_CACHE_HOME or ~/.cache.
-
-    Raises:
-      UserError: the path depends on the user's home directory, and there is none.
+    Raises UserError if the path depends on the user's home directory and there is none.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")  # ignored if relative, as the XDG specification requires
     path = configured or Path(base if os.path.isabs(base) else "~/.cache", "lingua-flax")

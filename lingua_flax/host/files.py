@@ -28,8 +28,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yields a temporary folder, which becomes `path` if the block succeeds and is removed otherwise.
 
-    Raises:
-      FileExistsError: `path` exists by then.
+    Raises FileExistsError if `path` exists by then.
     """
     folder = path.absolute().with_name(f".{path.name}.{secrets.token_hex(4)}.incomplete")
     folder.mkdir()
@@ -48,8 +47,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 def check_writable(path: Path) -> None:
     """Checks that a file can be written, without changing anything on disk.
 
-    Raises:
-      UserError: the path is a folder or write-protected, or its folder is missing or write-protected.
+    Raises UserError if the path is a folder or write-protected, or if its folder is missing or write-protected.
     """
     folder = path.absolute().parent
     if path.is_dir():
@@ -69,16 +67,9 @@ def check_free_space(folder: Path, size: int) -> None:
 
 
 def check_distinct_files(read: Iterable[Path | None], written: Iterable[Path | None]) -> None:
-    """Checks that every output file differs from all input files and all other output files, whatever their names.
+    """Raises UserError if an output file is also an input file or another output file, whatever their names.
 
-    Devices such as /dev/null may be used more than once.
-
-    Args:
-      read: input files; None stands for an option that is not given.
-      written: output files, likewise.
-
-    Raises:
-      UserError: an output file is also an input file, or occurs twice among the output files.
+    None stands for an option that is not given. Devices such as /dev/null may be used more than once.
     """
     to_read, to_write = (
         [path.resolve() for path in paths if path and (path.is_file() or not path.exists())]

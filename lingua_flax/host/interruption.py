@@ -31,7 +31,6 @@ class Interruption:
         self.signal_number = 0
 
     def install(self) -> None:
-        """Installs the handler for the rest of the process."""
         for number in SIGNALS:
             signal.signal(number, self._receive)
         # When Python exits, it restores the default handlers, and a signal would kill a process whose work is done.

@@ -17,15 +17,10 @@ def lock_until_exit(path: Path, locked: object, refusal: str) -> None:
     """Locks a file, which names this process, until this process ends, and then deletes it.
 
     The operating system holds the lock, so a killed process does not keep it, though its file remains. On a file system
-    without locks, a warning is logged.
+    without locks, a warning is logged. The file's folder must exist.
 
-    Args:
-      path: the file; its folder exists.
-      locked: what the lock protects, for the UserError.
-      refusal: what the process that holds the lock does, and a remedy: the message is "LOCKED: PROCESS REFUSAL".
-
-    Raises:
-      UserError: another process holds the lock, or the file belongs to another user.
+    Raises UserError if the file belongs to another user or another process holds the lock; in the latter case the
+    message is "LOCKED: PROCESS REFUSAL", where `refusal` says what that process does, and a remedy.
     """
     lock = FileLock(path)
     try:

@@ -12,15 +12,7 @@ from rich.table import Table
 
 @contextlib.contextmanager
 def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """Shows a progress bar on stderr, but only on a terminal.
-
-    Args:
-      total: number of items.
-      what: label of the bar, such as "sentences".
-
-    Yields:
-      The function that advances the bar by a number of items.
-    """
+    """Shows a progress bar on stderr, but only on a terminal; yields the function that advances it by some items."""
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(what, total=total)

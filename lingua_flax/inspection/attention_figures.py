@@ -70,26 +70,14 @@ def attention_figures(maps: AttentionMaps) -> list[Figure]:
 def labelled_heat_map(
     values: np.ndarray, rows: Sequence[str], columns: Sequence[str], title: str, cell: float = 1.6 * CELL
 ) -> Figure:
-    """Returns one heat map with a colour bar.
-
-    Args:
-      values: weights from 0 to 1, [rows, columns].
-      rows: row labels.
-      columns: column labels.
-      cell: width and height of the cell of one weight.
-    """
+    """Returns one heat map of weights from 0 to 1, [rows, columns], with a colour bar."""
     page = _Page([title], _label_space(rows), cell * len(columns), cell * len(rows) + _label_space(columns))
     page.heat_map(values, page.left, page.top, cell, rows, columns, "")
     return page.finish()
 
 
 def positions_figure(table: np.ndarray, kind: str) -> Figure:
-    """Returns a heat map of position encodings in which negative values are blue and positive ones red.
-
-    Args:
-      table: the encodings, [positions, D].
-      kind: kind of encoding, for the title.
-    """
+    """Returns a heat map of position encodings [positions, D]: negative values are blue, positive ones red."""
     figure = _new_figure(8.0, 5.0)
     axes = figure.add_axes((0.09, 0.11, 0.78, 0.8))
     largest = float(np.abs(table).max()) or 1.0
@@ -138,11 +126,7 @@ def _page(rows: Sequence[_Row], title: Sequence[str]) -> Figure:
 class _Page:
     """A figure with a title, below it a colour bar from 0 to 1, and space for maps of a given width and height.
 
-    Attributes:
-      left: left edge of the maps.
-      top: top edge of the maps.
-      width: width of the page.
-      height: height of the page.
+    The attributes left and top are the edges of the maps, but width and height are those of the page.
     """
 
     def __init__(self, title: Sequence[str], left: float, width: float, height: float):
@@ -158,7 +142,6 @@ class _Page:
         self.image: Any = None
 
     def draw_text(self, left: float, top: float, text: str, size: float) -> None:
-        """Draws one line of text."""
         position = (left / self.width, 1 - top / self.height)
         self.figure.text(*position, text, fontsize=size, va="top", parse_math=False)
 
@@ -215,7 +198,6 @@ def _labels(pieces: Sequence[str]) -> list[str]:
 
 
 def _label_space(labels: Sequence[str]) -> float:
-    """Returns the space that the longest label takes."""
     return 0.1 + CHARACTER_WIDTH * max(map(len, labels))
 
 

@@ -26,14 +26,10 @@ MAX_WORDS_PER_ROW = 4  # source words shown in each row of the table
 class AttentionMaps:
     """The attention weights of one forward pass over a sentence and its translation.
 
-    At position t the decoder has read target_read[: t + 1], which begins with <s>, and predicts target_written[t].
+    Tokens are pieces of the tokenizer. At position t the decoder has read target_read[: t + 1], which begins with <s>,
+    and predicts target_written[t].
 
     Attributes:
-      text: the source sentence.
-      translation: its translation.
-      source_tokens: S pieces.
-      target_read: T pieces that the decoder reads.
-      target_written: T pieces that the decoder predicts.
       encoder: encoder self-attention, float32 [layers, N, S, S], indexed by query, then by key.
       decoder: masked decoder self-attention, float32 [layers, N, T, T]; the keys are target_read.
       cross: cross-attention, float32 [layers, N, T, S].
@@ -91,8 +87,7 @@ class AttentionMaps:
 def attention_maps(translator: Translator, translation: Translation) -> AttentionMaps:
     """Returns the weights of one forward pass over a line and its best translation.
 
-    Raises:
-      UserError: as for `source_tokens`.
+    Raises UserError if the line has no token, or too many for one pass.
     """
     source, written = source_tokens(translator, translation.source), list(translation.hypotheses[0].tokens)
     observed = observe(translator, source, written)
@@ -110,11 +105,7 @@ def attention_maps(translator: Translator, translation: Translation) -> Attentio
 
 
 def position_table(translator: Translator) -> np.ndarray:
-    """Returns the model's position encodings, [max_length, D].
-
-    Raises:
-      UserError: the model has rotary positions, which have no table of encodings.
-    """
+    """Returns the model's position encodings, [max_length, D]; raises UserError if its positions are rotary."""
     table = nnx.merge(translator.graphdef, translator.params).position_table()
     if table is None:
         raise UserError("this model's positions are rotary: queries and keys are rotated, and no encodings are added")

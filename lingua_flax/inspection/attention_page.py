@@ -37,11 +37,7 @@ $modules</script>
 
 
 def attention_page(inspection: dict[str, Any]) -> str:
-    """Returns the page.
-
-    Args:
-      inspection: a JSON object, as returned by Inspection.as_json.
-    """
+    """Returns the page for a JSON object that Inspection.as_json has returned."""
     text, translation = (html.escape(inspection[name]) for name in ("text", "translation"))
     return _PAGE.substitute(
         title=text,

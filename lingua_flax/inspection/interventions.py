@@ -64,8 +64,6 @@ class Inspection:
     """A translation, and how it came about.
 
     Attributes:
-      text: the sentence.
-      intervention: what was changed.
       hypotheses: the best hypotheses, best first.
       observation: what the network did while it wrote the first one.
       beam: what the beam search considered, if it was recorded.
@@ -143,9 +141,7 @@ def inspect(
 ) -> Inspection:
     """Translates a sentence with `options.beam_size` beams, and returns what the network did.
 
-    Raises:
-      UserError: the text has no token or too many, or the intervention names a token, position or head that does not
-        exist.
+    Raises UserError if the text has no token or too many, or if a token, position or head to change does not exist.
     """
     source = source_tokens(translator, text)
     _check(translator, len(source), intervention, options)
@@ -168,8 +164,7 @@ def inspect(
 def inspection_of(translator: Translator, translation: Translation) -> Inspection:
     """Returns what the network did while it wrote the best translation of a line, without the beam.
 
-    Raises:
-      UserError: the line has no token or too many.
+    Raises UserError if the line has no token or too many.
     """
     observation = observe(translator, source_tokens(translator, translation.source), translation.hypotheses[0].tokens)
     return Inspection(translation.source, Intervention(), translation.hypotheses, observation)
@@ -190,11 +185,7 @@ def without_heads(translator: Translator, heads: Collection[Head]) -> Any:
 
 
 def _check(translator: Translator, source_length: int, intervention: Intervention, options: DecodingOptions) -> None:
-    """Checks that an intervention is possible.
-
-    Raises:
-      UserError: it is not.
-    """
+    """Raises UserError if the intervention is not possible."""
     config = translator.config
     vocab_size = translator.tokenizer.target_vocab_size
     limit = translator.length_limit(source_length, len(intervention.prefix), options)

@@ -27,12 +27,10 @@ NUM_ALTERNATIVES = 10
 
 
 class Prediction(NamedTuple):
-    """A token of the translation.
+    """A token of the translation, and its probability given the tokens before it.
 
-    Attributes:
-      token: its id.
-      probability: its probability, given the tokens before it.
-      alternatives: ids and probabilities of the likeliest tokens in its place, itself included if it is one of them.
+    The alternatives are the likeliest tokens in its place, itself included if it is one of them, with their
+    probabilities.
     """
 
     token: int
@@ -46,8 +44,6 @@ class Observation(NamedTuple):
     At position t the decoder has read <s> and the target tokens before t, and predicts target token t.
 
     Attributes:
-      source: ids of the S source tokens.
-      target: the predictions of the T target tokens.
       encoder: encoder self-attention, float32 [layers, N, S, S], indexed by query, then by key.
       decoder: masked decoder self-attention, float32 [layers, N, T, T]; the keys are the tokens that are read.
       cross: cross-attention, float32 [layers, N, T, S].
@@ -61,11 +57,7 @@ class Observation(NamedTuple):
 
 
 def source_tokens(translator: Translator, line: str) -> list[int]:
-    """Returns the line's token ids.
-
-    Raises:
-      UserError: the line is empty, or has more tokens than the network can process in one pass.
-    """
+    """Returns the line's token ids; raises UserError if it is empty or longer than the network can see in one pass."""
     (ids,) = translator.tokenizer.encode_source([line])
     max_length = translator.max_length
     if len(ids) < 2:
@@ -86,13 +78,9 @@ def padded_length(translator: Translator, tokens: int) -> int:
 def observe(
     translator: Translator, source: Sequence[int], target: Sequence[int], hidden: Sequence[int] = ()
 ) -> Observation:
-    """Returns what the network computes while it writes a translation.
+    """Returns what the network computes while it writes a translation; sentence and translation are token ids.
 
-    Args:
-      translator: the network.
-      source: token ids of the sentence, as returned by `source_tokens`.
-      target: token ids of its translation.
-      hidden: positions of source tokens that no layer may attend to.
+    No layer may attend to the source tokens at the positions in `hidden`.
     """
     s, t = len(source), len(target)
     length = padded_length(translator, max(s, t))

@@ -21,7 +21,6 @@ class Candidate(NamedTuple):
 
     Attributes:
       parent: which candidate of the previous step it continues; -1 at the first step.
-      token: the token that it adds.
       score: log-probability of the whole hypothesis; if it has finished, divided by the length penalty.
       outcome: kept in the beam, finished (an end token among the K best), or dropped.
     """
@@ -54,16 +53,10 @@ def recorded_beam_search(
     min_length: int = 0,
     alpha: float = 0.0,
 ) -> RecordedSearch:
-    """Searches until K hypotheses have finished.
+    """Searches with K = `beams` until K hypotheses have finished.
 
-    Args:
-      next_log_probs: returns the natural log-probabilities of all tokens after each hypothesis.
-      beams: K.
-      max_length: maximum number of tokens of a hypothesis, end token included.
-      end_token: token that ends a hypothesis.
-      prefix: tokens that all hypotheses begin with.
-      min_length: minimum number of tokens, end token included.
-      alpha: exponent of the length penalty.
+    `next_log_probs` returns the natural log-probabilities of all tokens after each hypothesis. Both lengths count the
+    end token; `alpha` is the exponent of the length penalty.
     """
     steps: list[list[Candidate]] = []
     finished: list[tuple[float, list[int]]] = []

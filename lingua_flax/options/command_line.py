@@ -38,15 +38,8 @@ Flag = Annotated[
 def take_options(argv: Sequence[str], *names: str) -> tuple[list[Path | None], list[str]]:
     """Separates path options, which determine where defaults are read, from the rest of a command line.
 
-    Args:
-      argv: the command line.
-      names: names of the path options, without the leading dashes.
-
-    Returns:
-      The path of each option, None if it is missing or empty, and the remaining arguments.
-
-    Raises:
-      UserError: one of the options has no value.
+    The names have no leading dashes. The path of an option that is missing or empty is None. Raises UserError if an
+    option has no value.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     for name in names:
@@ -56,15 +49,7 @@ def take_options(argv: Sequence[str], *names: str) -> tuple[list[Path | None], l
 
 
 def show_help(argv: Sequence[str], command: type[Section], description: str) -> None:
-    """Prints all options if the command line contains --help or -h.
-
-    Args:
-      argv: the command line.
-      command, description: as for `parse`.
-
-    Raises:
-      SystemExit: with status 0, after the help.
-    """
+    """Prints all options and raises SystemExit, with status 0, if the command line contains --help or -h."""
     if "--help" in argv or "-h" in argv:
         parse(command, ["--help"], default=None, description=description)
 
@@ -72,16 +57,7 @@ def show_help(argv: Sequence[str], command: type[Section], description: str) -> 
 def take_workdir(argv: Sequence[str], command: type[Section], *, description: str) -> tuple[Path, list[str]]:
     """Separates --workdir from the rest of a command line, or shows the help if the command line asks for it.
 
-    Args:
-      argv: the command line.
-      command, description: as for `parse`.
-
-    Returns:
-      The workdir and the remaining arguments.
-
-    Raises:
-      UserError: --workdir is missing.
-      SystemExit: with status 0, after --help.
+    Raises UserError if --workdir is missing, and SystemExit, with status 0, after --help.
     """
     show_help(argv, command, description)
     (workdir,), rest = take_options(argv, "workdir")
@@ -93,15 +69,8 @@ def take_workdir_and_output(
 ) -> tuple[Path, Path, list[str]]:
     """Separates --workdir and --output from the rest of a command line, like `take_workdir`.
 
-    Args:
-      output_hint: what --output is, with an example, for the error if it is missing.
-
-    Returns:
-      The workdir, the output, which does not exist yet and can be written, and the remaining arguments.
-
-    Raises:
-      UserError: one of them is missing, or the output exists already or cannot be written.
-      SystemExit: with status 0, after --help.
+    Also raises UserError if the output exists already, cannot be written or is missing; in the last case, the message
+    ends with `output_hint`, which says what --output is, with an example.
     """
     show_help(argv, command, description)
     (workdir, output), rest = take_options(argv, "workdir", "output")
@@ -120,27 +89,14 @@ def output_exists(output: Path) -> UserError:
 
 
 def required_workdir(workdir: Path | None) -> Path:
-    """Returns the workdir.
-
-    Raises:
-      UserError: it is None.
-    """
+    """Returns the workdir; raises UserError if it is None."""
     if not workdir:
         raise UserError("--workdir is required: the folder of the run, for example --workdir checkpoints/tiny")
     return workdir
 
 
 def check_languages(data: DataConfig, trained_on: DataConfig, workdir: Path) -> None:
-    """Checks that a network translates between the languages of a corpus.
-
-    Args:
-      data: the corpus to translate.
-      trained_on: the section [data] of the run.
-      workdir: folder of the run.
-
-    Raises:
-      UserError: it does not.
-    """
+    """Raises UserError unless the network in the workdir translates between the languages of the corpus `data`."""
     if data.tag_target != trained_on.tag_target:
         raise UserError(f"--data.tag-target must remain {trained_on.tag_target}, as in {workdir}")
     wanted = (data.source_language, data.target_language)
@@ -157,20 +113,10 @@ def is_given(argv: Sequence[str], name: str) -> bool:
 
 
 def parse(command: type[Command], argv: Sequence[str], *, default: Command | None, description: str) -> Command:
-    """Parses a command line.
+    """Parses a command line; options that it omits have the values of `default`, or else the defaults of the section.
 
-    Args:
-      command: section with all options of the command.
-      argv: the command line.
-      default: values of the options that the command line omits; by default those of the section.
-      description: what the command does, for --help.
-
-    Returns:
-      The options.
-
-    Raises:
-      UserError: an option is unknown or missing, or a value is invalid; the message is one sentence.
-      SystemExit: with status 0, after --help.
+    The description says what the command does, for --help. Raises UserError, whose message is one sentence, if an
+    option is unknown or missing or a value is invalid, and SystemExit, with status 0, after --help.
     """
     errors = io.StringIO()
     try:
@@ -198,20 +144,10 @@ def parse(command: type[Command], argv: Sequence[str], *, default: Command | Non
 def parse_with_config(
     command: type[Command], argv: Sequence[str], base: Config, *, description: str, **own: Any
 ) -> tuple[Config, Command]:
-    """Parses the command line of a command that has every option of a config.
+    """Parses the command line of a command that has every option of a config; returns the config and all options.
 
-    Args:
-      command: section with all options of a config, and those of the command itself.
-      argv: the command line.
-      base: config with the values of the options that the command line omits.
-      description: what the command does, for --help.
-      own: defaults of the command's own options.
-
-    Returns:
-      The config, its paths made absolute, and all options.
-
-    Raises:
-      UserError, SystemExit: as for `parse`.
+    Options that the command line omits have their values in `base`, and the command's own options those in `own`. The
+    paths of the config are made absolute. Raises the errors of `parse`.
     """
     default = command(**{name: getattr(base, name) for name in Config.model_fields}, **own)
     parsed = parse(command, [*argv, *_without_replaced(argv)], default=default, description=description)

@@ -44,11 +44,8 @@ PATHS = tuple(
 def read_config(path: Path) -> Config:
     """Reads a TOML file; options that it omits have their defaults.
 
-    Args:
-      path: the file, or the name of a config of this package, such as "tiny", where there is no such file.
-
-    Raises:
-      UserError: the file is missing, not UTF-8 or not TOML, or has an unknown key or an invalid value.
+    If there is no such file, the path may be the name of a config of this package, such as "tiny". Raises UserError if
+    the file is missing, not UTF-8 or not TOML, or has an unknown key or an invalid value.
     """
     if not path.exists() and path.name == str(path):
         path = packaged_configs().get(path.name, path)
@@ -79,11 +76,7 @@ def packaged_configs() -> dict[str, Path]:
 
 
 def read_workdir_config(workdir: Path) -> Config:
-    """Reads the resolved config of a run.
-
-    Raises:
-      UserError: the folder does not exist or has no config, or as for `read_config`.
-    """
+    """Reads the resolved config of a run; raises UserError if there is none, or as for `read_config`."""
     if not (workdir / CONFIG_NAME).is_file():
         state = f"it has no {CONFIG_NAME}" if workdir.is_dir() else "there is no such folder"
         raise UserError(
@@ -105,8 +98,7 @@ def to_toml(config: Config) -> str:
 def with_absolute_paths(config: Config) -> Config:
     """Returns the config with all paths absolute, so that it means the same in any working directory.
 
-    Raises:
-      UserError: a path begins with ~ or ~user, and there is no such home directory.
+    Raises UserError if a path begins with ~ or ~user and there is no such home directory.
     """
 
     others = {"tokenizer": _with_absolute(config.tokenizer), "training": _with_absolute(config.training)}
@@ -114,11 +106,7 @@ def with_absolute_paths(config: Config) -> Config:
 
 
 def data_with_absolute_paths(data: DataConfig) -> DataConfig:
-    """Returns the [data] section with all paths absolute.
-
-    Raises:
-      UserError: as for `with_absolute_paths`.
-    """
+    """Returns the [data] section with all paths absolute; raises UserError as `with_absolute_paths` does."""
     mixture = tuple(_with_absolute(entry) for entry in data.mixture)
     return _with_absolute(data).model_copy(update={"mixture": mixture})
 
@@ -135,16 +123,12 @@ def _absolute(path: Path) -> Path:
 
 
 def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, section: str = "") -> list[str]:
-    """Returns the changes of a config with which a run cannot be resumed.
+    """Returns the changes with which a run cannot be resumed, such as "model.num_heads: 4 in the workdir, now 8".
 
     Args:
       saved: the config that the run was created with, from `as_json`.
-      wanted: the config to resume it with.
       where: where `saved` was found, such as "in the workdir".
       section: prefix of the options to compare, such as "model."; by default all are compared.
-
-    Returns:
-      One line for each option, such as "model.num_heads: 4 in the workdir, now 8".
     """
     old, new = _flat(saved), _flat(as_json(wanted))
     # A share was converted into steps when the run was created, and the run keeps these.

@@ -16,11 +16,7 @@ SectionType = TypeVar("SectionType", bound=Section)
 
 
 def validated(section: type[SectionType], values: Mapping[str, Any]) -> SectionType:
-    """Returns a section with the given values.
-
-    Raises:
-      UserError: an option is unknown or a value is invalid; the message is one sentence.
-    """
+    """Returns a section with the given values; raises UserError, with one sentence, if one is unknown or invalid."""
     try:
         return section(**values)
     except pydantic.ValidationError as error:
@@ -30,13 +26,8 @@ def validated(section: type[SectionType], values: Mapping[str, Any]) -> SectionT
 def suggestion(name: str, section: type[Section], prefix: str = "") -> str:
     """Returns the end of a message that suggests the option probably meant: "; did you mean model.num_heads?"
 
-    Args:
-      name: the unknown name.
-      section: section with all known options.
-      prefix: "--" for an option of the command line, which is then spelled with hyphens.
-
-    Returns:
-      The end of the message, or "" if no option is similar.
+    It is empty if no option of the section is similar. With the prefix "--", it is spelled like an option of the
+    command line, with hyphens.
     """
     number = next(iter(re.findall(r"\.(\d+)\.", name)), "0")
     known = [field.replace("#", number) for field in field_names(section)]
@@ -68,10 +59,7 @@ def validation_message(
 ) -> str:
     """Returns one sentence for the first error of a validation: the field, what is wrong, and the value given.
 
-    Args:
-      error: the errors.
-      section: dotted name of the section that was validated; by default found by the name of its class.
-      root: section with all known options, for a suggestion.
+    The section that was validated is by default found by the name of its class; `root` has all options to suggest.
     """
     first = error.errors()[0]
     section = section or _section_of(error.title)

@@ -484,10 +484,7 @@ class Config(Section):
 
     @property
     def rows_per_batch(self) -> int:
-        """Packed rows per optimizer step.
-
-        The largest number that fits into tokens_per_batch and is divisible by accumulation_steps.
-        """
+        """Packed rows per step: the largest multiple of accumulation_steps that fits into tokens_per_batch."""
         parts = self.training.accumulation_steps
         return self.training.tokens_per_batch // (self.data.row_length * parts) * parts
 

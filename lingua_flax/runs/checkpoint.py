@@ -54,14 +54,9 @@ def check_format(record: dict[str, Any], workdir: Path) -> None:
 
 
 def digests(item: str, tree: Any) -> dict[str, str]:
-    """Returns the SHA-256 of the dtype, shape and bytes of each leaf; every process must call this.
+    """Returns the SHA-256, in hexadecimal, of the dtype, shape and bytes of each leaf, numpy or on devices, by path.
 
-    Args:
-      item: the name of the tree, the prefix of the paths.
-      tree: arrays, numpy or on devices.
-
-    Returns:
-      hexadecimal digests by path.
+    The paths begin with the name of the item. Every process must call this.
     """
     result = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -82,11 +77,7 @@ def saved_steps(directory: Path) -> list[int]:
 
 
 def read_record(directory: Path, step: int) -> dict[str, Any]:
-    """Returns the record, a JSON object, of a step.
-
-    Raises:
-      DamagedCheckpoint: the record cannot be read or differs from what was saved.
-    """
+    """Returns the record of a step; raises DamagedCheckpoint if it cannot be read or differs from what was saved."""
     try:
         record = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(directory / str(step) / "record")
     except Exception as error:  # Orbax raises a dozen types, from KeyError to UnicodeDecodeError, for a damaged file
@@ -99,14 +90,8 @@ def read_record(directory: Path, step: int) -> dict[str, Any]:
 def read_item(directory: Path, step: int, item: str, template: Any = None) -> Any:
     """Returns the complete arrays of an item as numpy, unchecked, whatever devices and processes saved them.
 
-    Args:
-      directory: the folder of the checkpoints.
-      step: the step to read.
-      item: "params" or "training".
-      template: a tree of objects with shape and dtype; by default those stored on disk.
-
-    Raises:
-      DamagedCheckpoint: the arrays cannot be read.
+    The item is "params" or "training", and the template a tree of objects with shape and dtype, by default those stored
+    on disk. Raises DamagedCheckpoint if the arrays cannot be read.
     """
     handler, path = ocp.Checkpointer(ocp.StandardCheckpointHandler()), directory / str(step) / item
     try:
@@ -138,16 +123,13 @@ def load_params(
 ) -> tuple[int, Any, dict[str, Any]]:
     """Loads the parameters of a checkpoint, or the mean of several.
 
+    Returns the step, the parameters (numpy) and the record; for a mean, the newest step and its record.
+
     Args:
-      directory: the folder of the checkpoints.
       which: "best" by validation BLEU (the newest if there was no validation), "last", a step number, or "average:N"
         for the mean of the newest N. A damaged step is logged and replaced by the newest intact one that is left,
         unless a step number is given.
-      template: a tree with the shapes and dtypes of the parameters.
       check: checks each record before its arrays are read, because arrays of another network look like damaged ones.
-
-    Returns:
-      the step, the parameters (numpy) and the record; for a mean, the newest step and its record.
 
     Raises:
       UserError: `which` is malformed, the checkpoint does not exist or is damaged, or there are too few to average.
@@ -209,12 +191,7 @@ class Checkpoints:
     """The checkpoints of a run during training: saves in the background and keeps the best and the newest few."""
 
     def __init__(self, directory: Path, keep: int):
-        """Prepares the folder.
-
-        Args:
-          directory: the folder of the checkpoints, an absolute path.
-          keep: the number of newest checkpoints to keep.
-        """
+        """Prepares the folder, an absolute path, in which the newest `keep` checkpoints and the best one remain."""
         self._directory = directory
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._saving: Future[None] | None = None
@@ -229,17 +206,8 @@ class Checkpoints:
         """Copies the arrays and returns; they are hashed and written in the background.
 
         If the run has several processes, only the writing happens in the background: both hashing and Orbax compute
-        jointly, and joint computations must come in the same order in all processes.
-
-        Args:
-          step: the step to save, possibly for the second time.
-          params: the parameters.
-          training: the rest of the training state.
-          record: the JSON object saved with them.
-          best_step: the step to keep as the best, if any.
-
-        Raises:
-          Exception: the error of the previous save, if it failed.
+        jointly, and joint computations must come in the same order in all processes. A step may be saved for the second
+        time. Raises the error of the previous save, if it failed.
         """
         self.wait()
         self._retention.best_step = best_step
@@ -288,16 +256,9 @@ class Checkpoints:
     ) -> tuple[Any, Any, dict[str, Any]] | None:
         """Restores the newest intact step and sets later ones aside.
 
-        Args:
-          params: the template of the parameters, a tree of jax.ShapeDtypeStructs.
-          training: the template of the rest of the training state.
-          check: as in `load_params`.
-
-        Returns:
-          the params and training items (numpy) and the record, or None if nothing has been saved yet.
-
-        Raises:
-          UserError: there are steps, but none is intact. Nothing is deleted.
+        The arguments are templates, trees of jax.ShapeDtypeStructs, and the check of `load_params`. Returns the params
+        and training items (numpy) and the record, or None if nothing has been saved yet. Raises UserError if there are
+        steps, but none is intact; then nothing is deleted.
         """
         steps, templates = saved_steps(self._directory), {"params": params, "training": training}
         step, items, record = next(_intact_checkpoints(self._directory, steps[::-1], templates, check), (-1, None, {}))
@@ -345,8 +306,6 @@ def _unused_path(path: Path) -> Path:
 
 
 class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
-    """Preserves the newest few steps and the best one."""
-
     def __init__(self, keep: int):
         self.keep = keep
         self.best_step: int | None = None

@@ -13,11 +13,7 @@ if TYPE_CHECKING:  # lingua-flax train --help must not wait for it
 
 
 def parse_metrics(line: str | bytes, location: str) -> dict[str, Any]:
-    """Returns the metrics of a line.
-
-    Raises:
-      UserError: the line, which is at `location`, has no metrics.
-    """
+    """Returns the metrics of a line; raises UserError if the line, which is at `location`, has no metrics."""
     try:
         metrics = json.loads(line)
     except (ValueError, RecursionError):
@@ -36,11 +32,7 @@ def _are_values_valid(metrics: dict[str, Any]) -> bool:
 def group_means(points: Sequence[tuple[float, ...]], max_groups: int) -> np.ndarray:
     """Returns the means of at most `max_groups` groups of consecutive points, whose sizes differ by at most one.
 
-    Args:
-      points: at least one.
-
-    Returns:
-      A row for each group, with a column for each coordinate.
+    There must be at least one point. The result has a row for each group, with a column for each coordinate.
     """
     import numpy as np
 

@@ -45,11 +45,7 @@ class Workdir:
             raise UserError(f"{existing}: cannot be written ({reason}); choose another --workdir")
 
     def lock(self) -> None:
-        """Locks the folder, if it exists, against other training processes until this process ends.
-
-        Raises:
-          UserError: another process holds the lock.
-        """
+        """Locks the folder, if it exists, until this process ends; raises UserError if another process trains in it."""
         if self._locked or not self.path.is_dir():
             return
         refusal = "is training in it; wait until it ends, stop it, or choose another --workdir"
@@ -57,11 +53,7 @@ class Workdir:
         self._locked = True
 
     def create(self) -> None:
-        """Creates the folder and locks it.
-
-        Raises:
-          UserError: another process holds the lock.
-        """
+        """Creates the folder and locks it; raises UserError if another process trains in it."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.lock()
 
@@ -83,8 +75,7 @@ class Workdir:
     def read_metrics(self) -> list[dict[str, Any]]:
         """Returns the objects in metrics.jsonl, without a last line that was cut off by a crash.
 
-        Raises:
-          UserError: the file contains anything but complete lines of metrics.
+        Raises UserError if the file contains anything but complete lines of metrics.
         """
         if not self.metrics.exists():
             return []

@@ -49,11 +49,7 @@ class Server:
     def __init__(self, languages: list[Language], limits: Limits, *, max_waiting: int, timeout: float):
         """Creates a server without an engine.
 
-        Args:
-          languages: what can be translated into what.
-          limits: what a single request may ask for.
-          max_waiting: lines that may wait for a batch.
-          timeout: seconds after which a request is given up.
+        At most `max_waiting` lines may wait for a batch. A request is given up after `timeout` seconds.
         """
         self.languages = languages
         self.limits = limits
@@ -99,11 +95,7 @@ class Server:
             self.on_failure()
 
     async def translate(self, request: Request) -> dict[str, Any]:
-        """Answers POST /translate.
-
-        Raises:
-          RequestError: the request is refused, or cannot be answered in time.
-        """
+        """Answers POST /translate; raises RequestError if the request is refused or cannot be answered in time."""
         parameters = translate_parameters(await read_parameters(request), self.limits)
         source = self.languages[0].code if parameters.source == "auto" else parameters.source
         language = next((known for known in self.languages if known.code == source), None)
@@ -133,11 +125,7 @@ class Server:
         return answer if parameters.is_list else {name: values[0] for name, values in answer.items()}
 
     async def inspect(self, request: Request) -> dict[str, Any]:
-        """Answers POST /inspect.
-
-        Raises:
-          RequestError: the request is refused, or cannot be answered in time.
-        """
+        """Answers POST /inspect; raises RequestError if the request is refused or cannot be answered in time."""
         parameters = inspect_parameters(await read_parameters(request), self.limits)
         if parameters.target not in ("", *(target for language in self.languages for target in language.targets)):
             raise RequestError(400, f"{parameters.target} is not available as a target language")
@@ -153,8 +141,7 @@ class Server:
     async def _answered(self, request: Request, results: Awaitable[list[Answer]]) -> list[Answer]:
         """Waits for the results, but no longer than the client does and the deadline allows.
 
-        Raises:
-          RequestError: too many requests are waiting, or the deadline has passed.
+        Raises RequestError if there is no result, whatever the reason.
         """
         answer = asyncio.ensure_future(results)
         gone = asyncio.ensure_future(_disconnected(request))
@@ -200,12 +187,9 @@ def _joined_links(lines: list[str], results: list[Result]) -> str:
 
 
 def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | None = None) -> FastAPI:
-    """Returns the application.
+    """Returns the application, which calls `load` when it starts.
 
-    Args:
-      server: what answers its requests.
-      load: loads the engine when the application starts.
-      workdir: folder of the run, for the page at /; without it there is none.
+    The page at / shows the run in `workdir`; without it there is none.
     """
 
     @contextlib.asynccontextmanager

@@ -51,7 +51,6 @@ class Batcher(Generic[Item, Result]):
         Args:
           function: called in a thread with the items of a batch; returns their results, in order.
           max_batch: items in a batch; a request with more of them is a batch of its own.
-          max_waiting: items that may wait.
           workers: batches that run at the same time.
           window: seconds for which the first request that arrives waits for others.
         """
@@ -69,12 +68,9 @@ class Batcher(Generic[Item, Result]):
         return sum(len(job.items) for job in self._jobs if not job.results.cancelled())
 
     async def submit(self, items: Sequence[Item]) -> list[Result]:
-        """Returns the results of a request's items, in order.
+        """Returns the results of a request's items, in order, or raises what the function raised for their batch.
 
-        Raises:
-          QueueFullError: too many items are waiting.
-          StoppedError: the batcher is stopping.
-          Exception: what the function raised for the batch.
+        Raises QueueFullError if too many items are waiting, and StoppedError if the batcher is stopping.
         """
         if self._stopping:
             raise StoppedError
@@ -96,7 +92,6 @@ class Batcher(Generic[Item, Result]):
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self) -> None:
-        """Runs one batch after the other."""
         loop = asyncio.get_running_loop()
         while batch := await self._next_batch():
             items = [item for job in batch for item in job.items]

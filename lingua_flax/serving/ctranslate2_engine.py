@@ -36,13 +36,9 @@ class CTranslate2Engine:
     workers = 1
 
     def __init__(self, model: Path, tokenizers: Mapping[str, Tokenizer], max_length: int, options: DecodingOptions):
-        """Loads a model.
+        """Loads a model from its folder.
 
-        Args:
-          model: its folder.
-          tokenizers: the tokenizer for each target language.
-          max_length: maximum number of tokens of a sentence.
-          options: beam size, length penalty and batch size; CTranslate2 divides a score by length^alpha.
+        Of the options, it uses beam size, length penalty and batch size; CTranslate2 divides a score by length^alpha.
         """
         self._model = ctranslate2.Translator(str(model), compute_type="default")
         self._tokenizers = tokenizers
@@ -99,13 +95,7 @@ def load_ctranslate2(
 ) -> CTranslate2Engine:
     """Exports the network of a run into the cache, unless it is there already, and loads it.
 
-    Args:
-      translators: a translator for each target language.
-      options: how to decode.
-      quantization: type of the matrices.
-
-    Raises:
-      UserError: CTranslate2 cannot represent the network.
+    `translators` has one for each target language. Raises UserError if CTranslate2 cannot represent the network.
     """
     first, *_ = translators.values()
     ctranslate2_model.check_convertible(first.config)

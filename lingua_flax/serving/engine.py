@@ -7,13 +7,9 @@ from typing import NamedTuple, Protocol
 
 
 class Item(NamedTuple):
-    """A line to translate.
+    """A line to translate, without line breaks.
 
-    Attributes:
-      line: the text, without line breaks.
-      target: language to translate into.
-      num_hypotheses: number of translations wanted.
-      aligned: whether the words of the best one are to be aligned.
+    `num_hypotheses` translations are wanted; if `aligned`, the words of the best one are to be aligned.
     """
 
     line: str

@@ -32,10 +32,7 @@ class Guard:
     def __init__(self, app: ASGIApp, *, allowed_hosts: Collection[str], max_body: int):
         """Creates the middleware.
 
-        Args:
-          app: the application.
-          allowed_hosts: names under which the server may be addressed, in addition to those of the loopback interface.
-          max_body: maximum size of a body in bytes.
+        The server may be addressed by the names of the loopback interface and `allowed_hosts`; `max_body` is in bytes.
         """
         self._app = app
         self._allowed = {host.lower() for host in allowed_hosts} - set(LOOPBACK)
@@ -43,7 +40,6 @@ class Guard:
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -17,9 +17,7 @@ class InspectParameters(NamedTuple):
     """The parameters of POST /inspect.
 
     Attributes:
-      text: the sentence.
       target: code of the language to translate into; "" for the first.
-      intervention: what to change.
       record_beam: whether to record the beam search, which takes some times longer.
       checkpoint: the step of a checkpoint; "" for the one that is served.
     """
@@ -40,12 +38,9 @@ class Inspector:
         options: DecodingOptions,
         load: Callable[[str], Mapping[str, Translator]],
     ):
-        """Creates an inspector.
+        """Creates an inspector with a translator for each target language.
 
-        Args:
-          translators: a translator for each target language.
-          options: how to decode.
-          load: loads the translators of another checkpoint; raises UserError if it does not exist.
+        `load` loads the translators of another checkpoint, and raises UserError if that does not exist.
         """
         self._translators = translators
         self._options = options
@@ -54,8 +49,7 @@ class Inspector:
     def __call__(self, items: Sequence[InspectParameters]) -> list[dict[str, Any]]:
         """Returns a JSON object for each item.
 
-        Raises:
-          UserError: an item names something that does not exist, or its text has no token or too many.
+        Raises UserError if an item names something that does not exist, or its text has no token or too many.
         """
         return [self._inspect(item) for item in items]
 

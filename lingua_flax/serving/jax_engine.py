@@ -20,10 +20,7 @@ class JaxEngine:
     def __init__(self, translators: Mapping[str, Translator], options: DecodingOptions, alignment: AlignmentOptions):
         """Creates an engine and compiles its programs for all lengths and batch sizes, so that no request waits.
 
-        Args:
-          translators: a translator for each target language.
-          options: how to decode.
-          alignment: how to align words; these programs are only compiled when they are needed.
+        Programs that align words are an exception: they are only compiled when they are needed.
         """
         first, *_ = translators.values()  # the others have the same programs
         # On a CPU, two halves of a batch are faster side by side than the whole (docs/results/performance.md).

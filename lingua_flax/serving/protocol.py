@@ -13,12 +13,7 @@ from lingua_flax.serving.inspector import InspectParameters
 
 
 class RequestError(Exception):
-    """A request that is refused.
-
-    Attributes:
-      status: the HTTP status.
-      retry_after: seconds after which the client may try again, if it may.
-    """
+    """A refused request: its HTTP status, and the seconds after which the client may try again, if it may."""
 
     def __init__(self, status: int, message: str, retry_after: int | None = None):
         super().__init__(message)
@@ -44,10 +39,8 @@ class TranslateParameters(NamedTuple):
     """The parameters of POST /translate.
 
     Attributes:
-      texts: the texts to translate.
-      is_list: whether they were given as a list, so that the answer is one too.
+      is_list: whether the texts were given as a list, so that the answer is one too.
       source: code of the language to translate from, or auto.
-      target: code of the language to translate into.
       alternatives: number of further translations of each text.
       alignments: whether to align the words of each text with those of its translation.
     """
@@ -61,11 +54,7 @@ class TranslateParameters(NamedTuple):
 
 
 async def read_parameters(request: Request) -> Mapping[str, Any]:
-    """Returns the parameters of a request.
-
-    Raises:
-      RequestError: the body is not valid.
-    """
+    """Returns the parameters of a request; raises RequestError if its body is not valid."""
     if request.headers.get("content-type", "").split(";")[0].strip() == "application/json":
         try:
             content = json.loads(await request.body())
@@ -80,11 +69,7 @@ async def read_parameters(request: Request) -> Mapping[str, Any]:
 
 
 def translate_parameters(values: Mapping[str, Any], limits: Limits) -> TranslateParameters:
-    """Checks the parameters of POST /translate.
-
-    Raises:
-      RequestError: one of them is missing, invalid or exceeds a limit.
-    """
+    """Checks the parameters of POST /translate; raises RequestError if one is missing, invalid or exceeds a limit."""
     for name in ("q", "source", "target"):
         if not values.get(name):
             raise RequestError(400, f"Invalid request: missing {name} parameter")
@@ -109,11 +94,7 @@ def translate_parameters(values: Mapping[str, Any], limits: Limits) -> Translate
 
 
 def inspect_parameters(values: Mapping[str, Any], limits: Limits) -> InspectParameters:
-    """Checks the types and sizes of the parameters of POST /inspect.
-
-    Raises:
-      RequestError: one of them is missing, invalid or exceeds a limit.
-    """
+    """Checks types and sizes of the parameters of POST /inspect; raises RequestError if one is missing or invalid."""
     text = values.get("q")
     if not isinstance(text, str) or not text.strip():
         raise RequestError(400, "Invalid request: q must be a text")
@@ -152,11 +133,7 @@ def _is_head(value: Any) -> bool:
 
 
 def detect_parameter(values: Mapping[str, Any]) -> str:
-    """Returns the text of POST /detect.
-
-    Raises:
-      RequestError: it is missing.
-    """
+    """Returns the text of POST /detect; raises RequestError if it is missing."""
     if not isinstance(values.get("q"), str) or not values["q"]:
         raise RequestError(400, "Invalid request: missing q parameter")
     return values["q"]

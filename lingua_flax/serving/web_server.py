@@ -18,8 +18,7 @@ DRAIN_SECONDS = 0.5
 def listen(host: str, port: int) -> socket.socket:
     """Returns a socket that listens on the host, an IPv6 address without brackets, and port.
 
-    Raises:
-      UserError: the address is unknown or not one of this machine, or the port is in use.
+    Raises UserError if the address is unknown or not one of this machine, or the port is in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -41,7 +40,6 @@ class WebServer(uvicorn.Server):
         """Creates a server.
 
         Args:
-          app: the application.
           on_stop: called when the server begins to stop; from then on the application should refuse requests.
           drain: seconds for which open connections may send another request, each of which is then closed.
         """

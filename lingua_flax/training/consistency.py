@@ -25,7 +25,6 @@ class ConsistencySums(NamedTuple):
 
     Attributes:
       objective: What training minimizes.
-      tokens: Number of tokens.
       cross_entropy: The label-smoothed cross-entropy; with R-Drop, the mean of both passes.
       divergence: The Kullback-Leibler divergence between the two passes; with R-Drop, the mean of both directions.
     """
@@ -74,12 +73,7 @@ def consistent_cross_entropy(
     half of that, so that the scale of the loss does not change. "simcut" (Gao et al. 2022) minimizes
     CE_1 + w * KL(p_1 || p_2), where p_2 is predicted from cut embeddings. Both distributions receive gradients.
 
-    Args:
-      x: The decoder's output for rows made by `two_passes`.
-      table: The output embedding matrix.
-      targets: Token ids of the same rows; positions with PAD_ID do not count.
-      config: The section [training].
-      block_size: Approximate number of positions per block; None for a single block.
+    The rows are those made by `two_passes`; positions with PAD_ID do not count. `block_size` is as in `cross_entropy`.
     """
     passes = jnp.moveaxis(x.reshape(-1, 2, *x.shape[1:]), 1, 2)
     loss = _ConsistentCrossEntropy(config.label_smoothing, config.consistency_weight, config.consistency == "rdrop")

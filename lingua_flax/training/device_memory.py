@@ -23,12 +23,10 @@ from lingua_flax.training.step import make_train_step
 
 @dataclasses.dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes on each device during a step.
+    """Bytes on each device during a step, computed from the shapes and the mesh except for `activations`.
 
-    Attributes:
-      parameters, average, optimizer, batch: computed from the shapes and the mesh.
-      activations: activations, gradients and everything else that a step needs temporarily, as reported for the
-        compiled program; None if unknown.
+    These include gradients and everything else that a step needs temporarily, as reported for the compiled program;
+    they are None if unknown.
     """
 
     parameters: int
@@ -62,11 +60,7 @@ def memory_between_steps(network: Structure, config: Config, mesh: Mesh) -> Devi
 
 
 def compile_step(network: Structure, config: Config, mesh: Mesh, unroll: int = 1) -> jax.stages.Compiled:
-    """Compiles the training step for the mesh, without running it or allocating its arrays.
-
-    Args:
-      unroll: how many parts of an accumulated batch one iteration of its loop processes.
-    """
+    """Compiles the step for the mesh, without running it or allocating its arrays; `unroll` as in `make_train_step`."""
     state = jax.eval_shape(lambda params: initial_state(params, config), network.params)
     num_steps = config.training.num_steps or 1  # None if given in epochs; a constant, which takes no memory
     step = make_train_step(network, config, num_steps, mesh, unroll)

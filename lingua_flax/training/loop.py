@@ -62,12 +62,8 @@ class Progress:
     """The progress of a run, saved as JSON with every checkpoint.
 
     Attributes:
-      step: the number of steps taken.
       seconds: training time so far, including that of the earlier processes of a resumed run.
-      pairs: the number of sentence pairs seen.
       validated: the last step at which the model was validated, 0 if there was none.
-      best_bleu, best_step: the best validation BLEU and the step at which it was reached.
-      validations_since_best: the number of validations since best_step.
       decay_start: the step at which the end of patience began the decay of the "wsd" schedule, if it did.
     """
 
@@ -94,9 +90,8 @@ class Run:
     ):
         """Sets up the run without reading or writing the workdir.
 
-        Raises:
-          UserError: the mesh does not divide the vocabularies, or the processes of the run differ in config, corpus or
-            tokenizer.
+        Raises UserError if the mesh does not divide the vocabularies, or if the processes of the run differ in config,
+        corpus or tokenizer.
         """
         config, tokenizer = prepared.config, prepared.tokenizer
         self._config = config
@@ -145,10 +140,8 @@ class Run:
     def open(self) -> None:
         """Creates the workdir or resumes from its newest checkpoint, and puts the training state on the devices.
 
-        Raises:
-          UserError: another process is training in the workdir, or its metrics or checkpoints are damaged or belong to
-            a different run.
-          RunError: a device has too little memory.
+        Raises UserError if another process is training in the workdir, or if its metrics or checkpoints are damaged or
+        belong to a different run. Raises RunError if a device has too little memory.
         """
         on_first_process(self._workdir.create)
         metrics = self._workdir.read_metrics()  # after locking: a run that is just ending may still append to them
@@ -172,10 +165,9 @@ class Run:
     def train(self) -> None:
         """Trains until the run is finished, then prints a summary.
 
-        Raises:
-          Interrupted: a signal arrived; the state has been saved.
-          RunError: the loss or its gradient was repeatedly not finite, or a device has too little memory.
-          Exception: the error of a checkpoint that could not be written.
+        Raises Interrupted if a signal arrived, after saving the state, and RunError if the loss or its gradient was
+        repeatedly not finite or a device has too little memory. Also raises the error of a checkpoint that could not be
+        written.
         """
         if self._is_finished() and not self._validation_is_due():
             print(f"{self._workdir.path}: finished: {self._progress()}. Evaluate it with lingua-flax evaluate.")
@@ -203,7 +195,6 @@ class Run:
         self._show_result()
 
     def _loop(self) -> None:
-        """Validates, saves, takes steps and logs, each when it is due, until the run is finished."""
         self._batches.start()
         if self._validation_set and self._translator.pads_to_longest and jax.process_count() == 1:
             threading.Thread(target=self._compile_validation).start()  # while the step compiles: both are slow
@@ -265,11 +256,7 @@ class Run:
             self._log_finished_steps()
 
     def _log_finished_steps(self) -> None:
-        """Writes the metrics of the finished steps.
-
-        Raises:
-          RunError: MAX_SKIPPED steps in a row were not finite.
-        """
+        """Writes the metrics of the finished steps; raises RunError if MAX_SKIPPED steps in a row were not finite."""
         self._clock.seconds = time.monotonic() - self._started
         lines, pace = self._meter.read(self._clock.seconds)
         failed = next((line for line in lines if line["skipped_in_a_row"] >= MAX_SKIPPED), None)
@@ -381,10 +368,7 @@ class Run:
         return jax.jit(self._initial_state, out_shardings=self._state_shardings)(self._prepared.inherited)
 
     def _restored_state(self) -> TrainState | None:
-        """Returns the state of the newest intact checkpoint, or None if there is no checkpoint.
-
-        Also restores the data position and the clock.
-        """
+        """Returns the state of the newest intact checkpoint, if any, and restores the data position and the clock."""
         template = jax.eval_shape(self._initial_state, self._prepared.inherited)
         checkpoint = self._checkpoints.restore_newest(*checkpoint_items(template), self._check_unchanged)
         if checkpoint is None:

@@ -32,13 +32,8 @@ class BlockLoss(Protocol):
     def __call__(self, x: Any, targets: Any, table: Any) -> tuple[tuple[jax.Array, ...], jax.Array]:
         """Returns sums over the positions that are not padding, and the gradient of the first one, the objective.
 
-        Args:
-          x: The decoder's output, [M, ..., D].
-          targets: Token ids, [M].
-          table: The output embedding matrix, [V, D].
-
-        Returns:
-          The sums, and the gradient with respect to the logits, [M, ..., V] in the type of x.
+        The gradient is that with respect to the logits, [M, ..., V] in the type of x. The arguments are the decoder's
+        output, [M, ..., D], token ids, [M], and the output embedding matrix, [V, D].
         """
 
 
@@ -50,27 +45,20 @@ def cross_entropy(
     block_size: int | None = None,
     log_normalizer: LogNormalizer | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Computes the label-smoothed cross-entropy of softmax(x table^T), in nats, summed over tokens.
+    """Computes the label-smoothed cross-entropy of softmax(x table^T), in nats, summed over tokens, and their number.
 
-    With label smoothing e, the target distribution is (1 - e) * one-hot + e / V (Szegedy et al. 2016). Sum and count
-    are returned separately and divided only once, so that the mean does not depend on padding, packing, accumulation or
-    sharding.
+    With label smoothing e, the target distribution is (1 - e) * one-hot + e / V (Szegedy et al. 2016). Positions with
+    PAD_ID do not count. Sum and count are returned separately and divided only once, so that the mean does not depend
+    on padding, packing, accumulation or sharding.
 
     The gradient with respect to the logits is simple enough to be computed along with them. Computed in blocks, the
     logits of a whole batch are never stored and read back (measured: docs/results/diary.md): 131 MB for 4,096 positions
     and a vocabulary of 8,000.
 
     Args:
-      x: The decoder's output, [B, T, D].
-      table: The output embedding matrix, [V, D] float32.
-      targets: Token ids, [B, T]; positions with PAD_ID do not count.
-      label_smoothing: e.
       block_size: Approximate number of positions per block; None for a single block.
       log_normalizer: Computes the logarithm of the softmax's denominator without storing logits; if given, the loss is
         not computed in blocks.
-
-    Returns:
-      The sum of the losses of the tokens that count, and the number of these tokens (both float32 scalars).
     """
     count = jnp.sum(targets != PAD_ID, dtype=jnp.float32)
     if log_normalizer:
@@ -86,14 +74,9 @@ def blocked_sums(
     block_loss: BlockLoss,
     block_size: int | None,
 ) -> tuple[jax.Array, ...]:
-    """Returns the sums of a block loss over all blocks. Only the first one, the objective, has a gradient.
+    """Returns the sums of a block loss over all blocks, whose `block_size` is as in `cross_entropy`.
 
-    Args:
-      x: The decoder's output.
-      table: The output embedding matrix.
-      targets: Token ids.
-      block_loss: Computes the sums of a block and the objective's gradient with respect to the logits.
-      block_size: Approximate number of positions per block; None for a single block.
+    Only the first sum, the objective, has a gradient.
     """
     rows, length = targets.shape
     return _blocked_sums(x, table, targets, block_loss, _number_of_blocks(rows, length, block_size))
@@ -198,7 +181,6 @@ def smoothed_targets(targets: Int[Array, "M"], vocab_size: int, label_smoothing:
 
 
 def _split(array: Shaped[Array, "B T *D"], blocks: int) -> Shaped[Array, "{blocks} M *D"]:
-    """Splits all rows into blocks."""
     rows, length = array.shape[:2]
     parts = array.reshape(rows, blocks, length // blocks, *array.shape[2:])
     return jnp.swapaxes(parts, 0, 1).reshape(blocks, -1, *array.shape[2:])

@@ -29,7 +29,6 @@ class Sums(NamedTuple):
 
     Attributes:
       loss: Label-smoothed cross-entropy.
-      tokens: Number of tokens.
       divergence: Divergence between the two predictions of consistency training, otherwise None.
     """
 
@@ -39,7 +38,6 @@ class Sums(NamedTuple):
 
     @classmethod
     def zeros(cls, config: Config) -> Sums:
-        """Returns the sums over no tokens."""
         is_consistent = config.training.consistency != "none"
         return cls(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()) if is_consistent else None)
 

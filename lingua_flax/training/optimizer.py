@@ -34,12 +34,7 @@ def learning_rate(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
 
 
 class Decay(NamedTuple):
-    """The decay at the end of the "wsd" schedule.
-
-    Attributes:
-      start: the last step at the peak.
-      end: the last step, with a learning rate of 0.
-    """
+    """The final decay of the "wsd" schedule: from `start`, the last step at the peak, to 0 at `end`, the last step."""
 
     start: int
     end: int
@@ -58,9 +53,7 @@ class Decay(NamedTuple):
 def decay_factor(decay: jax.Array, step: jax.Array) -> jax.Array:
     """Returns the factor of the learning rate of a step, which falls linearly from 1 to 0.
 
-    Args:
-      decay: a Decay as an array, int32 [2].
-      step: the step, counted from 1.
+    `decay` is a Decay as an array, int32 [2]; steps are counted from 1.
     """
     start, end = decay
     return jnp.clip((end - step) / (end - start), 0.0, 1.0)

@@ -50,7 +50,6 @@ class Preparation:
       corpora: the open corpora; that of [data] comes first.
       tokenizer: the tokenizer, with the tag of the target language if data.tag_target is set.
       tokenizer_models: its serialized model, or one model for each side.
-      planner: plans batches of the tokenized training pairs that fit in a row.
       num_steps: the length of the run in steps, computed if the config specifies it in epochs.
       inherited: parameters copied from another run, by path; empty if there are none.
     """
@@ -79,11 +78,7 @@ class Preparation:
         return len(self.planner.draws)
 
     def batches(self, kept: np.ndarray | None = None) -> TrainingBatches:
-        """Returns the training batches from the beginning.
-
-        Args:
-          kept: the rows of each batch that this process keeps; all by default.
-        """
+        """Returns the training batches from the beginning, with the rows `kept` by this process, by default all."""
         return TrainingBatches(self.planner, self.config.rows_per_batch, kept)
 
     def validation_pairs(self) -> Sequence[tuple[str, str]]:
@@ -96,10 +91,8 @@ class Preparation:
 def prepare(config: Config, workdir: Path) -> Preparation:
     """Opens the corpora, loads or trains the tokenizer, and tokenizes the training splits.
 
-    Unless the workdir has a checkpoint, also reads the initial parameters if training.init_from is set.
-
-    Raises:
-      UserError: a corpus or the config is invalid.
+    Unless the workdir has a checkpoint, also reads the initial parameters if training.init_from is set. Raises
+    UserError if a corpus or the config is invalid.
     """
     corpora, tokenizer, models = open_with_tokenizer(config, workdir)
     tokenized = [_tokenized_pairs(config, training, corpora, tokenizer) for training in corpora]
@@ -129,11 +122,8 @@ def open_with_tokenizer(
 ) -> tuple[list[TrainingCorpus], Tokenizer, Sequence[bytes]]:
     """Opens the corpora, and loads their tokenizer if it exists or trains it.
 
-    Returns:
-      The corpora, the tokenizer, and its serialized model, or one model for each side.
-
-    Raises:
-      UserError: a corpus or the options of the tokenizer are invalid.
+    The third result is the tokenizer's serialized model, or one model for each side. Raises UserError if a corpus or
+    the options of the tokenizer are invalid.
     """
     corpora = open_training_corpora(config.data)
     for training in corpora:
@@ -295,12 +285,9 @@ def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str,
 
 
 def _with_warmup_steps(config: Config, num_steps: int, workdir: Path) -> Config:
-    """Returns the config with its warm-up in steps.
+    """Returns the config with its warm-up in steps; raises UserError if the schedule does not allow that many.
 
     A share is replaced by the steps in the workdir's config, or by that share of num_steps if there is none.
-
-    Raises:
-      UserError: the schedule does not allow that many steps.
     """
     optimizer = config.optimizer
     steps = computed = optimizer.num_warmup_steps(num_steps)

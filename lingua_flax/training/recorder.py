@@ -44,15 +44,7 @@ class Recorder:
         logged_lines: Sequence[dict[str, Any]] = (),
         bleu_description: str = "greedy",
     ):
-        """Creates the recorder of a new or resumed run.
-
-        Args:
-          title: the title of the learning curves.
-          num_steps: the length of the run.
-          first_step: the number of steps already taken.
-          logged_lines: the existing lines of metrics.jsonl.
-          bleu_description: how validation BLEU is computed.
-        """
+        """Creates the recorder of a run, new or resumed after `first_step` steps with these lines of metrics.jsonl."""
         self._workdir = workdir
         self._title = title
         self._is_drawn = False

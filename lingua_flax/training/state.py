@@ -20,11 +20,8 @@ class TrainState(NamedTuple):
     """Everything that a training step changes.
 
     Attributes:
-      params: The parameters.
-      optimizer: The state of the optimizer.
       step: Number of steps taken, skipped ones included.
       skipped: Number of steps skipped because of a non-finite loss or gradient.
-      skipped_in_a_row: Number of consecutive skipped steps up to now.
       average: Moving average of the parameters, or None without training.ema_decay.
       decay: The decay of the "wsd" schedule, an optimizer.Decay as int32 [2], or None for another schedule. The run
         sets it; checkpoints do not contain it.
@@ -71,10 +68,7 @@ def param_shardings(network: Structure, mesh: Mesh, *, gathered: bool = False) -
 
 
 def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
-    """Returns the sharding of each array of a state.
-
-    Optimizer moments and the moving average are sharded like their parameters; everything else is replicated.
-    """
+    """Returns a state's shardings: optimizer moments and average like their parameters, everything else replicated."""
     on_every_device = replicated(mesh)
     template = jax.eval_shape(lambda params: initial_state(params, config), network.params)
     shardings = param_shardings(network, mesh)
@@ -106,13 +100,9 @@ def update_average(average: Any, params: Any, decay: float, updates: jax.Array) 
     """Returns decay * average + (1 - decay) * params.
 
     The decay is at most (1 + n) / (10 + n) after n updates, so that the initial parameters are soon forgotten; this is
-    the rule of TensorFlow's ExponentialMovingAverage. `optax.incremental_update` adds two products instead, and after
-    7,000 updates deviates 1.6 times as much from the average in float64.
-
-    Args:
-      average, params: Trees of the same structure.
-      decay: Upper bound of the decay.
-      updates: Number n of parameter updates so far, the one that yielded `params` included; float32 scalar.
+    the rule of TensorFlow's ExponentialMovingAverage. The number of updates, a float32 scalar, includes the one that
+    yielded `params`. `optax.incremental_update` adds two products instead, and after 7,000 updates deviates 1.6 times
+    as much from the average in float64.
     """
     decay_now = jnp.minimum(decay, (1.0 + updates) / (10.0 + updates))
     return jax.tree.map(lambda old, new: old + (1.0 - decay_now) * (new - old), average, params)

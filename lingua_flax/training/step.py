@@ -24,13 +24,12 @@ from lingua_flax.training.state import TrainState, state_shardings, update_avera
 
 
 class StepMetrics(NamedTuple):
-    """The metrics of one step; scalars, unless otherwise stated.
+    """The metrics of one step; float32 scalars, unless otherwise stated.
 
     Attributes:
-      loss: Mean over the target tokens of the batch, padding excluded, float32.
-      tokens: Number of these tokens, float32.
-      gradient_norm: Global norm of the gradient before clipping, float32.
-      learning_rate: Learning rate of this step, float32.
+      loss: Mean over the target tokens of the batch, padding excluded.
+      tokens: Number of these tokens.
+      gradient_norm: Global norm of the gradient before clipping.
       skipped_in_a_row: Consecutive skipped steps, this one included; 0 if it was not skipped, int32.
       batch: The digest of the batch (see `batch_digest`), uint32 [2].
       divergence: With consistency training, the mean divergence between the two predictions of a token, otherwise None.
@@ -75,13 +74,8 @@ def make_train_step(
     If the loss or the gradient norm is not finite, the step is skipped and counted: parameters, moving average and
     optimizer state do not change. `optax.apply_if_finite` checks only gradients and does not handle the average.
 
-    Args:
-      network: Structure of the network.
-      config: Configuration of the run.
-      num_steps: Length of the run in steps, for the learning-rate schedule.
-      mesh: Devices of the run.
-      unroll: Parts of an accumulated batch per iteration of the loop over parts. XLA's cost analysis counts the
-        operations of a single iteration.
+    Each iteration of the loop over the parts of an accumulated batch takes `unroll` parts; XLA's cost analysis counts
+    the operations of a single iteration.
     """
     optimizer = make_optimizer(config.optimizer)
     schedule = learning_rate(config.optimizer, num_steps)

@@ -22,13 +22,10 @@ STEPS_IN_FLIGHT = 2  # enough to keep the device busy, few enough that a signal 
 
 @dataclasses.dataclass(frozen=True)
 class DispatchedStep:
-    """A dispatched step.
+    """A dispatched step, with its metrics on the device.
 
-    Attributes:
-      number: the number of the step, from 1.
-      metrics: its metrics, on the device.
-      epoch: the epochs of training data seen so far, including this step.
-      real_tokens: the share of the batch's positions, both sides, that hold a token.
+    Steps are counted from 1, and `epoch` counts the epochs of training data seen so far, including this step.
+    `real_tokens` is the share of the batch's positions, both sides, that hold a token.
     """
 
     number: int
@@ -83,7 +80,6 @@ class StepMeter:
             self._finish_oldest()
 
     def wait(self) -> None:
-        """Waits for all steps in flight."""
         while self._in_flight:
             self._finish_oldest()
 
@@ -95,8 +91,7 @@ class StepMeter:
     def read(self, seconds: float) -> tuple[list[dict[str, Any]], Pace]:
         """Returns the metrics.jsonl lines of the finished steps, of which there must be at least one, and their pace.
 
-        Args:
-          seconds: the training time of the run so far.
+        `seconds` is the training time of the run so far.
         """
         steps, self._finished = self._finished, []
         step_metrics: list[StepMetrics] = jax.device_get([step.metrics for step in steps])

@@ -19,12 +19,11 @@ class EventFiles:
     """
 
     def __init__(self, folder: Path, logged_lines: Iterable[Mapping[str, Any]], step: int):
-        """Creates the event file of a new or resumed run.
+        """Creates the event file of a new or resumed run, of which `step` is the last step taken.
 
-        Args:
-          folder: may contain event files of earlier processes; TensorBoard discards their events from `step` on.
-          logged_lines: the existing lines of metrics.jsonl; those of `step` are written again.
-          step: the last step taken. Its old events are discarded too, because its validation may be repeated.
+        If the folder contains event files of earlier processes, TensorBoard discards their events from `step` on,
+        because the validation of that step may be repeated. The logged lines of `step`, from metrics.jsonl, are written
+        again.
         """
         # Imported here because event files can be turned off.
         from tensorboardX.event_file_writer import EventsWriter
@@ -53,5 +52,4 @@ class EventFiles:
         self._writer.flush()
 
     def close(self) -> None:
-        """Closes the file."""
         self._writer.close()

@@ -43,7 +43,6 @@ class Validation:
       loss: cross-entropy in nats per token, without label smoothing or dropout.
       shuffled_loss: the loss with each source replaced by that of another sentence, or None if all sources are equal.
       bleu: BLEU with 13a tokenization, computed as described by `bleu_description`.
-      samples: a few translations.
     """
 
     loss: float
@@ -54,13 +53,7 @@ class Validation:
 
 @dataclasses.dataclass(frozen=True)
 class ValidationSet:
-    """The validation split, tokenized once for all validations.
-
-    Attributes:
-      sources, references: the text of each pair.
-      source_ids, target_ids: the token ids of each pair.
-      shuffled_source_ids: for each pair, the ids of another pair's source; None if all sources are equal.
-    """
+    """The validation split, tokenized once for all validations; for the shuffled sources, see `shuffled_sources`."""
 
     sources: Sequence[str]
     references: Sequence[str]
@@ -87,9 +80,8 @@ def validate(
 ) -> Validation:
     """Computes loss and BLEU over all pairs.
 
-    Args:
-      after_batch: called after each batch with the number of sentences it translated, 0 for a batch of which only the
-        loss was computed; may raise to stop.
+    `after_batch` is called after each batch with the number of sentences it translated, 0 for a batch of which only the
+    loss was computed; it may raise to stop.
     """
     loss = _mean_loss(translator, data.source_ids, data.target_ids, after_batch)
     shuffled_loss = None

@@ -47,9 +47,7 @@ class DecodingRequest(NamedTuple):
     Attributes:
       source: padded token ids, [B, S].
       visible: int32 [B, S]; 0 at padding and at any other position that no layer may attend to.
-      max_lengths: as in Constraints, [B].
-      min_lengths: as in Constraints, [B].
-      prefixes: as in Constraints, [B, P].
+      max_lengths, min_lengths, prefixes: as in Constraints, [B], [B] and [B, P].
       numbers: line number and part number of each sentence, int32 [B, 2]; they select its random numbers.
     """
 
@@ -80,14 +78,10 @@ def decode_batch(
     *,
     keep_full_batches: bool = False,
 ) -> Hypotheses:
-    """Decodes a batch on the devices.
+    """Decodes a batch on the devices, with one network or with all networks of an ensemble.
 
     Args:
-      networks: the network, or all networks of an ensemble.
-      request: the batch.
-      options: how to decode.
       model_max_length: maximum number of tokens that the networks accept.
-      num_hypotheses: number of hypotheses to return for each sentence.
       keep_full_batches: whether to keep the batch together to the end, which computes more but compiles faster.
 
     Returns:

@@ -47,11 +47,7 @@ class ScoredTranslation(NamedTuple):
 
 
 def join_parts(parts: Sequence[tuple[str, tuple[Hypothesis, ...]]]) -> tuple[Hypothesis, ...]:
-    """Joins the hypotheses of a line's parts rank by rank: the best of every part, then the second best, and so on.
-
-    Args:
-      parts: the source text and the hypotheses of each part.
-    """
+    """Joins the hypotheses of a line's parts rank by rank: the best of every part, then the second best, and so on."""
     if not parts:
         return (Hypothesis("", 0.0),)
     texts = [text for text, _ in parts]

@@ -15,11 +15,7 @@ _SPACE = re.compile(r"\s+")
 
 
 def split_source(line: str, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, list[int]]]:
-    """Returns the text and the source ids of each part of a line; a line that fits is a single part.
-
-    Args:
-      max_length: maximum number of tokens of a part, the end token included.
-    """
+    """Splits a line into parts of at most `max_length` tokens, end token included; returns their texts and ids."""
 
     def ids(text: str) -> list[int]:
         return tokenizer.encode_source([text])[0]

@@ -27,10 +27,8 @@ IMPOSSIBLE = -1e30  # a log-probability that remains finite in sums, where minus
 class Constraints(NamedTuple):
     """Constraints on hypotheses, given for each sentence so that no result depends on the rest of the batch.
 
-    Attributes:
-      max_lengths: maximum number of tokens, end token included, at most L.
-      min_lengths: minimum number of tokens, end token included.
-      prefixes: tokens that the hypotheses begin with, padded with zeros; P may be 0.
+    Lengths count the end token, and max_lengths are at most L. The hypotheses begin with the prefixes, which are padded
+    with zeros; P may be 0.
     """
 
     max_lengths: Int[Array, "B"]
@@ -41,9 +39,7 @@ class Constraints(NamedTuple):
 class StateGrowth(NamedTuple):
     """How a state that starts with room for few positions grows; a small one saves time, as each step reads all of it.
 
-    Attributes:
-      initial_length: number of positions that the initial state has room for, at most L.
-      grow: grow(state, L) returns the state with room for all L positions.
+    The initial state has room for initial_length positions, at most L; grow(state, L) returns it with room for all L.
     """
 
     initial_length: int
@@ -54,10 +50,7 @@ class SearchConfig(NamedTuple):
     """The arguments that all search algorithms share.
 
     Attributes:
-      constraints: constraints on the hypotheses.
       max_length: L.
-      start_token: token that precedes every hypothesis.
-      end_token: token that ends every hypothesis.
       length_penalty: alpha, the exponent of the length penalty.
       state_growth: how the state grows, or None if it has room for all L positions from the beginning.
       shrink_batches: whether the last few sentences continue in smaller batches, which computes less but takes
@@ -92,11 +85,7 @@ def length_penalty(length: Num[Array, "*B"], alpha: float | Float[Array, ""]) ->
 
 
 def greedy_search(step: Step, state: Any, task: SearchConfig) -> Hypotheses:
-    """Chooses the likeliest token at each position until every sentence has ended.
-
-    Returns:
-      Tokens [B, 1, L] and scores [B, 1].
-    """
+    """Chooses the likeliest token at each position until every sentence has ended; K is 1."""
 
     def likeliest(logits: jax.Array, _: jax.Array, __: None) -> jax.Array:
         return jnp.argmax(logits, axis=-1)
@@ -116,17 +105,15 @@ def sample(
 ) -> Hypotheses:
     """Samples K hypotheses of each sentence.
 
-    Each token is drawn with a probability proportional to its probability to the power of 1 / temperature.
+    Each token is drawn with a probability proportional to its probability to the power of 1 / temperature. The scores
+    are those under the network itself, independent of the temperature.
 
     Args:
       keys: random keys; the tokens drawn for a hypothesis depend only on its key and the logits.
-      temperature: the temperature, above 0.
+      temperature: above 0.
       top_k: if given, draw only from the k likeliest tokens (Fan et al. 2018).
       top_p: if given, draw only from the likeliest of these tokens that together reach this probability (Holtzman et
         al. 2020).
-
-    Returns:
-      Hypotheses with their scores under the network itself, independent of the temperature.
     """
 
     def draw(logits: jax.Array, index: jax.Array, keys: jax.Array) -> jax.Array:
@@ -170,10 +157,8 @@ def _decode_independent_rows(
 ) -> Hypotheses:
     """Decodes hypotheses that stay in their rows, one token at each step.
 
-    Args:
-      choose: choose(logits [B, K, V], position, choose_inputs) returns the next token of each hypothesis, [B, K].
-      choose_inputs: pytree of arrays [B, ...], or None.
-      rows: K.
+    choose(logits [B, K, V], position, choose_inputs) returns the next token of each hypothesis, [B, K]. choose_inputs
+    is a pytree of arrays [B, ...], or None.
     """
 
     def body(carry: _RowsState, room: int) -> _RowsState:
@@ -267,10 +252,7 @@ def _run_until_done(
 
 
 def _smaller_batch_sizes(batch: int) -> list[int]:
-    """Returns the sizes of the successively smaller batches in which the last sentences continue.
-
-    Sizes of 1 or less are left out, so the list is empty if the batch is small.
-    """
+    """Returns the sizes of the ever smaller batches in which the last sentences continue; none if `batch` is small."""
     return [size for size in (batch * 3 // 8, batch * 3 // 32) if size > 1]
 
 
@@ -282,12 +264,8 @@ def beam_search(
     Of the 2 K likeliest continuations of a sentence, those among the first K that end it become finished hypotheses,
     and the first K that do not end it stay in the beam. At the limit of a sentence every hypothesis must end. A
     sentence is done when K of its hypotheses have finished, or earlier if no other hypothesis can become one of the
-    `num_hypotheses` best. A single beam is equivalent to greedy search, and as many beams as there are hypotheses to
-    exhaustive search.
-
-    Args:
-      beams: K.
-      num_hypotheses: number of best hypotheses that the caller needs, by default K.
+    `num_hypotheses` best (by default K) that the caller needs. A single beam is equivalent to greedy search, and as
+    many beams as there are hypotheses to exhaustive search.
     """
     batch, length = len(task.constraints.max_lengths), task.max_length
 
@@ -360,11 +338,10 @@ class _BeamState(NamedTuple):
 def _is_done(
     beam: _BeamState, num_hypotheses: int | Int[Array, ""], alpha: float | Float[Array, ""]
 ) -> Bool[Array, "B"]:
-    """Returns whether each sentence is done, apart from its limit.
+    """Returns whether each sentence is done in the sense of `beam_search`, apart from its limit.
 
-    A sentence is done when K of its hypotheses have finished, or when `num_hypotheses` have finished that no other can
-    overtake: no score can exceed the best log-probability in the beam, which can only fall, divided by the length
-    penalty at the limit, which is the largest.
+    No hypothesis that is still to finish can score more than the best log-probability in the beam, which can only fall,
+    divided by the length penalty at the limit, which is the largest.
     """
     best_possible = beam.scores[:, 0] / length_penalty(beam.constraints.max_lengths, alpha)
     worst_wanted = jnp.take(beam.finished.scores, num_hypotheses - 1, axis=1)
@@ -454,14 +431,7 @@ def _block_size(columns: int, elements_per_result: float) -> int:
 def _extend(
     sequences: Int[Array, "B K L"], origins: Int[Array, "B C"], tokens: Int[Array, "B C"], index: Int[Array, ""]
 ) -> Int[Array, "B C L"]:
-    """Returns the sequences of the continuations.
-
-    Args:
-      sequences: the sequences of the beams.
-      origins: the beam that each continuation extends.
-      tokens: the token that it adds.
-      index: the position of that token.
-    """
+    """Returns the sequences of the continuations: those of the beams `origins`, with `tokens` at position `index`."""
     return jax.lax.dynamic_update_slice_in_dim(_take_rows(sequences, origins), tokens[:, :, None], index, axis=2)
 
 
@@ -474,5 +444,4 @@ def _best_finished(finished: Hypotheses, sequences: Int[Array, "B C L"], scores:
 
 
 def _take_rows(array: Shaped[Array, "B K *D"], chosen: Int[Array, "B C"]) -> Shaped[Array, "B C *D"]:
-    """Returns the chosen rows of each sentence."""
     return jax.vmap(lambda rows, index: rows[index])(array, chosen)

@@ -61,13 +61,8 @@ SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
 class _Part(NamedTuple):
     """A line, or a part of a line that is too long, translated as one sentence.
 
-    Attributes:
-      line: index of the line.
-      part: index of the part within the line.
-      text: the source text.
-      source: source ids.
-      prefix: ids that the translation begins with.
-      limit: maximum number of tokens of the translation.
+    `line` and `part`, its number within the line, count from 0. Its translation begins with the ids in `prefix` and has
+    at most `limit` tokens.
     """
 
     line: int
@@ -201,14 +196,10 @@ class Translator:
         return BATCH_SIZE_ON_CPU if self.mesh.devices.flat[0].platform == "cpu" else BATCH_SIZE
 
     def decoding_batch_size(self, longest: int, beams: int) -> int:
-        """Returns the default number of sentences that are translated together.
+        """Returns the default number of sentences that are translated together if the longest has `longest` tokens.
 
         It is halved from `batch_size` until the caches have at most MAX_CACHE_ELEMENTS elements, but not below
         BATCH_SIZE_ON_CPU.
-
-        Args:
-          longest: tokens of the longest source.
-          beams: number of beams.
         """
         rows = self.batch_size
         positions = min(decoding.default_max_length(longest), self.max_length)
@@ -357,17 +348,10 @@ class Translator:
         prefixes: Sequence[Sequence[int]] | None = None,
         num_hypotheses: int = 1,
     ) -> Hypotheses:
-        """Decodes padded source ids on the devices.
+        """Decodes padded source ids [B, S] on the devices; options.batch_size is ignored.
 
-        Args:
-          source: padded source ids, [B, S].
-          options: how to decode; its batch_size is ignored.
-          hidden: bool [B, S]; positions that are True are masked in every layer, like padding.
-          prefixes: ids that the hypotheses of each sentence begin with.
-          num_hypotheses: number of hypotheses to return for each sentence.
-
-        Returns:
-          The best hypotheses of each sentence: tokens [B, num_hypotheses, L], scores [B, num_hypotheses].
+        Positions at which `hidden` [B, S] is True are masked in every layer, like padding. The hypotheses of each
+        sentence begin with the ids in `prefixes`, and the `num_hypotheses` best are returned.
         """
         rows = [ids[ids != PAD_ID].tolist() for ids in source]
         parts = [
@@ -397,11 +381,7 @@ class Translator:
         )
 
     def check(self, options: DecodingOptions, num_hypotheses: int = 1) -> None:
-        """Checks that this model can decode with these options.
-
-        Raises:
-          UserError: it cannot.
-        """
+        """Raises UserError if this model cannot decode with these options."""
         options.check_num_hypotheses(num_hypotheses)
         for name in ("min_decoding_length", "max_decoding_length"):
             length = getattr(options, name)
@@ -409,11 +389,7 @@ class Translator:
                 raise UserError(f"{name} {length} exceeds the model's max_length {self.max_length}")
 
     def check_prefixes(self, lines: Sequence[str], prefixes: Sequence[str], options: DecodingOptions) -> None:
-        """Checks that each line can be translated with its prefix.
-
-        Raises:
-          UserError: a prefix has a character without a token, or is as long as its translation may be.
-        """
+        """Raises UserError if a prefix has a character without a token, or is as long as its translation may be."""
         self._parts(lines, self.tokenizer.encode_source(lines), prefixes, options, None)
 
     def length_limit(self, source_tokens: int, prefix_tokens: int, options: DecodingOptions) -> int:
@@ -429,10 +405,7 @@ class Translator:
         options: DecodingOptions,
         first_line: int | None,
     ) -> list[_Part]:
-        """Returns the parts to translate: each line as a whole, or in several parts if it is too long.
-
-        A line without tokens has no parts.
-        """
+        """Returns the parts to translate: several of a line that is too long, none of a line without tokens."""
         parts: list[_Part] = []
         for line, (source, prefix) in enumerate(zip(source_ids, self._encode_prefixes(prefixes), strict=True)):
             text = lines[line]
@@ -458,11 +431,9 @@ class Translator:
     def _batches(
         self, parts: Sequence[_Part], options: DecodingOptions, num_hypotheses: int
     ) -> tuple[DecodingOptions, list[tuple[list[int], int]]]:
-        """Groups the parts into batches.
+        """Groups the parts into batches: the indices of the parts of each, and their padded length.
 
-        Returns:
-          The options with the batch size to use, reduced to one of SMALL_BATCH_SIZES if that is enough for all parts;
-          and for each batch the indices of its parts and their padded length.
+        Also returns the options with the batch size to use: one of SMALL_BATCH_SIZES if that is enough for all parts.
         """
         lengths = [len(part.source) for part in parts]
         width = num_hypotheses if options.temperature else options.beam_size
@@ -514,8 +485,7 @@ class Translator:
     def detokenized(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
         """Returns the `count` best hypotheses of each of the first `rows` sentences, as text.
 
-        Raises:
-          RunError: the network computes NaN or infinity, so a sentence has no hypothesis with a score.
+        Raises RunError if the network computes NaN or infinity, so that a sentence has no hypothesis with a score.
         """
         tokens, scores = (array[:rows, :count] for array in hypotheses)
         if not (scores[:, 0] > IMPOSSIBLE / 2).all():
@@ -548,7 +518,6 @@ def _check_direction(path: Path, first: str | Path, wanted: tuple[str, str]) -> 
 
 
 def _warn_about_limits(lines: set[int]) -> None:
-    """Logs the numbers of the lines whose translation reached its maximum number of tokens."""
     if lines:
         numbers = ", ".join(map(str, sorted(lines)[:MAX_LINES_IN_WARNING]))
         rest = f" and {len(lines) - MAX_LINES_IN_WARNING:,} more" if len(lines) > MAX_LINES_IN_WARNING else ""
@@ -573,13 +542,7 @@ def _check_lines(lines: Sequence[str], prefixes: Sequence[str] | None) -> None:
 def _with_target_tag(tokenizer: Tokenizer, config: Config, target_language: str | None) -> Tokenizer:
     """Returns the tokenizer with the tag of the target language, if the model was trained with such tags.
 
-    Args:
-      tokenizer: the tokenizer of the run.
-      config: the config of the run.
-      target_language: language to translate into; by default data.target_language.
-
-    Raises:
-      UserError: `target_language` is given, but the model was trained without tags or has no tag for it.
+    Raises UserError if `target_language` is given, but the model was trained without tags or has no tag for it.
     """
     if config.data.tag_target:
         return tokenizer.with_source_tag(language_tag(target_language or config.data.target_language))

@@ -41,20 +41,15 @@ def align(
     targets: Sequence[Sequence[int]],
     options: AlignmentOptions = AlignmentOptions(),
 ) -> list[Links]:
-    """Aligns the words of each source line with those of its translation.
+    """Aligns the words of each source line with those of its translation, given as in `Hypothesis.tokens`.
 
-    Args:
-      translator: the network; of an ensemble, the attention of all networks is averaged.
-      sources: source lines, which the network must be able to read in one pass; the rest of a longer one is ignored.
-      targets: token ids of a translation of each, as in `Hypothesis.tokens`.
-      options: which attention to use.
+    The network must be able to read a source line in one pass; the rest of a longer one is ignored. The attention of
+    all networks of an ensemble is averaged.
 
-    Returns:
-      The links of each pair, sorted. Every target word has at most as many as it has tokens; a word that attends to
-      none of the source's words, but to the end of the sentence, has none.
+    The links of each pair are sorted. Every target word has at most as many as it has tokens; a word that attends to
+    none of the source's words, but to the end of the sentence, has none.
 
-    Raises:
-      UserError: a network has no such layer or head.
+    Raises UserError if a network has no such layer or head.
     """
     check_alignment(translator, options)
     source_ids = [cut(ids, translator.max_length) for ids in translator.tokenizer.encode_source(sources)]
@@ -83,10 +78,9 @@ def align(
 def align_translations(
     translator: Translator, translations: Sequence[Translation], options: AlignmentOptions = AlignmentOptions()
 ) -> list[Links]:
-    """Aligns each source line with its best translation, as `align`; also lines that were translated in parts.
+    """Aligns each source line with its best translation, as `align` does; also lines that were translated in parts.
 
-    Raises:
-      UserError: a network has no such layer or head.
+    Raises UserError if a network has no such layer or head.
     """
     parts = [part for number, translation in enumerate(translations) for part in _parts(number, translation)]
     aligned = align(translator, [part.source for part in parts], [part.tokens for part in parts], options)
@@ -99,11 +93,7 @@ def align_translations(
 class _Part(NamedTuple):
     """A line, or a part of a line, and its translation.
 
-    Attributes:
-      number: index of the line.
-      source: the text.
-      tokens: the ids of its translation.
-      first_source_word, first_target_word: number of the first word within the line and within its translation.
+    `number` is the index of the line; the first words are counted within the line and within its translation.
     """
 
     number: int
@@ -132,11 +122,7 @@ def pharaoh(links: Links) -> str:
 
 
 def check_alignment(translator: Translator, options: AlignmentOptions) -> None:
-    """Checks that every network has the layer and the head.
-
-    Raises:
-      UserError: one has not.
-    """
+    """Raises UserError unless every network has the layer and the head."""
     for member in (translator, *translator.others):
         config = member.config
         if (options.alignment_layer or 1) > config.num_decoder_layers:

@@ -31,9 +31,7 @@ Scene = TypeVar("Scene")
 class Contrast(NamedTuple):
     """A contrast pair: two sentences that differ in one English word and in the translation of another.
 
-    Attributes:
-      word: the ambiguous word, which both sentences contain.
-      deciding: the words of the first and the second sentence that decide its sense.
+    `word` is the ambiguous word, which both sentences contain; `deciding` are the words that decide its sense in each.
     """
 
     word: str
@@ -46,9 +44,7 @@ class Contrast(NamedTuple):
 class Puzzle(ABC, Generic[Scene]):
     """A template for sentences with an ambiguous word.
 
-    Attributes:
-      word: the ambiguous word.
-      deciders: the English words that decide for each of its two senses.
+    The deciders are the English words that decide for each of its two senses.
     """
 
     word: str
@@ -111,11 +107,7 @@ NEUTRAL_VERBS = tuple(
 
 @dataclass(frozen=True, eq=False)
 class PlacePuzzle(Puzzle[ClauseScene]):
-    """The place decides the sense of the object: he saw a seal on the beach / on the letter.
-
-    Attributes:
-      senses: the ambiguous noun in its two senses.
-    """
+    """The place decides the sense of the object: he saw a seal on the beach / on the letter."""
 
     senses: tuple[Noun, Noun]
     english_preposition: str
@@ -139,15 +131,10 @@ class PlacePuzzle(Puzzle[ClauseScene]):
 
 @dataclass(frozen=True, eq=False)
 class VerbPuzzle(Puzzle[ClauseScene]):
-    """The verb decides the sense of its object: she lit the match / she won the match.
-
-    Attributes:
-      senses: the ambiguous noun in its two senses.
-      verbs: the deciding verbs by their English base forms.
-    """
+    """The verb decides the sense of its object: she lit the match / she won the match."""
 
     senses: tuple[Noun, Noun]
-    verbs: dict[str, Verb]
+    verbs: dict[str, Verb]  # the deciding verbs by their English base forms
 
     def scene(self, draw: Draw) -> ClauseScene:
         verb = next(iter(self.verbs.values()))
@@ -200,11 +187,7 @@ def _state(scene: StateScene, subject: NounPhrase, adjective: Adjective, lemmas:
 
 @dataclass(frozen=True, eq=False)
 class PredicatePuzzle(Puzzle[StateScene]):
-    """The predicate decides the sense of the subject: the bat is hungry / the bat is broken.
-
-    Attributes:
-      senses: the ambiguous noun in its two senses.
-    """
+    """The predicate decides the sense of the subject: the bat is hungry / the bat is broken."""
 
     senses: tuple[Noun, Noun]
 
@@ -220,15 +203,10 @@ class PredicatePuzzle(Puzzle[StateScene]):
 
 @dataclass(frozen=True, eq=False)
 class ModifiedPuzzle(Puzzle[StateScene]):
-    """The subject decides the sense of the predicate: the suitcase is light / the kitchen is light.
-
-    Attributes:
-      senses: the ambiguous adjective in its two senses.
-      owned: whether all deciding nouns can take a possessive.
-    """
+    """The subject decides the sense of the predicate: the suitcase is light / the kitchen is light."""
 
     senses: tuple[Adjective, Adjective]
-    owned: bool = True
+    owned: bool = True  # whether all deciding nouns can take a possessive
 
     def scene(self, draw: Draw) -> StateScene:
         return _state_scene(draw)
@@ -241,15 +219,10 @@ class ModifiedPuzzle(Puzzle[StateScene]):
 
 @dataclass(frozen=True, eq=False)
 class AttributePuzzle(Puzzle[ClauseScene]):
-    """The noun decides the sense of its adjective: he showed the right hand / he showed the right answer.
-
-    Attributes:
-      senses: the ambiguous adjective in its two senses.
-      verbs: verbs that fit nouns of both senses.
-    """
+    """The noun decides the sense of its adjective: he showed the right hand / he showed the right answer."""
 
     senses: tuple[Adjective, Adjective]
-    verbs: tuple[Verb, ...]
+    verbs: tuple[Verb, ...]  # fit nouns of both senses
 
     def scene(self, draw: Draw) -> ClauseScene:
         return _clause_scene(draw, draw.one(self.verbs), ("the",))
@@ -263,15 +236,10 @@ class AttributePuzzle(Puzzle[ClauseScene]):
 
 @dataclass(frozen=True, eq=False)
 class ObjectPuzzle(Puzzle[ClauseScene]):
-    """The object decides the sense of the verb: they visited the doctor / they visited the museum.
-
-    Attributes:
-      senses: the ambiguous verb in its two senses.
-      words: objects that are not nouns of the lexicon (why, tennis, Marie), with their translations.
-    """
+    """The object decides the sense of the verb: they visited the doctor / they visited the museum."""
 
     senses: tuple[Verb, Verb]
-    words: dict[str, str]
+    words: dict[str, str]  # objects that are not nouns of the lexicon (why, tennis, Marie) -> their translations
 
     def scene(self, draw: Draw) -> ClauseScene:
         return _clause_scene(draw, self.senses[0], ("the", "the", "this", "that"))

@@ -88,8 +88,7 @@ class Collector:
     def take(self, pair: Pair) -> bool:
         """Adds a pair and returns whether it is new.
 
-        Raises:
-          ValueError: the English sentence already has another translation.
+        Raises ValueError if the English sentence already has another translation.
         """
         english, french = pair
         known = self.french.get(english)

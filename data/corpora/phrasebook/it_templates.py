@@ -27,13 +27,7 @@ from lingua_flax.data.corpora.phrasebook.random_draws import Draw, adjectives_of
 
 
 class ItScene(NamedTuple):
-    """A main clause about an animal and a thing, to which a reason with it is added.
-
-    Attributes:
-      noun: the noun of `thing`.
-      animal_reasons: the reasons that fit the animal.
-      main: the main clause.
-    """
+    """A main clause about an animal and a thing, to which a reason with it is added; `noun` is that of the thing."""
 
     animal: NounPhrase
     thing: NounPhrase
@@ -75,9 +69,8 @@ DRINK = parse_verb("drink:drank = boire bois boit buvons boivent bu")
 def surface_clause(subject: NounPhrase, verb: Verb, posture: bool, form: Form, surface: NounPhrase) -> Pair:
     """Returns a clause such as "the cat sat on the mat": le chat s'est assis sur le tapis.
 
-    Args:
-      posture: whether the verb can describe a posture; in the present and the progressive tenses French then uses être
-        and the participle: le chat est assis sur le tapis.
+    If the verb can describe a posture, the present and the progressive tenses take être and the participle in French:
+    le chat est assis sur le tapis.
     """
     tail = (f"on {surface.english}", f"sur {surface.french}")
     english, french = clause(subject, verb, form, None, None, tail)

@@ -609,11 +609,8 @@ class Lexicon:
     def select(self, wanted: tuple[str, ...]) -> tuple[Noun, ...]:
         """Returns the nouns selected by classes or English names, in table order.
 
-        Args:
-          wanted: terms such as "pet" or "lemon"; those with a leading "-" exclude nouns ("-pet", "-lemon").
-
-        Raises:
-          ValueError: a term is neither a noun nor a class.
+        Terms such as "pet" or "lemon" include nouns; those with a leading "-" exclude them ("-pet", "-lemon"). Raises
+        ValueError if a term is neither a noun nor a class.
         """
         known = {term for noun in self.nouns for term in (*noun.classes, noun.english)}
         for term in wanted:
@@ -632,8 +629,7 @@ class Lexicon:
 def load_lexicon() -> Lexicon:
     """Returns the lexicon, parsed once.
 
-    Raises:
-      ValueError: an English noun is listed twice, which would make its translation ambiguous.
+    Raises ValueError if an English noun is listed twice, which would make its translation ambiguous.
     """
     nouns = tuple(
         parse_noun(item, header) for header, line in _sections(NOUN_TABLE) for item in line.split(";") if item.strip()

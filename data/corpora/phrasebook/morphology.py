@@ -198,9 +198,7 @@ def english_plural(noun: str) -> str:
 def english_verb(words: str, past: str = "") -> EnglishVerb:
     """Returns the forms of a verb.
 
-    Args:
-      words: the base form, followed by a particle if there is one ("look for").
-      past: the simple past, if it is irregular.
+    `words` is the base form, followed by a particle if there is one ("look for"); `past` is given only if irregular.
     """
     base, _, particle = words.partition(" ")
     doubled = base + base[-1] if base in _DOUBLING else base

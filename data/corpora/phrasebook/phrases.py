@@ -23,11 +23,9 @@ Combination = tuple[str, str]
 
 
 class Sentence(NamedTuple):
-    """A finished sentence in both languages.
+    """A finished sentence in both languages, with the keys of its lemmas.
 
-    Attributes:
-      lemmas: the keys of its lemmas.
-      combinations: its (verb, object noun) and (adjective, noun) combinations, as pairs of lemma keys.
+    `combinations` are its (verb, object noun) and (adjective, noun) combinations, as pairs of lemma keys.
     """
 
     english: str
@@ -45,10 +43,8 @@ class Sentence(NamedTuple):
 class Pronoun:
     """A personal pronoun in both languages, with its other forms.
 
-    Attributes:
-      english: the subject form, as is `french`.
-      clitic: the French object form.
-      possessives: the French possessives before a masculine, a feminine and a plural noun.
+    `english` and `french` are the subject forms, and `clitic` is the French object form. The French possessives are
+    those before a masculine, a feminine and a plural noun.
     """
 
     english: str
@@ -253,8 +249,7 @@ def french_verb_group(
 ) -> str:  # fmt: skip
     """Returns clitic, negation, auxiliary and verb: ne la a pas mangée, va se lever.
 
-    Args:
-      antecedent: (feminine, plural) of the object that the clitic replaces; the participle agrees with it.
+    The participle agrees with the object that the clitic replaces, whose (feminine, plural) is `antecedent`.
     """
     person = subject.person
     if verb.reflexive:
@@ -282,10 +277,7 @@ def clause(
 ) -> Pair:  # fmt: skip
     """Returns a complete clause that is yet to be passed to `finish`; French questions start with est-ce que.
 
-    Args:
-      object_: a noun phrase as object, or None.
-      clitic: a pronoun as object, or None.
-      tail: the end of the clause, in English and in French.
+    The object, if there is one, is a noun phrase (`object_`) or a pronoun (`clitic`). `tail` is the end of the clause.
     """
     english_object = object_.english if object_ else clitic.english_object if clitic else ""
     english = english_clause(subject, verb, form, _join(english_object, tail[0]))
@@ -305,9 +297,7 @@ def copula(
 ) -> Pair:
     """Returns a clause of subject, to be and adjective; idioms take avoir: elle a très faim.
 
-    Args:
-      degree: an adverb before the adjective, in English and in French (very, très).
-      tail: the end of the clause, in English and in French.
+    `degree` is an adverb before the adjective (very, très), and `tail` the end of the clause.
     """
     past = form.tense == "past"
     be = (BE_PAST if past else BE)[subject.person]

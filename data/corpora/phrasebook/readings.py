@@ -1,7 +1,7 @@
 """Patterns for the two translations of each ambiguous word of the contrast split.
 
 The patterns show which sense a translation has chosen, whatever else it says. Every reference of the split matches the
-pattern of its sense and not that of the other sense (tests/test_phrasebook.py).
+pattern of its sense and not that of the other sense (tests/data/test_phrasebook.py).
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ class PartComparison:
     """A part of two runs that has to be equal in both.
 
     Attributes:
-      what: the name of the part.
       extent: the number of its elements, with their unit.
       digests: the SHA-256 of the part in each run.
       difference: the first difference, empty if there is none.
@@ -33,7 +32,6 @@ class PartComparison:
 
     @property
     def same(self) -> bool:
-        """Whether the part is equal in both runs."""
         return self.digests[0] == self.digests[1]
 
 

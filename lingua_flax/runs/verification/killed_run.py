@@ -30,8 +30,6 @@ class TrainProcess:
     """A process that trains, with its log and its timing.
 
     Attributes:
-      workdir: the folder of the run.
-      process: the process.
       started: when it was started (time.monotonic).
       resumed_from: the step of the checkpoint that it resumed from, 0 for none; None until it has logged that.
       seconds_to_first_step: seconds from the start to the first step; None before it.
@@ -42,11 +40,8 @@ class TrainProcess:
     def __init__(self, config: Path, workdir: Path, compilation_cache: Path, check: Callable[[], None]):
         """Starts the process.
 
-        Args:
-          config: the TOML file of the run.
-          workdir: the folder of the run.
-          compilation_cache: the folder for compiled programs, so that the first start finds none.
-          check: called repeatedly while waiting for the process; raises to stop waiting.
+        A run has a compilation cache of its own, so that its first start finds no compiled programs. `check` is called
+        repeatedly while waiting for the process; it raises to stop waiting.
         """
         flags = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
         command = [sys.executable, "-m", "lingua_flax", "train", "--config", str(config), "--workdir", str(workdir)]
@@ -88,9 +83,8 @@ class TrainProcess:
     def finish(self) -> None:
         """Waits until the process ends.
 
-        Raises:
-          UserError: the process ended with status 2; the message is its own.
-          RunError: the process failed in another way.
+        Raises UserError, with the message of the process, if it ended with status 2, and RunError if it failed
+        otherwise.
         """
         self.wait_until(lambda: False)
         self._reader.join()
@@ -113,7 +107,6 @@ class PhaseDurations:
     Attributes:
       start: from the start of the process to its first step.
       compilation: from the preparation of the run to its first step.
-      step: one training step.
       validation: the shortest validation, 0 if there was none.
     """
 
@@ -139,13 +132,7 @@ class PhaseDurations:
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill a process.
-
-    Attributes:
-      during: the phase.
-      step: the step before which the phase does not begin.
-      fraction: how far into the phase, from 0 to 1.
-    """
+    """When to kill a process: in the phase `during`, which does not begin before `step`, after this fraction of it."""
 
     during: str
     step: int
@@ -181,7 +168,6 @@ class Kill:
     """A kill that took place.
 
     Attributes:
-      during: the phase in which the process was killed.
       after: the last step in the metrics.
       resumed_from: the step that the process had resumed from, 0 for none; None if it was killed before that.
       seconds_to_first_step: seconds from the start of the process to its first step; None if it was killed before that.
@@ -197,17 +183,9 @@ def run_killed(start: Callable[[], TrainProcess], moments: Sequence[Moment], con
                report: Callable[[int, Kill], None]) -> tuple[list[Kill], TrainProcess]:  # fmt: skip
     """Runs a training process, kills and restarts it at each of the moments, and then lets it finish.
 
-    A moment that is not reached because the process ends first does not count as a kill.
-
-    Args:
-      start: starts a process on the workdir of the run.
-      moments: the moments of the kills.
-      config: the config of the run.
-      pace: the durations of the uninterrupted run.
-      report: called with the number of each kill, from 1, and the kill.
-
-    Returns:
-      the kills, and the process that finished the run.
+    A moment that is not reached because the process ends first does not count as a kill. `pace` holds the durations of
+    the uninterrupted run, and `report` is called with the number of each kill, from 1, and the kill. Returns the kills,
+    and the process that finished the run.
     """
     kills: list[Kill] = []
     for moment in moments:

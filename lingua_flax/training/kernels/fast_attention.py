@@ -73,12 +73,9 @@ class Options(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def fused_attention(operands: Operands, options: Options) -> jax.Array:
-    """Computes `model.attention.scaled_dot_product_attention` with the mask that follows from the segments.
+    """Computes `model.attention.scaled_dot_product_attention`, [B, T, D], with the mask that follows from the segments.
 
     A query that may attend to no key (padding) gets the mean of all values; its output is never used.
-
-    Returns:
-      The output, [B, T, D].
     """
     return _forward(operands, options)[0]
 
@@ -103,15 +100,12 @@ def _call(
     products: int,
     options: Options,
 ) -> list[jax.Array]:
-    """Runs a kernel over blocks of rows and groups of heads.
+    """Runs a kernel over blocks of rows and groups of heads; one call of it computes one row and one group.
 
     Args:
-      kernel: Computes the outputs for one row and one group of heads.
-      operands: The inputs of attention.
       extra_inputs: Further inputs of the kernel, [B, T, D].
       output_templates: Arrays with the shapes and types of the outputs.
       products: Number of matrix products that the kernel computes per head, for the cost estimate.
-      options: Options of the kernel.
     """
     inputs = (*operands, *extra_inputs)
     (batch, length, width), keys = operands.query.shape, operands.keys.shape[1]
@@ -205,12 +199,7 @@ def _weights(query: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class FusedAttention:
-    """`fused_attention` on a mesh that shards rows and heads.
-
-    Attributes:
-      mesh: The devices.
-      interpret: As in `Options`.
-    """
+    """`fused_attention` on a mesh that shards rows and heads; `interpret` is as in `Options`."""
 
     mesh: Mesh
     interpret: bool = False
@@ -235,11 +224,7 @@ class FusedAttention:
 
 @dataclasses.dataclass(frozen=True)
 class CudnnAttention:
-    """The attention of NVIDIA's cuDNN (bfloat16 or float16), called through `jax.nn`.
-
-    Attributes:
-      implementation: "cudnn", or "xla", which runs on any device.
-    """
+    """The attention of NVIDIA's cuDNN (bfloat16 or float16), through `jax.nn`, or "xla", which runs on any device."""
 
     implementation: Literal["cudnn", "xla"] = "cudnn"
 
@@ -261,10 +246,8 @@ def fast_attention(config: Config, mesh: Mesh) -> FastAttention | None:
     """Returns the attention implementation for training on this mesh, as specified by the option model.attention.
 
     None stands for equation 1 as written. "auto" never selects cuDNN, whose mask and bitwise reproducibility have not
-    yet been checked on a GPU with this code.
-
-    Raises:
-      UserError: The requested implementation does not support this configuration or this mesh.
+    yet been checked on a GPU with this code. Raises UserError if the requested implementation does not support this
+    configuration or this mesh.
     """
     requested = config.model.attention
     why_not_fused = _why_not_fused(config, mesh)
@@ -292,7 +275,6 @@ def _why_not_fused(config: Config, mesh: Mesh) -> str | None:
 
 
 def _why_not_cudnn(config: Config, mesh: Mesh) -> str | None:
-    """Returns why `CudnnAttention` cannot be used, to complete an error message, or None if it can."""
     device, precision = mesh.devices.flat[0], compute_precision(config.devices.precision, mesh)
     if device.platform != "gpu" or is_older_than_ampere(device):
         return "runs only on NVIDIA GPUs of the Ampere generation or later"

@@ -34,26 +34,13 @@ PIECES_AXIS = MESH_AXIS_OF["vocab"]  # the mesh axis that shards the vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class FusedLogNormalizer:
-    """Computes log(sum over v of exp(x . table[v])) on a mesh.
-
-    Attributes:
-      mesh: The devices.
-      interpret: Whether to run the kernel as plain JAX, which works on any device.
-    """
+    """Computes log(sum over v of exp(x . table[v])) on a mesh; `interpret` runs it as plain JAX, on any device."""
 
     mesh: Mesh
     interpret: bool = False
 
     def __call__(self, x: jax.Array, table: jax.Array) -> jax.Array:
-        """Computes the log normalizer of every position.
-
-        Args:
-          x: [M, D], sharded by positions.
-          table: [V, D], of the same type, sharded by pieces.
-
-        Returns:
-          [M] float32.
-        """
+        """Returns [M] float32; x, [M, D], is sharded by positions, and table, [V, D] of the same type, by pieces."""
         return _log_normalizer(x, table, self)
 
 
@@ -192,15 +179,10 @@ def _call(
     blocks.
 
     Args:
-      kernel: Computes one block; its arguments are references to x, table, columns, result and sums.
-      output: Shape and type of the result.
-      x: [M, D].
-      table: [V, D].
+      kernel: Computes one block; its arguments are references to x [M, D], table [V, D], columns, result and sums.
       *columns: Further inputs, [M], which the kernel receives as [block, 1].
       products: Number of matrix products per block, for the cost estimate.
       sums: Number of columns [block, 1] that the kernel keeps in memory throughout the inner loop.
-      by_piece: Whether the rows of the result are pieces rather than positions.
-      interpret: As in `FusedLogNormalizer`.
     """
     length, (vocabulary, width) = len(x), table.shape
     outer = 1 if by_piece else 0
@@ -244,12 +226,8 @@ def _call(
 def block_sizes(width: int, itemsize: int) -> tuple[int, int]:
     """Returns the numbers of positions or pieces per block of the outer loop and per block of the inner loop.
 
-    Blocks of the outer loop, for which the operand and the float32 result are double-buffered, are as large as memory
-    permits, because the whole other operand is read for each of them.
-
-    Args:
-      width: D.
-      itemsize: Bytes per element of the operands.
+    Blocks of the outer loop, for which the operand (of `itemsize` bytes per element) and the float32 result are
+    double-buffered, are as large as memory permits, because the whole other operand is read for each of them.
     """
 
     def power_of_two(limit: int) -> int:

@@ -17,13 +17,8 @@ def product(left: jax.Array, right: jax.Array, contracted: tuple[int, int]) -> j
 
 
 def on_each_device(function: Callable[..., Any], mesh: Mesh, inputs: Any, outputs: Any) -> Callable[..., Any]:
-    """Returns the function applied on every device to that device's shard of the operands.
+    """Returns the function applied on every device to that device's shards: XLA cannot partition a kernel by itself.
 
-    XLA cannot partition a kernel by itself.
-
-    Args:
-      function: A function of arrays.
-      mesh: The devices.
-      inputs, outputs: PartitionSpecs of the operands and of the results.
+    `inputs` and `outputs` are the PartitionSpecs of the operands and of the results.
     """
     return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)

@@ -44,18 +44,11 @@ class CompiledStep:
 
     Attributes:
       compiled_for: the topology, or the number and kind of the devices.
-      mesh: the sizes of the mesh's axes.
       dtype: the dtype of matrix products.
-      memory: the memory used, by purpose.
-      compile_seconds: the time that the compiler took.
-      flops: the number of operations.
       bytes_accessed: the bytes read from and written to the device's main memory.
-      argument_bytes: the memory of the step's arguments.
       temporary_bytes: the memory that the step needs in addition to its arguments.
       sent_bytes: the bytes that the device sends to other devices.
-      device_memory_bytes: the memory of the device.
-      fits: whether the memory of the device is sufficient.
-      shortage: the compiler's message if it is not.
+      shortage: the compiler's message if the memory of the device is not sufficient.
     """
 
     compiled_for: str
@@ -81,13 +74,9 @@ class CompiledStep:
 def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     """Compiles the training step for the config's topology or for this machine's devices, simulated if too few.
 
-    Args:
-      config: the config of the run.
-      sizes: the sizes of the source and the target vocabulary.
-
-    Raises:
-      UserError: the config does not fit the mesh, or the compiler does not support the topology.
-      RunError: the TPU's compiler failed, or its operation count is wrong.
+    The sizes are those of the source and the target vocabulary. Raises UserError if the config does not fit the mesh or
+    the compiler does not support the topology, and RunError if the TPU's compiler failed or its operation count is
+    wrong.
     """
     if config.devices.topology:
         chip_in_topology(config.devices.topology)
@@ -185,11 +174,9 @@ _ARRAY = re.compile(r"\b[a-z]+(\d+)\[([\d,]*)\]")
 
 
 def sent_bytes_of(program: str, devices: int) -> float:
-    """Returns the bytes that each device sends if the collective operations of a program use ring algorithms.
+    """Returns the bytes that each device sends if the collective operations use ring algorithms.
 
-    Args:
-      program: the text of the program, as XLA prints it.
-      devices: the number of devices.
+    `program` is the text of the program, as XLA prints it.
     """
     others = devices - 1
     # Bytes sent per byte of the result.
@@ -225,10 +212,7 @@ def with_tpu_compiler(function: Callable[..., Result], *arguments: Any) -> Resul
     """Returns the result of function(*arguments), called in a new process that may use `topology_devices`.
 
     libtpu needs an environment of its own, ends its process on an internal error, and cannot be interrupted by signals.
-
-    Raises:
-      UserError: libtpu is not installed.
-      RunError: libtpu ended the process.
+    Raises UserError if libtpu is not installed, and RunError if it ended the process.
     """
     check_tpu_compiler()
     with tpu_compiler_environment(), ProcessPoolExecutor(1, get_context("spawn"), become_worker) as process:

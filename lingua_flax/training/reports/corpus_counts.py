@@ -31,9 +31,7 @@ class SideCounts:
     """The counts of one side of a split.
 
     Attributes:
-      language: the language of the side.
-      words: the number of words of each sentence, [pairs] int32.
-      tokens: the number of tokens of each sentence, [pairs] int32.
+      words, tokens: their numbers in each sentence, [pairs] int32.
       pieces: the number of all tokens without tags and </s>.
       fallbacks: the number of pieces that are <unk> or a byte.
       spells_bytes: whether the tokenizer spells unknown characters as bytes.
@@ -52,13 +50,8 @@ class SplitCounts:
     """The counts of a split.
 
     Attributes:
-      pairs: the pairs themselves.
-      source: the counts of the source side.
-      target: the counts of the target side.
-      repeated_pairs: the number of pairs that are the same as an earlier one.
-      repeated_sources: the number of sources that are the same as an earlier one.
-      in_train: the number of pairs that are also trained on; None for a train split.
-      sources_in_train: the number of sources that are also trained on; None for a train split.
+      repeated_pairs, repeated_sources: the numbers of pairs and of sources that are the same as an earlier one.
+      in_train, sources_in_train: the numbers of pairs and of sources that are also trained on; None for a train split.
       identical: the number of pairs whose target is the same as their source.
     """
 
@@ -87,15 +80,10 @@ def inspect_corpora(
     tokenizers: Mapping[str, Tokenizer],
     after_chunk: Callable[[int], None] = lambda pairs: None,
 ) -> dict[str, SplitCounts]:
-    """Inspects all splits of the first corpus and the train splits of the others.
+    """Returns the counts of all splits of the first corpus and of the train splits of the others, train splits first.
 
-    Args:
-      corpora: the corpora by name. The name of the first is not used, since its splits keep their own names.
-      tokenizers: the tokenizer of each corpus, with the tags before its sources.
-      after_chunk: called after each chunk of pairs with their number.
-
-    Returns:
-      the counts of each split by name, train splits first.
+    The name of the first corpus is not used, since its splits keep their own names. The tokenizers put the tags of
+    their corpora before the sources. `after_chunk` is called after each chunk with its number of pairs.
     """
     inspected: dict[str, SplitCounts] = {}
     train_sources, train_pairs = array("Q"), array("Q")
@@ -131,11 +119,7 @@ def inspect_corpora(
 
 
 def inspected_splits(corpora: Mapping[str, Corpus]) -> list[tuple[str, Corpus, str]]:
-    """Returns the splits that `inspect_corpora` inspects, in its order.
-
-    Returns:
-      the name of the split in the report, its corpus, and its name in the corpus.
-    """
+    """Returns what `inspect_corpora` inspects, in its order: name in the report, corpus, and name in the corpus."""
     main, *others = corpora
     other_train = [(name, corpora[name], "train") for name in others]
     not_train = [(name, corpora[main], name) for name in corpora[main].splits if name != "train"]
@@ -155,14 +139,12 @@ class _SideCounter:
         self._fallbacks = 0
 
     def add(self, lines: Sequence[str]) -> None:
-        """Counts sentences."""
         sentences = self._processor.encode(lines)
         self._words.extend(len(line.split()) for line in lines)
         self._pieces.extend(map(len, sentences))
         self._fallbacks += int(self._is_fallback[np.fromiter(itertools.chain.from_iterable(sentences), np.int64)].sum())
 
     def counts(self, language: str) -> SideCounts:
-        """Returns the counts of all sentences so far."""
         words, pieces = np.array(self._words, np.int32), np.array(self._pieces, np.int32)
         tokens = pieces + self._control_tokens
         return SideCounts(language, words, tokens, int(pieces.sum()), self._fallbacks, self._spells_bytes)

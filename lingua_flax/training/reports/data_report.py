@@ -31,15 +31,11 @@ MAX_TEXT_LENGTH = 36  # characters of a sentence in a table
 
 
 def report_data(config: Config, workdir: Path | None) -> None:
-    """Inspects the corpus, prints the tables and saves the picture.
+    """Inspects the corpus, prints the tables and saves the picture in the workdir, by default the current folder.
 
-    Args:
-      config: the config of the run.
-      workdir: the folder for the picture, by default the current one; nothing else is written there. Its tokenizer is
-        used if it has one, and otherwise one like that of training is trained.
-
-    Raises:
-      UserError: the corpus or the tokenizer's options are not usable, or the picture cannot be written.
+    Nothing else is written there. If the workdir has a tokenizer, it is used, and otherwise one like that of training
+    is trained. Raises UserError if the corpus or the tokenizer's options are not usable, or the picture cannot be
+    written.
     """
     picture = (workdir or Path()) / PICTURE_NAME
     if workdir:
@@ -215,7 +211,6 @@ def _histograms(title: str, splits: Mapping[str, SplitCounts], row_length: int) 
 
 
 def _draw(axis: Axes, by_split: Mapping[str, np.ndarray], limit: int) -> None:
-    """Draws a histogram of lengths from 0 to the limit for each split."""
     width = -(-(limit + 1) // MAX_BARS)
     edges = np.arange(0, limit + 1 + width, width) - 0.5
     for name, lengths in by_split.items():

@@ -29,17 +29,11 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
     """Prints parameters, operations, memory on each device and length of a run, without training.
 
     The devices of the mesh need not be available: the step can be compiled for a TPU topology, and if the mesh needs
-    more devices than there are, CPUs are simulated.
+    more devices than there are, CPUs are simulated. The tokenizer and the metrics in the workdir are used if there are
+    any, and the compiler's figures are written to `json_file`. The duration is estimated from `tokens_per_second`,
+    which counts real target tokens, as training reports them.
 
-    Args:
-      config: the config of the run.
-      workdir: the folder of the run, if any, for its tokenizer and metrics.
-      tokens_per_second: real target tokens per second, as training reports them, for an estimate of the duration.
-      json_file: the file for the compiler's figures, if any.
-
-    Raises:
-      UserError: the config does not fit the mesh.
-      RunError: the compiler failed.
+    Raises UserError if the config does not fit the mesh, and RunError if the compiler failed.
     """
     sizes = vocab_sizes(config, workdir)
     step = compiled_step(config, sizes)

@@ -19,7 +19,7 @@ from lingua_flax.serving.run_report import MAX_POINTS, RunReport, example_senten
 from lingua_flax.translation.translator import Translator
 from tests.conftest import ROOT
 from tests.processes import read_lines, start_command
-from tests.test_serving import JSON, request
+from tests.serving.test_serving import JSON, request
 
 LINE = "one two three."
 OPTIONS = DecodingOptions(beam_size=3, length_penalty=0.4)

@@ -22,7 +22,7 @@ from lingua_flax.options.schema import DecodingOptions, ModelConfig, TokenizerCo
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.translator import Translation, Translator
 from lingua_flax.translation.words import group_pieces
-from tests.test_data import PAIRS
+from tests.data.test_data import PAIRS
 
 GREEDY = DecodingOptions(beam_size=1)
 LINE = "the old village sleeps near the water"

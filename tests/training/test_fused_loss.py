@@ -12,8 +12,8 @@ from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.options.schema import MeshConfig
 from lingua_flax.training.kernels.fused_loss import FusedLogNormalizer, block_sizes
 from lingua_flax.training.loss import cross_entropy
-from tests.test_devices import EIGHT
-from tests.test_training_step import reference_loss
+from tests.devices.test_devices import EIGHT
+from tests.training.test_training_step import reference_loss
 
 
 def batch(rows: int, vocabulary: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -60,7 +60,7 @@ def check_on_a_mesh() -> None:
 
 def test_sharded_loss_matches_optax(run, tmp_path):
     program = tmp_path / "check.py"
-    program.write_text("from tests.test_fused_loss import check_on_a_mesh; check_on_a_mesh()")
+    program.write_text("from tests.training.test_fused_loss import check_on_a_mesh; check_on_a_mesh()")
     result = run(program, env=os.environ | EIGHT)
     assert result.returncode == 0, result.stderr
 

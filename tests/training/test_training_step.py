@@ -18,7 +18,7 @@ from lingua_flax.training.loss import _number_of_blocks, cross_entropy
 from lingua_flax.training.optimizer import Decay, decay_factor, learning_rate, make_optimizer
 from lingua_flax.training.state import TrainState, initial_state, update_average
 from lingua_flax.training.step import batch_digest, make_train_step
-from tests.test_transformer import random_params
+from tests.model.test_transformer import random_params
 
 
 def reference_loss(x, table, targets, smoothing):

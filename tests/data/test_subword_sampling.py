@@ -24,7 +24,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
 from lingua_flax.options.special_ids import EOS_ID, UNK_ID
 from tests.conftest import ROOT
-from tests.test_data import PAIRS
+from tests.data.test_data import PAIRS
 
 DRAWS = 10_000
 

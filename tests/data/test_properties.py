@@ -18,7 +18,7 @@ from lingua_flax.options.schema import DecodingOptions, ModelConfig, TokenizerCo
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID
 from lingua_flax.translation.line_splitting import split_line
 from lingua_flax.translation.translator import Translator
-from tests.test_data import PAIRS
+from tests.data.test_data import PAIRS
 
 # Every run tests the same examples, so a failure is reproducible.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -16,7 +16,7 @@ from lingua_flax.inspection.observation import NUM_ALTERNATIVES, observe, source
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from tests.test_attention_maps import LINE, MAX_LENGTH, forward_pass, hide, translator
+from tests.inspection.test_attention_maps import LINE, MAX_LENGTH, forward_pass, hide, translator
 
 __all__ = ["translator"]  # a fixture
 

@@ -2,7 +2,6 @@
 
 import functools
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +16,9 @@ from lingua_flax.model.masks import causal_mask, segment_mask
 from lingua_flax.model.positions import Rotation, sinusoidal_positions
 from lingua_flax.options.precision import FLOAT32
 from lingua_flax.options.schema import ModelConfig
+from tests.command_server import ROOT
 
-EXAMPLES = json.loads((Path(__file__).parent / "worked_examples.json").read_text())
+EXAMPLES = json.loads((ROOT / "tests" / "worked_examples.json").read_text())
 ROUNDED = {"atol": 1.1e-4}  # the examples are rounded to four places
 
 

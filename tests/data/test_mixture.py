@@ -27,9 +27,9 @@ from lingua_flax.runs.checkpoint import saved_steps
 from lingua_flax.training.preparation import prepare
 from lingua_flax.training.validation import ValidationSet, validate
 from lingua_flax.translation.translator import Translator
+from tests.data.test_data import PAIRS
+from tests.data.test_training_batches import pairs_in
 from tests.processes import digests, metrics, start, wait_for
-from tests.test_data import PAIRS
-from tests.test_training_batches import pairs_in
 from tests.toy import ENGLISH, FRENCH, write_corpus
 
 STEPS = 120
@@ -76,7 +76,7 @@ def digest_after_restart(folder: Path, state: str) -> str:
 
 RESTARTED = """
 import pathlib, sys
-from tests.test_mixture import digest_after_restart
+from tests.data.test_mixture import digest_after_restart
 print(digest_after_restart(pathlib.Path(sys.argv[1]), sys.argv[2]))
 """
 
