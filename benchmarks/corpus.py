@@ -28,7 +28,7 @@ from typing import TypeVar
 import numpy as np
 
 from lingua_flax.data.mixture import open_training_corpora
-from lingua_flax.options.command_line import parse
+from lingua_flax.options.command_line import build_with_config, parse
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.workdir import Workdir
@@ -96,7 +96,7 @@ def corpus_options(folder: Path) -> list[str]:
 def run_phases(base: Config, folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
     """Prepares the corpus in the folder and feeds batches from it; yields each phase's name and measurements."""
     model_file = folder / "tokenizer.model"
-    config = parse(Config, corpus_options(folder), default=base, description="")
+    config, _ = build_with_config(Config, parse(Config, corpus_options(folder), ""), base)
     _, measurements = measure_phase(lambda: open_training_corpora(config.data))
     yield "read, checked and stored", measurements
     (_, _, (model,)), measurements = measure_phase(lambda: open_with_tokenizer(config, None))

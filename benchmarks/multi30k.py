@@ -26,7 +26,6 @@ from lingua_flax.commands.main import exit_status
 from lingua_flax.data.corpora import open_corpus
 from lingua_flax.evaluation.multi30k_protocol import comparability_note
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.command_line import is_given
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.schema import Config
 
@@ -163,7 +162,7 @@ def command(argv: Sequence[str]) -> None:
     if options.ensemble and len(members) < 2:
         parser.error("--ensemble needs two or more different workdirs")
     for name in ("workdir", "output", "json", "compare", "score", "source", "reference"):
-        if is_given(evaluate_options, name):
+        if f"--{name}" in {argument.split("=")[0] for argument in evaluate_options}:
             parser.error(f"--{name} has no effect here; use it with lingua-flax evaluate")
     workdirs = list(dict.fromkeys([*filter(None, [options.baseline]), *members]))
     # Checks the options of all workdirs before the first evaluation, which takes minutes.

@@ -23,6 +23,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from lingua_flax.options.command_line import section_of, takes_no_value
 from lingua_flax.options.schema import MAX_COUNT, MAX_FLOAT, Config, Section
 
 PAGES = [Path(__file__).parent / "reference" / name for name in ("options.md", "commands.md")]
@@ -46,7 +47,7 @@ def with_options(page: str) -> str:
 def config_reference(config: type[Section]) -> Iterator[str]:
     """Yields the lines of the reference of a config file: a heading for each table and each of its options."""
     for table, field in config.model_fields.items():
-        section = _section_of(field)
+        section = section_of(field)
         assert section is not None
         yield from _table(section, table, f"[{table}]", section.__doc__)
 
@@ -55,11 +56,11 @@ def _table(section: type[Section], table: str, label: str, description: str | No
     yield from (f"## `{label}`", "", _prose(description), "")
     properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():
-        if not _section_of(field):
+        if not section_of(field):
             yield from (f"### {table}.{name}", "", f"{_facts(properties[name], field)}.", "")
             yield from (_prose(field.description), "")
     for name, field in section.model_fields.items():
-        if inner := _section_of(field):
+        if inner := section_of(field):
             is_array = typing.get_origin(field.annotation) is tuple
             inner_label = f"[[{table}.{name}]]" if is_array else f"[{table}.{name}]"
             yield from _table(inner, f"{table}.{name}", inner_label, field.description or inner.__doc__)
@@ -70,28 +71,15 @@ def command_reference(command: type[Section]) -> Iterator[str]:
     properties = command.model_json_schema()["properties"]
     own_first = sorted(command.model_fields.items(), key=lambda item: item[0] not in command.__annotations__)
     for name, field in own_first:
-        if not _section_of(field):
-            takes_no_value = any(getattr(item, "nargs", None) == 0 for item in field.metadata)
-            facts = "" if takes_no_value else _facts(properties[name], field)
-            entry = f"- `--{_option_name(name, field)}`{facts and f' ({facts[0].lower()}{facts[1:]})'}:"
+        if not section_of(field):
+            facts = "" if takes_no_value(field) else _facts(properties[field.alias or name], field)
+            entry = f"- `--{(field.alias or name).replace('_', '-')}`{facts and f' ({facts[0].lower()}{facts[1:]})'}:"
             entry += f" {_prose(field.description)}"
             yield textwrap.fill(" ".join(entry.split()), 120, subsequent_indent="  ", break_on_hyphens=False)
-    tables = [f"`--{name}.*`" for name, field in command.model_fields.items() if _section_of(field)]
+    tables = [f"`--{name}.*`" for name, field in command.model_fields.items() if section_of(field)]
     if tables:
         yield f"- {', '.join(tables)}: [options of the config](options.md)."
     yield ""
-
-
-def _option_name(name: str, field: FieldInfo) -> str:
-    """Returns the name of a command-line option, without the leading dashes."""
-    renamed = next((item.name for item in field.metadata if getattr(item, "name", None)), None)
-    return renamed or name.replace("_", "-")
-
-
-def _section_of(field: FieldInfo) -> type[Section] | None:
-    """Returns the section that a field holds, or holds a list of, if any."""
-    kinds = [field.annotation, *typing.get_args(field.annotation)]
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
 
 
 def _facts(schema: dict[str, Any], field: FieldInfo) -> str:

@@ -145,7 +145,7 @@ def test_the_kernel_imports_neither_jax_nor_tensorflow(executed: Executed) -> No
 @pytest.mark.slow
 def test_training_progress_is_shown(executed: Executed) -> None:
     text = executed.printed("train")
-    assert text.startswith("$ lingua-flax train --config configs/tiny.toml --workdir ")
+    assert text.startswith("$ python train.py --config configs/tiny.toml --workdir ")
     assert text.index("step 10/20  loss") < text.index("validation at step 20") < text.index("20 of 20")
     text = executed.printed("second")
     assert text.index("kept 300 of 300 pairs") < text.index("validation at step 5") < text.index("10 of 10")
@@ -208,9 +208,9 @@ def write_kernel(folder: Path, command: str) -> Path:
 
 
 def test_a_failed_command_stops_the_cell(run, tmp_path: Path) -> None:
-    message = f"error: {tmp_path}/none has no config.toml yet: give one with --config, for example configs/tiny.toml"
-    result = run(write_kernel(tmp_path, f"lingua-flax train --workdir {tmp_path}/none"))
-    assert result.stdout == f"$ lingua-flax train --workdir {tmp_path}/none\n{message}\n"
+    message = f"error: {tmp_path}/none has no config.toml yet: give one with --config, for example --config tiny"
+    result = run(write_kernel(tmp_path, f"python train.py --workdir {tmp_path}/none"))
+    assert result.stdout == f"$ python train.py --workdir {tmp_path}/none\n{message}\n"
     assert result.stderr.endswith(f"\nRuntimeError: the command ended with status 2: {message}\n")
 
 
@@ -266,7 +266,7 @@ class RunningCell:
 def cell(request, toy: Path, tmp_path: Path) -> Iterator[RunningCell]:
     folder = tmp_path / "w"
     if request.param == "training":
-        command = f"lingua-flax train --config {toy} --workdir {folder} --training.num-steps 100000"
+        command = f"train.py --config {toy} --workdir {folder} --training.num-steps 100000"
     else:
         folder.mkdir()
         (tmp_path / "saving.py").write_text(SAVING)

@@ -20,7 +20,7 @@ from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import write_atomically
 from lingua_flax.host.locks import lock_until_exit
-from lingua_flax.options.command_line import check_languages, output_exists, parse, take_workdir_and_output
+from lingua_flax.options.command_line import build, check_languages, new_output, output_exists, parse, required_workdir
 from lingua_flax.options.config_files import data_with_absolute_paths, read_workdir_config
 from lingua_flax.options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
 
@@ -54,12 +54,12 @@ def read_options(argv: Sequence[str]) -> DistillCommand:
     Raises UserError if an option is invalid or the output exists already, and SystemExit after --help.
     """
     hint = "the file for the pairs, for example --output distilled.jsonl"
-    workdir, output, argv = take_workdir_and_output(argv, DistillCommand, description=DESCRIPTION, output_hint=hint)
+    given = parse(DistillCommand, argv, DESCRIPTION)
+    workdir, output = required_workdir(given), new_output(given, hint)
     if format_of(output) != ".jsonl":
         raise UserError(f"--output {output}: the name must end in .jsonl or .jsonl.gz")
     config = read_workdir_config(workdir)
-    default = DistillCommand(workdir=workdir, output=output, data=config.data, devices=config.devices.compute)
-    options = parse(DistillCommand, argv, default=default, description=DESCRIPTION)
+    options = build(DistillCommand, given, data=config.data, devices=config.devices.compute)
     options = options.model_copy(update={"data": data_with_absolute_paths(options.data)})
     check_languages(options.data, config.data, workdir)
     return options

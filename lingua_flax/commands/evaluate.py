@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import tyro
+from pydantic import Field
 
 from lingua_flax.data.text_files import is_gzip, read_lines, write_lines
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable
-from lingua_flax.options.command_line import Flag, check_languages, is_given, parse, take_workdir
+from lingua_flax.options.command_line import Flag, build, check_languages, parse, required_workdir
 from lingua_flax.options.config_files import data_with_absolute_paths, read_workdir_config
 from lingua_flax.options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
 
@@ -46,7 +46,7 @@ class EvaluateCommand(NetworkOptions, DecodingOptions, ProcessOptions):
     """File for the translations, one per source line; next to hyps.txt, the sources and references are written in the
     same order to hyps.source.txt and hyps.reference.txt. With --score: file for the log-probabilities. A file whose
     name ends in .gz is compressed."""
-    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
+    json_file: Annotated[Path | None, Field(alias="json")] = None
     """File for all scores, as one JSON object."""
     data: DataConfig = DataConfig()
     devices: ComputeConfig = ComputeConfig()
@@ -60,20 +60,20 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
 
     Raises UserError if an option is invalid or contradicts another one, and SystemExit after --help.
     """
-    workdir, argv = take_workdir(argv, EvaluateCommand, description=DESCRIPTION)
+    given = parse(EvaluateCommand, argv, DESCRIPTION)
+    workdir = required_workdir(given)
     config = read_workdir_config(workdir)
-    default = EvaluateCommand(workdir=workdir, data=config.data, devices=config.devices.compute)
-    options = parse(EvaluateCommand, argv, default=default, description=DESCRIPTION)
+    options = build(EvaluateCommand, given, data=config.data, devices=config.devices.compute)
     options = options.model_copy(update={"data": data_with_absolute_paths(options.data)})
     if (options.source is None) != (options.reference is None):
         raise UserError("--source and --reference go together: two files with the same number of lines")
-    if options.source and is_given(argv, "split"):
+    if options.source and "split" in given:
         raise UserError("--split has no effect with --source and --reference; leave it out")
     check_languages(options.data, config.data, workdir)
     if options.score:
         meaningless = ["compare", "ter", *(name for name in DecodingOptions.model_fields if name != "batch_size")]
-        if given := next((name for name in meaningless if is_given(argv, name)), None):
-            raise UserError(f"--{given.replace('_', '-')} has no effect with --score, which translates nothing")
+        if name := next((name for name in meaningless if name in given), None):
+            raise UserError(f"--{name.replace('_', '-')} has no effect with --score, which translates nothing")
     check_distinct_files(
         read=(options.source, options.reference, options.compare),
         written=(*output_files(options), options.json_file),

@@ -16,7 +16,7 @@ from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.files import new_folder
 from lingua_flax.host.installation import install_command
 from lingua_flax.host.interruption import interruption
-from lingua_flax.options.command_line import is_given, output_exists, parse, take_workdir_and_output
+from lingua_flax.options.command_line import build, new_output, output_exists, parse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.schema import CheckpointOptions, ComputeConfig, DataConfig, PositiveInt, Quantization
 
@@ -67,12 +67,12 @@ def read_options(argv: Sequence[str]) -> ExportCommand:
     format needs a package that is not installed. Raises SystemExit after --help.
     """
     hint = "the folder to write, for example --output exported"
-    workdir, output, rest = take_workdir_and_output(argv, ExportCommand, description=DESCRIPTION, output_hint=hint)
-    options = parse(
-        ExportCommand, [f"--workdir={workdir}", f"--output={output}", *rest], default=None, description=DESCRIPTION
-    )
+    given = parse(ExportCommand, argv, DESCRIPTION)
+    required_workdir(given)
+    new_output(given, hint)
+    options = build(ExportCommand, given)
     for name, owner in ONLY_WITH.items():
-        if is_given(argv, name) and options.format != owner:
+        if name in given and options.format != owner:
             raise UserError(
                 f"--{name.replace('_', '-')} has no effect with --format {options.format}, only with {owner}"
             )

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
-from lingua_flax.options.command_line import is_given, parse, take_workdir
+from lingua_flax.options.command_line import Given, build, parse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.schema import (
     AlignmentOptions,
@@ -80,24 +80,25 @@ def read_options(argv: Sequence[str]) -> ServeCommand:
 
     Raises UserError if an option is invalid or the extra serve is not installed, and SystemExit after --help.
     """
-    workdir, argv = take_workdir(argv, ServeCommand, description=DESCRIPTION)
-    options = parse(ServeCommand, argv, default=ServeCommand(workdir=workdir), description=DESCRIPTION)
+    given = parse(ServeCommand, argv, DESCRIPTION)
+    required_workdir(given)
+    options = build(ServeCommand, given)
     if not importlib.util.find_spec("fastapi_offline") or not importlib.util.find_spec("uvicorn"):
         raise UserError(f"lingua-flax serve needs the extra serve: {install_command('serve')}")
     if options.engine == "ctranslate2":
-        check_ctranslate2(argv, options)
-    elif is_given(argv, "quantization"):
+        check_ctranslate2(given, options)
+    elif "quantization" in given:
         raise UserError("--quantization has no effect with --engine jax, only with ctranslate2")
     return options
 
 
-def check_ctranslate2(argv: Sequence[str], options: ServeCommand) -> None:
+def check_ctranslate2(given: Given, options: ServeCommand) -> None:
     """Raises UserError if the engine ctranslate2 is not installed, or another option excludes it."""
     if not importlib.util.find_spec("ctranslate2"):
         raise UserError(f"--engine ctranslate2 needs the extra export: {install_command('export')}")
     if options.device != "cpu":
         raise UserError(f"--engine ctranslate2 computes on the CPU; leave out --device {options.device}")
-    if name := next((name for name in AlignmentOptions.model_fields if is_given(argv, name)), None):
+    if name := next((name for name in AlignmentOptions.model_fields if name in given), None):
         raise UserError(f"--{name.replace('_', '-')} has no effect with --engine ctranslate2, only with jax")
 
 

@@ -6,20 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import tyro
+from pydantic import Field
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_writable
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.malloc import keep_freed_memory
-from lingua_flax.options.command_line import (
-    Flag,
-    is_given,
-    parse_with_config,
-    required_workdir,
-    show_help,
-    take_options,
-)
+from lingua_flax.options.command_line import Flag, build_with_config, parse, required_workdir
 from lingua_flax.options.config_files import CONFIG_NAME, as_json, read_config, refused_changes
 from lingua_flax.options.schema import Config, PositiveFloat, ProcessOptions
 from lingua_flax.runs.workdir import Workdir
@@ -39,7 +32,7 @@ class TrainCommand(Config, ProcessOptions):
     neither the devices nor --workdir."""
     tokens_per_second: PositiveFloat | None = None
     """With --dry-run: real target tokens per second, as reported by a run, to estimate the training time."""
-    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None
+    json_file: Annotated[Path | None, Field(alias="json")] = None
     """With --dry-run: file for the compiler's account of the training step, as one JSON object."""
 
     def check(self) -> None:
@@ -61,22 +54,16 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
     Raises UserError if an option is invalid or the config differs from that of the workdir, and SystemExit after
     --help.
     """
-    report = next((option for option in REPORTS if is_given(argv, option[2:].replace("-", "_"))), None)
-    show_help(argv, TrainCommand, TRAIN_HELP)
-    (workdir, config_file), rest = take_options(argv, "workdir", "config")
-    if not report:
-        workdir = required_workdir(workdir)
+    given = parse(TrainCommand, argv, TRAIN_HELP)
+    report = next((option for option, name in REPORTS.items() if name in given), None)
+    workdir = required_workdir(given) if given.get("workdir") or not report else None
     saved = read_config(workdir / CONFIG_NAME) if workdir and (workdir / CONFIG_NAME).exists() else None
-    if not config_file and not saved:
-        _, command = parse_with_config(TrainCommand, rest, Config(), description=TRAIN_HELP)
-        command.check()  # reports other mistakes first
-        missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else f"{report} needs a config"
-        raise UserError(f"{missing}: give one with --config, for example configs/tiny.toml")
-    base = read_config(config_file) if config_file else saved
-    assert base is not None
-    own = {"workdir": workdir, "config": config_file}
-    config, command = parse_with_config(TrainCommand, rest, base, description=TRAIN_HELP, **own)
+    base = read_config(Path(given["config"])) if given.get("config") else saved
+    config, command = build_with_config(TrainCommand, given, base or Config())
     command.check()
+    if not base:
+        missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else f"{report} needs a config"
+        raise UserError(f"{missing}: give one with --config, for example --config tiny")
     if saved and (differences := refused_changes(as_json(saved), config, "in the workdir")):
         raise UserError(
             f"{workdir} was created with a different config: {'; '.join(differences)}. "
@@ -85,7 +72,7 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
     return config, command
 
 
-REPORTS = ("--inspect-data", "--dry-run")  # they replace training
+REPORTS = {"--inspect-data": "inspect_data", "--dry-run": "dry_run"}  # they replace training
 TRAIN_HELP = "Trains a translator; the same command on a workdir with checkpoints resumes from the newest one."
 
 

@@ -17,7 +17,7 @@ from lingua_flax.data.text_files import chunks, decode_lines, encode_lines, read
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable
-from lingua_flax.options.command_line import Flag, parse, take_workdir
+from lingua_flax.options.command_line import Flag, build, parse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.schema import (
     AlignmentOptions,
@@ -76,9 +76,9 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
 
     Raises UserError if an option is invalid or contradicts another one, and SystemExit after --help.
     """
-    workdir, argv = take_workdir(argv, TranslateCommand, description=DESCRIPTION)
-    default = TranslateCommand(workdir=workdir, devices=read_workdir_config(workdir).devices.compute)
-    options = parse(TranslateCommand, argv, default=default, description=DESCRIPTION)
+    given = parse(TranslateCommand, argv, DESCRIPTION)
+    config = read_workdir_config(required_workdir(given))
+    options = build(TranslateCommand, given, devices=config.devices.compute)
     options.check_num_hypotheses(options.num_hypotheses)
     if options.prefix is not None and options.prefix_file:
         raise UserError("--prefix and --prefix-file are mutually exclusive: one prefix for all lines, or one per line")

@@ -15,7 +15,7 @@ from rich.table import Table
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.terminal import print_table
-from lingua_flax.options.command_line import parse_with_config, show_help, take_options
+from lingua_flax.options.command_line import build_with_config, parse
 from lingua_flax.options.config_files import CONFIG_NAME, read_config, to_toml
 from lingua_flax.options.schema import Config, Count
 from lingua_flax.runs.workdir import Workdir
@@ -56,11 +56,10 @@ def read_options(argv: Sequence[str]) -> tuple[Config, VerifyCommand]:
 
     Raises UserError if an option is invalid or --config is missing, and SystemExit after --help.
     """
-    show_help(argv, VerifyCommand, HELP)
-    (config_file,), rest = take_options(argv, "config")
-    if not config_file:
-        raise UserError("--config is required, for example --config configs/tiny.toml")
-    return parse_with_config(VerifyCommand, rest, read_config(config_file), description=HELP, config=config_file)
+    given = parse(VerifyCommand, argv, HELP)
+    if not given.get("config"):
+        raise UserError("--config is required, for example --config tiny")
+    return build_with_config(VerifyCommand, given, read_config(Path(given["config"])))
 
 
 def verify_resume(argv: Sequence[str]) -> None:

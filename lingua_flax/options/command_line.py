@@ -1,86 +1,99 @@
-"""The command line: parses options over defaults, and reports any mistake as one sentence."""
+"""The command line: argparse finds the options that are given, pydantic checks their values as it does in files."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 import pydantic
-import tyro
+from pydantic.fields import FieldInfo
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_writable
+from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import with_absolute_paths
-from lingua_flax.options.messages import field_names, suggestion, validation_message, without_index
-from lingua_flax.options.schema import Config, DataConfig, Section, SectionWithAlternatives
+from lingua_flax.options.messages import suggestion, validation_message
+from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Section, SectionWithAlternatives
 
 Command = TypeVar("Command", bound=Section)
-
-# A boolean option without a value (--x); other booleans take True or False.
-Flag = Annotated[
-    bool,
-    tyro.constructors.PrimitiveConstructorSpec(
-        nargs=0,
-        metavar="",
-        instance_from_str=lambda _: True,
-        is_instance=lambda value: isinstance(value, bool),
-        str_from_instance=lambda _: [],
-    ),
-    tyro.conf.arg(help_behavior_hint=""),
-]
+Given = Mapping[str, Any]  # what a command line says, as text, by the dotted names of fields
+Flag = Annotated[bool, "takes no value"]  # an option --x; other booleans take True or False
+SHORT = {"training.init_from": "--init-from"}
 
 
-def take_options(argv: Sequence[str], *names: str) -> tuple[list[Path | None], list[str]]:
-    """Separates path options, which determine where defaults are read, from the rest of a command line.
+def parse(command: type[Section], argv: Sequence[str], description: str) -> Given:
+    """Returns the options that a command line gives.
 
-    The names have no leading dashes. The path of an option that is missing or empty is None. Raises UserError if an
-    option has no value.
+    Args:
+      command: the section with all options of the command.
+      description: what the command does, for --help.
+
+    Raises:
+      UserError: an option is unknown, has no value or is given twice.
+      SystemExit: with status 0, after --help or --version.
     """
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    for name in names:
-        parser.add_argument(f"--{name}", type=lambda value: Path(value) if value else None)
-    known, rest = parser.parse_known_args(list(argv))
-    return [getattr(known, name) for name in names], rest
+    parser = _Parser(prog=sys.argv[0], usage="%(prog)s [OPTION ...]", description=description, allow_abbrev=False,
+                     argument_default=argparse.SUPPRESS)  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"lingua-flax {VERSION}")
+    indices = sorted({int(index) for index in re.findall(r"--data\.mixture\.(\d+)\.", " ".join(argv))})
+    _add_options(parser, parser, command, "", indices)
+    given, rest = parser.parse_known_args(list(argv))
+    if rest:
+        _refuse_unknown(rest[0], command)
+    return vars(given)
 
 
-def show_help(argv: Sequence[str], command: type[Section], description: str) -> None:
-    """Prints all options and raises SystemExit, with status 0, if the command line contains --help or -h."""
-    if "--help" in argv or "-h" in argv:
-        parse(command, ["--help"], default=None, description=description)
+def build(command: type[Command], given: Given, **base: Section) -> Command:
+    """Returns the options of a command: those given, over those of the sections in `base`, over the defaults.
 
-
-def take_workdir(argv: Sequence[str], command: type[Section], *, description: str) -> tuple[Path, list[str]]:
-    """Separates --workdir from the rest of a command line, or shows the help if the command line asks for it.
-
-    Raises UserError if --workdir is missing, and SystemExit, with status 0, after --help.
+    Raises:
+      UserError: a value is invalid, or there is no such entry of a mixture.
     """
-    show_help(argv, command, description)
-    (workdir,), rest = take_options(argv, "workdir")
-    return required_workdir(workdir), rest
+    nested: dict[str, Any] = {}
+    for name, value in given.items():
+        *sections, field = name.split(".")
+        table = nested
+        for section in sections:
+            table = table.setdefault(section, {})
+        table[field] = value
+    try:
+        return command.model_validate(
+            _merged(command, {name: section.model_dump() for name, section in base.items()}, nested)
+        )
+    except pydantic.ValidationError as error:
+        raise UserError(validation_message(error)) from error
 
 
-def take_workdir_and_output(
-    argv: Sequence[str], command: type[Section], *, description: str, output_hint: str
-) -> tuple[Path, Path, list[str]]:
-    """Separates --workdir and --output from the rest of a command line, like `take_workdir`.
+def build_with_config(command: type[Command], given: Given, base: Config) -> tuple[Config, Command]:
+    """Returns the config, its paths made absolute, and all options of a command that has every option of a config.
 
-    Also raises UserError if the output exists already, cannot be written or is missing; in the last case, the message
-    ends with `output_hint`, which says what --output is, with an example.
+    Raises:
+      UserError: as for `build`.
     """
-    show_help(argv, command, description)
-    (workdir, output), rest = take_options(argv, "workdir", "output")
-    workdir = required_workdir(workdir)
-    if output is None:
-        raise UserError(f"--output is required: {output_hint}")
+    built = build(command, given, **dict(base))
+    return with_absolute_paths(Config(**{name: getattr(built, name) for name in Config.model_fields})), built
+
+
+def required_workdir(given: Given) -> Path:
+    """Returns --workdir; raises UserError if it is missing or empty."""
+    if not given.get("workdir"):
+        raise UserError("--workdir is required: the folder of the run, for example --workdir checkpoints/tiny")
+    return Path(given["workdir"])
+
+
+def new_output(given: Given, example: str) -> Path:
+    """Returns --output, which does not exist yet and can be written; raises UserError otherwise."""
+    if not given.get("output"):
+        raise UserError(f"--output is required: {example}")
+    output = Path(given["output"])
     if output.exists() or output.is_symlink():
         raise output_exists(output)
     check_writable(output)
-    return workdir, output, rest
+    return output
 
 
 def output_exists(output: Path) -> UserError:
@@ -88,15 +101,13 @@ def output_exists(output: Path) -> UserError:
     return UserError(f"--output {output} exists already; delete it or choose another name")
 
 
-def required_workdir(workdir: Path | None) -> Path:
-    """Returns the workdir; raises UserError if it is None."""
-    if not workdir:
-        raise UserError("--workdir is required: the folder of the run, for example --workdir checkpoints/tiny")
-    return workdir
-
-
 def check_languages(data: DataConfig, trained_on: DataConfig, workdir: Path) -> None:
-    """Raises UserError unless the network in the workdir translates between the languages of the corpus `data`."""
+    """Raises UserError unless the network of a workdir translates between the languages of a corpus.
+
+    Args:
+      data: the corpus to translate.
+      trained_on: the section [data] of the run.
+    """
     if data.tag_target != trained_on.tag_target:
         raise UserError(f"--data.tag-target must remain {trained_on.tag_target}, as in {workdir}")
     wanted = (data.source_language, data.target_language)
@@ -106,107 +117,98 @@ def check_languages(data: DataConfig, trained_on: DataConfig, workdir: Path) -> 
         raise UserError(f"{options}: {workdir} translates from {known}")
 
 
-def is_given(argv: Sequence[str], name: str) -> bool:
-    """Returns whether a command line contains the option of a field such as training.num_steps."""
-    options = {f"--{name}", f"--{name.replace('_', '-')}"}
-    return any(argument.split("=")[0] in options for argument in argv)
-
-
-def parse(command: type[Command], argv: Sequence[str], *, default: Command | None, description: str) -> Command:
-    """Parses a command line; options that it omits have the values of `default`, or else the defaults of the section.
-
-    The description says what the command does, for --help. Raises UserError, whose message is one sentence, if an
-    option is unknown or missing or a value is invalid, and SystemExit, with status 0, after --help.
-    """
-    errors = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(errors):
-            parsed, rest = tyro.cli(
-                command,
-                args=list(argv),
-                default=default,
-                description=description,
-                return_unknown_args=True,
-                config=(tyro.conf.FlagConversionOff,),
-            )
-    except SystemExit as tyro_exit:
-        if tyro_exit.code == 0:
-            raise
-        raise UserError(_message_of_tyro(tyro_exit, errors.getvalue())) from tyro_exit
-    except pydantic.ValidationError as error:
-        raise UserError(validation_message(error)) from error
-    if rest:
-        _refuse_unknown(rest[0], command)
-    assert parsed is not None  # tyro types it like the default
-    return parsed
-
-
-def parse_with_config(
-    command: type[Command], argv: Sequence[str], base: Config, *, description: str, **own: Any
-) -> tuple[Config, Command]:
-    """Parses the command line of a command that has every option of a config; returns the config and all options.
-
-    Options that the command line omits have their values in `base`, and the command's own options those in `own`. The
-    paths of the config are made absolute. Raises the errors of `parse`.
-    """
-    default = command(**{name: getattr(base, name) for name in Config.model_fields}, **own)
-    parsed = parse(command, [*argv, *_without_replaced(argv)], default=default, description=description)
-    return with_absolute_paths(Config(**{name: getattr(parsed, name) for name in Config.model_fields})), parsed
-
-
-def _without_replaced(argv: Sequence[str]) -> Iterator[str]:
-    """Yields the options that clear the config's alternatives to options on the command line.
-
-    An example is --training.num_epochs=None for --training.num-steps 300.
-    """
-    for section, field in Config.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, SectionWithAlternatives):
-            names = [f"{section}.{name}" for name in field.annotation.alternatives]
-            given = [is_given(argv, name) for name in names]
-            if any(given) and not all(given):
-                yield f"--{names[given.index(False)]}=None"
-
-
 class _Parser(argparse.ArgumentParser):
-    """A parser that raises UserError instead of exiting."""
-
     def error(self, message: str) -> NoReturn:
-        raise UserError(message)
+        raise UserError(message.removeprefix("argument "))
+
+
+class _Once(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
+        if hasattr(namespace, self.dest):
+            parser.error(f"{self.option_strings[0]} is given twice")
+        setattr(namespace, self.dest, True if self.nargs == 0 else values)
+
+
+def _add_options(parser: _Parser, group: Any, section: type[Section], prefix: str, indices: Sequence[int]) -> None:
+    for name, field in section.model_fields.items():
+        if (inner := section_of(field)) and inner is not MixtureConfig:
+            _add_options(parser, parser.add_argument_group(f"[{prefix}{name}]"), inner, f"{prefix}{name}.", indices)
+        elif inner:
+            for index in indices:
+                _add_options(parser, parser, inner, f"{prefix}{name}.{index}.", ())
+        else:
+            dest = prefix + (field.alias or name)
+            dashed, underscored = f"--{dest}".replace("_", "-"), f"--{dest}"
+            names = dict.fromkeys([dashed, *([SHORT[dest]] if dest in SHORT else []), underscored])
+            option = group.add_argument(*names, dest=dest, action=_Once, **_nargs(field), help=_help(field))
+            option.option_strings = [name for name in names if name == dashed or "_" not in name]  # for --help
+
+
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """Returns the section that a field holds, or holds a list of, if any."""
+    kinds = [field.annotation, *get_args(field.annotation)]
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+
+
+def takes_no_value(field: FieldInfo) -> bool:
+    """Returns whether the option of a field is a `Flag`."""
+    return get_args(Flag)[1] in field.metadata
+
+
+def _nargs(field: FieldInfo) -> dict[str, Any]:
+    if takes_no_value(field):
+        return {"nargs": 0}
+    return {"metavar": _metavar(field.annotation)} | ({"nargs": "+"} if get_origin(field.annotation) is tuple else {})
+
+
+def _metavar(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"{{{','.join(get_args(kind))}}}"
+    inner = [each for each in get_args(kind) if each not in (type(None), Ellipsis)]
+    return _metavar(inner[0]) if inner else METAVARS.get(kind, "TEXT")
+
+
+METAVARS = {int: "INTEGER", float: "NUMBER", bool: "True|False", Path: "PATH"}
+
+
+def _help(field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True)
+    has_default = not field.is_required() and default not in (None, ()) and not takes_no_value(field)
+    return (field.description or "").replace("%", "%%") + (f" (default: {default})" if has_default else "")
+
+
+def _merged(section: type[Section], base: Mapping[str, Any], given: Mapping[str, Any], prefix: str = "--") -> Any:
+    """Returns the values of `base` with those given in their place, whose text pydantic will convert."""
+    values = dict(base)
+    fields = {field.alias or name: field for name, field in section.model_fields.items()}
+    if issubclass(section, SectionWithAlternatives) and len(given.keys() & set(section.alternatives)) == 1:
+        values |= dict.fromkeys(section.alternatives)  # the one given replaces that of the config
+    for name, value in given.items():
+        inner = section_of(fields[name])
+        if inner is MixtureConfig:
+            values[name] = _merged_entries(values.get(name, ()), value, f"{prefix}{name}")
+        elif inner:
+            values[name] = _merged(inner, values.get(name, {}), value, f"{prefix}{name}.")
+        else:
+            is_none = value == "None" and type(None) in get_args(fields[name].annotation)
+            values[name] = None if is_none else value
+    return values
+
+
+def _merged_entries(entries: Sequence[Mapping[str, Any]], given: Mapping[str, Any], option: str) -> list[Any]:
+    merged = list(entries)
+    for index, value in given.items():
+        if int(index) >= len(merged):
+            raise UserError(
+                f"{option}.{index}: the config file has no such [[data.mixture]]; add it there "
+                "(options only change entries)"
+            )
+        merged[int(index)] = _merged(MixtureConfig, merged[int(index)], value)
+    return merged
 
 
 def _refuse_unknown(argument: str, command: type[Section]) -> NoReturn:
     if not argument.startswith("--"):
         raise UserError(f'unexpected argument "{argument}"; options look like --training.num-steps 1000')
     option = argument.split("=")[0]
-    name = option[2:].replace("-", "_")
-    if "mixture" in name and without_index(name) in field_names(command):
-        raise UserError(
-            f"{option}: the config file has no such [[data.mixture]]; add it there (options only change entries)"
-        )
-    raise UserError(f"unknown option {option}{suggestion(name, command, '--')}")
-
-
-# Messages of tyro, as regular expressions, and what is said instead.
-_REPHRASED = {
-    r"Error parsing (--\S+): invalid literal for int\(\) with base 10: '(.*)'": r'\1 must be a whole number, got "\2"',
-    r"Error parsing (--\S+): could not convert string to float: '(.*)'": r'\1 must be a number, got "\2"',
-    r"Missing value for argument '(--\S+)'\. Expected 1 values\.": r"\1 needs a value",
-    r"invalid choice '(.*)' for argument '(--\S+)'\. Expected one of \((.*)\)\.": r"\2 must be one of \3, got '\1'",
-}
-
-
-def _message_of_tyro(tyro_exit: SystemExit, printed: str) -> str:
-    """Returns one sentence for the error that made tyro exit; `printed` is its own account."""
-    cause: BaseException | None = tyro_exit
-    while cause is not None:
-        if isinstance(cause, pydantic.ValidationError):
-            entry = re.search(r"Error parsing (data\.mixture\.\d+):", printed)
-            return validation_message(cause, entry[1] if entry else None)
-        cause = cause.__context__
-    lines = [line.strip("│╭╰─╮╯ ") for line in printed.splitlines() if line.startswith("│")]
-    text = " ".join(line for line in lines if line)
-    text = re.sub(r"no type matching .* - [^:]*: ", "", text)  # if None is allowed: keep the message of the other type
-    text = re.split(r" Argument helptext| For full helptext| ───", text)[0]
-    for pattern, replacement in _REPHRASED.items():
-        text = re.sub(pattern, replacement, text)
-    return text or printed.strip() or "bad arguments"
+    raise UserError(f"unknown option {option}{suggestion(option[2:].replace('-', '_'), command, '--')}")

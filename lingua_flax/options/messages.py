@@ -66,10 +66,21 @@ def validation_message(
     name = ".".join(filter(None, [section, *(str(part) for part in first["loc"])]))
     if first["type"] == "extra_forbidden":
         return f"unknown option {name}{suggestion(name, root)}"
-    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return f"--{name.replace('_', '-')} is required"
+    message = _PHRASES.get(first["type"], first["msg"].removeprefix("Value error, "))
     if first["type"] == "value_error":
         return f"{name}: {message}" if name else message
-    return f"{name}: {message[0].lower()}{message[1:]}, got {_quoted(first['input'])}"
+    is_number = first["type"].startswith(("greater", "less"))  # also if the command line gives it as text
+    value = first["input"] if is_number else _quoted(first["input"])
+    return f"{name}: {message[0].lower()}{message[1:]}, got {value}"
+
+
+_PHRASES = {  # of pydantic's errors that do not say it as plainly, by their type
+    "int_parsing": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be True or False",
+}
 
 
 def _quoted(value: Any) -> str:

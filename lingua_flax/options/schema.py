@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-import tyro
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from lingua_flax.host.errors import UserError
@@ -353,7 +352,7 @@ class TrainingConfig(SectionWithAlternatives):
     """Decay of a moving average of the parameters, such as 0.999, which is then used instead of the parameters in
     validation, evaluation and translation; 0 turns it off. At first the decay is smaller: (1 + n) / (10 + n) after n
     updates."""
-    init_from: Annotated[Path | None, tyro.conf.arg(aliases=("--init-from",))] = None
+    init_from: Path | None = None
     """Workdir of another run whose best parameters initialize this one: those that fit are used, and the log lists
     those that do not. Its tokenizer is used too, unless tokenizer.model_file is given. Ignored once the run has a
     checkpoint."""

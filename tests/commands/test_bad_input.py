@@ -63,7 +63,7 @@ def train(corpus, refused, tmp_path):
         (["--model.num-heds", 4], ["unknown option --model.num-heds; did you mean --model.num-heads"]),
         (["--model.num-heads", 5], ["num_heads must divide embed_dim, got 5 heads for a width of 32"]),
         (["--model.dropout-rate", 1.5], [r"model.dropout_rate: .*less than 1, got 1.5"]),
-        (["--training.num-steps", "many"], ['--training.num-steps must be a whole number, got "many"$']),
+        (["--training.num-steps", "many"], ['training.num_steps: must be a whole number, got "many"$']),
         (["--tokenizer.vocab-size", 60000], ["vocab_size 60000 is larger than the corpus supports", r"works is \d+$"]),
         (["--tokenizer.vocab-size", 9], ["vocab_size 9 is too small", r"the smallest that works is \d+$"]),
         (

@@ -15,7 +15,7 @@ from tests.conftest import HUNG_AFTER, ROOT
 from tests.processes import start_command, wait_for
 
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
-HEAVY = {"jax", "numpy", "pydantic", "tyro", "rich", "orbax", "matplotlib"}
+HEAVY = {"jax", "numpy", "pydantic", "rich", "orbax", "matplotlib"}
 # Python runs this file from its path before any script. The moment is the import of a module, or a stage of the exit.
 SENDER = """
 import atexit, os, sys
@@ -75,7 +75,7 @@ def signalled(run, tmp_path):
 @pytest.mark.parametrize("program", COMMANDS)
 def test_signal_during_any_import_ends_command_with_one_line(signalled, arguments, program):
     """Tested from the first module after the one that handles the signals, alternately with both signals."""
-    modules = ("lingua_flax.commands", "logging", "pydantic", "tyro", "jax", "numpy")
+    modules = ("lingua_flax.commands", "logging", "pydantic", "jax", "numpy")
     for module, (number, status) in zip(modules, itertools.cycle(SIGNALS), strict=False):
         result = signalled(module, number, program, *arguments[program])
         assert result.stderr == f"stopped by {signal.Signals(number).name}\n", module
