@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-import lingua_flax.training.loop
+import lingua_flax.training.programs
 from lingua_flax.commands.main import exit_status
 from lingua_flax.commands.train import train
 from lingua_flax.runs.workdir import Workdir
@@ -80,7 +80,7 @@ def measure() -> None:
     parser.add_argument("--steps", type=int, default=4000)
     options, train_options = parser.parse_known_args()
     device = SimulatedDevice(options.milliseconds / 1000)
-    lingua_flax.training.loop.make_train_step = device.make_train_step  # type: ignore[assignment]
+    lingua_flax.training.programs.make_train_step = device.make_train_step  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
         run_options = ["--training.num-steps", str(options.steps), "--training.eval-every", "0"]
         run_options += ["--training.checkpoint-every", str(options.steps), "--workdir", f"{folder}/w"]

@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from lingua_flax.runs.checkpoint import read_record, saved_steps
+from lingua_flax.runs.checkpoint import read_metadata, saved_steps
 from tests.command_server import python
 from tests.conftest import HUNG_AFTER, ROOT
 
@@ -75,7 +75,7 @@ def read_lines(workdir: Path) -> list[dict]:
 def digests(workdir: Path) -> tuple[int, dict]:
     """Returns the step of the newest checkpoint and the SHA-256 of each of its arrays."""
     newest = saved_steps(workdir / "checkpoints")[-1]
-    return newest, read_record(workdir / "checkpoints", newest)["digests"]
+    return newest, read_metadata(workdir / "checkpoints", newest)["digests"]
 
 
 def events(workdir: Path) -> dict[str, list[tuple[int, float]]]:

@@ -102,8 +102,8 @@ def train(argv: Sequence[str]) -> None:
     from lingua_flax.devices.mesh import check_divides, make_mesh
     from lingua_flax.devices.platform import initialize_devices
     from lingua_flax.devices.processes import distributed_session, on_first_process
+    from lingua_flax.training import loop
     from lingua_flax.training.kernels.fast_attention import fast_attention
-    from lingua_flax.training.loop import Run
     from lingua_flax.training.preparation import prepare
 
     files = Workdir(workdir)
@@ -115,6 +115,4 @@ def train(argv: Sequence[str]) -> None:
         mesh = make_mesh(config.devices.mesh)
         check_divides(mesh, config)  # before a corpus is prepared
         fast_attention(config, mesh)  # likewise, to refuse an attention that these devices cannot compute
-        run = Run(prepare(config, workdir), mesh, files, interruption, compilations)
-        run.open()
-        run.train()
+        loop.train(prepare(config, workdir), mesh, files, interruption, compilations)

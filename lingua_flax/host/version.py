@@ -1,3 +1,3 @@
-"""The version of the program, shown by --version and kept in the record of every checkpoint."""
+"""The version of the program, shown by --version and saved with every checkpoint."""
 
 VERSION = "1.0.0"

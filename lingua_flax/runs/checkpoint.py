@@ -1,10 +1,10 @@
 """Checkpoints on disk: Orbax stores the arrays, and a SHA-256 of every leaf verifies them.
 
-A step is a folder `<step>/` with the items params, training (optimizer and counters) and record (JSON: position in the
-data, clock, digests). Orbax writes it under a temporary name and renames it, so a killed save leaves nothing that looks
-like a step. But it loads an array with a flipped byte without an error, and a process killed while it deletes an old
-step leaves half of that step under its final name. Hence the digests, and the rule that a folder without a commit mark
-is not a step.
+A step is a folder `<step>/` with the items params, training (optimizer and counters) and metadata (JSON: position in
+the data, progress, digests). Orbax writes it under a temporary name and renames it, so a killed save leaves nothing
+that looks like a step. But it loads an array with a flipped byte without an error, and a process killed while it
+deletes an old step leaves half of that step under its final name. Hence the digests, and the rule that a folder without
+a commit mark is not a step.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from lingua_flax.host.files import check_free_space
 from lingua_flax.host.version import VERSION
 
 COMMIT_MARK = "commit_success.txt"
-RECORD_FORMAT = 3  # increase it when this program can no longer use checkpoints that earlier versions have written
-Check = Callable[[dict[str, Any]], None]  # raises UserError for the record of an incompatible checkpoint
+METADATA_FORMAT = 4  # increase it when this program can no longer use checkpoints that earlier versions have written
+Check = Callable[[dict[str, Any]], None]  # raises UserError for an incompatible checkpoint, given its metadata
 log = logging.getLogger(__name__)
 
 
-def _accept_any(record: dict[str, Any]) -> None:
-    """Accepts every record."""
+def _accept_any(metadata: dict[str, Any]) -> None:
+    """Accepts every checkpoint."""
 
 
 class DamagedCheckpoint(Exception):
     """A step that cannot be read, or whose contents differ from what was saved."""
 
 
-def check_format(record: dict[str, Any], workdir: Path) -> None:
-    """Raises UserError if a checkpoint's record was written by a version whose checkpoints this one cannot use."""
-    if record.get("format") != RECORD_FORMAT:
-        writer = f"version {record['version']}" if "version" in record else "a development version"
+def check_format(metadata: dict[str, Any], workdir: Path) -> None:
+    """Raises UserError if a checkpoint's metadata was written by a version whose checkpoints this one cannot use."""
+    if metadata.get("format") != METADATA_FORMAT:
+        writer = f"version {metadata['version']}" if "version" in metadata else "a development version"
         raise UserError(
             f"{workdir}: its checkpoints were written by {writer} of this program, in a format that this version, "
             f"{VERSION}, cannot read; use the program that wrote them, or choose another --workdir"
@@ -76,15 +76,17 @@ def saved_steps(directory: Path) -> list[int]:
     )
 
 
-def read_record(directory: Path, step: int) -> dict[str, Any]:
-    """Returns the record of a step; raises DamagedCheckpoint if it cannot be read or differs from what was saved."""
+def read_metadata(directory: Path, step: int) -> dict[str, Any]:
+    """Returns the metadata of a step; raises DamagedCheckpoint if it cannot be read or differs from what was saved."""
+    if (directory / str(step) / "record").is_dir():  # the name of this item until format 4
+        return {"format": 3, "best_step": None}
     try:
-        record = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(directory / str(step) / "record")
+        metadata = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(directory / str(step) / "metadata")
     except Exception as error:  # Orbax raises a dozen types, from KeyError to UnicodeDecodeError, for a damaged file
-        raise DamagedCheckpoint(f"its record cannot be read ({type(error).__name__})") from error
-    if not isinstance(record, dict) or record.pop("record_digest", None) != json_digest(record):
-        raise DamagedCheckpoint("its record is not what was saved (SHA-256 differs)")
-    return {"config": {}} | record  # earlier versions did not save the config
+        raise DamagedCheckpoint(f"its metadata cannot be read ({type(error).__name__})") from error
+    if not isinstance(metadata, dict) or metadata.pop("metadata_digest", None) != json_digest(metadata):
+        raise DamagedCheckpoint("its metadata is not what was saved (SHA-256 differs)")
+    return metadata
 
 
 def read_item(directory: Path, step: int, item: str, template: Any = None) -> Any:
@@ -102,8 +104,8 @@ def read_item(directory: Path, step: int, item: str, template: Any = None) -> An
         raise DamagedCheckpoint(f"its {item} cannot be read ({type(error).__name__})") from error
 
 
-def restore_item(directory: Path, step: int, item: str, template: Any, record: dict[str, Any]) -> Any:
-    """Reads an item like `read_item` and checks it against the template and the digests of the record.
+def restore_item(directory: Path, step: int, item: str, template: Any, metadata: dict[str, Any]) -> Any:
+    """Reads an item like `read_item` and checks it against the template and the digests of the metadata.
 
     Raises:
       DamagedCheckpoint: the arrays cannot be read, differ from what was saved or have other shapes than the template.
@@ -113,7 +115,7 @@ def restore_item(directory: Path, step: int, item: str, template: Any, record: d
         if leaf.shape != expected.shape:
             raise DamagedCheckpoint(f"an array in its {item} has the shape {leaf.shape}, expected {expected.shape}")
     for path, digest in digests(item, tree).items():
-        if record["digests"].get(path) != digest:
+        if metadata["digests"].get(path) != digest:
             raise DamagedCheckpoint(f"{path} is not what was saved (SHA-256 differs)")
     return tree
 
@@ -123,13 +125,13 @@ def load_params(
 ) -> tuple[int, Any, dict[str, Any]]:
     """Loads the parameters of a checkpoint, or the mean of several.
 
-    Returns the step, the parameters (numpy) and the record; for a mean, the newest step and its record.
+    Returns the step, the parameters (numpy) and the metadata; for a mean, the newest step and its metadata.
 
     Args:
       which: "best" by validation BLEU (the newest if there was no validation), "last", a step number, or "average:N"
         for the mean of the newest N. A damaged step is logged and replaced by the newest intact one that is left,
         unless a step number is given.
-      check: checks each record before its arrays are read, because arrays of another network look like damaged ones.
+      check: called before the arrays are read, because arrays of another network look like damaged ones.
 
     Raises:
       UserError: `which` is malformed, the checkpoint does not exist or is damaged, or there are too few to average.
@@ -153,34 +155,34 @@ def load_params(
             f"{directory}: {count} checkpoints to average, but only {len(loaded)} can be used (saved: {saved}); "
             "training.keep_checkpoints sets how many a run keeps"
         )
-    step, [params], record = loaded[0]
+    step, [params], metadata = loaded[0]
     if average:
         log.info("parameters averaged over the checkpoints %s", ", ".join(str(step) for step, _, _ in reversed(loaded)))
         params = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]) / count, *(tree for _, [tree], _ in loaded))
-    return step, params, record
+    return step, params, metadata
 
 
 def _intact_checkpoints(
     directory: Path, steps: Sequence[int], templates: Mapping[str, Any], check: Check
 ) -> Iterator[tuple[int, list[Any], dict[str, Any]]]:
-    """Yields each intact step with its items, in the order of the templates, and its record; logs the damaged steps."""
+    """Yields each intact step, its items in the order of the templates, and its metadata; logs the damaged steps."""
     for step in steps:
         try:
-            record = read_record(directory, step)
-            check(record)
-            items = [restore_item(directory, step, item, template, record) for item, template in templates.items()]
+            metadata = read_metadata(directory, step)
+            check(metadata)
+            items = [restore_item(directory, step, item, template, metadata) for item, template in templates.items()]
         except DamagedCheckpoint as error:
             log.warning("checkpoint %d is damaged and not used: %s", step, error)
             continue
-        yield step, items, record
+        yield step, items, metadata
 
 
 def _candidates(directory: Path, steps: Sequence[int], which: str) -> list[int]:
-    """Returns the steps to try, newest first, and for "best" before all others the best one that the records name."""
+    """Returns the steps to try, newest first; for "best", the best one that the newest metadata names comes first."""
     newest_first = list(reversed(steps))
     for step in newest_first if which == "best" else []:
         try:
-            best = read_record(directory, step)["best_step"]
+            best = read_metadata(directory, step)["best_step"]
         except DamagedCheckpoint:
             continue
         return ([best] if best in steps else []) + newest_first
@@ -202,7 +204,7 @@ class Checkpoints:
             options=ocp.CheckpointManagerOptions(preservation_policy=self._retention, cleanup_tmp_directories=True),
         )
 
-    def save(self, step: int, params: Any, training: Any, record: dict[str, Any], best_step: int | None) -> None:
+    def save(self, step: int, params: Any, training: Any, metadata: dict[str, Any], best_step: int | None) -> None:
         """Copies the arrays and returns; they are hashed and written in the background.
 
         If the run has several processes, only the writing happens in the background: both hashing and Orbax compute
@@ -216,13 +218,13 @@ class Checkpoints:
             replaced = self._directory / f"replaced-{step}"
             on_first_process(lambda: (self._directory / str(step)).rename(replaced))
             self._manager.reload()
-        record = record | {"step": step, "best_step": best_step}
+        metadata = metadata | {"step": step, "best_step": best_step}
         if jax.process_count() == 1:
             # On a CPU this does not copy: NumPy shares the memory, so the next step, which may not overwrite it, does.
             params, training = jax.device_get((params, training))
-            self._saving = self._thread.submit(self._write, step, params, training, record, replaced)
+            self._saving = self._thread.submit(self._write, step, params, training, metadata, replaced)
         else:
-            self._write(step, params, training, record, replaced)
+            self._write(step, params, training, metadata, replaced)
 
     def check(self) -> None:
         """Raises the error of a save that has failed in the background, if any."""
@@ -235,15 +237,15 @@ class Checkpoints:
             self._saving.result()
         self._manager.wait_until_finished()
 
-    def _write(self, step: int, params: Any, training: Any, record: dict[str, Any], replaced: Path | None) -> None:
+    def _write(self, step: int, params: Any, training: Any, metadata: dict[str, Any], replaced: Path | None) -> None:
         """Hashes and saves a step, and then deletes the folder of an earlier save of it, if any."""
         # If a write fails, those that TensorStore still has pending print dozens of tracebacks.
         check_free_space(self._directory, sum(leaf.nbytes for leaf in jax.tree.leaves((params, training))))
-        record = record | {"digests": digests("params", params) | digests("training", training)}
+        metadata = metadata | {"digests": digests("params", params) | digests("training", training)}
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(params),
             training=ocp.args.StandardSave(training),
-            record=ocp.args.JsonSave(record | {"record_digest": json_digest(record)}),
+            metadata=ocp.args.JsonSave(metadata | {"metadata_digest": json_digest(metadata)}),
         )
         self._manager.save(step, args=items, force=True)
         if replaced or jax.process_count() == 1:
@@ -257,15 +259,16 @@ class Checkpoints:
         """Restores the newest intact step and sets later ones aside.
 
         The arguments are templates, trees of jax.ShapeDtypeStructs, and the check of `load_params`. Returns the params
-        and training items (numpy) and the record, or None if nothing has been saved yet. Raises UserError if there are
-        steps, but none is intact; then nothing is deleted.
+        and training items (numpy) and the metadata, or None if nothing has been saved yet. Raises UserError if there
+        are steps, but none is intact; then nothing is deleted.
         """
         steps, templates = saved_steps(self._directory), {"params": params, "training": training}
-        step, items, record = next(_intact_checkpoints(self._directory, steps[::-1], templates, check), (-1, None, {}))
+        intact = _intact_checkpoints(self._directory, steps[::-1], templates, check)
+        step, items, metadata = next(intact, (-1, None, {}))
         if steps and not items:
             raise UserError(f"{self._directory}: none of its checkpoints is intact; nothing was deleted")
         self._set_aside_after(step)
-        return (items[0], items[1], record) if items else None
+        return (items[0], items[1], metadata) if items else None
 
     def close(self) -> None:
         """Waits until everything is on disk; raises the error of the last save if it failed."""

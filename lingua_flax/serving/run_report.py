@@ -10,7 +10,7 @@ from typing import Any
 from lingua_flax.data.corpora.phrasebook.generator import generate
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_workdir_config
-from lingua_flax.runs.checkpoint import DamagedCheckpoint, read_record, saved_steps
+from lingua_flax.runs.checkpoint import DamagedCheckpoint, read_metadata, saved_steps
 from lingua_flax.runs.metrics import group_means, parse_metrics
 from lingua_flax.runs.workdir import Workdir
 
@@ -89,10 +89,10 @@ class RunReport:
             return None
 
     def _best(self, checkpoints: list[int]) -> int | None:
-        """Returns the step of the best checkpoint by validation BLEU, if the newest intact record names one."""
+        """Returns the step of the best checkpoint by validation BLEU, if the newest intact metadata names one."""
         for step in reversed(checkpoints):
             try:
-                best = read_record(self._files.checkpoints, step)["best_step"]
+                best = read_metadata(self._files.checkpoints, step)["best_step"]
             except (DamagedCheckpoint, UserError, OSError):
                 continue
             return best if best in checkpoints else None

@@ -55,7 +55,7 @@ class StepMeter:
     """Keeps a few steps in flight, and collects the metrics of finished steps until they are read."""
 
     def __init__(self, compilations: Compilations):
-        self._compilations = compilations
+        self.compilations = compilations
         self._in_flight: deque[DispatchedStep] = deque()
         self._finished: list[DispatchedStep] = []
         self.restart()
@@ -100,7 +100,7 @@ class StepMeter:
             sum(float(metrics.tokens) for metrics in step_metrics) / elapsed,
             sum(step.real_tokens for step in steps) / len(steps),
             self._idle_seconds / elapsed,
-            dataclasses.replace(self._compilations),
+            dataclasses.replace(self.compilations),
         )
         self._interval_start, self._idle_seconds = self._last_seen_busy, 0.0
         lines = [_line(step, metrics, pace, seconds) for step, metrics in zip(steps, step_metrics, strict=True)]

@@ -158,12 +158,12 @@ class Translator:
         sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
         network = structure(config.model, *sizes, compute_precision(devices.precision, mesh))
 
-        def check(record: dict[str, Any]) -> None:
-            check_format(record, files.path)
-            step = record["step"]
-            if record["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
+        def check(metadata: dict[str, Any]) -> None:
+            check_format(metadata, files.path)
+            step = metadata["step"]
+            if metadata["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
                 raise UserError(f"{files.path}: its tokenizer is not the one that checkpoint {step} was trained with")
-            if changed := refused_changes(record["config"], config, f"in checkpoint {step}", "model."):
+            if changed := refused_changes(metadata["config"], config, f"in checkpoint {step}", "model."):
                 raise UserError(f"{files.path}: its {CONFIG_NAME} differs from its checkpoints: {'; '.join(changed)}")
 
         step, params, _ = load_params(files.checkpoints, checkpoint, network.params, check)

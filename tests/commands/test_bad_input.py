@@ -331,7 +331,7 @@ def replace_by_folder(path: Path) -> None:
 
 
 def nest_records_deeply(path: Path) -> None:
-    for record in path.glob("*/record/*"):
+    for record in path.glob("*/metadata/*"):
         record.write_text("[" * 100_000)
 
 

@@ -17,6 +17,7 @@ import pytest
 import sacrebleu
 
 from lingua_flax.commands.evaluate import EvaluateCommand, output_files
+from lingua_flax.commands.main import COMMANDS
 from lingua_flax.data.tokenizer import train_tokenizer
 from lingua_flax.evaluation.evaluate import EvaluationSet, evaluate
 from lingua_flax.evaluation.table import print_evaluation
@@ -24,7 +25,7 @@ from lingua_flax.host.digests import json_digest
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import DecodingOptions, TokenizerConfig
-from lingua_flax.runs.checkpoint import read_record, saved_steps
+from lingua_flax.runs.checkpoint import read_metadata, saved_steps
 from tests.conftest import HUNG_AFTER, ROOT
 from tests.processes import TIMES, digests, events, finish, metrics, start, start_command, wait_for
 from tests.toy import write_corpus
@@ -386,14 +387,25 @@ def test_metrics_of_lost_checkpoints_are_kept(trained, toy, run, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["train", "translate"])
+def test_workdir_with_metadata_under_its_old_name_is_refused_in_one_sentence(trained, run, tmp_path, command):
+    workdir = shutil.copytree(trained[0], tmp_path / "w")
+    for step in (workdir / "checkpoints").iterdir():
+        (step / "metadata").rename(step / "record")
+    done = run(command, "--workdir", workdir, *(["--training.num-steps", 300] if command == "train" else []))
+    assert done.returncode == 2
+    wanted = f"error: {workdir}: its checkpoints were written by a development version of this program, in a format"
+    assert done.stderr.splitlines()[-1].startswith(wanted)
+
+
+@pytest.mark.parametrize("command", ["train", "translate"])
 def test_workdir_of_another_version_is_refused_in_one_sentence(trained, run, tmp_path, command):
     workdir = shutil.copytree(trained[0], tmp_path / "w")
     for step in saved_steps(workdir / "checkpoints"):
-        file = workdir / "checkpoints" / str(step) / "record" / "metadata"
+        file = workdir / "checkpoints" / str(step) / "metadata" / "metadata"
         record = json.loads(file.read_text())
-        del record["record_digest"]
+        del record["metadata_digest"]
         record |= {"format": 2, "version": "0.0.9"}
-        file.write_text(json.dumps(record | {"record_digest": json_digest(record)}))
+        file.write_text(json.dumps(record | {"metadata_digest": json_digest(record)}))
     done = run(command, "--workdir", workdir, *(["--training.num-steps", 300] if command == "train" else []))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(f"error: {workdir}: its checkpoints were written by version 0.0.9")
@@ -401,14 +413,14 @@ def test_workdir_of_another_version_is_refused_in_one_sentence(trained, run, tmp
 
 
 def test_every_command_reports_its_version(run):
-    for command in (path.name for path in ROOT.glob("*.py")):
+    for command in (*COMMANDS, *(path.name for path in ROOT.glob("*.py")), "--version"):
         done = run(command, "--version")
         assert (done.returncode, done.stdout) == (0, f"lingua-flax {VERSION}\n")
 
 
 def test_checkpoints_name_the_version_that_wrote_them(trained):
     checkpoints = trained[0] / "checkpoints"
-    assert read_record(checkpoints, saved_steps(checkpoints)[-1])["version"] == VERSION
+    assert read_metadata(checkpoints, saved_steps(checkpoints)[-1])["version"] == VERSION
 
 
 def test_different_training_data_is_refused(trained, run, tmp_path):
@@ -504,7 +516,7 @@ def test_evaluate_scores_a_split_with_an_interval(trained, evaluated, run, tmp_p
     assert scores["bleu_low"] < scores["bleu"] < scores["bleu_high"]
     assert scores["bleu"] > 50
     assert scores["sentences"] == 37
-    assert scores["checkpoint_step"] == read_record(trained[0] / "checkpoints", 240)["best_step"]
+    assert scores["checkpoint_step"] == read_metadata(trained[0] / "checkpoints", 240)["best_step"]
     assert f"{scores['bleu']:.2f}" in done.stdout
     assert scores["bleu_signature"] in done.stdout
     options = ["--checkpoint", 240, "--split", "validation", "--beam-size", 1, "--json", tmp_path / "greedy.json"]

@@ -16,7 +16,7 @@ from lingua_flax.runs.checkpoint import (
     Checkpoints,
     digests,
     load_params,
-    read_record,
+    read_metadata,
     restore_item,
     saved_steps,
 )
@@ -37,7 +37,7 @@ def template(tree):
 def save(directory, steps, best=None, keep=2):
     checkpoints = Checkpoints(directory, keep)
     for step in steps:
-        checkpoints.save(step, params(step), training(step), {"clock": {"step": step}, "position": 1234}, best)
+        checkpoints.save(step, params(step), training(step), {"progress": {"step": step}, "position": 1234}, best)
     checkpoints.close()
 
 
@@ -53,7 +53,7 @@ def test_saved_state_is_restored(tmp_path):
     restored, (optimizer, step), record = restore(tmp_path)
     assert digests("", restored) == digests("", params(5)) != digests("", params(6))
     np.testing.assert_array_equal(optimizer["mu"], training(5)[0]["mu"])
-    assert step == record["clock"]["step"] == 5
+    assert step == record["progress"]["step"] == 5
 
 
 def test_arrays_donated_during_a_save_are_saved_unchanged(tmp_path):
@@ -66,7 +66,7 @@ def test_arrays_donated_during_a_save_are_saved_unchanged(tmp_path):
     for _ in range(3):
         state = step(state)
     checkpoints.close()
-    record = read_record(tmp_path, 5)
+    record = read_metadata(tmp_path, 5)
     assert digests("", restore_item(tmp_path, 5, "params", template(state), record)) == expected
 
 
@@ -144,8 +144,8 @@ DAMAGES = {
     "flipped byte in optimizer": lambda step: flip(largest_file(step / "training")),
     "missing file": lambda step: largest_file(step / "params").unlink(),
     "missing item": lambda step: shutil.rmtree(step / "training"),
-    "damaged record": lambda step: flip(largest_file(step / "record")),
-    "other position in the data": lambda step: change_number(largest_file(step / "record")),
+    "damaged metadata": lambda step: flip(largest_file(step / "metadata")),
+    "other position in the data": lambda step: change_number(largest_file(step / "metadata")),
     "half deleted": lambda step: (step / COMMIT_MARK).unlink(),
 }
 
@@ -155,13 +155,13 @@ def test_damaged_step_is_reported_and_the_previous_one_is_used(tmp_path, damage,
     save(tmp_path, [10, 20])
     DAMAGES[damage](tmp_path / "20")
     restored, _, record = restore(tmp_path)
-    assert record["clock"]["step"] == 10
+    assert record["progress"]["step"] == 10
     assert digests("", restored) == digests("", params(10))
     assert (tmp_path / "damaged-20").is_dir()
     if damage != "half deleted":  # not an error: it looks like an old step whose deletion was interrupted
         assert "checkpoint 20 is damaged" in caplog.text
     save(tmp_path, [20])
-    assert restore(tmp_path)[2]["clock"]["step"] == 20
+    assert restore(tmp_path)[2]["progress"]["step"] == 20
 
 
 def test_step_damaged_repeatedly_is_set_aside_under_new_names(tmp_path):

@@ -14,7 +14,7 @@ from lingua_flax.inspection.interventions import Head, Intervention, inspect
 from lingua_flax.options.config_files import read_config, to_toml
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import EOS_ID
-from lingua_flax.runs.checkpoint import read_record, saved_steps
+from lingua_flax.runs.checkpoint import read_metadata, saved_steps
 from lingua_flax.serving.run_report import MAX_POINTS, RunReport, example_sentences
 from lingua_flax.translation.translator import Translator
 from tests.conftest import ROOT
@@ -188,7 +188,7 @@ def test_run_is_that_of_the_files(url, workdir):
         "step": 240,
         "num_steps": 240,
         "checkpoints": checkpoints,
-        "best_checkpoint": read_record(workdir / "checkpoints", 240)["best_step"],
+        "best_checkpoint": read_metadata(workdir / "checkpoints", 240)["best_step"],
         "validations": [
             {
                 "step": line["step"],
@@ -322,13 +322,13 @@ def test_training_loss_is_averaged(growing):
 def test_best_checkpoint_is_that_of_the_newest_intact_record(workdir, growing):
     shutil.copytree(workdir / "checkpoints", growing / "checkpoints")
     steps = saved_steps(growing / "checkpoints")
-    best = {step: read_record(growing / "checkpoints", step)["best_step"] for step in steps}
+    best = {step: read_metadata(growing / "checkpoints", step)["best_step"] for step in steps}
     assert RunReport(growing).read()["best_checkpoint"] == best[steps[-1]]
-    shutil.rmtree(growing / "checkpoints" / str(steps[-1]) / "record")
+    shutil.rmtree(growing / "checkpoints" / str(steps[-1]) / "metadata")
     expected = best[steps[-2]] if best[steps[-2]] in steps else None
     assert RunReport(growing).read()["best_checkpoint"] == expected
     for step in steps[:-1]:
-        shutil.rmtree(growing / "checkpoints" / str(step) / "record")
+        shutil.rmtree(growing / "checkpoints" / str(step) / "metadata")
     assert RunReport(growing).read()["best_checkpoint"] is None
 
 

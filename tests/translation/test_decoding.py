@@ -22,7 +22,7 @@ from lingua_flax.commands.translate import CHUNK
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.data.tokenizer import model_paths, parse_tokenizers, train_tokenizer
 from lingua_flax.options.schema import ComputeConfig, TokenizerConfig
-from lingua_flax.runs.checkpoint import Checkpoints, read_record, saved_steps
+from lingua_flax.runs.checkpoint import Checkpoints, read_metadata, saved_steps
 from lingua_flax.translation.line_splitting import split_line
 from lingua_flax.translation.translator import Translator
 from tests.command_server import python
@@ -260,7 +260,7 @@ def test_ensemble_with_another_tokenizer_is_refused(trained, translator, toy, ru
     config = TokenizerConfig(kind="bpe", vocab_size=translator.tokenizer.source_vocab_size)
     models = train_tokenizer(pairs, config)
     model_paths(other, joint=True)[0].write_bytes(models[0])
-    record = read_record(trained[0] / "checkpoints", 240)
+    record = read_metadata(trained[0] / "checkpoints", 240)
     record["fingerprints"]["tokenizer"] = parse_tokenizers(models).fingerprint
     checkpoints = Checkpoints(other / "checkpoints", keep=1)
     checkpoints.save(240, translator.params, {"step": np.int32(240)}, record, best_step=None)

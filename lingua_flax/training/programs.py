@@ -1,0 +1,84 @@
+"""What a run computes on its devices: the training step, the state and its layout, and the network that validates."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from lingua_flax.devices.mesh import check_divides_vocabularies
+from lingua_flax.devices.platform import compute_precision, pads_to_longest
+from lingua_flax.devices.sharding import put_on_devices, replicated, sharded_shapes
+from lingua_flax.model.parameters import replace_params
+from lingua_flax.model.transformer import initial_params, structure
+from lingua_flax.training.kernels.fast_attention import fast_attention
+from lingua_flax.training.optimizer import Decay
+from lingua_flax.training.preparation import Preparation
+from lingua_flax.training.state import TrainState, initial_state, param_shardings, state_shardings
+from lingua_flax.training.step import make_train_step
+from lingua_flax.translation.translator import Translator
+
+log = logging.getLogger(__name__)
+
+
+class Programs:
+    """The programs of a run, compiled when they are first used."""
+
+    def __init__(self, prepared: Preparation, mesh: Mesh):
+        """Raises UserError if the mesh does not divide the vocabularies."""
+        config, tokenizer = prepared.config, prepared.tokenizer
+        self._config, self._inherited = config, prepared.inherited
+        self._vocab_sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
+        check_divides_vocabularies(mesh, self._vocab_sizes)
+        precision, fast = compute_precision(config.devices.precision, mesh), fast_attention(config, mesh)
+        kind = mesh.devices.flat[0].device_kind
+        log.info("computing on %d x %s, %s, attention: %s", mesh.size, kind, precision.products, fast or "plain")
+        self.mesh = mesh
+        self.network = structure(config.model, *self._vocab_sizes, precision, fast)
+        self.train_step = make_train_step(self.network, config, prepared.num_steps, mesh)
+        self._shardings = state_shardings(self.network, config, mesh)
+        self._gathered = param_shardings(self.network, mesh, gathered=True)
+        self._gather = jax.jit(lambda params: params, out_shardings=self._gathered)
+        plain = structure(config.model, *self._vocab_sizes, precision) if fast else self.network
+        to_longest = pads_to_longest(config.devices.padding, mesh)
+        self._translator = Translator(
+            plain.graphdef, None, tokenizer, config.model, mesh=mesh, pads_to_longest=to_longest
+        )
+
+    def initial_state(self) -> TrainState:
+        """Returns the state before the first step, with parameters copied from another run if the config says so."""
+        return jax.jit(self._initial_state, out_shardings=self._shardings)(self._inherited)
+
+    def state_template(self) -> TrainState:
+        """Returns the shapes of a state."""
+        return jax.eval_shape(self._initial_state, self._inherited)
+
+    def placed(self, state: TrainState) -> TrainState:
+        """Returns a state from a checkpoint on the devices."""
+        return put_on_devices(state, self._shardings._replace(decay=None))
+
+    def with_decay(self, state: TrainState, decay: Decay | None) -> TrainState:
+        """Returns the state with the decay of the "wsd" schedule; unchanged for another schedule."""
+        if decay is None:
+            return state
+        return state._replace(decay=put_on_devices(np.array(decay, np.int32), replicated(self.mesh)))
+
+    def translator(self, params: Any) -> Translator:
+        """Returns a translator with these parameters, gathered along "fsdp" once instead of at every decoding step."""
+        gathered = params if self.mesh.shape["fsdp"] == 1 else self._gather(params)
+        return dataclasses.replace(self._translator, params=gathered)
+
+    @functools.cached_property
+    def translator_template(self) -> Translator:
+        """A translator whose parameters are shapes, with which its programs can be compiled."""
+        return dataclasses.replace(self._translator, params=sharded_shapes(self.network.params, self._gathered))
+
+    def _initial_state(self, inherited: dict[str, Any]) -> TrainState:
+        key = jax.random.key(self._config.training.seed)
+        params = replace_params(initial_params(self._config.model, *self._vocab_sizes, key), inherited)
+        return initial_state(params, self._config)

@@ -1,0 +1,144 @@
+"""A run in its workdir: opened, new or resumed from its newest intact checkpoint, and saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+from lingua_flax.data.tokenizer import model_paths
+from lingua_flax.data.training_batches import TrainingBatches
+from lingua_flax.devices.processes import on_first_process
+from lingua_flax.host.errors import UserError
+from lingua_flax.host.version import VERSION
+from lingua_flax.options.config_files import CONFIG_NAME, as_json, refused_changes, to_toml
+from lingua_flax.runs.checkpoint import METADATA_FORMAT, Checkpoints, check_format
+from lingua_flax.runs.workdir import Workdir
+from lingua_flax.training.preparation import Preparation
+from lingua_flax.training.programs import Programs
+from lingua_flax.training.progress import Plan, Progress
+from lingua_flax.training.state import TrainState, checkpoint_items, state_from_checkpoint_items
+
+log = logging.getLogger(__name__)
+
+
+class SavedRun:
+    """The files of a run; with several processes, the first one writes them.
+
+    Attributes:
+      logged_lines: the lines of metrics.jsonl that belong to the state which `open` returned.
+    """
+
+    def __init__(self, prepared: Preparation, plan: Plan, workdir: Workdir):
+        """Creates and locks the workdir. Raises UserError if another process is training in it."""
+        self._prepared, self._plan, self._workdir = prepared, plan, workdir
+        on_first_process(workdir.create)
+        self._checkpoints = Checkpoints(workdir.checkpoints, prepared.config.training.keep_checkpoints)
+        self._saved_version: tuple[int, int] | None = None  # last step and last validation of the newest checkpoint
+        self.logged_lines: list[dict[str, Any]] = []
+
+    def open(self, programs: Programs, batches: TrainingBatches) -> tuple[TrainState, Progress]:
+        """Returns the state on the devices and the progress of the newest intact checkpoint, or those of a new run.
+
+        Moves the batches to their position, and makes the files of the workdir agree. Raises UserError if metrics or
+        checkpoints are damaged or belong to a different run.
+        """
+        metrics = self._workdir.read_metrics()  # after locking: a run that is just ending may still append to them
+        restored = self._restored(programs, batches)
+        state, progress = restored or (programs.initial_state(), Progress())
+
+        def is_in_state(line: dict[str, Any]) -> bool:
+            return bool(line["step"] <= (progress.validated if "validation_loss" in line else progress.step))
+
+        self.logged_lines = list(filter(is_in_state, metrics))
+        lost = not restored and metrics and metrics[-1]["step"] > self._prepared.config.training.checkpoint_every
+        if lost:
+            on_first_process(self._set_metrics_aside)
+        on_first_process(lambda: self._workdir.replace_metrics(self.logged_lines))  # later steps are repeated
+        on_first_process(self._write_tokenizer)
+        on_first_process(lambda: self._workdir.write(CONFIG_NAME, to_toml(self._prepared.config).encode()))
+        return programs.with_decay(state, self._plan.decay(progress)), progress
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the checkpoints."""
+        return self._workdir.checkpoints
+
+    def save(self, state: TrainState, progress: Progress, batches: TrainingBatches) -> None:
+        """Saves the state unless no step was taken or the newest checkpoint already holds it."""
+        version = (progress.step, progress.validated)
+        if self._saved_version == version or not progress.step:
+            return
+        on_first_process(self._workdir.sync_metrics)
+        metadata = {
+            "format": METADATA_FORMAT,
+            "version": VERSION,
+            "data": batches.state(),
+            "progress": dataclasses.asdict(progress),
+            "fingerprints": self._prepared.fingerprints,
+            "config": as_json(self._prepared.config),
+            "num_steps": self._prepared.num_steps,
+        }
+        self._checkpoints.save(progress.step, *checkpoint_items(state), metadata, progress.best_step)
+        self._saved_version = version
+
+    def check(self) -> None:
+        """Raises the error of a save that has failed in the background, if any."""
+        self._checkpoints.check()
+
+    def close(self) -> None:
+        """Waits until everything is on disk; raises the error of the last save if it failed."""
+        self._checkpoints.close()
+
+    def _restored(self, programs: Programs, batches: TrainingBatches) -> tuple[TrainState, Progress] | None:
+        templates = checkpoint_items(programs.state_template())
+        checkpoint = self._checkpoints.restore_newest(*templates, self._check_unchanged)
+        if checkpoint is None:
+            return None
+        params, training, metadata = checkpoint
+        batches.restore(metadata["data"])
+        progress = Progress(**metadata["progress"])
+        if self._prepared.num_steps > metadata["num_steps"]:
+            progress = progress.with_new_patience()
+        self._saved_version = (progress.step, progress.validated)
+        if not self._plan.is_finished(progress):
+            log.info("resuming from step %d", progress.step)
+            self._warn_of_changed_schedule(progress, metadata["num_steps"])
+        return programs.placed(state_from_checkpoint_items(params, training)), progress
+
+    def _check_unchanged(self, metadata: dict[str, Any]) -> None:
+        """Raises UserError if a checkpoint does not match the config, corpora and tokenizer of this run."""
+        path, current = self._workdir.path, self._prepared.fingerprints
+        check_format(metadata, path)
+        saved = metadata["fingerprints"]
+        where = f"in checkpoint {metadata['step']}"
+        if differences := refused_changes(metadata["config"], self._prepared.config, where):
+            raise UserError(
+                f"{path}: its checkpoints were made with a different config: {'; '.join(differences)}. "
+                f"Restore the old values in {CONFIG_NAME}, or choose another --workdir"
+            )
+        if changed := [name for name in saved if saved[name] != current.get(name)]:
+            raise UserError(
+                f"{path}: its checkpoints were made with a different {' and a different '.join(changed)} "
+                "(the content differs); restore the original files, or choose another --workdir"
+            )
+
+    def _warn_of_changed_schedule(self, progress: Progress, num_steps: int) -> None:
+        schedule, now = self._prepared.config.optimizer.schedule, self._prepared.num_steps
+        if (schedule == "cosine" or (schedule == "wsd" and not progress.decay_start)) and num_steps != now:
+            log.warning(
+                "the %s schedule depends on the number of steps, %d when this checkpoint was saved and now %d: the "
+                "learning rates change from here on", schedule, num_steps, now,
+            )  # fmt: skip
+
+    def _set_metrics_aside(self) -> None:
+        aside = self._workdir.set_metrics_aside()
+        log.warning(
+            "%s has no checkpoint, so the run starts again; its metrics are now in %s", self._workdir.path, aside
+        )
+
+    def _write_tokenizer(self) -> None:
+        paths = model_paths(self._workdir.path, joint=self._prepared.config.tokenizer.joint)
+        for path, model in zip(paths, self._prepared.tokenizer_models, strict=True):
+            self._workdir.write(path.name, model)
