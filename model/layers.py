@@ -76,7 +76,7 @@ class ResidualConnection(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, precision: Precision, rngs: nnx.Rngs):
         self.norm = nnx.LayerNorm(config.embed_dim, dtype=precision.activations, rngs=rngs)
-        self.pre = config.norm == "pre"
+        self.pre = {"pre": True, "post": False}[config.norm]
         self.dropout_rate = config.dropout_rate
 
     def __call__(

@@ -7,7 +7,7 @@ width.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -110,8 +110,8 @@ class Transformer(nnx.Module):
         source_positions: Int[Array, "B S"] | None = None,
         target_segments: Int[Array, "B T"] | None = None,
         target_positions: Int[Array, "B T"] | None = None,
-        source_kept: Bool[Array, "B S"] | None = None,
-        target_kept: Bool[Array, "B T"] | None = None,
+        source_keep_mask: Bool[Array, "B S"] | None = None,
+        target_keep_mask: Bool[Array, "B T"] | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B T D"], AttentionWeights]:
         """Computes `__call__` up to, but not including, the output projection.
@@ -127,10 +127,10 @@ class Transformer(nnx.Module):
         target_segments = _segments(target_in, target_segments)
         source_positions = _positions(source, source_positions)
         target_positions = _positions(target_in, target_positions)
-        memory, encoder_weights = self.encode(source, source_segments, source_positions, source_kept, dropout)
+        memory, encoder_weights = self.encode(source, source_segments, source_positions, source_keep_mask, dropout)
         self_mask = SegmentMask(target_segments, target_segments, causal=True)
         cross_mask = SegmentMask(target_segments, source_segments)
-        x = self._embed(self.target_embedding, target_in, target_positions, target_kept, dropout)
+        x = self._embed(self.target_embedding, target_in, target_positions, target_keep_mask, dropout)
         rotations = self._rotation(target_positions), self._rotation(source_positions)
         weights = AttentionWeights(encoder_weights, [], [])
         for layer in self.decoder:
@@ -144,14 +144,14 @@ class Transformer(nnx.Module):
         source: Int[Array, "B S"],
         segments: Int[Array, "B S"] | None = None,
         positions: Int[Array, "B S"] | None = None,
-        kept: Bool[Array, "B S"] | None = None,
+        keep_mask: Bool[Array, "B S"] | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B S D"], list[Weights]]:
         """Encodes the source, with options as in `hidden_states`; the weights are those of self-attention, by layer."""
         segments, positions = _segments(source, segments), _positions(source, positions)
         mask = SegmentMask(segments, segments)
         embedding = self.source_embedding if self.source_embedding is not None else self.target_embedding
-        x = self._embed(embedding, source, positions, kept, dropout)
+        x = self._embed(embedding, source, positions, keep_mask, dropout)
         rotation = self._rotation(positions)
         weights = []
         for layer in self.encoder:
@@ -214,11 +214,16 @@ class Transformer(nnx.Module):
 
     def position_table(self) -> Float[Array, "L D"] | None:
         """Returns the encodings added to the embeddings, learned or sinusoidal, [max_length, D]; None if rotary."""
-        if self.config.positions == "rotary":
-            return None
-        if self.position_embedding is not None:
-            return self.position_embedding[...]
-        return sinusoidal_positions(self.config.max_length, self.config.embed_dim, self.config.position_base)
+        match self.config.positions:
+            case "rotary":
+                return None
+            case "learned":
+                assert self.position_embedding is not None
+                return self.position_embedding[...]
+            case "sinusoidal":
+                return sinusoidal_positions(self.config.max_length, self.config.embed_dim, self.config.position_base)
+            case unknown:
+                assert_never(unknown)
 
     def _rotation(self, positions: Int[Array, "B T"]) -> Rotation | None:
         config = self.config
@@ -240,14 +245,14 @@ class Transformer(nnx.Module):
         embedding: nnx.Param,
         ids: Int[Array, "B T"],
         positions: Int[Array, "B T"],
-        kept: Bool[Array, "B T"] | None = None,
+        keep_mask: Bool[Array, "B T"] | None = None,
         dropout: Dropout | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the embeddings of ids, times sqrt(D), plus the position encodings unless rotary."""
         config = self.config
         x = embedding[...][ids] * math.sqrt(config.embed_dim)
-        if kept is not None:
-            x = jnp.where(kept[..., None], x, 0.0)
+        if keep_mask is not None:
+            x = jnp.where(keep_mask[..., None], x, 0.0)
         encodings = self.position_table()
         if encodings is not None:
             x += encodings[positions]

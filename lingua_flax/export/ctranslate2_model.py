@@ -83,9 +83,9 @@ def write_ctranslate2(translator: Translator, folder: Path, quantization: str = 
 
 def _specification(translator: Translator) -> TransformerSpec:
     config, params, tokenizer = translator.config, translator.params, translator.tokenizer
-    is_rotary = config.positions == "rotary"
+    is_rotary = {"rotary": True, "learned": False, "sinusoidal": False}[config.positions]
     options = {
-        "pre_norm": config.norm == "pre",
+        "pre_norm": {"pre": True, "post": False}[config.norm],
         "activation": ACTIVATIONS[config.activation],
         "qk_norm": config.qk_norm,
         "rotary_dim": 0 if is_rotary else None,  # 0: all dimensions

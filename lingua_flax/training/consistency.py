@@ -40,7 +40,7 @@ def two_passes(batch: Batch) -> Batch:
     return jax.tree.map(lambda leaf: jnp.repeat(leaf, 2, axis=0), batch)
 
 
-def draw_kept(
+def draw_keep_masks(
     key: jax.Array, batch: Batch, cut_rate: float, num_tags: int = 0
 ) -> tuple[Bool[Array, "R2 S"], Bool[Array, "R2 T"]]:
     """Draws which tokens of the source and of the target input keep their embeddings, in rows made by `two_passes`.

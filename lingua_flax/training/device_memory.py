@@ -30,7 +30,7 @@ class DeviceMemory:
     """
 
     parameters: int
-    average: int
+    ema_params: int
     optimizer: int
     batch: int
     activations: int | None = None
@@ -38,7 +38,7 @@ class DeviceMemory:
     @property
     def total(self) -> int:
         """The sum of all sizes that are known."""
-        return self.parameters + self.average + self.optimizer + self.batch + (self.activations or 0)
+        return self.parameters + self.ema_params + self.optimizer + self.batch + (self.activations or 0)
 
     def __str__(self) -> str:
         sizes = {name: size for name, size in dataclasses.asdict(self).items() if size}
@@ -53,7 +53,7 @@ def memory_between_steps(network: Structure, config: Config, mesh: Mesh) -> Devi
     rows = row_sharding(mesh)
     return DeviceMemory(
         parameters=_bytes_per_device(state.params, shardings.params),
-        average=_bytes_per_device(state.average, shardings.average),
+        ema_params=_bytes_per_device(state.ema_params, shardings.ema_params),
         optimizer=_bytes_per_device(state.optimizer, shardings.optimizer),
         batch=sum(_shard_bytes(leaf, rows) for leaf in batch_shapes(config)),
     )
@@ -88,7 +88,7 @@ def explain_out_of_memory(network: Structure, config: Config, mesh: Mesh) -> Ite
         needed = memory_between_steps(network, config, mesh)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             needed = memory_of_step(network, config, mesh, compile_step(network, config, mesh))
-        state_bytes = needed.parameters + needed.average + needed.optimizer
+        state_bytes = needed.parameters + needed.ema_params + needed.optimizer
         smaller_batch = "lower training.tokens_per_batch or raise training.accumulation_steps"
         smaller_state = 'shard parameters and optimizer with devices.mesh.fsdp, or set optimizer.name to "adafactor"'
         first, second = smaller_batch, smaller_state

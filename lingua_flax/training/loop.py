@@ -216,7 +216,7 @@ class Run:
 
     def _validate(self) -> None:
         started = time.monotonic()
-        translator = self._programs.translator(self._state.params_to_use)
+        translator = self._programs.translator(self._state.eval_params)
         result = validate(translator, self._validation_set, self._signals.exchange_and_check)
         self._progress = progress = self._progress.after_validation(result.bleu)
         is_best = progress.best_step == progress.step

@@ -14,7 +14,7 @@ from lingua_flax.data.batch import Batch
 from lingua_flax.model.dropout import Dropout
 from lingua_flax.model.transformer import Structure
 from lingua_flax.options.schema import Config
-from lingua_flax.training.consistency import consistent_cross_entropy, draw_kept, two_passes
+from lingua_flax.training.consistency import consistent_cross_entropy, draw_keep_masks, two_passes
 from lingua_flax.training.loss import cross_entropy
 from lingua_flax.training.state import param_shardings
 
@@ -67,7 +67,9 @@ def make_objective(network: Structure, config: Config, mesh: Mesh) -> Objective:
         model = nnx.merge(network.graphdef, params)
         if is_consistent:
             batch = two_passes(batch)
-        kept = draw_kept(key, batch, options.consistency_cut_rate, num_tags) if cuts_tokens else (None, None)
+        keep_masks = (
+            draw_keep_masks(key, batch, options.consistency_cut_rate, num_tags) if cuts_tokens else (None, None)
+        )
         x, _ = model.hidden_states(
             batch.source,
             batch.target_in,
@@ -76,8 +78,8 @@ def make_objective(network: Structure, config: Config, mesh: Mesh) -> Objective:
             target_segments=batch.target_segments,
             target_positions=batch.target_positions,
             dropout=Dropout(key),
-            source_kept=kept[0],
-            target_kept=kept[1],
+            source_keep_mask=keep_masks[0],
+            target_keep_mask=keep_masks[1],
         )
         table, targets = model.output_table, batch.target_out
         if is_consistent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -62,14 +62,18 @@ def decay_factor(decay: jax.Array, step: jax.Array) -> jax.Array:
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     """Returns gradient clipping followed by the optimizer; its updates are to be multiplied by -learning_rate."""
     clip = optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
-    if config.name == "adafactor":
-        # Factored second moments and update clipping of Shazeer and Stern (2018). The relative step sizes of their
-        # section 8, scaled by the size of each parameter, are left out, so that a learning rate means the same as for
-        # Adam.
-        return optax.chain(clip, optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0))
-    adam = optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)
-    decay = optax.add_decayed_weights(config.weight_decay, mask=_is_matrix)
-    return optax.chain(clip, adam, decay if config.weight_decay else optax.identity())
+    decay = optax.add_decayed_weights(config.weight_decay, mask=_is_matrix) if config.weight_decay else optax.identity()
+    match config.name:
+        case "adafactor":
+            # Factored second moments and update clipping of Shazeer and Stern (2018). The relative step sizes of their
+            # section 8, scaled by the size of each parameter, are left out, so that a learning rate means the same as
+            # for Adam.
+            return optax.chain(clip, optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0))
+        case "adam" | "adamw":
+            adam = optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)
+            return optax.chain(clip, adam, decay)
+        case unknown:
+            assert_never(unknown)
 
 
 def _is_matrix(params: optax.Params) -> optax.Params:

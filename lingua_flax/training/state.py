@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import Mesh, NamedSharding
 
 from lingua_flax.devices.sharding import parameter_sharding, replicated
@@ -32,34 +30,34 @@ class TrainState(NamedTuple):
     step: jax.Array
     skipped: jax.Array
     skipped_in_a_row: jax.Array
-    average: Any = None
+    ema_params: Any = None
     decay: jax.Array | None = None
 
     @property
-    def params_to_use(self) -> Any:
+    def eval_params(self) -> Any:
         """The parameters to translate with: the moving average if there is one."""
-        return self.params if self.average is None else self.average
+        return self.params if self.ema_params is None else self.ema_params
 
 
 def checkpoint_items(state: TrainState) -> tuple[Any, Any]:
     """Returns the two items of a checkpoint: the parameters to translate with, and the rest of the training state."""
     training = (state.optimizer, state.step, state.skipped, state.skipped_in_a_row)
-    return state.params_to_use, training if state.average is None else (*training, state.params)
+    return state.eval_params, training if state.ema_params is None else (*training, state.params)
 
 
 def state_from_checkpoint_items(params: Any, training: Any) -> TrainState:
     """Returns the state whose `checkpoint_items` are given; the inverse of that function."""
     optimizer, step, skipped, in_a_row, *current_params = training
     state = TrainState(params, optimizer, step, skipped, in_a_row)
-    return state._replace(params=current_params[0], average=params) if current_params else state
+    return state._replace(params=current_params[0], ema_params=params) if current_params else state
 
 
 def initial_state(params: Any, config: Config) -> TrainState:
     """Returns the state before the first step."""
     step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))  # separate buffers, since all are donated
-    average = jax.tree.map(jnp.copy, params) if config.training.ema_decay else None
+    ema_params = jax.tree.map(jnp.copy, params) if config.training.ema_decay else None
     decay = jnp.zeros(2, jnp.int32) if config.optimizer.schedule == "wsd" else None
-    return TrainState(params, make_optimizer(config.optimizer).init(params), step, skipped, in_a_row, average, decay)
+    return TrainState(params, make_optimizer(config.optimizer).init(params), step, skipped, in_a_row, ema_params, decay)
 
 
 def param_shardings(network: Structure, mesh: Mesh, *, gathered: bool = False) -> Any:
@@ -68,27 +66,26 @@ def param_shardings(network: Structure, mesh: Mesh, *, gathered: bool = False) -
 
 
 def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
-    """Returns a state's shardings: optimizer moments and average like their parameters, everything else replicated."""
+    """Returns a state's shardings: optimizer moments and averages like their parameters, everything else replicated."""
     on_every_device = replicated(mesh)
     template = jax.eval_shape(lambda params: initial_state(params, config), network.params)
     shardings = param_shardings(network, mesh)
 
-    def like_its_parameter(moment: Any, parameter: Any, sharding: NamedSharding) -> NamedSharding:
-        return sharding if moment.shape == parameter.shape else on_every_device  # Adafactor keeps row and column means
+    leaves = zip(jax.tree_util.tree_leaves_with_path(network.params), jax.tree.leaves(shardings), strict=True)
+    parameters = {path: (leaf.shape, sharding) for (path, leaf), sharding in leaves}
 
-    optimizer = optax.tree_map_params(
-        functools.partial(jax.eval_shape, make_optimizer(config.optimizer).init),  # only shapes; computes nothing
-        like_its_parameter,
-        template.optimizer,
-        network.params,
-        shardings,
-        transform_non_params=lambda _: on_every_device,
-    )
-    average = None if template.average is None else shardings
+    def like_its_parameter(path: tuple[Any, ...], moment: Any) -> NamedSharding:
+        """A moment's path ends with that of its parameter; Adafactor keeps row and column means, of other shapes."""
+        ends = (parameters.get(path[start:]) for start in range(len(path)))
+        shape, sharding = next(filter(None, ends), (None, on_every_device))
+        return sharding if moment.shape == shape else on_every_device
+
+    optimizer = jax.tree_util.tree_map_with_path(like_its_parameter, template.optimizer)
+    ema_params = None if template.ema_params is None else shardings
     return template._replace(
         params=shardings,
         optimizer=optimizer,
-        average=average,
+        ema_params=ema_params,
         step=on_every_device,
         skipped=on_every_device,
         skipped_in_a_row=on_every_device,
@@ -96,8 +93,8 @@ def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
     )
 
 
-def update_average(average: Any, params: Any, decay: float, updates: jax.Array) -> Any:
-    """Returns decay * average + (1 - decay) * params.
+def updated_ema(ema_params: Any, params: Any, decay: float, updates: jax.Array) -> Any:
+    """Returns decay * ema_params + (1 - decay) * params.
 
     The decay is at most (1 + n) / (10 + n) after n updates, so that the initial parameters are soon forgotten; this is
     the rule of TensorFlow's ExponentialMovingAverage. The number of updates, a float32 scalar, includes the one that
@@ -105,4 +102,4 @@ def update_average(average: Any, params: Any, decay: float, updates: jax.Array) 
     as much from the average in float64.
     """
     decay_now = jnp.minimum(decay, (1.0 + updates) / (10.0 + updates))
-    return jax.tree.map(lambda old, new: old + (1.0 - decay_now) * (new - old), average, params)
+    return jax.tree.map(lambda old, new: old + (1.0 - decay_now) * (new - old), ema_params, params)

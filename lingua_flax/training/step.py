@@ -20,7 +20,7 @@ from lingua_flax.model.transformer import Structure
 from lingua_flax.options.schema import Config
 from lingua_flax.training.objective import Sums, make_objective
 from lingua_flax.training.optimizer import decay_factor, learning_rate, make_optimizer
-from lingua_flax.training.state import TrainState, state_shardings, update_average
+from lingua_flax.training.state import TrainState, state_shardings, updated_ema
 
 
 class StepMetrics(NamedTuple):
@@ -116,10 +116,10 @@ def make_train_step(
         def new_if_finite(new: Any, old: Any) -> Any:
             return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
 
-        new_average = None
-        if state.average is not None:
+        new_ema_params = None
+        if state.ema_params is not None:
             updates_made = (state.step + 1 - state.skipped).astype(jnp.float32)
-            new_average = update_average(state.average, new_params, config.training.ema_decay, updates_made)
+            new_ema_params = updated_ema(state.ema_params, new_params, config.training.ema_decay, updates_made)
         in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
         new_state = TrainState(
             params=new_if_finite(new_params, state.params),
@@ -127,7 +127,7 @@ def make_train_step(
             step=state.step + 1,
             skipped=state.skipped + ~finite,
             skipped_in_a_row=in_a_row,
-            average=new_if_finite(new_average, state.average),
+            ema_params=new_if_finite(new_ema_params, state.ema_params),
             decay=state.decay,
         )
         divergence = None if sums.divergence is None else sums.divergence / count

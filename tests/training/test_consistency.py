@@ -12,7 +12,7 @@ from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.model.transformer import Transformer, initial_params, structure
 from lingua_flax.options.schema import Config, MeshConfig, ModelConfig, TrainingConfig
 from lingua_flax.options.special_ids import PAD_ID
-from lingua_flax.training.consistency import consistent_cross_entropy, draw_kept, two_passes
+from lingua_flax.training.consistency import consistent_cross_entropy, draw_keep_masks, two_passes
 from lingua_flax.training.state import initial_state
 from lingua_flax.training.step import make_train_step
 
@@ -80,7 +80,7 @@ def test_equal_predictions_have_no_divergence():
 
 def test_only_the_second_pass_is_cut_and_sentence_boundaries_are_kept():
     batch = two_passes(random_batch(400))
-    for ids, kept in zip((batch.source, batch.target_in), draw_kept(jax.random.key(3), batch, 0.2), strict=True):
+    for ids, kept in zip((batch.source, batch.target_in), draw_keep_masks(jax.random.key(3), batch, 0.2), strict=True):
         assert kept[::2].all()
         assert kept[ids <= 2].all()
         cut_share = 1 - np.mean(kept[1::2][ids[1::2] > 2])
@@ -90,7 +90,7 @@ def test_only_the_second_pass_is_cut_and_sentence_boundaries_are_kept():
 def test_tags_are_kept():
     """Without the tag of the target language, the second pass would predict a mixture of languages."""
     batch = two_passes(random_batch(400))
-    source, target = draw_kept(jax.random.key(3), batch, 0.2, num_tags=2)
+    source, target = draw_keep_masks(jax.random.key(3), batch, 0.2, num_tags=2)
     assert source[:, :2].all()
     assert not source[1::2, 2].all()
     assert not target[1::2, 0].all()
@@ -105,7 +105,7 @@ def test_cut_token_does_not_influence_predictions_but_its_position_does():
 
     @jax.jit
     def predict(source, kept, positions):
-        return model.hidden_states(source, target, source_kept=kept, source_positions=positions)[0]
+        return model.hidden_states(source, target, source_keep_mask=kept, source_positions=positions)[0]
 
     other, moved = source.at[0, 2].set(4 + source[0, 2] % 5), positions.at[0, 2].set(9)
     np.testing.assert_array_equal(predict(source, kept, positions), predict(other, kept, positions))

@@ -84,7 +84,7 @@ def test_memory_between_steps_matches_the_arguments_of_the_compiled_step(toy):
     memory = memory_between_steps(network, config, mesh)
     params = jax.eval_shape(lambda: initial_params(config.model, 45, 45, jax.random.key(0)))
     numbers = sum(leaf.size for leaf in jax.tree.leaves(params))
-    assert (memory.parameters, memory.average, memory.batch) == (4 * numbers, 4 * numbers, 7 * 4 * 512)
+    assert (memory.parameters, memory.ema_params, memory.batch) == (4 * numbers, 4 * numbers, 7 * 4 * 512)
     assert memory.optimizer == 2 * 4 * numbers + 4  # two moments and a counter
     analysis = compile_step(network, config, mesh).memory_analysis()
     assert analysis.argument_size_in_bytes == memory.total + 3 * 4  # the state has three more counters
@@ -151,7 +151,7 @@ def by_axis(run) -> dict[str, dict[str, str]]:
     lengths = {"data": ["--training.num-steps", 200], "fsdp": ["--training.num-epochs", 0.5]}
     tables = {}
     for axis, length in lengths.items():
-        mesh = ["--devices.mesh.data", 1, f"--devices.mesh.{axis}", 8]
+        mesh = [f"--devices.mesh.{axis}", 8, *([] if axis == "data" else ["--devices.mesh.data", 1])]
         done = run("train", *SMALL, "--dry-run", *mesh, *length)
         assert done.returncode == 0, done.stderr
         tables[axis] = table_rows(done.stdout)

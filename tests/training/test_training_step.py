@@ -16,7 +16,7 @@ from lingua_flax.model.transformer import Structure, structure
 from lingua_flax.options.schema import Config, MeshConfig, ModelConfig, OptimizerConfig
 from lingua_flax.training.loss import _number_of_blocks, cross_entropy
 from lingua_flax.training.optimizer import Decay, decay_factor, learning_rate, make_optimizer
-from lingua_flax.training.state import TrainState, initial_state, update_average
+from lingua_flax.training.state import TrainState, initial_state, state_shardings, updated_ema
 from lingua_flax.training.step import batch_digest, make_train_step
 from tests.model.test_transformer import random_params
 
@@ -310,9 +310,9 @@ def test_non_finite_step_is_skipped_and_counted(batch):
 def test_moving_average_matches_hand_calculation():
     """Decays (1 + n) / (10 + n) = 2/11, 3/12, ..., but at most the configured one."""
     old, new = {"a": jnp.array([1.0, 8.0])}, {"a": jnp.array([12.0, -3.0])}
-    np.testing.assert_allclose(update_average(old, new, 0.999, jnp.float32(1))["a"], [10.0, -1.0], rtol=1e-6)
-    np.testing.assert_allclose(update_average(old, new, 0.999, jnp.float32(2))["a"], [9.25, -0.25], rtol=1e-6)
-    np.testing.assert_allclose(update_average(old, new, 0.5, jnp.float32(100))["a"], [6.5, 2.5], rtol=1e-6)
+    np.testing.assert_allclose(updated_ema(old, new, 0.999, jnp.float32(1))["a"], [10.0, -1.0], rtol=1e-6)
+    np.testing.assert_allclose(updated_ema(old, new, 0.999, jnp.float32(2))["a"], [9.25, -0.25], rtol=1e-6)
+    np.testing.assert_allclose(updated_ema(old, new, 0.5, jnp.float32(100))["a"], [6.5, 2.5], rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -325,17 +325,17 @@ def test_moving_average_follows_parameters_and_changes_nothing_else(batch):
         state, _ = step(state, batch)
         current, decay = jax.device_get(state.params), min(0.3, (1 + count) / (10 + count))
         average = jax.tree.map(lambda old, new, d=decay: d * old + (1 - d) * new, average, current)
-        assert largest_difference(state.average, average) < 1e-6
-        assert state.params_to_use is state.average
+        assert largest_difference(state.ema_params, average) < 1e-6
+        assert state.eval_params is state.ema_params
     plain, _ = take_steps(tiny_config(), batch, 4)
     assert largest_difference(state.params, plain.params) == 0.0
-    assert plain.average is None
+    assert plain.ema_params is None
     skipped, _ = take_steps(config, batch, 2, with_nan(params))
-    np.testing.assert_array_equal(skipped.average["encoder_norm"]["scale"], params["encoder_norm"]["scale"])
+    np.testing.assert_array_equal(skipped.ema_params["encoder_norm"]["scale"], params["encoder_norm"]["scale"])
     copies = [jax.tree.map(jnp.array, params) for _ in range(2)]  # the step consumes its arguments
-    recovered, _ = step(skipped._replace(params=copies[0], average=copies[1]), batch)
+    recovered, _ = step(skipped._replace(params=copies[0], ema_params=copies[1]), batch)
     expected = jax.tree.map(lambda old, new: 2 / 11 * old + 9 / 11 * new, params, jax.device_get(recovered.params))
-    assert largest_difference(recovered.average, expected) < 1e-6  # the first update, although the third step
+    assert largest_difference(recovered.ema_params, expected) < 1e-6  # the first update, although the third step
 
 
 def murmur(words):
@@ -369,3 +369,29 @@ def test_batch_digest_distinguishes_batches(batch):
         batch._replace(source=batch.target_out, target_out=batch.source),
     ]
     assert len({tuple(jax.jit(batch_digest)(each).tolist()) for each in changed}) == len(changed)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.contrib.muon(1.0),  # its masked states have no leaves for the parameters of the other part
+        optax.lion(1.0),
+        optax.sgd(1.0, momentum=0.9),
+        optax.adamw(1.0, mask=is_matrix),
+        optax.adafactor(1.0, min_dim_size_to_factor=8),
+    ],
+    ids=["muon", "lion", "sgd", "adamw", "adafactor"],
+)
+def test_any_optimizer_of_optax_can_be_used(monkeypatch, batch, optimizer):
+    for module in ("state", "step"):
+        monkeypatch.setattr(f"lingua_flax.training.{module}.make_optimizer", lambda _: optimizer)
+    config = tiny_config()
+    shardings = state_shardings(network(config.model), config, make_mesh(MeshConfig()))
+    table = fresh_params(config.model)["target_embedding"]
+    moments = jax.tree.leaves(optimizer.init(fresh_params(config.model)))
+    specs = [leaf.spec for leaf in jax.tree.leaves(shardings.optimizer)]
+    like_table = {spec for moment, spec in zip(moments, specs, strict=True) if moment.shape == table.shape}
+    assert like_table in ({shardings.params["target_embedding"].spec}, set())  # Adafactor has none of this shape
+    assert all(not any(spec) for moment, spec in zip(moments, specs, strict=True) if moment.ndim == 0)
+    _, metrics = training_step.__wrapped__(config)(first_state(config), batch)
+    assert np.isfinite(metrics.loss)

@@ -106,13 +106,13 @@ def _show_memory(step: CompiledStep) -> None:
         "mesh": ", ".join(f"{axis} {size}" for axis, size in step.mesh.items()),
         "compiled for": f"{step.compiled_for}, {step.dtype}",
         "parameters": format_bytes(memory.parameters),
-        "moving average": format_bytes(memory.average),
+        "moving average": format_bytes(memory.ema_params),
         "optimizer": format_bytes(memory.optimizer),
         "batch": format_bytes(memory.batch),
         "activations and gradients": "not known" if memory.activations is None else format_bytes(memory.activations),
         "in all": format_bytes(memory.total),
     }
-    if not memory.average:
+    if not memory.ema_params:
         del rows["moving average"]
     if step.device_memory_bytes:
         fits = "this fits" if step.fits else step.shortage or "this does not fit"

@@ -1,0 +1,74 @@
+"""When a run validates, saves, decays and ends, worked out by hand from a config and its progress."""
+
+import pytest
+
+from lingua_flax.options.schema import Config
+from lingua_flax.training.optimizer import Decay
+from lingua_flax.training.progress import Plan, Progress
+
+
+def plan(num_steps: int = 100, *, has_validation_set: bool = True, optimizer: dict | None = None, **training) -> Plan:
+    training = {"eval_every": 10, "checkpoint_every": 25, **training}
+    config = Config.model_validate({"training": training, "optimizer": {"warmup_steps": 5, **(optimizer or {})}})
+    return Plan(config, num_steps, has_validation_set)
+
+
+def validated(*bleus: float, every: int = 10) -> Progress:
+    """Returns the progress after a validation with each of these scores."""
+    progress = Progress()
+    for bleu in bleus:
+        for _ in range(every):
+            progress = progress.after_step(pairs=3)
+        progress = progress.after_validation(bleu)
+    return progress
+
+
+def test_best_validation_is_the_first_of_equal_ones():
+    progress = validated(1.0, 4.0, 4.0, 2.0)
+    assert (progress.step, progress.pairs, progress.validated) == (40, 120, 40)
+    assert (progress.best_bleu, progress.best_step, progress.validations_since_best) == (4.0, 20, 2)
+    assert validated(0.0).best_step == 10
+
+
+def test_validations_are_due_at_their_steps_and_at_the_end_but_once():
+    due = [step for step in range(1, 36) if plan(35).validation_is_due(Progress(step=step))]
+    assert due == [10, 20, 30, 35]
+    assert not plan(35).validation_is_due(Progress(step=20, validated=20))
+    assert not plan(35, has_validation_set=False, eval_every=0).validation_is_due(Progress(step=35))
+
+
+def test_saves_are_due_at_their_steps_at_the_best_one_and_at_the_end():
+    due = [step for step in range(61) if plan(60).save_is_due(Progress(step=step, best_step=30))]
+    assert due == [25, 30, 50, 60]
+
+
+@pytest.mark.parametrize(
+    ("patience", "bleus", "last_step"),
+    [(0, (9.0, 1.0, 1.0, 1.0), 100), (3, (9.0, 1.0, 1.0), 100), (3, (9.0, 1.0, 1.0, 1.0), 40), (1, (), 100)],
+)
+def test_patience_ends_a_run(patience, bleus, last_step):
+    progress = validated(*bleus)
+    assert plan(patience=patience).last_step(progress) == last_step
+    assert plan(patience=patience).is_finished(progress) == (progress.step == last_step)
+    assert not plan(patience=patience).is_finished(progress.with_new_patience())
+
+
+def test_patience_brings_the_decay_forward():
+    """A share of 0.2 of 100 steps is 20 steps; after 40 steps, 10 more are 0.2 of the 50."""
+    early = plan(patience=2, optimizer={"schedule": "wsd", "decay_share": 0.2})
+    progress = validated(9.0, 1.0, 1.0, 1.0)
+    assert early.decay(progress) == Decay(80, 100)
+    assert early.decays_from_now_on(progress)
+    assert not early.decays_from_now_on(validated(9.0, 1.0))
+    decaying = Progress(step=40, validated=40, validations_since_best=3, decay_start=40)
+    assert early.decay(decaying) == Decay(40, 50)
+    assert early.last_step(decaying) == 50
+    assert not early.decays_from_now_on(decaying)
+    assert not early.decays_from_now_on(Progress(step=80, validations_since_best=5))  # it is due anyway
+
+
+def test_a_run_with_more_steps_than_asked_for_is_finished():
+    progress, more = Progress(step=120, best_bleu=31.25, best_step=90), "120 (more than the 100 asked for)"
+    assert plan(100).is_finished(progress)
+    assert plan(100).summary(progress) == f"{more} steps, best validation BLEU 31.25 at step 90"
+    assert plan(200).summary(Progress(step=120)) == "120 of 200 steps, stopped early"
