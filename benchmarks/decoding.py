@@ -62,7 +62,7 @@ def load_lingua_flax(workdir: Path, precision: str, options: argparse.Namespace)
 
     def translate(lines: Sequence[str], beam_size: int, batch_size: int) -> list[str]:
         decoding = DecodingOptions(beam_size=beam_size, batch_size=batch_size, length_penalty=LENGTH_PENALTY)
-        translations = translator.translate(lines, decoding, first_line=None)
+        translations = translator.translate(lines, decoding, warn=False)
         return [translation.text for translation in translations]
 
     return translate

@@ -28,7 +28,7 @@ from lingua_flax.options.precision import BFLOAT16
 from lingua_flax.options.schema import Config, DecodingOptions, DevicesConfig, MeshConfig
 from lingua_flax.training.reports.compiled_step import compiled_step, with_tpu_compiler
 from lingua_flax.training.validation import loss_sum
-from lingua_flax.translation.decoding import DecodingRequest, Network, compile_decode_batch
+from lingua_flax.translation.decoding import Decoding, DecodingRequest, Network, compile_decode_batch
 
 ROOT = Path(__file__).parent.parent
 
@@ -169,7 +169,8 @@ def _compiled_decoding(config: Config, program: str) -> tuple[CompiledProgram, i
         request = sharded_shapes(DecodingRequest(**arrays), row_sharding(mesh))
         options = DecodingOptions(beam_size=1 if program == "greedy search" else BEAMS)
         networks = [Network(network.graphdef, params)]
-        compiled, _ = compile_decode_batch(networks, request, options, config.model.max_length, keep_full_batches=True)
+        how = Decoding.of(options, request, config.model.max_length, keeps_full_batches=True)
+        compiled, _ = compile_decode_batch(networks, request, how)
     seconds = time.monotonic() - started
     costs, memory = compiled.cost_analysis(), compiled.memory_analysis()
     assert costs

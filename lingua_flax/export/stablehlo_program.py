@@ -66,7 +66,7 @@ def write_stablehlo(translator: Translator, data: DataConfig, folder: Path, shap
         )
         hypotheses = decoding.search_or_sample(
             [replace_params(network.params, parameters)], request, None, 1, alpha,
-            graphdefs=(network.graphdef,), width=beams, length=longest, top_k=None, top_p=None, keep_full_batches=True,
+            graphdefs=(network.graphdef,), program=decoding.Program(beams, longest),
         )  # fmt: skip
         return hypotheses.tokens[:, 0], hypotheses.scores[:, 0]
 

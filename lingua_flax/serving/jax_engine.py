@@ -46,7 +46,7 @@ class JaxEngine:
             [item.line for item in items],
             self._options,
             num_hypotheses=max(item.num_hypotheses for item in items),
-            first_line=None,
+            warn=False,
         )
         aligned = [index for index, item in enumerate(items) if item.aligned]
         links = align_translations(translator, [translations[index] for index in aligned], self._alignment)

@@ -88,7 +88,7 @@ def validate(
     if data.shuffled_source_ids:
         shuffled_loss = _mean_loss(translator, data.shuffled_source_ids, data.target_ids, after_batch)
     sources, references = data.sources, data.references
-    lines = translator.translate(sources, GREEDY, source_ids=data.source_ids, first_line=None, after_batch=after_batch)
+    lines = translator.translate(sources, GREEDY, source_ids=data.source_ids, warn=False, after_batch=after_batch)
     translations = [line.text for line in lines]
     samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(data), NUM_SAMPLES)]
     bleu = corpus_bleu(translations, references, lowercase=translator.tokenizer.lowercase)

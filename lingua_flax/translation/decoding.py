@@ -69,61 +69,80 @@ def padded_prefix_length(tokens: int) -> int:
     return -(-tokens // PREFIX_LENGTH_MULTIPLE) * PREFIX_LENGTH_MULTIPLE
 
 
-def decode_batch(
-    networks: Sequence[Network],
-    request: DecodingRequest,
-    options: DecodingOptions,
-    model_max_length: int,
-    num_hypotheses: int = 1,
-    *,
-    keep_full_batches: bool = False,
-) -> Hypotheses:
+class Program(NamedTuple):
+    """What the program that decodes a batch depends on, besides the networks and the shapes of the request.
+
+    Attributes:
+      width: K, the number of beams or samples.
+      length: L.
+      keeps_full_batches: whether the batch stays together to the end, which computes more but compiles faster.
+    """
+
+    width: int
+    length: int
+    top_k: int | None = None
+    top_p: float | None = None
+    keeps_full_batches: bool = True
+
+
+class Decoding(NamedTuple):
+    """How a batch is decoded.
+
+    Attributes:
+      alpha: the length penalty.
+      sampling: a seed and a temperature; None for a search.
+    """
+
+    program: Program
+    num_hypotheses: np.int32
+    alpha: np.float32
+    sampling: tuple[np.uint32, np.float32] | None
+
+    @classmethod
+    def of(
+        cls,
+        options: DecodingOptions,
+        request: DecodingRequest,
+        max_length: int,
+        num_hypotheses: int = 1,
+        keeps_full_batches: bool = False,
+    ) -> Decoding:
+        """Returns how to decode a request with networks that accept `max_length` tokens."""
+        default = default_max_length(request.source.shape[1]) + request.prefixes.shape[1]
+        program = Program(
+            width=num_hypotheses if options.temperature else options.beam_size,
+            length=options.max_decoding_length or min(max(default, options.min_decoding_length), max_length),
+            top_k=options.top_k,
+            top_p=options.top_p,
+            keeps_full_batches=keeps_full_batches,
+        )
+        sampling = (np.uint32(options.seed), np.float32(options.temperature)) if options.temperature else None
+        return cls(program, np.int32(num_hypotheses), np.float32(options.length_penalty), sampling)
+
+
+def decode_batch(networks: Sequence[Network], request: DecodingRequest, how: Decoding) -> Hypotheses:
     """Decodes a batch on the devices, with one network or with all networks of an ensemble.
 
-    Args:
-      model_max_length: maximum number of tokens that the networks accept.
-      keep_full_batches: whether to keep the batch together to the end, which computes more but compiles faster.
-
-    Returns:
-      The hypotheses on the host: tokens [B, num_hypotheses, L], scores [B, num_hypotheses].
+    Returns the best hypotheses on the host: tokens [B, num_hypotheses, L] and scores [B, num_hypotheses].
     """
-    program, arguments = compile_decode_batch(
-        networks, request, options, model_max_length, num_hypotheses, keep_full_batches=keep_full_batches
-    )
-    hypotheses = gather_to_host(program(*arguments))
-    return Hypotheses(hypotheses.tokens[:, :num_hypotheses], hypotheses.scores[:, :num_hypotheses])
+    program, arguments = compile_decode_batch(networks, request, how)
+    hypotheses, count = gather_to_host(program(*arguments)), int(how.num_hypotheses)
+    return Hypotheses(hypotheses.tokens[:, :count], hypotheses.scores[:, :count])
 
 
 def compile_decode_batch(
-    networks: Sequence[Network],
-    request: DecodingRequest,
-    options: DecodingOptions,
-    model_max_length: int,
-    num_hypotheses: int = 1,
-    *,
-    keep_full_batches: bool = False,
+    networks: Sequence[Network], request: DecodingRequest, how: Decoding
 ) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
     """Returns the program that `decode_batch` runs, and its arguments.
 
     To only compile the program, pass jax.ShapeDtypeStructs in place of the arrays.
     """
-    default_length = default_max_length(request.source.shape[1]) + request.prefixes.shape[1]
-    static = {
-        "graphdefs": tuple(network.graphdef for network in networks),
-        "width": num_hypotheses if options.temperature else options.beam_size,
-        "length": options.max_decoding_length
-        or min(max(default_length, options.min_decoding_length), model_max_length),
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-        "keep_full_batches": keep_full_batches,
-    }
-    sampling = (np.uint32(options.seed), np.float32(options.temperature)) if options.temperature else None
-    alpha = np.float32(options.length_penalty)
-    arguments = [network.params for network in networks], request, sampling, np.int32(num_hypotheses), alpha
-    return compiled_program(search_or_sample, *arguments, **static), arguments
+    graphdefs = tuple(network.graphdef for network in networks)
+    arguments = [network.params for network in networks], request, how.sampling, how.num_hypotheses, how.alpha
+    return compiled_program(search_or_sample, *arguments, graphdefs=graphdefs, program=how.program), arguments
 
 
-@functools.partial(jax.jit, static_argnames=("graphdefs", "width", "length", "top_k", "top_p", "keep_full_batches"))
+@functools.partial(jax.jit, static_argnames=("graphdefs", "program"))
 def search_or_sample(
     params: Sequence[Any],
     request: DecodingRequest,
@@ -132,20 +151,13 @@ def search_or_sample(
     alpha: jax.Array | float,
     *,
     graphdefs: tuple[nnx.GraphDef, ...],
-    width: int,
-    length: int,
-    top_k: int | None,
-    top_p: float | None,
-    keep_full_batches: bool,
+    program: Program,
 ) -> Hypotheses:
-    """Decodes a batch: samples if `sampling` holds a seed and a temperature, searches if it is None.
-
-    `alpha` is the length penalty, `width` is K, `length` is L; the other arguments are as in `decode_batch` and
-    DecodingOptions.
-    """
+    """Decodes a batch; the arguments are those of `Decoding`."""
+    width, length, top_k, top_p, keeps_full_batches = program
     models = [nnx.merge(*network) for network in zip(graphdefs, params, strict=True)]
     initial_length = min(length, request.source.shape[1] + request.prefixes.shape[1] + EXTRA_INITIAL_POSITIONS)
-    initial_length = length if keep_full_batches else initial_length
+    initial_length = length if keeps_full_batches else initial_length
     initial = [model.start_decoding(request.source, width, initial_length, request.visible) for model in models]
 
     def step(tokens: jax.Array, index: jax.Array, beam_history: jax.Array, states: Any) -> tuple[jax.Array, Any]:
@@ -161,7 +173,7 @@ def search_or_sample(
 
     constraints = Constraints(*map(jnp.asarray, (request.max_lengths, request.min_lengths, request.prefixes)))
     growable = StateGrowth(initial_length, grow)
-    task = SearchConfig(constraints, length, BOS_ID, EOS_ID, alpha, growable, not keep_full_batches)
+    task = SearchConfig(constraints, length, BOS_ID, EOS_ID, alpha, growable, not keeps_full_batches)
     if sampling:
         seed, temperature = sampling
         keys = _random_keys(seed, request.numbers, width)

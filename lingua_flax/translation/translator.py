@@ -3,7 +3,7 @@
 The translator tokenizes the lines, sorts them into batches of a few padded lengths, decodes the batches on the devices
 and returns the results in the original order.
 
-    from lingua_flax.translation.translator import Translator
+    from lingua_flax import Translator
 
     translator = Translator.load("checkpoints/tiny")
     for translation in translator.translate(["I swam across the river."], beam_size=5):
@@ -19,35 +19,36 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from lingua_flax.data.batch import Batch, bucket_lengths, length_batches, pad_rows, unpacked_batch
-from lingua_flax.data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
+from lingua_flax.data.batch import Batch, bucket_lengths, length_batches, unpacked_batch
+from lingua_flax.data.tokenizer import Tokenizer, language_tag
 from lingua_flax.devices.compilation import compile_concurrently
 from lingua_flax.devices.mesh import make_mesh, round_up_to_row_shards
-from lingua_flax.devices.platform import available_devices, compute_precision, pads_to_longest
-from lingua_flax.devices.sharding import put_on_devices, replicated, row_sharding
+from lingua_flax.devices.sharding import put_on_devices, row_sharding
 from lingua_flax.host.errors import RunError, UserError
-from lingua_flax.model.transformer import structure
-from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config, refused_changes
 from lingua_flax.options.messages import validated
-from lingua_flax.options.schema import ComputeConfig, Config, DecodingOptions, MeshConfig, ModelConfig
-from lingua_flax.options.special_ids import PAD_ID, UNK_ID
-from lingua_flax.runs.checkpoint import check_format, load_params
-from lingua_flax.runs.workdir import Workdir
+from lingua_flax.options.schema import ComputeConfig, DecodingOptions, MeshConfig, ModelConfig
+from lingua_flax.options.special_ids import PAD_ID
 from lingua_flax.translation import decoding
 from lingua_flax.translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts
-from lingua_flax.translation.line_splitting import split_source
 from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
+from lingua_flax.translation.requests import (
+    Part,
+    divide,
+    length_limit,
+    request_of,
+    warn_about_limits,
+    warn_about_long_lines,
+)
 from lingua_flax.translation.search import IMPOSSIBLE, Hypotheses
 
 log = logging.getLogger(__name__)
 
-MAX_LINES_IN_WARNING = 5
 # A few sentences are padded to one of these batch sizes instead of a full batch, which is faster to run and to compile.
 SMALL_BATCH_SIZES = (1, 4, 16)
 BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
@@ -56,21 +57,6 @@ BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
 # v5e reports 9.7 GB of temporaries (docs/results/performance.md).
 MAX_CACHE_ELEMENTS = 2**31
 SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
-
-
-class _Part(NamedTuple):
-    """A line, or a part of a line that is too long, translated as one sentence.
-
-    `line` and `part`, its number within the line, count from 0. Its translation begins with the ids in `prefix` and has
-    at most `limit` tokens.
-    """
-
-    line: int
-    part: int
-    text: str
-    source: list[int]
-    prefix: list[int]
-    limit: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,51 +111,9 @@ class Translator:
             `target_language`; the tokenizers or the languages of an ensemble differ; or no device of the requested
             platform exists.
         """
-        config = read_workdir_config(Path(workdir))
-        trained_on = config.devices
-        devices = devices or trained_on.compute
-        mesh = make_mesh(MeshConfig(), available_devices(devices.platform))
-        platform = mesh.devices.flat[0].platform
-        if trained_on.platform not in ("auto", platform):
-            log.info("%s: trained on %s, computing on %s", workdir, trained_on.platform, platform)
-        first, *others = (
-            cls._load_one(Path(path), checkpoint, devices, mesh, target_language) for path in (workdir, *ensemble)
-        )
-        for path, other in zip(ensemble, others, strict=True):
-            if other.tokenizer.fingerprint != first.tokenizer.fingerprint:
-                raise UserError(
-                    f"{path}: its tokenizer differs from that of {workdir}; all runs of an ensemble must share one "
-                    "tokenizer (tokenizer.model_file)"
-                )
-            if other.tokenizer.source_tags != first.tokenizer.source_tags:
-                raise UserError(f"{path}: its source tag differs from that of {workdir}; see data.tag_target")
-            if not first.tokenizer.source_tags:
-                _check_direction(Path(path), workdir, config.data.directions[0])
-        return dataclasses.replace(first, others=tuple(others))
+        from lingua_flax.translation.loading import load_translator  # which imports this module
 
-    @classmethod
-    def _load_one(
-        cls, workdir: Path, checkpoint: str, devices: ComputeConfig, mesh: Mesh, target_language: str | None
-    ) -> Translator:
-        files = Workdir(workdir)
-        config = read_workdir_config(files.path)
-        tokenizer = load_tokenizer(model_paths(files.path, joint=config.tokenizer.joint))
-        tokenizer = _with_target_tag(tokenizer, config, target_language)
-        sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-        network = structure(config.model, *sizes, compute_precision(devices.precision, mesh))
-
-        def check(metadata: dict[str, Any]) -> None:
-            check_format(metadata, files.path)
-            step = metadata["step"]
-            if metadata["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
-                raise UserError(f"{files.path}: its tokenizer is not the one that checkpoint {step} was trained with")
-            if changed := refused_changes(metadata["config"], config, f"in checkpoint {step}", "model."):
-                raise UserError(f"{files.path}: its {CONFIG_NAME} differs from its checkpoints: {'; '.join(changed)}")
-
-        step, params, _ = load_params(files.checkpoints, checkpoint, network.params, check)
-        placed = put_on_devices(params, replicated(mesh))
-        to_longest = pads_to_longest(devices.padding, mesh)
-        return cls(network.graphdef, placed, tokenizer, config.model, step, mesh, pads_to_longest=to_longest)
+        return load_translator(Path(workdir), checkpoint, devices, target_language, [Path(path) for path in ensemble])
 
     def into(self, language: str) -> Translator:
         """Returns the translator into another language, of a network that was trained with data.tag_target.
@@ -221,7 +165,8 @@ class Translator:
         num_hypotheses: int = 1,
         prefixes: Sequence[str] | None = None,
         source_ids: Sequence[list[int]] | None = None,
-        first_line: int | None = 1,
+        first_line: int = 1,
+        warn: bool = True,
         after_batch: Callable[[int], None] = lambda sentences: None,
         **overrides: Any,
     ) -> list[Translation]:
@@ -235,7 +180,8 @@ class Translator:
           num_hypotheses: number of hypotheses to return for each line; for a search, at most its beam_size.
           prefixes: text that the translation of each line must begin with, "" for none.
           source_ids: the token ids of the lines as returned by tokenizer.encode_source, if already known.
-          first_line: number of lines[0], used in warnings and to seed sampling; None suppresses the warnings.
+          first_line: number of lines[0], used in messages and to seed sampling.
+          warn: whether to log the lines that are translated in parts, and those whose translation reaches its limit.
           after_batch: called with the number of lines without a token, then after each batch with the number of lines
             whose first part was in it; may raise to stop.
           **overrides: fields of DecodingOptions that replace those of `options`, such as beam_size=5.
@@ -248,33 +194,32 @@ class Translator:
         self.check(options, num_hypotheses)
         _check_lines(lines, prefixes)
         source_ids = source_ids or self.tokenizer.encode_source(lines)
-        parts = self._parts(lines, source_ids, prefixes or [""] * len(lines), options, first_line)
+        parts = self._divide(lines, source_ids, prefixes, options, first_line)
+        if warn:
+            warn_about_long_lines(parts, source_ids, first_line, self.max_length)
         options, batches = self._batches(parts, options, num_hypotheses)
         hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # by index into `parts`
 
         def search(batch: tuple[list[int], int]) -> Hypotheses:
-            request = self._request([parts[i] for i in batch[0]], options, batch[1], first_line or 1)
-            return decoding.decode_batch(
-                self.networks, request, options, self.max_length, num_hypotheses, keep_full_batches=self.pads_to_longest
-            )
+            request = self._request([parts[i] for i in batch[0]], options, batch[1])
+            return decoding.decode_batch(self.networks, request, self._program(options, request, num_hypotheses))
 
         after_batch(len(lines) - sum(part.part == 0 for part in parts))  # lines without a token
         for (group, _), decoded in map_concurrently(search, batches, num_concurrent_programs(self.mesh)):
             hypotheses.update(zip(group, self.detokenized(decoded, len(group), num_hypotheses), strict=True))
             after_batch(sum(parts[i].part == 0 for i in group))
-        if first_line is not None:
-            at_limit = [i for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit]
-            _warn_about_limits({first_line + parts[i].line for i in at_limit})
+        if warn:
+            warn_about_limits({part.line for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit})
         by_line: list[list[tuple[str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
         for i, part in enumerate(parts):
-            by_line[part.line].append((part.text, hypotheses[i]))
+            by_line[part.line - first_line].append((part.text, hypotheses[i]))
         return [Translation(line, join_parts(joined)) for line, joined in zip(lines, by_line, strict=True)]
 
     def warm_up(
         self, lines: Sequence[str], options: DecodingOptions, source_ids: Sequence[list[int]] | None = None
     ) -> None:
         """Compiles the programs that translate(lines, options) runs, concurrently and without running them."""
-        parts = self._parts(lines, source_ids or self.tokenizer.encode_source(lines), [""] * len(lines), options, None)
+        parts = self._divide(lines, source_ids or self.tokenizer.encode_source(lines), None, options)
         options, batches = self._batches(parts, options, num_hypotheses=1)
         self._compile([(options, length) for length in sorted({length for _, length in batches})])
 
@@ -292,13 +237,11 @@ class Translator:
 
     def _compile(self, programs: Sequence[tuple[DecodingOptions, int]]) -> None:
         """Compiles the programs for these options, which include a batch size, and these padded lengths."""
-        part = _Part(line=0, part=0, text="", source=[], prefix=[], limit=1)
+        part = Part(line=1, part=0, text="", source=[], prefix=[], limit=1)
 
         def compile_decode_batch(options: DecodingOptions, length: int) -> None:
-            request = self._request([part], options, length, 1)
-            decoding.compile_decode_batch(
-                self.networks, request, options, self.max_length, keep_full_batches=self.pads_to_longest
-            )
+            request = self._request([part], options, length)
+            decoding.compile_decode_batch(self.networks, request, self._program(options, request))
 
         compile_concurrently(*(functools.partial(compile_decode_batch, *program) for program in programs))
 
@@ -343,31 +286,24 @@ class Translator:
         self,
         source: np.ndarray,
         options: DecodingOptions,
-        hidden: np.ndarray | None = None,
+        masked: np.ndarray | None = None,
         *,
         prefixes: Sequence[Sequence[int]] | None = None,
         num_hypotheses: int = 1,
     ) -> Hypotheses:
         """Decodes padded source ids [B, S] on the devices; options.batch_size is ignored.
 
-        Positions at which `hidden` [B, S] is True are masked in every layer, like padding. The hypotheses of each
+        Positions at which `masked` [B, S] is True are hidden from every layer, like padding. The hypotheses of each
         sentence begin with the ids in `prefixes`, and the `num_hypotheses` best are returned.
         """
         rows = [ids[ids != PAD_ID].tolist() for ids in source]
         parts = [
-            _Part(i, 0, "", ids, list(prefix), self.length_limit(len(ids), len(prefix), options) if ids else 1)
-            for i, (ids, prefix) in enumerate(zip(rows, prefixes or [()] * len(rows), strict=True))
+            Part(i, 0, "", ids, list(prefix), self.length_limit(len(ids), len(prefix), options) if ids else 1)
+            for i, (ids, prefix) in enumerate(zip(rows, prefixes or [()] * len(rows), strict=True), 1)
         ]
         options = options.model_copy(update={"batch_size": len(source)})
-        request = self._request(parts, options, source.shape[1], 1, hidden)
-        decoded = decoding.decode_batch(
-            self.networks,
-            request,
-            options,
-            self.max_length,
-            num_hypotheses,
-            keep_full_batches=self.pads_to_longest,
-        )
+        request = self._request(parts, options, source.shape[1], masked)
+        decoded = decoding.decode_batch(self.networks, request, self._program(options, request, num_hypotheses))
         return Hypotheses(*(array[: len(source)] for array in decoded))
 
     def batch(self, sources: Sequence[list[int]], targets: Sequence[list[int]], rows: int, length: int) -> Batch:
@@ -390,46 +326,41 @@ class Translator:
 
     def check_prefixes(self, lines: Sequence[str], prefixes: Sequence[str], options: DecodingOptions) -> None:
         """Raises UserError if a prefix has a character without a token, or is as long as its translation may be."""
-        self._parts(lines, self.tokenizer.encode_source(lines), prefixes, options, None)
+        self._divide(lines, self.tokenizer.encode_source(lines), prefixes, options)
 
     def length_limit(self, source_tokens: int, prefix_tokens: int, options: DecodingOptions) -> int:
         """Returns the maximum number of tokens of a translation, its prefix and end token included."""
-        limit = max(decoding.default_max_length(source_tokens) + prefix_tokens, options.min_decoding_length)
-        return options.max_decoding_length or min(limit, self.max_length)
+        return length_limit(source_tokens, prefix_tokens, options, self.max_length)
 
-    def _parts(
+    def _divide(
         self,
         lines: Sequence[str],
         source_ids: Sequence[list[int]],
-        prefixes: Sequence[str],
+        prefixes: Sequence[str] | None,
         options: DecodingOptions,
-        first_line: int | None,
-    ) -> list[_Part]:
-        """Returns the parts to translate: several of a line that is too long, none of a line without tokens."""
-        parts: list[_Part] = []
-        for line, (source, prefix) in enumerate(zip(source_ids, self._encode_prefixes(prefixes), strict=True)):
-            text = lines[line]
-            fits = len(source) <= self.max_length
-            sources = [(text, source)] if fits else split_source(text, self.tokenizer, self.max_length)
-            if first_line is not None and len(sources) > 1:
-                log.warning(
-                    "line %d has %d tokens and the model takes %d at a time: translated in %d parts",
-                    first_line + line, len(source) - 1, self.max_length - 1, len(sources),
-                )  # fmt: skip
-            for number, (part_text, ids) in enumerate(sources):
-                part_prefix = [] if number else prefix
-                limit = self.length_limit(len(ids), len(part_prefix), options)
-                if len(part_prefix) >= limit:
-                    raise UserError(
-                        f"line {(first_line or 1) + line}: its prefix has {len(part_prefix)} tokens, but the "
-                        f"translation is limited to {limit}, end token included; shorten the prefix"
-                    )
-                if len(ids) > 1:
-                    parts.append(_Part(line, number, part_text, ids, part_prefix, limit))
-        return parts
+        first_line: int = 1,
+    ) -> list[Part]:
+        prefixes = prefixes or [""] * len(lines)
+        return divide(lines, source_ids, prefixes, self.tokenizer, options, self.max_length, first_line)
+
+    def _request(
+        self, parts: Sequence[Part], options: DecodingOptions, length: int, masked: np.ndarray | None = None
+    ) -> decoding.DecodingRequest:
+        """Returns the parts as a batch on the devices.
+
+        It has options.batch_size rows, rounded up to a multiple of the number of row shards.
+        """
+        assert options.batch_size
+        rows = round_up_to_row_shards(self.mesh, options.batch_size)
+        return put_on_devices(request_of(parts, options, rows, length, masked), row_sharding(self.mesh))
+
+    def _program(
+        self, options: DecodingOptions, request: decoding.DecodingRequest, num_hypotheses: int = 1
+    ) -> decoding.Decoding:
+        return decoding.Decoding.of(options, request, self.max_length, num_hypotheses, self.pads_to_longest)
 
     def _batches(
-        self, parts: Sequence[_Part], options: DecodingOptions, num_hypotheses: int
+        self, parts: Sequence[Part], options: DecodingOptions, num_hypotheses: int
     ) -> tuple[DecodingOptions, list[tuple[list[int], int]]]:
         """Groups the parts into batches: the indices of the parts of each, and their padded length.
 
@@ -440,47 +371,6 @@ class Translator:
         full = options.batch_size or self.decoding_batch_size(max(lengths, default=1), width)
         rows = min([size for size in SMALL_BATCH_SIZES if len(parts) <= size < full], default=full)
         return options.model_copy(update={"batch_size": rows}), self.length_batches(lengths, rows)
-
-    def _encode_prefixes(self, prefixes: Sequence[str]) -> list[list[int]]:
-        encoded = [ids[:-1] for ids in self.tokenizer.encode_target(prefixes)]
-        for prefix, ids in zip(prefixes, encoded, strict=True):
-            if UNK_ID in ids:
-                raise UserError(f'prefix "{prefix}": the model has no token for one of its characters')
-        return encoded
-
-    def _request(
-        self,
-        parts: Sequence[_Part],
-        options: DecodingOptions,
-        length: int,
-        first_line: int,
-        hidden: np.ndarray | None = None,
-    ) -> decoding.DecodingRequest:
-        """Returns the parts as a batch that is sharded across the devices.
-
-        The batch has options.batch_size rows, rounded up to a multiple of the number of row shards. The search finishes
-        unused rows immediately. No layer attends to positions at which `hidden` is True.
-        """
-        assert options.batch_size
-        rows = round_up_to_row_shards(self.mesh, options.batch_size)
-        source = pad_rows([part.source for part in parts], rows, length)
-        visible = (source != PAD_ID).astype(np.int32)
-        if hidden is not None:
-            visible[: len(hidden)] *= ~hidden
-        limits = np.ones(rows, np.int32)
-        limits[: len(parts)] = [part.limit for part in parts]
-        numbers = np.zeros((rows, 2), np.int32)
-        numbers[: len(parts)] = [(first_line + part.line, part.part) for part in parts]
-        prefix_length = decoding.padded_prefix_length(max(len(part.prefix) for part in parts))
-        request = decoding.DecodingRequest(
-            source=source,
-            visible=visible,
-            max_lengths=limits,
-            min_lengths=np.minimum(limits, options.min_decoding_length).astype(np.int32),
-            prefixes=pad_rows([part.prefix for part in parts], rows, prefix_length),
-            numbers=numbers,
-        )
-        return put_on_devices(request, row_sharding(self.mesh))
 
     def detokenized(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
         """Returns the `count` best hypotheses of each of the first `rows` sentences, as text.
@@ -503,27 +393,6 @@ class Translator:
         ]
 
 
-def _check_direction(path: Path, first: str | Path, wanted: tuple[str, str]) -> None:
-    """Raises UserError if the run in `path` has not learned to translate in the direction of the run in `first`.
-
-    Two runs in opposite directions may have the same tokenizer.
-    """
-    directions = read_workdir_config(path).data.directions
-    if wanted not in directions:
-        (source, target), (first_source, first_target) = directions[0], wanted
-        raise UserError(
-            f"{path}: it translates from {source} to {target}, but {first} from {first_source} to {first_target}; all "
-            "runs of an ensemble must translate in the same direction"
-        )
-
-
-def _warn_about_limits(lines: set[int]) -> None:
-    if lines:
-        numbers = ", ".join(map(str, sorted(lines)[:MAX_LINES_IN_WARNING]))
-        rest = f" and {len(lines) - MAX_LINES_IN_WARNING:,} more" if len(lines) > MAX_LINES_IN_WARNING else ""
-        log.warning("translation reached its length limit and may be cut short: line %s%s", numbers, rest)
-
-
 def _apply_overrides(options: DecodingOptions, overrides: dict[str, Any]) -> DecodingOptions:
     if not overrides:
         return options
@@ -537,18 +406,3 @@ def _check_lines(lines: Sequence[str], prefixes: Sequence[str] | None) -> None:
         raise TypeError("translate takes a list of lines, not a single string")
     if prefixes is not None and len(prefixes) != len(lines):
         raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
-
-
-def _with_target_tag(tokenizer: Tokenizer, config: Config, target_language: str | None) -> Tokenizer:
-    """Returns the tokenizer with the tag of the target language, if the model was trained with such tags.
-
-    Raises UserError if `target_language` is given, but the model was trained without tags or has no tag for it.
-    """
-    if config.data.tag_target:
-        return tokenizer.with_source_tag(language_tag(target_language or config.data.target_language))
-    if target_language:
-        raise UserError(
-            f"the run was trained without target-language tags (data.tag_target), so {target_language} cannot be "
-            f"selected: it translates into {config.data.target_language}"
-        )
-    return tokenizer

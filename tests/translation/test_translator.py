@@ -147,9 +147,9 @@ def test_hypotheses_are_distinct_and_sorted_by_score(beam_translations):
     ("lines", "batch_size", "rows"), [(1, 64, 1), (3, 64, 4), (10, 64, 16), (17, 64, 64), (3, 2, 2), (5, 8, 8)]
 )
 def test_few_lines_make_a_small_batch(translator, monkeypatch, lines, batch_size, rows):
-    def search(networks, request, options, max_length, num_hypotheses, keep_full_batches):
+    def search(networks, request, how):
         assert len(request.source) == rows
-        return Hypotheses(np.full((rows, num_hypotheses, 2), EOS_ID), np.zeros((rows, num_hypotheses)))
+        return Hypotheses(np.full((rows, 1, 2), EOS_ID), np.zeros((rows, 1)))
 
     monkeypatch.setattr(decoding, "decode_batch", search)
     translations = translator.translate(["a dog sleeps"] * lines, batch_size=batch_size)
@@ -159,15 +159,15 @@ def test_few_lines_make_a_small_batch(translator, monkeypatch, lines, batch_size
 def test_keywords_are_decoding_options(translator, monkeypatch):
     used = []
 
-    def search(networks, request, options, *_, **__):
-        used.append(options)
+    def search(networks, request, how):
+        used.append((how.program.width, float(how.alpha)))
         return Hypotheses(np.full((1, 1, 2), EOS_ID), np.zeros((1, 1)))
 
     monkeypatch.setattr(decoding, "decode_batch", search)
     translator.translate(LINES[:1], DecodingOptions(beam_size=3, length_penalty=1.0))
     translator.translate(LINES[:1], DecodingOptions(beam_size=2, length_penalty=1.0), beam_size=3)
     translator.translate(LINES[:1], beam_size=3, length_penalty=1.0)
-    assert used == [DecodingOptions(beam_size=3, length_penalty=1.0, batch_size=1)] * 3
+    assert used == [(3, 1.0)] * 3
     with pytest.raises(UserError, match="unknown option beam_sizes; did you mean beam_size"):
         translator.translate(LINES, beam_sizes=3)
     with pytest.raises(UserError, match="beam_size: input should be greater than or equal to 1, got 0"):
@@ -226,7 +226,7 @@ def test_translations_cut_short_are_reported(translator, caplog):
     assert lengths == [9, 9, 9, 0]
     assert "may be cut short: line 11, 12, 13\n" in caplog.text
     caplog.clear()
-    translator.translate(LINES[:4], options, first_line=None)
+    translator.translate(LINES[:4], options, warn=False)
     assert not caplog.text
     ids = pad_rows(translator.tokenizer.encode_source(LINES[:3]), FEW, MAX_LENGTH // 2)
     decoded = np.asarray(translator.decode_ids(ids, options).tokens)

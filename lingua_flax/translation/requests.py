@@ -1,0 +1,128 @@
+"""From lines of text to the sentences that are decoded together: parts of lines, with prefixes and limits."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lingua_flax.data.batch import pad_rows
+from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.options.special_ids import PAD_ID, UNK_ID
+from lingua_flax.translation.decoding import DecodingRequest, default_max_length, padded_prefix_length
+from lingua_flax.translation.line_splitting import split_source
+
+MAX_LINES_IN_WARNING = 5
+log = logging.getLogger(__name__)
+
+
+class Part(NamedTuple):
+    """A line, or a part of a line that is too long, translated as one sentence.
+
+    `line` is its number, and `part` its number within the line, counted from 0. Its translation begins with the ids in
+    `prefix` and has at most `limit` tokens.
+    """
+
+    line: int
+    part: int
+    text: str
+    source: list[int]
+    prefix: list[int]
+    limit: int
+
+
+def length_limit(source_tokens: int, prefix_tokens: int, options: DecodingOptions, max_length: int) -> int:
+    """Returns the maximum number of tokens of a translation, its prefix and end token included."""
+    limit = max(default_max_length(source_tokens) + prefix_tokens, options.min_decoding_length)
+    return options.max_decoding_length or min(limit, max_length)
+
+
+def divide(
+    lines: Sequence[str],
+    source_ids: Sequence[list[int]],
+    prefixes: Sequence[str],
+    tokenizer: Tokenizer,
+    options: DecodingOptions,
+    max_length: int,
+    first_line: int = 1,
+) -> list[Part]:
+    """Returns the parts to translate: several of a line that is too long, none of a line without tokens.
+
+    Lines are numbered from `first_line`. Raises UserError if a prefix has a character without a token, or is as long as
+    its translation may be.
+    """
+    parts: list[Part] = []
+    encoded = zip(lines, source_ids, _encode_prefixes(prefixes, tokenizer), strict=True)
+    for line, (text, source, prefix) in enumerate(encoded, first_line):
+        pieces = [(text, source)] if len(source) <= max_length else split_source(text, tokenizer, max_length)
+        for number, (part_text, ids) in enumerate(pieces):
+            part_prefix = [] if number else prefix
+            limit = length_limit(len(ids), len(part_prefix), options, max_length)
+            if len(part_prefix) >= limit:
+                raise UserError(
+                    f"line {line}: its prefix has {len(part_prefix)} tokens, but the translation is limited to "
+                    f"{limit}, end token included; shorten the prefix"
+                )
+            if len(ids) > 1:
+                parts.append(Part(line, number, part_text, ids, part_prefix, limit))
+    return parts
+
+
+def _encode_prefixes(prefixes: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    encoded = [ids[:-1] for ids in tokenizer.encode_target(prefixes)]
+    for prefix, ids in zip(prefixes, encoded, strict=True):
+        if UNK_ID in ids:
+            raise UserError(f'prefix "{prefix}": the model has no token for one of its characters')
+    return encoded
+
+
+def request_of(
+    parts: Sequence[Part], options: DecodingOptions, rows: int, length: int, masked: np.ndarray | None = None
+) -> DecodingRequest:
+    """Returns the parts as a batch of `rows` sentences, of which the search finishes unused ones immediately.
+
+    No layer attends to positions at which `masked`, of the shape of the source, is True.
+    """
+    source = pad_rows([part.source for part in parts], rows, length)
+    visible = (source != PAD_ID).astype(np.int32)
+    if masked is not None:
+        visible[: len(masked)] *= ~masked
+    limits = np.ones(rows, np.int32)
+    limits[: len(parts)] = [part.limit for part in parts]
+    numbers = np.zeros((rows, 2), np.int32)
+    numbers[: len(parts)] = [(part.line, part.part) for part in parts]
+    prefix_length = padded_prefix_length(max(len(part.prefix) for part in parts))
+    return DecodingRequest(
+        source=source,
+        visible=visible,
+        max_lengths=limits,
+        min_lengths=np.minimum(limits, options.min_decoding_length).astype(np.int32),
+        prefixes=pad_rows([part.prefix for part in parts], rows, prefix_length),
+        numbers=numbers,
+    )
+
+
+def warn_about_long_lines(
+    parts: Sequence[Part], source_ids: Sequence[list[int]], first_line: int, longest: int
+) -> None:
+    """Logs each line that is translated in several parts."""
+    counts = Counter(part.line for part in parts)
+    for line, count in counts.items():
+        if count > 1:
+            log.warning(
+                "line %d has %d tokens and the model takes %d at a time: translated in %d parts",
+                line, len(source_ids[line - first_line]) - 1, longest - 1, count,
+            )  # fmt: skip
+
+
+def warn_about_limits(lines: set[int]) -> None:
+    """Logs the lines whose translation reached its maximum number of tokens."""
+    if lines:
+        numbers = ", ".join(map(str, sorted(lines)[:MAX_LINES_IN_WARNING]))
+        rest = f" and {len(lines) - MAX_LINES_IN_WARNING:,} more" if len(lines) > MAX_LINES_IN_WARNING else ""
+        log.warning("translation reached its length limit and may be cut short: line %s%s", numbers, rest)
