@@ -82,9 +82,9 @@ def open_phrasebook(config: DataConfig) -> Corpus:
 
 
 def source_digest() -> str:
-    """Returns the SHA-256 of the package's Python files, in hex; it is part of the key of the cached corpus."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    """Returns the SHA-256 of the package's code and words, in hex; it is part of the key of the cached corpus."""
+    folder, digest = Path(__file__).parent, hashlib.sha256()
+    for path in sorted((*folder.glob("*.py"), *folder.glob("words/*.txt"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

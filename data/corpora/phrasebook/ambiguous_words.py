@@ -1,7 +1,8 @@
 """The ambiguous words (bank, bat, spring, light, know ...) and the words that decide between their two senses.
 
 Every sense has at least four deciders. Most deciders are ordinary words of the lexicon, so that a model learns a sense
-from many contexts and not from a single sentence.
+from many contexts and not from a single sentence. The words of the plain kinds are in words/ambiguous_words.txt, the
+others here.
 """
 
 from lingua_flax.data.corpora.phrasebook.bank_templates import AgentPuzzle, CrossingPuzzle
@@ -17,13 +18,14 @@ from lingua_flax.data.corpora.phrasebook.contrast_templates import (
 )
 from lingua_flax.data.corpora.phrasebook.it_templates import ANIMATE_REASONS, THING_REASONS, ItPuzzle
 from lingua_flax.data.corpora.phrasebook.lexicon import (
-    FEMALE_NAMES,
-    MALE_NAMES,
+    NAMES,
     Noun,
     Verb,
     parse_adjective,
     parse_noun,
     parse_verb,
+    read_translations,
+    read_words,
 )
 
 
@@ -33,31 +35,28 @@ def _deciders(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(left.split()), tuple(right.split())
 
 
-def _senses(text: str) -> tuple[Noun, Noun]:
-    """Parses a noun in its two senses: "fan = supporter m | fan = ventilateur m"."""
-    left, right = text.split(" | ")
-    return parse_noun(left), parse_noun(right)
+def _verb_puzzle(word: str, senses: tuple[Noun, Noun], deciders: str) -> VerbPuzzle:
+    """Returns a puzzle about a noun, with deciders such as "light:lit = allumer, burn = brûler | win:won = gagner"."""
+    first, second = ([parse_verb(entry.strip()) for entry in side.split(",")] for side in deciders.split(" | "))
+    bases = tuple(verb.english.base for verb in first), tuple(verb.english.base for verb in second)
+    return VerbPuzzle(word, bases, senses, {verb.english.base: verb for verb in (*first, *second)})
 
 
-def _verb_puzzle(word: str, senses: str, first: str, second: str) -> VerbPuzzle:
-    """Returns a puzzle about a noun; `first` and `second` list the verbs that decide for each of its senses."""
-    verbs = tuple(tuple(parse_verb(entry.strip()) for entry in side.split(",")) for side in (first, second))
-    by_base = {verb.english.base: verb for side in verbs for verb in side}
-    deciders = (tuple(verb.english.base for verb in verbs[0]), tuple(verb.english.base for verb in verbs[1]))
-    return VerbPuzzle(word, deciders, _senses(senses), by_base)
-
-
-ANIMATE_STATES = "hungry thirsty tired afraid happy sad angry sleepy"
-NAMES = (*FEMALE_NAMES, *MALE_NAMES)
-GAMES = {
-    "tennis": "le tennis", "football": "le football", "rugby": "le rugby", "golf": "le golf", "chess": "les échecs",
-    "cards": "les cartes",
-}  # fmt: skip
-INSTRUMENTS = {
-    "guitar": "la guitare", "violin": "le violon", "piano": "le piano", "flute": "la flûte", "trumpet": "la trompette",
-    "harp": "la harpe",
-}  # fmt: skip
-QUESTION_WORDS = {"why": "pourquoi", "when": "quand", "where": "où", "how": "comment"}
+def _read_puzzle(header: str, entries: list[str]) -> Puzzle:
+    """Returns the puzzle of a section of words/ambiguous_words.txt."""
+    word, kind, *options = header.split()
+    (first, _, first_deciders), (second, _, second_deciders) = (entry.partition(" : ") for entry in entries)
+    deciders = f"{first_deciders} | {second_deciders}"
+    if kind == "modified":
+        adjectives = parse_adjective(first), parse_adjective(second)
+        return ModifiedPuzzle(word, _deciders(deciders), adjectives, owned="unowned" not in options)
+    senses = parse_noun(first), parse_noun(second)
+    if kind == "verb":
+        return _verb_puzzle(word, senses, deciders)
+    if kind == "predicate":
+        return PredicatePuzzle(word, _deciders(deciders), senses)
+    english, french = options
+    return PlacePuzzle(word, _deciders(deciders), senses, english, french, plural=word == senses[0].english_plural)
 
 
 def _with_preposition(entry: str, preposition: str, suffix: str = "") -> Verb:
@@ -65,76 +64,56 @@ def _with_preposition(entry: str, preposition: str, suffix: str = "") -> Verb:
     return Verb(verb.english, verb.french, verb.objects, verb.flags, preposition, suffix)
 
 
+def _object_puzzle(word: str, senses: tuple[Verb, Verb], first: dict[str, str], second: dict[str, str]) -> ObjectPuzzle:
+    """Returns a puzzle about a verb, with objects that are not nouns of the lexicon, and their translations."""
+    return ObjectPuzzle(word, (tuple(first), tuple(second)), senses, first | second)
+
+
+OBJECTS = read_translations("objects")
 PUZZLES: tuple[Puzzle, ...] = (
-    PlacePuzzle("bat", _deciders("cave attic barn forest tower cellar | stadium gymnasium locker bag suitcase"),
-                _senses("bat = chauve-souris/chauves-souris f | bat = batte f"), "in", "dans"),
-    PredicatePuzzle("bat", _deciders(f"{ANIMATE_STATES} | broken expensive wooden plastic"),
-                    _senses("bat = chauve-souris/chauves-souris f | bat = batte f")),
-    PlacePuzzle("spring", _deciders("forest valley desert meadow cave field | mattress sofa armchair clock toy trap"),
-                _senses("spring = source f | spring = ressort m"), "in", "dans"),
-    PlacePuzzle("seal", _deciders("beach island coast ice rock sand | envelope letter contract diploma package"),
-                _senses("seal = phoque m | seal = sceau m"), "on", "sur"),
-    PlacePuzzle("mole", _deciders("lawn path hill road grass | arm cheek chin neck back shoulder forehead"),
-                _senses("mole = taupe f | mole = grain de beauté/grains de beauté m"), "on", "sur"),
-    PlacePuzzle("trunk", _deciders("tree oak pine birch poplar | car taxi ambulance van"),
-                _senses("trunk = tronc m | trunk = coffre m"), "of", "de"),
-    PlacePuzzle("keys", _deciders("door car safe cupboard house castle | "
-                                  "piano accordion computer calculator typewriter"),
-                _senses("key = clé f | key = touche f"), "of", "de", plural=True),
-    _verb_puzzle("match", "match = allumette f | match = match/matchs m",
-                 "light:lit = allumer, burn = brûler, strike:struck = craquer, break:broke = casser",
-                 "win:won = gagner, referee = arbitrer, film = filmer, cancel = annuler, organize = organiser"),
-    _verb_puzzle("date", "date = datte f | date = date f",
-                 "eat:ate = manger, taste = goûter, swallow = avaler, chew = mâcher",
-                 "forget:forgot = oublier, confirm = confirmer, announce = annoncer, write:wrote = écrire écris "
-                 "écrit écrivons écrivent écrit"),
-    _verb_puzzle("square", "square = carré m | square = place f",
-                 "draw:drew = dessiner, color = colorier, trace = tracer, erase = effacer",
-                 "cross = traverser, leave:left = quitter, sweep:swept = balayer, reach = atteindre atteins atteint "
-                 "atteignons atteignent atteint"),
-    _verb_puzzle("plant", "plant = plante f | plant = usine f",
-                 "water = arroser, trim = tailler, grow:grew = cultiver, smell = sentir sens sent sentons sentent "
-                 "senti",
-                 "close = fermer, build:built = construire construis construit construisons construisent construit, "
-                 "manage = diriger, modernize = moderniser, inspect = inspecter"),
-    _verb_puzzle("nut", "nut = noix f | nut = écrou m",
-                 "eat:ate = manger, taste = goûter, swallow = avaler, chew = mâcher",
-                 "tighten = serrer, loosen = desserrer, unscrew = dévisser, grease = graisser"),
-    _verb_puzzle("bulb", "bulb = bulbe m | bulb = ampoule f",
-                 "plant = planter, water = arroser, grow:grew = cultiver, bury = enterrer",
-                 "replace = remplacer, unscrew = dévisser, break:broke = casser, change = changer"),
-    PredicatePuzzle("fan", _deciders(f"{ANIMATE_STATES} proud | broken expensive rusty dusty electric plastic"),
-                    _senses("fan = supporter m | fan = ventilateur m")),
-    PredicatePuzzle("speaker", _deciders(f"{ANIMATE_STATES} proud | broken expensive dusty plastic"),
-                    _senses("speaker = orateur m | speaker = haut-parleur m")),
-    ModifiedPuzzle("light", _deciders("suitcase box bag backpack basket package ladder | "
-                                      "kitchen office bedroom hall classroom library"),
-                   (parse_adjective("light = léger"), parse_adjective("light = clair"))),
-    ModifiedPuzzle("hard", _deciders("bread bed mattress stone cheese ground wood bench | "
-                                     "question lesson exercise exam problem game"),
-                   (parse_adjective("hard = dur"), parse_adjective("hard = difficile"))),
-    ModifiedPuzzle("short", _deciders("man woman boy girl soldier doctor neighbor king | "
-                                      "skirt dress letter film rope song poem lesson"),
-                   (parse_adjective("short = petit"), parse_adjective("short = court")), owned=False),
-    AttributePuzzle("right", _deciders("hand foot arm eye leg ear shoulder knee | "
-                                       "answer address word number road train map"),
-                    (parse_adjective("right = droit"), parse_adjective("right = bon/bonne", "before")),
-                    (parse_verb("show:showed = montrer"), *NEUTRAL_VERBS)),
-    ObjectPuzzle("visit", _deciders("doctor neighbor king queen baker actress prince | "
-                                    "museum castle city cathedral island farm hospital village"),
-                 (_with_preposition("visit = rendre rends rend rendons rendent rendu", "à", "visite"),
-                  parse_verb("visit = visiter")), {}),
-    ObjectPuzzle("bring", _deciders("dog cat horse child boy girl prince | book cake chair letter gift flower lamp"),
-                 (parse_verb("bring:brought = amener"), parse_verb("bring:brought = apporter")), {}),
-    ObjectPuzzle("know", (tuple(QUESTION_WORDS), NAMES),
-                 (parse_verb("know:knew = savoir sais sait savons savent su ; stative habit"),
-                  parse_verb("know:knew = connaître connais connaît connaissons connaissent connu ; stative habit")),
-                 QUESTION_WORDS | {name: name for name in NAMES}),
-    ObjectPuzzle("play", (tuple(GAMES), tuple(INSTRUMENTS)),
-                 (_with_preposition("play = jouer", "à"), _with_preposition("play = jouer", "de")),
-                 GAMES | INSTRUMENTS),
+    *(_read_puzzle(header, entries) for header, entries in read_words("ambiguous_words").items()),
+    AttributePuzzle(
+        "right",
+        _deciders("hand foot arm eye leg ear shoulder knee | answer address word number road train map"),
+        (parse_adjective("right = droit"), parse_adjective("right = bon/bonne", "before")),
+        (parse_verb("show:showed = montrer"), *NEUTRAL_VERBS),
+    ),
+    ObjectPuzzle(
+        "visit",
+        _deciders(
+            "doctor neighbor king queen baker actress prince | "
+            "museum castle city cathedral island farm hospital village"
+        ),
+        (
+            _with_preposition("visit = rendre rends rend rendons rendent rendu", "à", "visite"),
+            parse_verb("visit = visiter"),
+        ),
+        {},
+    ),
+    ObjectPuzzle(
+        "bring",
+        _deciders("dog cat horse child boy girl prince | book cake chair letter gift flower lamp"),
+        (parse_verb("bring:brought = amener"), parse_verb("bring:brought = apporter")),
+        {},
+    ),
+    _object_puzzle(
+        "know",
+        (
+            parse_verb("know:knew = savoir sais sait savons savent su ; stative habit"),
+            parse_verb("know:knew = connaître connais connaît connaissons connaissent connu ; stative habit"),
+        ),
+        OBJECTS["questions"],
+        {name: name for names in NAMES.values() for name in names},
+    ),
+    _object_puzzle(
+        "play",
+        (_with_preposition("play = jouer", "à"), _with_preposition("play = jouer", "de")),
+        OBJECTS["games"],
+        OBJECTS["instruments"],
+    ),
     ItPuzzle("it", (ANIMATE_REASONS, THING_REASONS)),
     CrossingPuzzle("bank", _deciders("river lake stream canal pond | street road avenue park garden")),
-    AgentPuzzle("bank", _deciders("fisherman frog duck crocodile swan otter | "
-                                  "banker cashier customer manager thief accountant")),
-)  # fmt: skip
+    AgentPuzzle(
+        "bank", _deciders("fisherman frog duck crocodile swan otter | banker cashier customer manager thief accountant")
+    ),
+)

@@ -1,8 +1,7 @@
 """Word forms of both languages: plurals, agreement, conjugation, elision and contraction.
 
 These functions only apply spelling rules; they use no dictionary. A word that a rule gets wrong has its form in the
-tables of the lexicon instead. Grammatical persons are numbered 0 je, 1 il/elle, 2 nous, 3 vous, 4 ils (the phrasebook
-never uses tu).
+lexicon instead. Grammatical persons are numbered 0 je, 1 il/elle, 2 nous, 3 vous, 4 ils (the phrasebook never uses tu).
 """
 
 import re

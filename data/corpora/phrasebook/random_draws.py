@@ -6,10 +6,8 @@ from random import Random
 from typing import TypeVar
 
 from lingua_flax.data.corpora.phrasebook.lexicon import (
-    FEMALE_NAMES,
-    FREQUENCY_ADVERBS,
-    MALE_NAMES,
-    TIME_ADVERBS,
+    ADVERBS,
+    NAMES,
     Adjective,
     Noun,
     Verb,
@@ -99,7 +97,7 @@ class Draw:
     def name(self) -> NounPhrase:
         """Returns a first name."""
         female = self.chance(0.5)
-        return name_phrase(self.one(FEMALE_NAMES if female else MALE_NAMES), female)
+        return name_phrase(self.one(NAMES["female" if female else "male"]), female)
 
     def person(self) -> NounPhrase:
         """Returns a person as subject or object, never a pronoun."""
@@ -131,7 +129,7 @@ class Draw:
         elif roll < 0.33 and tense in ("present", "past") and not is_state:
             form = Form(tense, "never")
         elif tense == "present" and roll < 0.48 and not is_state:
-            form = Form(tense, "", False, *self.one(FREQUENCY_ADVERBS))
+            form = Form(tense, "", False, *self.one(ADVERBS["frequency"]))
         else:
             form = Form(tense)
         return past_if_ambiguous(form, verb, subject)
@@ -158,7 +156,7 @@ class Draw:
         groups = {"past": "past", "present": present, "progressive": "now", "future": "future"}
         if excluded or form.tense not in groups or not self.chance(probability):
             return "", ""
-        return self.one(TIME_ADVERBS[groups[form.tense]])
+        return self.one(ADVERBS[groups[form.tense]])
 
     def determiner_or_possessive(self, noun: Noun, *determiners: str) -> str | Pronoun:
         """Returns one of the given determiners or, if the noun takes one, a possessive."""
