@@ -192,9 +192,8 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
 def evaluate(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
-    from lingua_flax.devices.compilation import (
-        set_up_compilation,  # imported here so that invalid options are reported at once
-    )
+    # Imported here so that invalid options are reported at once.
+    from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.platform import initialize_devices
     from lingua_flax.devices.processes import distributed_session
     from lingua_flax.translation.translator import Translator

@@ -85,9 +85,8 @@ def export(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     scores = read_scores(options.scores) if options.scores else None
-    from lingua_flax.devices.compilation import (
-        set_up_compilation,  # imported here so that invalid options are reported at once
-    )
+    # Imported here so that invalid options are reported at once.
+    from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.platform import initialize_devices
     from lingua_flax.export.description import write_manifest, write_readme, write_tokenizers
     from lingua_flax.translation.translator import Translator

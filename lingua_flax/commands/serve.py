@@ -117,7 +117,7 @@ def serve(argv: Sequence[str]) -> None:
     from lingua_flax.serving.app import Server, make_app
     from lingua_flax.serving.guard import LOOPBACK, Guard
     from lingua_flax.serving.languages import languages
-    from lingua_flax.serving.metrics import Measured
+    from lingua_flax.serving.prometheus import Measured
     from lingua_flax.serving.protocol import Limits
     from lingua_flax.serving.web_server import WebServer, listen
 

@@ -96,9 +96,8 @@ def train(argv: Sequence[str]) -> None:
         return
     assert workdir  # resolve_config requires it for training
     keep_freed_memory()
-    from lingua_flax.devices.compilation import (
-        set_up_compilation,  # imported here so that invalid options are reported at once
-    )
+    # Imported here so that invalid options are reported at once.
+    from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.mesh import check_divides, make_mesh
     from lingua_flax.devices.platform import initialize_devices
     from lingua_flax.devices.processes import distributed_session, on_first_process

@@ -102,45 +102,6 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
     return options
 
 
-def write_attention(translator: Translator, translation: Translation, path: Path) -> None:
-    """Writes the weights as JSON, pictures or a page, depending on the file's ending, and logs files and a summary."""
-    from lingua_flax.devices.processes import is_first_process
-    from lingua_flax.inspection.attention_maps import attention_maps
-    from lingua_flax.inspection.attention_page import attention_page
-    from lingua_flax.inspection.interventions import inspection_of
-
-    maps, inspection = attention_maps(translator, translation), inspection_of(translator, translation)
-    if not is_first_process():
-        return
-    paths = [path]
-    if path.suffix.lower() == ".json":
-        path.write_text(json.dumps(maps.as_json(), ensure_ascii=False) + "\n", encoding="utf-8")
-    elif path.suffix.lower() == ".html":
-        path.write_text(attention_page(inspection.as_json(translator.tokenizer)), encoding="utf-8")
-    else:
-        from lingua_flax.host.figures import save_figure
-        from lingua_flax.inspection.attention_figures import attention_figures
-
-        pages = attention_figures(maps)
-        paths += [path.with_stem(f"{path.stem}-{number}") for number in range(2, len(pages) + 1)]
-        for page, page_path in zip(pages, paths, strict=True):
-            save_figure(page, page_path)
-    log.info("attention: %s", ", ".join(map(str, paths)))
-    log.info("what each word looked at, by the mean cross-attention of all layers and heads:")
-    for line in maps.table():
-        log.info("  %s", line)
-
-
-def draw_positions(translator: Translator, path: Path) -> None:
-    """Draws the position encodings and logs the file."""
-    from lingua_flax.host.figures import save_figure
-    from lingua_flax.inspection.attention_figures import positions_figure
-    from lingua_flax.inspection.attention_maps import position_table
-
-    save_figure(positions_figure(position_table(translator), translator.config.positions), path)
-    log.info("position encodings: %s", path)
-
-
 def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
     """Returns the lines to translate, each with the prefix of its translation, "" for none.
 
@@ -189,9 +150,8 @@ def at_a_terminal(options: TranslateCommand) -> bool:
 def translate(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
-    from lingua_flax.devices.compilation import (
-        set_up_compilation,  # imported here so that invalid options are reported at once
-    )
+    # Imported here so that invalid options are reported at once.
+    from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.platform import initialize_devices
     from lingua_flax.devices.processes import check_single_process, distributed_session
 
@@ -219,6 +179,8 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
     translator.check(options, options.num_hypotheses)
     check_alignment(translator, options)
     if options.positions:
+        from lingua_flax.inspection.attention_files import draw_positions
+
         if is_first_process():
             draw_positions(translator, options.positions)
         return
@@ -243,6 +205,8 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
                 links_out.write(encode_lines(map(pharaoh, links), options.alignments))
                 links_out.flush()
             if options.attention:
+                from lingua_flax.inspection.attention_files import write_attention
+
                 write_attention(translator, translations[0], options.attention)
 
 

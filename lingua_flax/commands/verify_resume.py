@@ -88,9 +88,8 @@ def _create(folder: Path) -> None:
 
 
 def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
-    from lingua_flax.devices.platform import (
-        initialize_devices,  # imported here so that invalid options are reported at once
-    )
+    # Imported here so that invalid options are reported at once.
+    from lingua_flax.devices.platform import initialize_devices
     from lingua_flax.runs.verification.comparison import compare
     from lingua_flax.runs.verification.killed_run import PhaseDurations, TrainProcess, draw_moments, run_killed
 

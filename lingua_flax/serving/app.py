@@ -21,17 +21,18 @@ from lingua_flax.serving.batcher import Batcher, QueueFullError, StoppedError
 from lingua_flax.serving.documentation import DOCS_FILES, DOCS_PAGE, DOCS_SCRIPT, request_body
 from lingua_flax.serving.engine import Engine, Item, Result
 from lingua_flax.serving.guard import BodyTooLargeError
-from lingua_flax.serving.inspector import Inspector, InspectParameters
+from lingua_flax.serving.inspector import Inspector
 from lingua_flax.serving.languages import Language
-from lingua_flax.serving.metrics import Metrics
 from lingua_flax.serving.page_routes import add_page
+from lingua_flax.serving.prometheus import Metrics
 from lingua_flax.serving.protocol import (
+    DetectRequest,
+    InspectRequest,
     Limits,
     RequestError,
-    detect_parameter,
-    inspect_parameters,
-    read_parameters,
-    translate_parameters,
+    TranslateRequest,
+    check_size,
+    read_request,
 )
 from lingua_flax.translation.word_alignment import pharaoh
 from lingua_flax.translation.words import split_words
@@ -61,7 +62,7 @@ class Server:
         self._aligns = True
         self._batcher: Batcher[Item, Result] | None = None
         self.inspector: Inspector | None = None
-        self._inspections: Batcher[InspectParameters, dict[str, Any]] | None = None
+        self._inspections: Batcher[InspectRequest, dict[str, Any]] | None = None
         self.metrics = Metrics(lambda: self._batcher.waiting if self._batcher else 0)
 
     async def run(self, load: Callable[[Server], Engine]) -> None:
@@ -96,7 +97,8 @@ class Server:
 
     async def translate(self, request: Request) -> dict[str, Any]:
         """Answers POST /translate; raises RequestError if the request is refused or cannot be answered in time."""
-        parameters = translate_parameters(await read_parameters(request), self.limits)
+        parameters = await read_request(request, TranslateRequest)
+        parameters.check(self.limits)
         source = self.languages[0].code if parameters.source == "auto" else parameters.source
         language = next((known for known in self.languages if known.code == source), None)
         if not language:
@@ -110,8 +112,7 @@ class Server:
         lines = [text.replace("\r\n", "\n").split("\n") for text in parameters.texts]
         count = 1 + parameters.alternatives
         items = [Item(line, parameters.target, count, parameters.alignments) for own in lines for line in own]
-        if len(items) > self._max_waiting:
-            raise RequestError(413, f"Invalid request: {len(items):,} lines exceed the limit of {self._max_waiting:,}")
+        check_size(len(items), "lines", self._max_waiting)
         results = iter(await self._answered(request, self._batcher.submit(items)))
         results_of = [[next(results) for _ in own] for own in lines]
         translated = [_joined(own, count) for own in results_of]
@@ -122,11 +123,12 @@ class Server:
             answer["alternatives"] = [list(dict.fromkeys(texts))[1:] for texts in translated]
         if parameters.alignments:
             answer["alignments"] = [_joined_links(*pair) for pair in zip(lines, results_of, strict=True)]
-        return answer if parameters.is_list else {name: values[0] for name, values in answer.items()}
+        return answer if isinstance(parameters.q, list) else {name: values[0] for name, values in answer.items()}
 
     async def inspect(self, request: Request) -> dict[str, Any]:
         """Answers POST /inspect; raises RequestError if the request is refused or cannot be answered in time."""
-        parameters = inspect_parameters(await read_parameters(request), self.limits)
+        parameters = await read_request(request, InspectRequest)
+        check_size(len(parameters.q), "characters", self.limits.characters)
         if parameters.target not in ("", *(target for language in self.languages for target in language.targets)):
             raise RequestError(400, f"{parameters.target} is not available as a target language")
         if not self._inspections:
@@ -208,20 +210,20 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     app.add_exception_handler(BodyTooLargeError, _too_large)
     app.add_exception_handler(HTTPException, _not_found)
 
-    @app.post("/translate", openapi_extra=request_body("TranslateRequest"))
+    @app.post("/translate", openapi_extra=request_body(TranslateRequest))
     async def translate(request: Request) -> dict[str, Any]:
         """Translates a text or a list of texts, line by line."""
         return await server.translate(request)
 
-    @app.post("/inspect", openapi_extra=request_body("InspectRequest", forms=False))
+    @app.post("/inspect", openapi_extra=request_body(InspectRequest, forms=False))
     async def inspect(request: Request) -> Response:
         """Translates a sentence, and returns what the network did; see the documentation for the format."""
         return JSONResponse(await server.inspect(request))
 
-    @app.post("/detect", openapi_extra=request_body("DetectRequest"))
+    @app.post("/detect", openapi_extra=request_body(DetectRequest))
     async def detect(request: Request) -> list[dict[str, Any]]:
         """Returns the language that a text is taken for."""
-        detect_parameter(await read_parameters(request))
+        await read_request(request, DetectRequest)
         return [server.detected()]
 
     @app.get("/languages")

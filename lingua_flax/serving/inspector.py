@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from lingua_flax.inspection.interventions import Intervention, inspect
+from lingua_flax.inspection.interventions import Head, Intervention, inspect
 from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.serving.protocol import InspectRequest
 from lingua_flax.translation.translator import Translator
 
 CHECKPOINTS_IN_MEMORY = 4
-
-
-class InspectParameters(NamedTuple):
-    """The parameters of POST /inspect.
-
-    Attributes:
-      target: code of the language to translate into; "" for the first.
-      record_beam: whether to record the beam search, which takes some times longer.
-      checkpoint: the step of a checkpoint; "" for the one that is served.
-    """
-
-    text: str
-    target: str
-    intervention: Intervention
-    record_beam: bool
-    checkpoint: str
 
 
 class Inspector:
@@ -46,15 +31,17 @@ class Inspector:
         self._options = options
         self._load = functools.lru_cache(CHECKPOINTS_IN_MEMORY)(load)
 
-    def __call__(self, items: Sequence[InspectParameters]) -> list[dict[str, Any]]:
+    def __call__(self, items: Sequence[InspectRequest]) -> list[dict[str, Any]]:
         """Returns a JSON object for each item.
 
         Raises UserError if an item names something that does not exist, or its text has no token or too many.
         """
         return [self._inspect(item) for item in items]
 
-    def _inspect(self, item: InspectParameters) -> dict[str, Any]:
-        translators = self._load(item.checkpoint) if item.checkpoint else self._translators
+    def _inspect(self, item: InspectRequest) -> dict[str, Any]:
+        translators = self._load(str(item.checkpoint)) if item.checkpoint else self._translators
         translator = translators[item.target or next(iter(translators))]
-        inspection = inspect(translator, item.text, self._options, item.intervention, record_beam=item.record_beam)
+        heads = tuple(Head(head.attention, head.layer, head.head) for head in item.heads_off)
+        intervention = Intervention(tuple(item.prefix), tuple(item.hidden), heads)
+        inspection = inspect(translator, item.q, self._options, intervention, record_beam=item.beam)
         return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step}

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    StrictInt,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from starlette.requests import Request
 
-from lingua_flax.inspection.interventions import Head, Intervention
-from lingua_flax.serving.inspector import InspectParameters
+from lingua_flax.inspection.interventions import Attention
+from lingua_flax.options.messages import validation_message
+
+SENTENCE = "Two dogs are playing in the snow."
 
 
 class RequestError(Exception):
@@ -35,26 +48,119 @@ class Limits(NamedTuple):
     beam_size: int
 
 
-class TranslateParameters(NamedTuple):
-    """The parameters of POST /translate.
-
-    Attributes:
-      is_list: whether the texts were given as a list, so that the answer is one too.
-      source: code of the language to translate from, or auto.
-      alternatives: number of further translations of each text.
-      alignments: whether to align the words of each text with those of its translation.
-    """
-
-    texts: list[str]
-    is_list: bool
-    source: str
-    target: str
-    alternatives: int
-    alignments: bool
+def check_size(size: int, unit: str, limit: int) -> None:
+    """Raises RequestError if the size of a request exceeds a limit of the server."""
+    if size > limit:
+        raise RequestError(413, f"Invalid request: {size:,} {unit} exceed the limit of {limit:,}")
 
 
-async def read_parameters(request: Request) -> Mapping[str, Any]:
-    """Returns the parameters of a request; raises RequestError if its body is not valid."""
+class Parameters(BaseModel):
+    """The parameters of a request; others are ignored."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class LibreTranslateParameters(Parameters):
+    """Those of LibreTranslate, where an empty value is as good as none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if value not in (None, "", [])}
+
+
+class TranslateRequest(LibreTranslateParameters):
+    """Texts to translate."""
+
+    q: Annotated[str | list[str], Field(examples=[SENTENCE])]
+    """A text, or a list of texts."""
+    source: Annotated[str, Field(examples=["auto"])]
+    """Language code, or auto."""
+    target: Annotated[str, Field(examples=["fr"])]
+    """Language code."""
+    format: Literal["text"] = "text"
+    alternatives: Annotated[int, Field(ge=0)] = 0
+    """Number of further translations."""
+    alignments: bool = False
+    """Align words, in Pharaoh format."""
+    api_key: SkipValidation[str] = ""
+    """Accepted and ignored."""
+
+    @field_validator("q", mode="before")
+    @classmethod
+    def _is_text_or_texts(cls, q: Any) -> Any:  # in one sentence, where a union would explain each of its types
+        if not all(isinstance(text, str) for text in (q if isinstance(q, list) else [q])):
+            raise ValueError("must be a text or a list of texts")
+        return q
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts, also if a single one was given."""
+        return [self.q] if isinstance(self.q, str) else self.q
+
+    def check(self, limits: Limits) -> None:
+        """Raises RequestError if more is asked for than the server allows."""
+        check_size(len(self.texts), "texts", limits.texts)
+        check_size(max(map(len, self.texts)), "characters", limits.characters)
+        if self.alternatives >= limits.beam_size:
+            raise RequestError(400, f"Invalid request: alternatives must be below the beam size {limits.beam_size}")
+
+
+class DetectRequest(LibreTranslateParameters):
+    """A text whose language is to be detected."""
+
+    q: str
+    api_key: SkipValidation[str] = ""
+    """Accepted and ignored."""
+
+
+class HeadParameters(Parameters):
+    """An attention head."""
+
+    attention: Attention
+    layer: StrictInt
+    head: StrictInt
+
+
+class InspectRequest(Parameters):
+    """A sentence to inspect."""
+
+    q: Annotated[str, Field(pattern=r"\S", examples=[SENTENCE])]
+    """A sentence."""
+    target: str = ""
+    """Language code; by default the first target language."""
+    prefix: list[StrictInt] = []
+    """Token ids that the translation begins with."""
+    hidden: list[StrictInt] = []
+    """Positions of source tokens that no layer may attend to."""
+    # A reference to the schema of a head would lead nowhere in that of the whole interface.
+    heads_off: list[Annotated[HeadParameters, WithJsonSchema(HeadParameters.model_json_schema())]] = []
+    """Heads that are switched off, counted from 0."""
+    beam: bool = False
+    """Record the beam search."""
+    checkpoint: Annotated[StrictInt, Field(gt=0)] | None = None
+    """Step; by default the checkpoint that is served."""
+
+
+RequestType = TypeVar("RequestType", bound=Parameters)
+
+
+async def read_request(request: Request, model: type[RequestType]) -> RequestType:
+    """Returns the parameters of a request; raises RequestError if one is missing or invalid."""
+    try:
+        return model.model_validate(await _values(request))
+    except ValidationError as error:
+        raise RequestError(400, f"Invalid request: {_message(error)}") from error
+
+
+def _message(error: ValidationError) -> str:
+    first = error.errors()[0]
+    if first["type"] == "missing":
+        return f"missing {'.'.join(map(str, first['loc']))} parameter"
+    return validation_message(error)
+
+
+async def _values(request: Request) -> dict[str, Any]:
     if request.headers.get("content-type", "").split(";")[0].strip() == "application/json":
         try:
             content = json.loads(await request.body())
@@ -66,93 +172,3 @@ async def read_parameters(request: Request) -> Mapping[str, Any]:
         return content
     form = await request.form()
     return {**request.query_params, **{name: value for name, value in form.items() if isinstance(value, str)}}
-
-
-def translate_parameters(values: Mapping[str, Any], limits: Limits) -> TranslateParameters:
-    """Checks the parameters of POST /translate; raises RequestError if one is missing, invalid or exceeds a limit."""
-    for name in ("q", "source", "target"):
-        if not values.get(name):
-            raise RequestError(400, f"Invalid request: missing {name} parameter")
-    q = values["q"]
-    texts = q if isinstance(q, list) else [q]
-    if not all(isinstance(value, str) for value in (*texts, values["source"], values["target"])):
-        raise RequestError(400, "Invalid request: q must be a text or a list of texts, source and target texts")
-    if len(texts) > limits.texts:
-        raise RequestError(413, f"Invalid request: {len(texts):,} texts exceed the limit of {limits.texts:,}")
-    if longest := next((len(text) for text in texts if len(text) > limits.characters), None):
-        raise RequestError(413, f"Invalid request: {longest:,} characters exceed the limit of {limits.characters:,}")
-    if values.get("format") not in (None, "", "text"):
-        raise RequestError(400, f"{values['format']} format is not supported, only text")
-    return TranslateParameters(
-        texts,
-        isinstance(q, list),
-        values["source"],
-        values["target"],
-        _alternatives(values, limits),
-        _flag(values, "alignments"),
-    )
-
-
-def inspect_parameters(values: Mapping[str, Any], limits: Limits) -> InspectParameters:
-    """Checks types and sizes of the parameters of POST /inspect; raises RequestError if one is missing or invalid."""
-    text = values.get("q")
-    if not isinstance(text, str) or not text.strip():
-        raise RequestError(400, "Invalid request: q must be a text")
-    if len(text) > limits.characters:
-        raise RequestError(413, f"Invalid request: {len(text):,} characters exceed the limit of {limits.characters:,}")
-    numbers = {name: values.get(name, []) for name in ("prefix", "hidden")}
-    for name, given in numbers.items():
-        if not isinstance(given, list) or not all(type(number) is int for number in given):
-            raise RequestError(400, f"Invalid request: {name} must be a list of integers")
-    checkpoint = values.get("checkpoint")
-    if checkpoint not in (None, "") and not (type(checkpoint) is int and checkpoint > 0):
-        raise RequestError(400, "Invalid request: checkpoint must be the number of a step")
-    if not isinstance(values.get("target", ""), str):
-        raise RequestError(400, "Invalid request: target must be a text")
-    heads = values.get("heads_off", [])
-    if not isinstance(heads, list) or not all(map(_is_head, heads)):
-        raise RequestError(
-            400,
-            "Invalid request: heads_off must be a list of objects with attention (encoder, decoder or cross), layer "
-            "and head",
-        )
-    intervention = Intervention(
-        tuple(numbers["prefix"]),
-        tuple(numbers["hidden"]),
-        tuple(Head(head["attention"], head["layer"], head["head"]) for head in heads),
-    )
-    return InspectParameters(text, values.get("target", ""), intervention, _flag(values, "beam"), str(checkpoint or ""))
-
-
-def _is_head(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and value.get("attention") in ("encoder", "decoder", "cross")
-        and all(type(value.get(name)) is int for name in ("layer", "head"))
-    )
-
-
-def detect_parameter(values: Mapping[str, Any]) -> str:
-    """Returns the text of POST /detect; raises RequestError if it is missing."""
-    if not isinstance(values.get("q"), str) or not values["q"]:
-        raise RequestError(400, "Invalid request: missing q parameter")
-    return values["q"]
-
-
-def _alternatives(values: Mapping[str, Any], limits: Limits) -> int:
-    try:
-        alternatives = int(values.get("alternatives") or 0)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RequestError(400, "Invalid request: alternatives parameter is not a number") from error
-    if alternatives >= limits.beam_size:
-        raise RequestError(
-            400, f"Invalid request: alternatives parameter must be below the beam size {limits.beam_size}"
-        )
-    return max(0, alternatives)
-
-
-def _flag(values: Mapping[str, Any], name: str) -> bool:
-    value = str(values.get(name) or "false").lower()
-    if value not in ("true", "1", "false", "0"):
-        raise RequestError(400, f"Invalid request: {name} parameter must be true or false")
-    return value in ("true", "1")

@@ -23,7 +23,7 @@ from lingua_flax.serving.app import Server, make_app
 from lingua_flax.serving.engine import Result
 from lingua_flax.serving.guard import Guard
 from lingua_flax.serving.languages import languages
-from lingua_flax.serving.metrics import Measured
+from lingua_flax.serving.prometheus import Measured
 from lingua_flax.serving.protocol import Limits
 from lingua_flax.serving.web_server import WebServer
 from lingua_flax.translation.translator import Translator
@@ -129,7 +129,8 @@ def translate(url, q="one two", **options):
             {"translatedText": ["A", "B C\n\nD"], "alignments": ["0-0", "0-0 1-1 2-2"]},
         ),
         ({"alignments": "0"}, {"translatedText": "ONE TWO"}),
-        ({"format": "text", "api_key": "secret"}, {"translatedText": "ONE TWO"}),
+        ({"format": None, "alternatives": "", "alignments": ""}, {"translatedText": "ONE TWO"}),
+        ({"format": "text", "api_key": 3, "unknown": 3}, {"translatedText": "ONE TWO"}),
         ({"q": "<b>&amp;</b>"}, {"translatedText": "<B>&AMP;</B>"}),
     ],
 )
@@ -163,14 +164,16 @@ def test_client_packages_work_unchanged(url):
         ({"q": ""}, 400, "Invalid request: missing q parameter"),
         ({"source": ""}, 400, "Invalid request: missing source parameter"),
         ({"target": None}, 400, "Invalid request: missing target parameter"),
-        ({"q": ["one", 2]}, 400, "Invalid request: q must be a text or a list of texts"),
+        ({"q": ["one", 2]}, 400, "Invalid request: q: must be a text or a list of texts"),
+        ({"source": 3}, 400, "Invalid request: source: input should be a valid string, got 3"),
         ({"source": "de"}, 400, "de is not supported"),
         ({"target": "de"}, 400, "de is not available as a target language from en"),
-        ({"format": "html"}, 400, "html format is not supported, only text"),
-        ({"alternatives": "many"}, 400, "alternatives parameter is not a number"),
-        ({"alternatives": float("inf")}, 400, "alternatives parameter is not a number"),
-        ({"alignments": "perhaps"}, 400, "alignments parameter must be true or false"),
-        ({"alternatives": 3}, 400, "alternatives parameter must be below the beam size 3"),
+        ({"format": "html"}, 400, "Invalid request: format: input should be 'text', got \"html\""),
+        ({"alternatives": "many"}, 400, 'Invalid request: alternatives: must be a whole number, got "many"'),
+        ({"alternatives": float("inf")}, 400, "alternatives: input should be a finite number, got inf"),
+        ({"alternatives": -1}, 400, "alternatives: input should be greater than or equal to 0, got -1"),
+        ({"alignments": "perhaps"}, 400, 'alignments: must be True or False, got "perhaps"'),
+        ({"alternatives": 3}, 400, "Invalid request: alternatives must be below the beam size 3"),
         ({"q": ["a"] * 5}, 413, "5 texts exceed the limit of 4"),
         ({"q": "a" * 101}, 413, "101 characters exceed the limit of 100"),
         ({"q": "a" * 3000}, 413, "larger than 2,000 bytes"),
@@ -345,6 +348,23 @@ def test_documentation_needs_no_other_host(url):
             assert answer.read()
     paths = request(url, "/openapi.json")[1]["paths"]
     assert set(paths) == {"/translate", "/inspect", "/detect", "/languages", "/health"}
+
+
+def test_documentation_describes_requests(url):
+    paths = request(url, "/openapi.json")[1]["paths"]
+    bodies = {path: paths[path]["post"]["requestBody"]["content"] for path in ("/translate", "/detect", "/inspect")}
+    assert "$ref" not in json.dumps(bodies)
+    form = "application/x-www-form-urlencoded"
+    assert [path for path, content in bodies.items() if form in content] == ["/translate", "/detect"]
+    schemas = {path: content["application/json"]["schema"] for path, content in bodies.items()}
+    assert {path: schema["required"] for path, schema in schemas.items()} == {
+        "/translate": ["q", "source", "target"],
+        "/detect": ["q"],
+        "/inspect": ["q"],
+    }
+    assert schemas["/translate"]["properties"]["alternatives"]["minimum"] == 0
+    assert schemas["/translate"]["properties"]["api_key"]["type"] == "string"
+    assert schemas["/inspect"]["properties"]["heads_off"]["items"]["required"] == ["attention", "layer", "head"]
 
 
 def test_languages_of_a_network_for_several():
