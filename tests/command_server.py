@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+PROJECT_ON_PATH = {"PYTHONPATH": str(ROOT)}  # for a script that is started from scratch, wherever it is
 PRELOADED = [
     "lingua_flax.commands.distill",
     "lingua_flax.commands.evaluate",

@@ -1,8 +1,8 @@
 """A small archive with the layout of ted_hrlr_translate, which commands can be made to accept as the published one."""
 
 import io
+import shutil
 import tarfile
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -59,22 +59,17 @@ tokens_per_batch = 256
 eval_every = 0
 """
 )
-# Registers the archive as the published one, and reports at the end whether TensorFlow was imported.
-REGISTER = """
-import atexit
-import sys
-import tensorflow_datasets as tfds
-from tensorflow_datasets.core.download.checksums import compute_url_info
 
-infos = tfds.builder_cls("ted_hrlr_translate").url_infos
-infos[{url!r}] = compute_url_info({archive!r})
-atexit.register(lambda: open({report!r}, "a").write(f"{{sys.argv[0].split()[-1]}} {{'tensorflow' in sys.modules}}\\n"))
-"""
-# As sitecustomize.py on PYTHONPATH, does the same in every command, but not in processes that only start commands, such
-# as the kernel of a notebook.
-SITE = f"""
-import sys
 
-if sys.orig_argv[1:] and (sys.orig_argv[1].endswith(".py") or "lingua_flax" in sys.orig_argv):
-{textwrap.indent(REGISTER, "    ")}
-"""
+def accepting(archive: Path, folder: Path, report: Path) -> dict[str, str]:
+    """Returns variables with which commands accept an archive as the published one.
+
+    Each command also adds a line to the report at its end: its name, and whether it imported TensorFlow.
+
+    Args:
+      folder: where Python finds what makes them do so; made if it is missing.
+    """
+    folder.mkdir(exist_ok=True)
+    shutil.copy(Path(__file__).parent / "scripts" / "accept_archive.py", folder / "sitecustomize.py")
+    variables = {"ARCHIVE_URL": TED, "ARCHIVE": str(archive), "ARCHIVE_REPORT": str(report)}
+    return {"PYTHONPATH": str(folder)} | variables

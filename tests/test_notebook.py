@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,35 +28,20 @@ from lingua_flax.runs.checkpoint import saved_steps
 from notebooks import colab
 from notebooks.execute import execute, read_notebook
 from notebooks.renew_colab import NOTEBOOK, with_parameters
+from tests.command_server import PROJECT_ON_PATH
 from tests.conftest import PROMPTLY, ROOT
 from tests.processes import metrics, start_command, wait_for
-from tests.ted import SITE, TED, TED_SPLITS, pack_ted
+from tests.ted import TED_SPLITS, accepting, pack_ted
 
+SCRIPTS = Path(__file__).parent / "scripts"
 PICTURES = {
     "train": ["tiny/curves.png"],
     "translate": ["tiny/attention.png"],
     "second": ["ted_pt_en/curves.png", "ted_pt_en/attention.png"],
 }
-MOUNT = """
-from pathlib import Path
-
-def mount(mountpoint):
-    Path(mountpoint, "MyDrive").mkdir(parents=True)
-    print("Mounted at", mountpoint)
-"""
-# As on Colab, but for the address, which is the server's own.
-OUTPUT = """
-def eval_js(code):
-    return "https://127.0.0.1/" if "proxyPort(8000)" in code else None
-
-def serve_kernel_port_as_iframe(port, height):
-    import urllib.request
-    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/").read().decode()
-    print("page:", page[page.index("<title>") : page.index("</title>")])
-"""
 SMALL = (
-    "--training.eval-every 20 --training.log-every 10 --training.tokens-per-batch 512 --optimizer.warmup-steps 5 "
-    "--tokenizer.vocab-size 500 --model.num-encoder-layers 1 --model.num-decoder-layers 1 --model.embed-dim 16 "
+    "--training.log-every 10 --training.tokens-per-batch 512 --optimizer.warmup-steps 5 "
+    "--model.num-encoder-layers 1 --model.num-decoder-layers 1 --model.embed-dim 16 "
     "--model.num-heads 2 --model.mlp-dim 32"
 )
 SENTENCES = ("The cat's friend saw the bank.", "um dois três")
@@ -88,19 +74,18 @@ def pictures(cell: NotebookNode) -> list[str]:
 def executed(tmp_path_factory: pytest.TempPathFactory) -> Executed:
     folder = tmp_path_factory.mktemp("notebook")
     archive = pack_ted(folder / "archives" / "qi18naacl-dataset.tar.gz")
-    for name, text in (("drive", MOUNT), ("output", OUTPUT)):
-        module = folder / "python" / "google" / "colab" / f"{name}.py"
-        module.parent.mkdir(parents=True, exist_ok=True)
-        module.write_text(text)
-    site = SITE.format(url=TED, archive=str(archive), report=str(folder / "report"))
-    (folder / "python" / "sitecustomize.py").write_text(site)
-    environment = {"PYTHONPATH": str(folder / "python"), "JAX_PLATFORMS": "cpu", "PIP_NO_INDEX": "1"}
+    stand_ins = folder / "python" / "google" / "colab"
+    stand_ins.mkdir(parents=True)
+    for name in ("drive", "output"):
+        shutil.copy(SCRIPTS / f"colab_{name}.py", stand_ins / f"{name}.py")
+    environment = {"JAX_PLATFORMS": "cpu", "PIP_NO_INDEX": "1"}
+    environment |= accepting(archive, folder / "python", folder / "report")
     environment |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
     environment |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1")
     parameters = {
         "REPOSITORY": str(ROOT),
         "RUNS": str(folder / "runs"),
-        "OPTIONS": f"{SMALL} --training.num-steps 20",
+        "OPTIONS": f"{SMALL} --training.num-steps 20 --training.eval-every 20 --tokenizer.vocab-size 500",
         "SENTENCE": SENTENCES[0],
         "SECOND_OPTIONS": f"{SMALL} --training.num-steps 10 --training.eval-every 5 --tokenizer.vocab-size 45 "
         f"--data.directory {archive.parent}",
@@ -195,43 +180,15 @@ def test_translations_are_those_of_the_command(executed: Executed, run) -> None:
 # notebooks/colab.py.
 
 
-def write_kernel(folder: Path, command: str) -> Path:
-    """Writes a program that stands in for the kernel and runs a command as a cell does; returns its path.
-
-    A separate process, since this one has JAX's threads and must not fork. Like a kernel, it handles SIGINT, which a
-    shell makes background jobs ignore.
-    """
-    program = folder / "kernel.py"
-    handler = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    program.write_text(f"{handler}from notebooks.colab import run\nrun({command!r})\n", encoding="utf-8")
-    return program
+# The kernel is a separate process, since this one has JAX's threads and must not fork.
+RUN_CELL = SCRIPTS / "run_cell.py"
 
 
 def test_a_failed_command_stops_the_cell(run, tmp_path: Path) -> None:
     message = f"error: {tmp_path}/none has no config.toml yet: give one with --config, for example --config tiny"
-    result = run(write_kernel(tmp_path, f"python train.py --workdir {tmp_path}/none"))
+    result = run(RUN_CELL, f"python train.py --workdir {tmp_path}/none")
     assert result.stdout == f"$ python train.py --workdir {tmp_path}/none\n{message}\n"
     assert result.stderr.endswith(f"\nRuntimeError: the command ended with status 2: {message}\n")
-
-
-# Stands in for a training run, which starts slowly: saves at the first signal, and ends at once at a second one.
-SAVING = """
-import contextlib
-import sys
-import time
-from pathlib import Path
-
-from lingua_flax.host.errors import Interrupted
-from lingua_flax.host.interruption import interruption
-
-interruption.install()
-with contextlib.suppress(Interrupted), interruption.deferred():
-    Path(sys.argv[1], "started").touch()
-    while not interruption.signal_number:
-        time.sleep(0.01)
-    Path(sys.argv[1], "saved").write_text(str(interruption.signal_number))
-    print("saved", flush=True)
-"""
 
 
 @dataclass
@@ -269,10 +226,9 @@ def cell(request, toy: Path, tmp_path: Path) -> Iterator[RunningCell]:
         command = f"train.py --config {toy} --workdir {folder} --training.num-steps 100000"
     else:
         folder.mkdir()
-        (tmp_path / "saving.py").write_text(SAVING)
-        command = f"{tmp_path / 'saving.py'} {folder}"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    kernel = start_command(write_kernel(tmp_path, f"python {command}"), env=environment, start_new_session=True)
+        command = f"tests/scripts/save_when_interrupted.py {folder}"
+    environment = os.environ | PROJECT_ON_PATH
+    kernel = start_command(RUN_CELL, f"python {command}", env=environment, start_new_session=True)
     wait_for(kernel, lambda: any((folder / name).exists() for name in ("started", "metrics.jsonl")))
     (child,) = psutil.Process(kernel.pid).children()
     yield RunningCell(kernel, child, folder)

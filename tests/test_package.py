@@ -19,23 +19,6 @@ SMALL = (
     "--tokenizer.vocab-size", "500", "--model.num-encoder-layers", "1", "--model.num-decoder-layers", "1",
     "--model.embed-dim", "16", "--model.num-heads", "2", "--model.mlp-dim", "32",
 )  # fmt: skip
-USE = """
-import data, lingua_flax, model
-from lingua_flax import Translator
-assert data.mine and model.mine
-print(lingua_flax.__file__)
-(translation,) = Translator.load("w").translate(["I swam across the river."], beam_size=1)
-print(translation.text)
-"""
-LAYOUT = """
-import importlib.util
-import lingua_flax.data.batch, lingua_flax.model.masks
-from lingua_flax.host.installation import install_command
-from lingua_flax.options.config_files import packaged_configs
-assert not importlib.util.find_spec("model") and not importlib.util.find_spec("data")
-assert "tiny" in packaged_configs()
-print(install_command("serve"))
-"""
 
 
 def check(command, **options) -> str:
@@ -59,8 +42,9 @@ class Environment:
         options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--force-reinstall"]
         check([sys.executable, "-m", "pip", "--python", self.bin / "python", "install", *options, *what])
 
-    def python(self, code: str, folder: Path) -> str:
-        return check([self.bin / "python", "-c", code], cwd=folder)
+    def run(self, script: str, folder: Path) -> str:
+        """Runs a script as a program of the user's in this folder, and returns what it prints."""
+        return check([self.bin / "python", shutil.copy(ROOT / "tests" / "scripts" / script, folder)], cwd=folder)
 
 
 @pytest.fixture(scope="module")
@@ -135,19 +119,19 @@ def test_wheel_works_beside_folders_of_the_same_names(wheels, folder, tmp_path):
     program = environment.bin / "lingua-flax"
     check([program, "train", "--config", "tiny", "--workdir", "w", *SMALL], cwd=folder)
     assert check([program, "translate", "--workdir", "w"], cwd=folder, input="I swam.\n").count("\n") == 1
-    place, _ = environment.python(USE, folder).splitlines()
+    place, _ = environment.run("use_as_library.py", folder).splitlines()
     assert Path(place).is_relative_to(tmp_path / "environment")
     source = f"lingua-flax[serve] @ {wheels['plain'].as_uri()}"
-    assert environment.python(LAYOUT, tmp_path) == f"pip install '{source}'\n"
+    assert environment.run("check_layout.py", tmp_path) == f"pip install '{source}'\n"
 
 
 def test_git_and_editable_installations_have_the_same_layout(copies, tmp_path):
     environment = Environment(tmp_path / "environment")
     environment.install(f"git+{copies['linked'].as_uri()}")
-    commands = {environment.python(LAYOUT, tmp_path)}
+    commands = {environment.run("check_layout.py", tmp_path)}
     for copy in copies.values():
         environment.install("--editable", copy)
-        commands.add(environment.python(LAYOUT, tmp_path))
+        commands.add(environment.run("check_layout.py", tmp_path))
     assert commands == {
         f"pip install 'lingua-flax[serve] @ git+{copies['linked'].as_uri()}'\n",
         *(f"pip install -e '{copy}[serve]'\n" for copy in copies.values()),

@@ -30,6 +30,7 @@ from tests.conftest import HUNG_AFTER, ROOT
 from tests.processes import TIMES, digests, events, finish, metrics, start, start_command, wait_for
 from tests.toy import write_corpus
 
+SCRIPTS = Path(__file__).parent / "scripts"
 LOGGING_COMPILATIONS = {"JAX_LOG_COMPILES": "1", "JAX_LOGGING_LEVEL": "WARNING"}
 
 
@@ -697,24 +698,11 @@ def test_run_with_damaged_newest_checkpoint_resumes_from_the_previous_one(traine
     assert digests(workdir) == digests(trained[0])
 
 
-FULL_DISK = """
-import resource, sys
-soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (20000, hard))
-try:
-    from lingua_flax.__main__ import main
-    sys.exit(main())
-finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-"""
-
-
 def test_full_disk_is_reported_in_one_line_and_the_run_resumes_later(trained, run, tmp_path):
     """A limit on file sizes, which any user can set, stands for a full disk: not even the tokenizer fits."""
-    workdir, program = shutil.copytree(trained[0], tmp_path / "w"), tmp_path / "full_disk.py"
-    program.write_text(FULL_DISK, encoding="utf-8")
+    workdir = shutil.copytree(trained[0], tmp_path / "w")
     train = ["train", "--workdir", workdir, "--training.num-steps", 241, "--training.eval-every", 0]
-    failed = run(program, *train)
+    failed = run(SCRIPTS / "full_disk.py", *train)
     assert failed.returncode == 1, failed.stderr
     assert failed.stderr.count("the disk is full") == 1
     assert "Traceback" not in failed.stderr

@@ -11,7 +11,6 @@ import pickle
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -28,8 +27,11 @@ from lingua_flax.data.corpora.phrasebook import Contrast, Phrasebook
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.options.schema import DataConfig
+from tests.command_server import PROJECT_ON_PATH
 from tests.conftest import HUNG_AFTER, ROOT
+from tests.processes import start_command
 
+SCRIPTS = Path(__file__).parent / "scripts"
 MULTI30K = Path(os.environ.get("LINGUA_MULTI30K", ROOT.parent / "shared" / "data" / "multi30k"))
 needs_multi30k = pytest.mark.skipif(
     not (MULTI30K / "train.en.gz").is_file(), reason=f"no Multi30k in {MULTI30K}; set LINGUA_MULTI30K"
@@ -552,27 +554,9 @@ def test_full_disk_is_reported(cache: Path, file: str, count: int) -> None:
     assert prepared(cache) == []
 
 
-def test_disk_that_fills_up_during_writing_is_reported(cache: Path, run, tmp_path: Path) -> None:
+def test_disk_that_fills_up_during_writing_is_reported(cache: Path, run) -> None:
     """A limit on the size of files stands in for the full disk; errors of NumPy's own writes would not say why."""
-    script = tmp_path / "script.py"
-    script.write_text("""
-import resource, sys
-from pathlib import Path
-from lingua_flax.host.errors import RunError
-from lingua_flax.data.corpora import Pair, prepared_corpus
-
-def write(folder):
-    with prepared_corpus.SplitWriter(folder, "train") as writer:
-        for _ in range(100):
-            writer.write([Pair("x" * 100, "y")] * 100)
-
-resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
-try:
-    prepared_corpus.prepare(Path(sys.argv[1]), "any", "0" * 64, write)
-except RunError as error:
-    print(error)
-""")
-    done = run(script, cache)
+    done = run(SCRIPTS / "prepare_until_disk_is_full.py", cache)
     assert "the disk is full" in done.stdout, done.stderr
     assert prepared(cache) == []
 
@@ -652,49 +636,25 @@ def test_waiting_thread_takes_over_if_the_first_fails(cache: Path, attempts: thr
     assert prepared(cache) == [folder]
 
 
-def start_python(code: str, *arguments: object) -> subprocess.Popen[str]:
-    """Starts a process that has imported nothing yet."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start_opening(options: dict[str, Any]) -> subprocess.Popen[str]:
+    """Starts a process that has imported nothing yet; it opens a corpus and reports on it."""
+    environment = os.environ | PROJECT_ON_PATH
+    return start_command(SCRIPTS / "open_and_report.py", json.dumps(options, default=str), env=environment)
 
 
-def test_remains_of_a_killed_process_are_removed(cache: Path, run, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("""
-import os, signal, sys
-from pathlib import Path
-from lingua_flax.data.corpora import prepared_corpus
-
-def write(folder):
-    (folder / "leftover" / "deep").mkdir(parents=True)
-    (folder / "leftover" / "deep" / "file").write_text("half")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-prepared_corpus.prepare(Path(sys.argv[1]), "any", "0" * 64, write)
-""")
-    assert run(script, cache).returncode == -signal.SIGKILL
+def test_remains_of_a_killed_process_are_removed(cache: Path, run) -> None:
+    assert run(SCRIPTS / "killed_while_preparing.py", cache).returncode == -signal.SIGKILL
     assert [path.name for path in prepared(cache)] == ["0" * 16 + ".incomplete", "0" * 16 + ".lock"]
     folder = prepared_corpus.prepare(cache, "any", "0" * 64, functools.partial(write_text, "whole"))
     assert sorted(path.name for path in folder.iterdir()) == ["file"]
     assert prepared(cache) == [folder]
 
 
-OPEN_AND_REPORT = """
-import json, sys
-from lingua_flax.options.schema import DataConfig
-from lingua_flax.data.corpora import open_corpus
-
-corpus = open_corpus(DataConfig(**json.loads(sys.argv[1])))
-modules = [name for name in ("tensorflow", "tensorflow_datasets") if name in sys.modules]
-print(json.dumps([modules, corpus.fingerprint, [len(split) for split in corpus.splits.values()]]))
-"""
-
-
 def test_two_processes_can_prepare_the_same_corpus_at_once(files: Files) -> None:
     lines = numbered(30_000)
     source, target = files.write("train.en", lines), files.write("train.de", lines)
     options = {"name": "text", "train_source": source, "train_target": target, "cache_directory": files.cache}
-    processes = [start_python(OPEN_AND_REPORT, json.dumps(options, default=str)) for _ in range(2)]
+    processes = [start_opening(options) for _ in range(2)]
     outputs = [process.communicate(timeout=HUNG_AFTER) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert outputs[0] == outputs[1]
@@ -706,23 +666,10 @@ def test_two_processes_can_prepare_the_same_corpus_at_once(files: Files) -> None
 
 def test_memory_use_does_not_grow_with_the_corpus(files: Files, run) -> None:
     """Preparing and reading 40,000 pairs takes no more memory than 17,000; held, they would take 7 MB more."""
-    script = files.folder / "script.py"
-    script.write_text("""
-import sys, tracemalloc
-from collections import deque
-from pathlib import Path
-from lingua_flax.options.schema import DataConfig
-from lingua_flax.data.corpora import open_corpus, text_corpus
-
-tracemalloc.start()
-corpus = open_corpus(DataConfig(name="text", train_source=Path(sys.argv[1]), cache_directory=Path(sys.argv[2])))
-deque(corpus.split("train"), 0)
-print(tracemalloc.get_traced_memory()[1])
-""")
     peaks = []
     for count in (17_000, 40_000):
         lines = (f"source {number} {'x' * 60}\ttarget {number} {'y' * 60}" for number in range(count))
-        done = run(script, files.write("train.tsv", list(lines)), files.cache)
+        done = run(SCRIPTS / "measure_memory.py", files.write("train.tsv", list(lines)), files.cache)
         assert done.returncode == 0, done.stderr
         peaks.append(int(done.stdout))
     assert peaks[1] < peaks[0] + 1e6, peaks
@@ -731,31 +678,12 @@ print(tracemalloc.get_traced_memory()[1])
 @pytest.mark.parametrize("name", ["train.tsv", "train.jsonl.gz"])
 def test_files_are_read_twice_to_prepare_a_corpus_and_once_afterwards(files: Files, run, name: str) -> None:
     """Until the first step: once for the digest in the key, and once for the pairs unless they are in the cache."""
-    script = files.folder / "script.py"
-    script.write_text("""
-import sys
-opened = 0
-
-def count(event, arguments):
-    global opened
-    opened += event == "open" and arguments[0] == sys.argv[1]
-
-sys.addaudithook(count)
-from pathlib import Path
-from lingua_flax.options.schema import Config
-from lingua_flax.training.preparation import prepare
-
-data = {"name": "text", "train_source": Path(sys.argv[1]), "cache_directory": Path(sys.argv[2])}
-prepared = prepare(Config(data=data, tokenizer={"vocab_size": 30}), Path(sys.argv[2]) / "workdir")
-next(prepared.batches())
-print(opened, prepared.pairs_per_epoch)
-""")
     words = [" ".join(np.base_repr(7**number % 10007, 3)) for number in range(300)]
     pairs = [(f"{word} {number}", word) for number, word in enumerate(words)]
     tsv, objects = ["\t".join(pair) for pair in pairs], [json.dumps({"en": a, "fr": b}) for a, b in pairs]
     path = files.write(name, tsv if name.endswith("tsv") else objects)
     for times in (2, 1):
-        done = run(script, path, files.cache)
+        done = run(SCRIPTS / "count_openings.py", path, files.cache)
         assert (done.returncode, done.stdout) == (0, f"{times} 270\n"), done.stderr
 
 
@@ -896,7 +824,7 @@ def test_multi30k_error_names_the_missing_file(cache: Path, copy: Path) -> None:
 @needs_multi30k
 def test_multi30k_does_not_import_tensorflow(cache: Path) -> None:
     options = multi30k(cache, MULTI30K).model_dump(mode="json", exclude_none=True)
-    process = start_python(OPEN_AND_REPORT, json.dumps(options))
+    process = start_opening(options)
     output, errors = process.communicate(timeout=HUNG_AFTER)
     assert process.returncode == 0, errors
     modules, _, sizes = json.loads(output)  # stdout contains nothing but the report

@@ -1,8 +1,10 @@
 """Tokenizers, tokenized pairs and the batches of evaluation."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from lingua_flax.data.tokenizer import Tokenizer, load_tokenizer, parse_tokenize
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from tests.conftest import ROOT
+from tests.command_server import PROJECT_ON_PATH
 
 PAIRS = [
     Pair("the cat eats fish .", "le chat mange du poisson ."),
@@ -83,14 +85,9 @@ def test_control_pieces_in_text_are_plain_text_and_output_is_one_line():
 
 
 def test_training_is_reproducible_in_another_process():
-    code = (
-        "import json, sys; from lingua_flax.data.tokenizer import train_tokenizer;"
-        "from lingua_flax.options.schema import TokenizerConfig;"
-        "pairs, options = json.load(sys.stdin);"
-        "(model,) = train_tokenizer(pairs, TokenizerConfig(**options)); sys.stdout.buffer.write(model)"
-    )
     arguments = json.dumps([PAIRS, SMALL]).encode()
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, input=arguments, capture_output=True, check=True)
+    script, environment = Path(__file__).parent / "scripts" / "tokenizer_of_pairs.py", os.environ | PROJECT_ON_PATH
+    done = subprocess.run([sys.executable, script], env=environment, input=arguments, capture_output=True, check=True)
     assert [done.stdout] == train_models()
 
 

@@ -11,6 +11,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokeni
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
 from lingua_flax.options.special_ids import EOS_ID, UNK_ID
-from tests.conftest import ROOT
+from tests.command_server import PROJECT_ON_PATH
 from tests.data.test_data import PAIRS
 
 DRAWS = 10_000
@@ -208,27 +209,13 @@ def test_a_model_that_does_not_support_sampling_is_refused(options, alpha, words
         SubwordSampler(model(**options), alpha)
 
 
-ANOTHER_PROCESS = """
-import json, pickle, sys
-import numpy as np
-from sentencepiece import SentencePieceProcessor
-from lingua_flax.data.subword_sampling import SubwordSampler
-
-models, texts = pickle.load(sys.stdin.buffer)
-samplers = [SubwordSampler(SentencePieceProcessor(model_proto=model), 0.2) for model in models]
-rngs = [np.random.Generator(np.random.Philox([0, number])) for number in range(len(texts))]
-print(json.dumps([[sampler.sample(text, rng) for text, rng in zip(texts, rngs)] for sampler in samplers]))
-"""
-
-
 def test_another_process_draws_the_same_samples():
     processors = [trained(kind=kind).source for kind in ("unigram", "bpe")]
     models = [processor.serialized_model_proto() for processor in processors]
     process = subprocess.run(
-        [sys.executable, "-c", ANOTHER_PROCESS],
+        [sys.executable, Path(__file__).parent / "scripts" / "sample_segmentations.py"],
         input=pickle.dumps((models, lines())),
-        cwd=ROOT,
-        env=os.environ | {"PYTHONHASHSEED": "7"},
+        env=os.environ | PROJECT_ON_PATH | {"PYTHONHASHSEED": "7"},
         stdout=subprocess.PIPE,
         check=True,
     )

@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import termios
 import threading
 import urllib.request
@@ -40,8 +41,9 @@ from lingua_flax.data.corpora import Corpus, Pair, downloads, open_corpus, tfds_
 from lingua_flax.data.mixture import open_training_corpora
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig, MixtureConfig
-from tests.conftest import HUNG_AFTER, ROOT
-from tests.ted import CONFIG, REGISTER, TED, TED_SPLITS, pack, pack_ted, spoken
+from tests.command_server import PROJECT_ON_PATH
+from tests.conftest import HUNG_AFTER
+from tests.ted import CONFIG, TED, TED_SPLITS, accepting, pack, pack_ted, spoken
 
 OFFLINE = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
 ORDER_NOTE = "pairs are in the order of TensorFlow Datasets, which is not that of the published files"
@@ -104,26 +106,22 @@ def test_commands_use_a_downloaded_archive_without_network(run, tmp_path: Path, 
     archive.rename(place)
     place.with_name(f"{place.name}.INFO").write_text("{}")
     report = tmp_path / "report"
-    register = REGISTER.format(url=TED, archive=str(place), report=str(report))
-    for name in ("train", "evaluate"):
-        start = f"from lingua_flax.__main__ import main\nsys.exit(main({name!r}))\n"
-        (tmp_path / f"{name}.py").write_text(f"{register}\n{start}")
     config = tmp_path / "ted.toml"
     config.write_text(CONFIG.format(cache=cache))
-    train, evaluate, workdir = tmp_path / "train.py", tmp_path / "evaluate.py", tmp_path / "w"
+    environment, workdir = os.environ | OFFLINE | accepting(place, tmp_path / "site", report), tmp_path / "w"
 
-    done = run(train, "--config", config, "--workdir", workdir, env=os.environ | OFFLINE)
+    done = run("train", "--config", config, "--workdir", workdir, env=environment)
     assert done.returncode == 0, done.stderr
     assert ORDER_NOTE in done.stderr
     assert "left out 1 training pair with an empty side" in done.stderr
     assert "kept 300 of 300 pairs" in done.stderr
     assert "step 5/5" in done.stderr
     scores = tmp_path / "scores.json"
-    done = run(evaluate, "--workdir", workdir, "--beam-size", 1, "--json", scores, env=os.environ | OFFLINE)
+    done = run("evaluate", "--workdir", workdir, "--beam-size", 1, "--json", scores, env=environment)
     assert done.returncode == 0, done.stderr
-    assert "ted_hrlr_translate/pt_to_en, test" in done.stdout
+    assert "ted_hrlr_translate/pt_to_en, test" in " ".join(done.stdout.split())
     assert json.loads(scores.read_text())["sentences"] == len(TED_SPLITS["test"])
-    assert report.read_text() == f"{train} False\n{evaluate} False\n"
+    assert report.read_text() == "train False\nevaluate False\n"
 
 
 def test_command_without_network_or_archive_says_what_to_do(run, tmp_path: Path, cache: Path) -> None:
@@ -432,23 +430,11 @@ def test_unresponsive_host_is_reported(cache: Path, ted: Path, server: str, monk
 
 def test_progress_is_shown_on_a_terminal(cache: Path, ted: Path) -> None:
     """The progress bars of TFDS and of the conversion; test_archive_is_downloaded_once shows that a pipe gets none."""
-    code = """
-import sys
-import tensorflow_datasets as tfds
-from tensorflow_datasets.core.download.checksums import compute_url_info
-from pathlib import Path
-from lingua_flax.options.schema import DataConfig
-from lingua_flax.data.corpora import open_corpus
-
-url, folder, cache = sys.argv[1:]
-tfds.builder_cls("ted_hrlr_translate").url_infos[url] = compute_url_info(folder + "/qi18naacl-dataset.tar.gz")
-open_corpus(DataConfig(name="ted_hrlr_translate", source_language="pt", target_language="en",
-                       directory=Path(folder), cache_directory=Path(cache)))
-"""
     terminal, end = os.openpty()
     termios.tcsetwinsize(end, (24, 100))  # tqdm shows nothing in a terminal without columns
-    done = subprocess.run([sys.executable, "-c", code, TED, ted, cache], cwd=ROOT, stderr=end, stdout=subprocess.PIPE,
-                          env=os.environ | {"TERM": "xterm"}, timeout=HUNG_AFTER)  # fmt: skip
+    command = [sys.executable, Path(__file__).parent / "scripts" / "prepare_ted.py", TED, ted, cache]
+    environment = os.environ | PROJECT_ON_PATH | {"TERM": "xterm"}
+    done = subprocess.run(command, stderr=end, stdout=subprocess.PIPE, env=environment, timeout=HUNG_AFTER)
     os.close(end)
     shown = b""
     with contextlib.suppress(OSError):  # the other end is closed
@@ -510,3 +496,11 @@ def test_stand_in_is_installed_only_without_tensorflow(monkeypatch: pytest.Monke
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     without_tensorflow.install()
     assert (downloader.tf, extractor.tf) == (without_tensorflow.STAND_IN, without_tensorflow.STAND_IN)
+
+
+def test_builders_leave_nothing_among_temporary_files(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    builder_class = tfds_corpus.find_builder("ted_hrlr_translate")
+    assert builder_class
+    assert builder_class(data_dir=tmp_path / "nowhere", config="pt_to_en").info.features
+    assert list(tmp_path.iterdir()) == []

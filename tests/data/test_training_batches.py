@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from lingua_flax.data.packing import WINDOW, Planner
 from lingua_flax.data.training_batches import TrainingBatches, rows_per_epoch
 from lingua_flax.host.errors import RunError
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID
-from tests.conftest import HUNG_AFTER, ROOT
+from tests.command_server import PROJECT_ON_PATH
+from tests.conftest import HUNG_AFTER
 from tests.toy import tokenized
 
 needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
@@ -194,28 +196,10 @@ def test_a_killed_worker_ends_the_run_with_one_sentence(planner, batches_of):
         list(itertools.islice(batches, 2000))
 
 
-PLANNING = """
-import signal
-from lingua_flax.data.packing import Planner
-from lingua_flax.data.training_batches import TrainingBatches
-from tests.toy import tokenized
-
-if __name__ == "__main__":
-    pairs = tokenized([[5, 6, 3]] * 500, [[5, 6, 3]] * 500)
-    batches = TrainingBatches(Planner([pairs], [1.0], 24, seed=3), 256, processes=1)
-    while batches.state()["window"] < 2:
-        next(batches)
-    print("planning", flush=True)
-    signal.pause()
-"""
-
-
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_end_with_their_parent(number, tmp_path):
-    script = tmp_path / "planning.py"
-    script.write_text(PLANNING)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+def test_workers_end_with_their_parent(number):
+    script, environment = Path(__file__).parent / "scripts" / "plan_batches.py", os.environ | PROJECT_ON_PATH
     with subprocess.Popen([sys.executable, script], env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "planning\n"
         workers = children_of(process.pid)

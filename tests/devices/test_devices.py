@@ -1,8 +1,10 @@
 """Meshes of devices: training, evaluation and translation on eight simulated devices compared with one."""
 
+import json
 import os
 import re
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -19,6 +21,7 @@ from lingua_flax.training.state import state_shardings
 from lingua_flax.translation.translator import Translator
 from tests.processes import metrics
 
+SCRIPTS = Path(__file__).parent / "scripts"
 EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
 MESHES = {
     "data": ["--devices.mesh.data", 8],
@@ -122,23 +125,9 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_mesh_that_does_not_divide_a_dimension_is_refused(run, tmp_path):
-    script = tmp_path / "refused.py"
-    script.write_text("""
-import sys
-from lingua_flax.host.errors import UserError
-from lingua_flax.options.schema import Config
-from lingua_flax.devices.mesh import check_divides, check_divides_vocabularies, make_mesh
-for config in map(Config.model_validate, eval(sys.argv[1])):
-    try:
-        mesh = make_mesh(config.devices.mesh)
-        check_divides(mesh, config)
-        check_divides_vocabularies(mesh, [config.tokenizer.vocab_size])
-        print()
-    except UserError as error:
-        print(error)
-""")
-    done = run(script, [options for options, _ in REFUSED], env=os.environ | EIGHT)
+def test_mesh_that_does_not_divide_a_dimension_is_refused(run):
+    configs = json.dumps([options for options, _ in REFUSED])
+    done = run(SCRIPTS / "refused_meshes.py", configs, env=os.environ | EIGHT)
     assert done.returncode == 0, done.stderr
     for line, (_, message) in zip(done.stdout.splitlines(), REFUSED, strict=True):
         assert re.search(message, line), line
@@ -159,7 +148,7 @@ def test_optimizer_state_is_sharded_like_its_parameters(name):
     moments = {"1.mu": matrix, "1.nu": matrix}
     if name == "adafactor":
         moments = {"1.v_row": whole, "1.v_col": whole, "1.v": whole}
-    assert {specs[f"{tree}.{up}"] for tree in ("params", "average")} == {matrix}
+    assert {specs[f"{tree}.{up}"] for tree in ("params", "ema_params")} == {matrix}
     assert {part: specs[f"optimizer.{part}.{up}"] for part in moments} == moments
     assert specs["params.target_embedding"] == PartitionSpec("tensor", "fsdp")
     assert specs["params.encoder_norm.scale"] == specs["step"] == specs["optimizer.1.count"] == whole
@@ -182,30 +171,10 @@ def test_precision_depends_on_the_device(platform, capability, precision, expect
     assert compute_precision(precision, SimpleNamespace(devices=np.array([device]))) == expected
 
 
-def test_translator_is_placed_on_the_requested_platform(trained, run, tmp_path):
+def test_translator_is_placed_on_the_requested_platform(trained, run):
     """Of two CPUs, the first stands for JAX's default devices and the second for those of another platform."""
-    script = tmp_path / "placed.py"
-    script.write_text("""
-import sys
-import jax
-from lingua_flax.host.errors import UserError
-from lingua_flax.options.schema import ComputeConfig
-from lingua_flax.translation.translator import Translator
-all_devices = jax.devices
-default, cpu = all_devices()
-jax.devices = lambda platform=None: all_devices(platform)[1:] if platform else [default]
-for devices, expected in [(None, default), (ComputeConfig(platform="cpu"), cpu)]:
-    translator = Translator.load(sys.argv[1], devices=devices, ensemble=[sys.argv[1]])
-    places = {place for each in (translator, *translator.others) for leaf in jax.tree.leaves(each.params)
-              for place in leaf.devices()}
-    assert places == set(translator.mesh.devices.flat) == {expected}, places
-    print(translator.translate(["one two."], beam_size=1)[0].text)
-try:
-    Translator.load(sys.argv[1], devices=ComputeConfig(platform="tpu"))
-except UserError as error:
-    print(error)
-""")
-    done = run(script, trained[0], env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"})
+    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = run(SCRIPTS / "place_translator.py", trained[0], env=os.environ | two)
     assert done.returncode == 0, done.stderr
     *translations, refusal = done.stdout.splitlines()
     assert translations == ["deux un !"] * 2

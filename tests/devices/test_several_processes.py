@@ -13,11 +13,12 @@ from tests.command_server import run_forked
 from tests.conftest import HUNG_AFTER
 from tests.processes import finish, free_port, metrics, start_together, wait_for
 
-STEPS = ["--training.checkpoint-every", 6, "--training.eval-every", 12, "--training.log-every", 1]
+STEPS = ["--training.checkpoint-every", 6, "--training.log-every", 1]
 
 
-def start_training(count, toy, workdir, *options, **popen):
-    return start_together(count, "train", "--config", toy, "--workdir", workdir, *STEPS, *options, **popen)
+def start_training(count, toy, workdir, *options, eval_every=12, **popen):
+    options = (*STEPS, "--training.eval-every", eval_every, *options)
+    return start_together(count, "train", "--config", toy, "--workdir", workdir, *options, **popen)
 
 
 def run_together(run, count, program, *arguments, each=None):
@@ -58,7 +59,7 @@ def test_run_resumes_with_another_number_of_processes(toy, run, tmp_path, counts
     """
     alone, together = tmp_path / "alone", tmp_path / "together"
     rows = ["--training.tokens-per-batch", 24 * 32]
-    done = run("train", "--config", toy, "--workdir", alone, *STEPS, *rows, "--training.num-steps", 30)
+    done = run("train", "--config", toy, "--workdir", alone, *STEPS, "--training.eval-every", 12, *rows, "--training.num-steps", 30)
     assert done.returncode == 0, done.stderr
     for count, step in zip(counts, (7, 19), strict=False):
         *others, killed = killed_after(step, count, toy, together, *rows)
@@ -85,7 +86,7 @@ def test_run_resumes_with_another_number_of_processes(toy, run, tmp_path, counts
 def test_signal_to_one_process_stops_all_at_the_same_step(toy, tmp_path):
     """Only the first process writes; two more processes that meanwhile use the same workdir are refused."""
     workdir = tmp_path / "w"
-    running = start_training(2, toy, workdir, "--training.num-steps", 100000, "--training.eval-every", 0)
+    running = start_training(2, toy, workdir, "--training.num-steps", 100000, eval_every=0)
     wait_for(running[0], lambda: len(steps(workdir)) > 3)
     (status, _, errors), (other_status, _, _) = finish(start_training(2, toy, workdir))
     assert (status, other_status) == (2, 2)
@@ -98,8 +99,8 @@ def test_signal_to_one_process_stops_all_at_the_same_step(toy, tmp_path):
     assert other_output == ""
     assert not [line for line in other_errors.splitlines() if not line.startswith("[Gloo]")]
     assert [line["step"] for line in steps(workdir)] == list(range(1, len(steps(workdir)) + 1))
-    length = ["--training.num-steps", len(steps(workdir)), "--training.eval-every", 0]
-    first, second = finish(start_training(2, toy, workdir, *length))
+    length = ["--training.num-steps", len(steps(workdir))]
+    first, second = finish(start_training(2, toy, workdir, *length, eval_every=0))
     assert (first[0], second[0]) == (0, 0), first[2]
     assert f"finished: {len(steps(workdir))} of {len(steps(workdir))} steps" in first[1]
     assert second[1] == ""

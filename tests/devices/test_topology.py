@@ -177,8 +177,8 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
     config = read_config(ROOT / "configs" / "tiny.toml")
     least = config.rows_per_batch * training_flops(config.model, 2500, 64, 64)
     figures = []
-    for options in ([], ["--devices.topology", "v5e:2x4"]):
-        done = run("train", *TINY, "--json", tmp_path / "f.json", *options)
+    for topology in ("v5e:1x1", "v5e:2x4"):
+        done = run("train", *TINY[:4], topology, "--json", tmp_path / "f.json")
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""  # libtpu is silent
         figures.append(json.loads((tmp_path / "f.json").read_text()))
@@ -295,15 +295,9 @@ def test_config_that_does_not_fit_the_topology_is_refused(results):
         assert message in actual
 
 
-def test_missing_libtpu_is_reported(run, tmp_path):
+def test_missing_libtpu_is_reported(run):
     """The script hides the package, as if the extra were not installed."""
-    script = tmp_path / "without_libtpu.py"
-    script.write_text(
-        "import importlib.util, sys\nfind = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *rest: None if name == 'libtpu' else find(name, *rest)\n"
-        "from lingua_flax.__main__ import main\nsys.exit(main())\n"
-    )
-    done = run(script, "train", *TINY)
+    done = run(Path(__file__).parent / "scripts" / "without_libtpu.py", "train", *TINY)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "error: devices.topology needs libtpu, the TPU's compiler: pip install -e '.[tpu]'; it needs no TPU"

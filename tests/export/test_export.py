@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,17 +22,8 @@ from lingua_flax.translation.translator import Translator
 from tests.processes import start_command, wait_for
 
 LINES = ["one two three.", "", "nine.", "four four five."]
+WITH_CTRANSLATE2 = Path(__file__).parent / "scripts" / "translate_with_ctranslate2.py"
 GREEDY = {"safetensors": ["--beam-size", "1"], "stablehlo": ["--search", "greedy"]}
-# What README.md shows for CTranslate2, for lines of standard input.
-WITH_CTRANSLATE2 = """
-import sys, ctranslate2, sentencepiece
-tokenizer = sentencepiece.SentencePieceProcessor(model_file="tokenizer.model")
-translator = ctranslate2.Translator(".")
-for line in sys.stdin.read().splitlines():
-    pieces = tokenizer.encode(line, out_type=str) + ["</s>"]
-    (result,) = translator.translate_batch([pieces], beam_size=1, max_decoding_length=31)
-    print(tokenizer.decode(result.hypotheses[0]) if line else "")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +61,7 @@ def test_exported_folder_translates_without_this_repository(export_format, train
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
     if export_format == "ctranslate2":
         assert "beam_size=5, max_decoding_length=31)" in (folder / "README.md").read_text(encoding="utf-8")
-    program = ["-c", WITH_CTRANSLATE2] if export_format == "ctranslate2" else ["translate.py", *GREEDY[export_format]]
+    program = [WITH_CTRANSLATE2] if export_format == "ctranslate2" else ["translate.py", *GREEDY[export_format]]
     text = "".join(f"{line}\n" for line in LINES)
     alone = subprocess.run(
         [sys.executable, "-I", *program], cwd=folder, input=text, capture_output=True, text=True, check=True

@@ -3,44 +3,23 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
 from lingua_flax.commands.main import COMMANDS
+from tests.command_server import PROJECT_ON_PATH
 from tests.conftest import HUNG_AFTER, ROOT
 from tests.processes import start_command, wait_for
 
+SCRIPTS = Path(__file__).parent / "scripts"
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 HEAVY = {"jax", "numpy", "pydantic", "rich", "orbax", "matplotlib"}
-# Python runs this file from its path before any script. The moment is the import of a module, or a stage of the exit.
-SENDER = """
-import atexit, os, sys
-
-moment = os.environ["MOMENT"]
-
-def send(kill=os.kill, process=os.getpid(), number=int(os.environ["NUMBER"])):
-    kill(process, number)
-
-class AtImport:
-    def find_spec(self, name, path, target=None):
-        if name == moment:
-            send()
-        if name == "lingua_flax.commands" and moment == "exit functions":
-            atexit.register(send)
-
-class Last:
-    __del__ = lambda self, send=send: send()
-
-sys.meta_path.insert(0, AtImport())
-if moment == "last exit function":
-    atexit.register(send)  # registered first, so called last
-if moment == "end of all modules":
-    last = Last()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +42,10 @@ def arguments(tmp_path_factory) -> dict[str, list[str]]:
 @pytest.fixture
 def signalled(run, tmp_path):
     """Runs a command that receives a signal at a given moment."""
-    (tmp_path / "sitecustomize.py").write_text(SENDER)
+    shutil.copy(SCRIPTS / "send_signal_at_moment.py", tmp_path / "sitecustomize.py")  # Python runs it before any script
 
     def run_signalled(moment: str, number: int, program: str, *options: str) -> subprocess.CompletedProcess[str]:
-        variables = {"PYTHONPATH": str(tmp_path), "MOMENT": moment, "NUMBER": str(int(number))}
+        variables = {"PYTHONPATH": str(tmp_path), "MOMENT": moment, "NUMBER": str(int(number)), "TMPDIR": str(tmp_path)}
         return run(program, *options, env=os.environ | variables)
 
     return run_signalled
@@ -95,20 +74,6 @@ def test_signal_during_interpreter_exit_causes_no_traceback(signalled, program, 
         assert "--help" in result.stdout
 
 
-RUNS = """
-import contextlib, io, json, runpy, sys
-
-def run(name, *arguments):
-    sys.argv[:] = ["lingua-flax", *arguments]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        runpy.run_module("lingua_flax", run_name=name)
-
-for name, *arguments in json.loads(sys.argv[1]):
-    run(name, *arguments)
-    print(json.dumps(sorted(sys.modules)))
-"""
-
-
 def heavy_imports(*runs: list[str]) -> list[set[str]]:
     """Runs the program again and again in a new process.
 
@@ -119,8 +84,9 @@ def heavy_imports(*runs: list[str]) -> list[set[str]]:
       for each time, the heavy modules that have been imported when it ends.
     """
     result = subprocess.run(
-        [sys.executable, "-c", RUNS, json.dumps(runs)],
+        [sys.executable, SCRIPTS / "list_imports.py", json.dumps(runs)],
         cwd=ROOT,
+        env=os.environ | PROJECT_ON_PATH,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -157,20 +123,14 @@ def test_signal_ends_verify_resume_and_its_training(toy, tmp_path):
 
 def interrupted(work: str) -> tuple[int, str]:
     """Returns the exit status and stderr of a command that only does this work, which sends it SIGTERM."""
-    program = (
-        "import os, signal, sys\nfrom lingua_flax.commands.main import exit_status\n"
-        "from lingua_flax.host.interruption import interruption\n"
-        f"def work(_):\n    {work}\ninterruption.install()\nsys.exit(exit_status(work, []))"
-    )
-    command = [sys.executable, "-c", program]
-    result = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False, timeout=HUNG_AFTER)
+    command, environment = [sys.executable, SCRIPTS / "interrupted_work.py", work], os.environ | PROJECT_ON_PATH
+    result = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=HUNG_AFTER)
     return result.returncode, result.stderr
 
 
 def test_signal_after_the_last_check_is_not_lost():
-    work = "with interruption.deferred(): signal.raise_signal(signal.SIGTERM); os.write(2, b'saved\\n')"
-    assert interrupted(work) == (143, "saved\nstopped by SIGTERM\n")
+    assert interrupted("deferred") == (143, "saved\nstopped by SIGTERM\n")
 
 
 def test_signal_ends_process_without_standard_error():
-    assert interrupted("os.close(2); signal.raise_signal(signal.SIGTERM)") == (143, "")
+    assert interrupted("without-standard-error") == (143, "")

@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -244,32 +245,6 @@ def test_different_shape_is_refused(tmp_path):
         load_params(tmp_path, "last", template(params(0) | {"b": jnp.arange(8.0)}))
 
 
-SAVER = """
-import os, signal, sys, threading
-from pathlib import Path
-
-import jax.numpy as jnp
-
-from lingua_flax.runs.checkpoint import Checkpoints
-
-folder, moment = Path(sys.argv[1]), sys.argv[2]
-
-def kill_at_moment():
-    while not any(folder.glob(moment)):
-        pass
-    os.kill(os.getpid(), signal.SIGKILL)
-
-watcher = threading.Thread(target=kill_at_moment, daemon=True)
-checkpoints = Checkpoints(folder, 2)
-for step in range(1, 5):
-    if step == 4:
-        watcher.start()
-    checkpoints.save(step, {"w": jnp.full((300, 1000), float(step))}, (jnp.int32(step),), {}, None)
-checkpoints.close()
-watcher.join(60)
-"""
-
-
 @pytest.mark.parametrize(
     "moment",
     ["4.*tmp*", "4.*tmp*/params*/**/*", f"4/{COMMIT_MARK}"],
@@ -277,9 +252,8 @@ watcher.join(60)
 )
 def test_killed_save_never_leaves_a_partial_checkpoint_that_loads(run, tmp_path, moment):
     """A process kills itself as soon as a path exists in the folder of the checkpoints."""
-    script, folder = tmp_path / "saver.py", tmp_path / "checkpoints"
-    script.write_text(SAVER)
-    result = run(script, folder, moment)
+    folder = tmp_path / "checkpoints"
+    result = run(Path(__file__).parent / "scripts" / "kill_during_save.py", folder, moment)
     assert result.returncode == -signal.SIGKILL, result.stderr
     step, tree, _ = load_params(folder, "last", template({"w": jnp.zeros((300, 1000))}))
     assert step in (3, 4)

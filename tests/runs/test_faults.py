@@ -174,26 +174,9 @@ def test_run_stopped_by_signals_matches_uninterrupted_run_bit_for_bit(stopped_at
     assert same(stopped_at_once.workdir, reference)
 
 
-LATE = """
-import shutil, sys
-from lingua_flax.commands.train import train
-from lingua_flax.runs.workdir import Workdir
-
-create = Workdir.create
-
-def create_after_another_run(workdir):
-    shutil.copytree(sys.argv[1], workdir.path)
-    create(workdir)
-
-Workdir.create = create_after_another_run
-train(sys.argv[2:])
-"""
-
-
 def test_run_that_finishes_while_another_prepares_is_resumed(reference, config, run, tmp_path):
     """Nothing is known about the workdir before it is locked; metrics written in the meantime are kept."""
-    script = tmp_path / "late.py"
-    script.write_text(LATE)
+    script = Path(__file__).parent / "scripts" / "train_after_another_run.py"
     result = run(script, reference, "--config", config, "--workdir", tmp_path / "w")
     assert result.returncode == 0, result.stderr
     assert f"finished: {STEPS} of {STEPS} steps" in result.stdout

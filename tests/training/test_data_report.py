@@ -300,7 +300,7 @@ def test_invalid_inspections_are_refused(run, folder, tmp_path, capsys):
     config = ["--config", folder / "c.toml"]
     before = contents(folder)
     done = run("train", "--inspect-data")
-    message = "error: --inspect-data needs a config: give one with --config, for example configs/tiny.toml\n"
+    message = "error: --inspect-data needs a config: give one with --config, for example --config tiny\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
     for arguments, message in (
         (["--inspect-data", "--workdir", tmp_path], f"{tmp_path} has no config.toml yet"),
@@ -332,29 +332,7 @@ def test_ctrl_c_ends_the_command_while_sentencepiece_trains(run, tmp_path):
     (tmp_path / "train.tsv").write_text("".join(f"{line}\t{line}\n" for line in lines), encoding="utf-8")
     config = tmp_path / "c.toml"
     config.write_text(f'[data]\nname = "text"\ntrain_source = "{tmp_path}/train.tsv"\n', encoding="utf-8")
-    script = tmp_path / "train.py"
-    script.write_text("""
-import os, signal, sys, threading
-from sentencepiece import SentencePieceTrainer
-
-training = []  # the thread in which SentencePiece works
-
-def train(sentence_iterator, train=SentencePieceTrainer.train, **options):
-    def lines():
-        yield from sentence_iterator
-        os.kill(os.getpid(), signal.SIGINT)
-
-    training.append(threading.current_thread())
-    train(sentence_iterator=lines(), **options)
-    training.clear()
-
-def end(status, end=os._exit):
-    end(status if training and training != [threading.main_thread()] else 1)
-
-SentencePieceTrainer.train, os._exit = train, end
-from lingua_flax.__main__ import main
-sys.exit(main("train"))
-""")
+    script = Path(__file__).parent / "scripts" / "interrupt_tokenizer_training.py"
     done = run(script, "--config", config, "--inspect-data", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (130, ""), done.stderr
     assert "training the tokenizer" in done.stderr

@@ -240,14 +240,6 @@ def test_base_model_takes_a_step():
     assert np.any(gather_to_host(state.params["encoder"][0]["feed_forward"]["up"]["kernel"]) != before)
 
 
-WITH_LITTLE_MEMORY = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (8_000_000_000,) * 2)
-from lingua_flax.__main__ import main
-sys.exit(main())
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "first_remedy"),
@@ -258,8 +250,7 @@ sys.exit(main())
     ],
 )  # fmt: skip
 def test_out_of_memory_reports_what_is_needed_and_what_to_lower(toy, run, tmp_path, options, first_remedy):
-    script = tmp_path / "with_little_memory.py"
-    script.write_text(WITH_LITTLE_MEMORY)
+    script = Path(__file__).parent / "scripts" / "with_little_memory.py"
     command = ["train", "--config", toy, "--workdir", tmp_path / "w", "--training.eval-every", 0]
     done = run(script, *command, *options)
     assert done.returncode == 1, done.stderr

@@ -1,35 +1,12 @@
 """What a run reports about its pace: programs compiled, and how long the device has waited for batches."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.processes import read_lines
 
-# Runs a command with steps in which implicit transfers are errors, and with batches of which each arrives 1,000 s after
-# the device has finished the last step, by the clock that measures the waiting.
-LATE_AND_GUARDED = """
-import sys, time
-import jax
-import lingua_flax.training.loop, lingua_flax.training.step_meter
-take_step = lingua_flax.training.loop.Run._take_step
-late = 0
-
-def guarded(self, batch):
-    global late
-    jax.block_until_ready(self._state)
-    late += 1000
-    with jax.transfer_guard("disallow"):
-        take_step(self, batch)
-
-class Clock:
-    monotonic = staticmethod(lambda: time.monotonic() + late)
-
-lingua_flax.training.loop.Run._take_step = guarded
-lingua_flax.training.step_meter.time = Clock
-from lingua_flax.__main__ import main
-sys.exit(main())
-"""
 SHORT = ["--training.num-steps", "12", "--training.log-every", "6", "--training.eval-every", "0"]
 
 
@@ -37,8 +14,7 @@ SHORT = ["--training.num-steps", "12", "--training.log-every", "6", "--training.
 def late_run(toy, run, tmp_path_factory):
     """A workdir trained with late batches, and the result of the command."""
     folder = tmp_path_factory.mktemp("late")
-    program = folder / "late_and_guarded.py"
-    program.write_text(LATE_AND_GUARDED)
+    program = Path(__file__).parent / "scripts" / "late_and_guarded.py"
     return folder / "w", run(program, "train", "--config", toy, "--workdir", folder / "w", *SHORT)
 
 

@@ -25,7 +25,7 @@ from lingua_flax.options.schema import ComputeConfig, TokenizerConfig
 from lingua_flax.runs.checkpoint import Checkpoints, read_metadata, saved_steps
 from lingua_flax.translation.line_splitting import split_line
 from lingua_flax.translation.translator import Translator
-from tests.command_server import python
+from tests.command_server import PROJECT_ON_PATH, python
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 
 ROUNDED = 2e-4  # the commands print four digits, and tests compile with fewer optimizations
@@ -295,31 +295,16 @@ def test_prefix_that_is_invalid_on_a_late_line_leaves_the_old_output(trained, ru
 
 # --- The prompt -----------------------------------------------------------------------------------------------------
 
-# The prompt of the command translate without a network, which takes a process seconds to load.
-ECHO = """
-import sys
-from pathlib import Path
-from lingua_flax.commands.main import exit_status
-from lingua_flax.commands.prompt import prompt_lines
-from lingua_flax.commands.translate import CHUNK
-
-def echo(argv):
-    for line in prompt_lines("> ", Path(argv[0])):
-        print(f"typed: {line}", flush=True)
-
-sys.exit(exit_status(echo, sys.argv[1:]))
-"""
-
 
 class Terminal:
-    """A command of lingua-flax, or Python code after "-c", in a terminal of its own."""
+    """A command of lingua-flax, or a script, in a terminal of its own."""
 
     def __init__(self, *command: object, cache: Path) -> None:
         self.master, self.slave = pty.openpty()
         self.process = subprocess.Popen(
             [*python(command[0]), *map(str, command[1:])], cwd=ROOT, start_new_session=True,
             stdin=self.slave, stdout=self.slave, stderr=self.slave,
-            env=os.environ | {"XDG_CACHE_HOME": str(cache), "TERM": "dumb"},
+            env=os.environ | PROJECT_ON_PATH | {"XDG_CACHE_HOME": str(cache), "TERM": "dumb"},
         )  # fmt: skip
         self.settings = termios.tcgetattr(self.slave)
         self.seen = ""
@@ -382,7 +367,8 @@ def test_the_prompt_translates_each_line_and_remembers_it(trained, terminal, tmp
     assert translating.interrupt() == 130
     assert termios.tcgetattr(translating.slave) == translating.settings  # readline has restored the terminal
     assert history.read_text() == "one two.\nthree.\n"
-    later = terminal("-c", ECHO, history)
+    # Another process, without a network, which would take seconds to load.
+    later = terminal(Path(__file__).parent / "scripts" / "echo_prompt.py", history)
     later.wait_for("> ")
     later.type("\x1b[A\x1b[A\r")  # up, up: the line before the last one
     later.wait_for("typed: one two.")

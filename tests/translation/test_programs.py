@@ -90,25 +90,9 @@ def test_padding_does_not_change_validation(runs):
         assert [line[name] for line in longest] == pytest.approx([line[name] for line in lengths], rel=1e-5)
 
 
-STOPPED_WHILE_COMPILING = """
-import os, pathlib, signal, sys, time
-from lingua_flax.training import loop
-def warm_up(*arguments):
-    while not metrics.exists() or not metrics.stat().st_size:
-        time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGTERM)
-    compile_validation(*arguments)
-compile_validation, loop.warm_up = loop.warm_up, warm_up
-metrics = pathlib.Path(sys.argv.pop(1), "metrics.jsonl")
-from lingua_flax.__main__ import main
-sys.exit(main())
-"""
-
-
 def test_run_stopped_while_validation_is_compiled_is_saved(toy, run, tmp_path):
     """The thread that compiles the validation sends the signal after the first step and then compiles."""
-    script, workdir = tmp_path / "stopped.py", tmp_path / "w"
-    script.write_text(STOPPED_WHILE_COMPILING)
+    script, workdir = Path(__file__).parent / "scripts" / "stopped_while_compiling.py", tmp_path / "w"
     options = ["--config", toy, "--workdir", workdir, "--devices.padding", "longest", "--training.log-every", 1]
     done = run(script, workdir, "train", *options)
     assert done.returncode == 143
