@@ -59,7 +59,8 @@ def test_run_resumes_with_another_number_of_processes(toy, run, tmp_path, counts
     """
     alone, together = tmp_path / "alone", tmp_path / "together"
     rows = ["--training.tokens-per-batch", 24 * 32]
-    done = run("train", "--config", toy, "--workdir", alone, *STEPS, "--training.eval-every", 12, *rows, "--training.num-steps", 30)
+    options = (*STEPS, "--training.eval-every", 12, *rows, "--training.num-steps", 30)
+    done = run("train", "--config", toy, "--workdir", alone, *options)
     assert done.returncode == 0, done.stderr
     for count, step in zip(counts, (7, 19), strict=False):
         *others, killed = killed_after(step, count, toy, together, *rows)
