@@ -1,6 +1,7 @@
 """The package, as pip installs it: from a wheel, from Git, and from copies of the repository without links."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -132,8 +133,10 @@ def test_git_and_editable_installations_have_the_same_layout(copies, tmp_path):
     for copy in copies.values():
         environment.install("--editable", copy)
         commands.add(environment.run("check_layout.py", tmp_path))
+    for command in commands:
+        environment.install("--dry-run", *shlex.split(command)[2:])
     assert commands == {
-        f"pip install 'lingua-flax[serve] @ git+{copies['linked'].as_uri()}'\n",
+        f"pip install 'lingua-flax[serve] @ git+file://localhost{copies['linked']}'\n",
         *(f"pip install -e '{copy}[serve]'\n" for copy in copies.values()),
     }
 

@@ -13,7 +13,9 @@ def install_command(extra: str) -> str:
     if (ROOT / "pyproject.toml").exists():
         return f"pip install -e '{'.' if Path.cwd() == ROOT else ROOT}[{extra}]'"
     text = distribution(NAME).read_text("direct_url.json")
-    origin = json.loads(text) if text else None  # none if it came from a package index
-    version_control = f"{origin['vcs_info']['vcs']}+" if origin and "vcs_info" in origin else ""
-    source = f" @ {version_control}{origin['url']}" if origin else ""
-    return f"pip install '{NAME}[{extra}]{source}'"
+    if not text:  # it came from a package index
+        return f"pip install '{NAME}[{extra}]'"
+    origin = json.loads(text)
+    url = f"{origin['vcs_info']['vcs']}+{origin['url']}" if "vcs_info" in origin else origin["url"]
+    url = url.replace("+file:///", "+file://localhost/")  # which pip refuses without a host
+    return f"pip install '{NAME}[{extra}] @ {url}'"
