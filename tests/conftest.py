@@ -41,6 +41,7 @@ def _compilation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     os.environ["XDG_CACHE_HOME"] = str(shared / "cache")
     os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+    os.environ["TPU_MIN_LOG_LEVEL"] = "3"  # otherwise libtpu leaves its logs in the system's temporary folder
     if request.config.getoption("markexpr") == "not slow":
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     set_up_compilation()

@@ -305,11 +305,13 @@ def test_missing_libtpu_is_reported(run):
 
 
 @needs_libtpu
-def test_libtpu_is_silent_on_a_machine_without_a_tpu(run):
+def test_libtpu_is_silent_on_a_machine_without_a_tpu(run, tmp_path):
     """It would print six lines; once installed for --dry-run, it is present for every command."""
-    names = ("TPU_SKIP_MDS_QUERY", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_LOG_DIR", "JAX_PLATFORMS")
+    names = ("TPU_SKIP_MDS_QUERY", "TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_LOG_DIR", "TPU_MIN_LOG_LEVEL",
+             "JAX_PLATFORMS")  # fmt: skip
     program = "from lingua_flax.devices.platform import initialize_devices; print(initialize_devices('auto'))"
     environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment["TMPDIR"] = str(tmp_path)  # for its logs
     done = run("-c", program, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
 

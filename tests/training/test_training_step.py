@@ -315,6 +315,14 @@ def test_moving_average_matches_hand_calculation():
     np.testing.assert_allclose(updated_ema(old, new, 0.5, jnp.float32(100))["a"], [6.5, 2.5], rtol=1e-6)
 
 
+def test_moving_average_takes_the_parameters_after_a_step(batch):
+    config = tiny_config(training={"ema_decay": 0.3})
+    params = fresh_params(config.model)
+    state, _ = training_step(config)(first_state(config), batch)
+    expected = jax.tree.map(lambda old, new: 2 / 11 * old + 9 / 11 * new, params, jax.device_get(state.params))
+    assert largest_difference(state.ema_params, expected) < 1e-6
+
+
 @pytest.mark.slow
 def test_moving_average_follows_parameters_and_changes_nothing_else(batch):
     """A skipped step does not count as an update of the average."""
