@@ -23,8 +23,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from lingua_flax.options.command_line import section_of, takes_no_value
-from lingua_flax.options.schema import MAX_COUNT, MAX_FLOAT, Config, Section
+from lingua_flax.options.command_line import takes_no_value
+from lingua_flax.options.schema import MAX_COUNT, MAX_FLOAT, Config, Section, section_of
 
 PAGES = [Path(__file__).parent / "reference" / name for name in ("options.md", "commands.md")]
 LIST = re.compile(r"(?<=<!-- options of )([\w.]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)

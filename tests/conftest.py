@@ -20,6 +20,7 @@ install_import_hook(
 )
 
 from lingua_flax.devices.compilation import set_up_compilation  # noqa: E402
+from lingua_flax.devices.tpu_topology import silence_libtpu  # noqa: E402
 from tests.command_server import ROOT, python, run_forked  # noqa: E402
 from tests.toy import write_corpus  # noqa: E402
 
@@ -41,7 +42,7 @@ def _compilation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     os.environ["XDG_CACHE_HOME"] = str(shared / "cache")
     os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
-    os.environ["TPU_MIN_LOG_LEVEL"] = "3"  # otherwise libtpu leaves its logs in the system's temporary folder
+    silence_libtpu()  # for what tests compile themselves
     if request.config.getoption("markexpr") == "not slow":
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     set_up_compilation()

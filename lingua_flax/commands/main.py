@@ -36,7 +36,7 @@ class _StderrHandler(logging.StreamHandler):
 
 def run(argv: Sequence[str]) -> int:
     """Runs the command that the first argument names on the others, and returns its exit status."""
-    if "--version" in argv:
+    if argv[:1] == ["--version"]:
         print(f"lingua-flax {VERSION}")
         return 0
     if argv[:1] in (["--help"], ["-h"]):

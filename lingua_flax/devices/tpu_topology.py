@@ -52,9 +52,9 @@ _ENVIRONMENT = {
 
 
 def silence_libtpu() -> None:
-    """Keeps libtpu from writing six lines to standard error if it is installed on a machine without a TPU."""
+    """Keeps libtpu, if it is installed on a machine without a TPU, from writing to standard error and leaving logs."""
     if os.environ.get("TPU_SKIP_MDS_QUERY") == "1":  # set by JAX on import if it finds no TPU
-        for name in ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_LOG_DIR"):
+        for name in ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_LOG_DIR", "TPU_MIN_LOG_LEVEL"):
             os.environ.setdefault(name, _ENVIRONMENT[name])
 
 

@@ -17,7 +17,7 @@ from lingua_flax.host.files import check_writable
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import with_absolute_paths
 from lingua_flax.options.messages import suggestion, validation_message
-from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Section, SectionWithAlternatives
+from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Section, SectionWithAlternatives, section_of
 
 Command = TypeVar("Command", bound=Section)
 Given = Mapping[str, Any]  # what a command line says, as text, by the dotted names of fields
@@ -144,12 +144,6 @@ def _add_options(parser: _Parser, group: Any, section: type[Section], prefix: st
             option.option_strings = [name for name in names if name == dashed or "_" not in name]  # for --help
 
 
-def section_of(field: FieldInfo) -> type[Section] | None:
-    """Returns the section that a field holds, or holds a list of, if any."""
-    kinds = [field.annotation, *get_args(field.annotation)]
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
-
-
 def takes_no_value(field: FieldInfo) -> bool:
     """Returns whether the option of a field is a `Flag`."""
     return get_args(Flag)[1] in field.metadata
@@ -177,7 +171,7 @@ def _help(field: FieldInfo) -> str:
     return (field.description or "").replace("%", "%%") + (f" (default: {default})" if has_default else "")
 
 
-def _merged(section: type[Section], base: Mapping[str, Any], given: Mapping[str, Any], prefix: str = "--") -> Any:
+def _merged(section: type[Section], base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of `base` with those given in their place, whose text pydantic will convert."""
     values = dict(base)
     fields = {field.alias or name: field for name, field in section.model_fields.items()}
@@ -186,21 +180,21 @@ def _merged(section: type[Section], base: Mapping[str, Any], given: Mapping[str,
     for name, value in given.items():
         inner = section_of(fields[name])
         if inner is MixtureConfig:
-            values[name] = _merged_entries(values.get(name, ()), value, f"{prefix}{name}")
+            values[name] = _merged_entries(values.get(name, ()), value)
         elif inner:
-            values[name] = _merged(inner, values.get(name, {}), value, f"{prefix}{name}.")
+            values[name] = _merged(inner, values.get(name, {}), value)
         else:
             is_none = value == "None" and type(None) in get_args(fields[name].annotation)
             values[name] = None if is_none else value
     return values
 
 
-def _merged_entries(entries: Sequence[Mapping[str, Any]], given: Mapping[str, Any], option: str) -> list[Any]:
+def _merged_entries(entries: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> list[Any]:
     merged = list(entries)
     for index, value in given.items():
         if int(index) >= len(merged):
             raise UserError(
-                f"{option}.{index}: the config file has no such [[data.mixture]]; add it there "
+                f"--data.mixture.{index}: the config file has no such [[data.mixture]]; add it there "
                 "(options only change entries)"
             )
         merged[int(index)] = _merged(MixtureConfig, merged[int(index)], value)

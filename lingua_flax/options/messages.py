@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pydantic
 
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.schema import Config, MixtureConfig, Section
+from lingua_flax.options.schema import Config, MixtureConfig, Section, section_of
 
 SectionType = TypeVar("SectionType", bound=Section)
 
@@ -43,10 +43,9 @@ def field_names(section: type[Section]) -> Iterator[str]:
     """Yields all field names, with "#" for the index of an entry: data, data.name, ..., data.mixture.#.name, ..."""
     for name, field in section.model_fields.items():
         yield name
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield from (f"{name}.{inner}" for inner in field_names(field.annotation))
-        elif field.annotation == tuple[MixtureConfig, ...]:
-            yield from (f"{name}.#.{inner}" for inner in field_names(MixtureConfig))
+        if inner := section_of(field):
+            prefix = f"{name}.#" if inner is MixtureConfig else name
+            yield from (f"{prefix}.{field_name}" for field_name in field_names(inner))
 
 
 def without_index(name: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from lingua_flax.host.errors import UserError
 
@@ -34,6 +35,12 @@ class Section(BaseModel):
         if isinstance(value, str | Path) and "\0" in str(value):
             raise ValueError("a NUL character is not allowed in names and paths")
         return value
+
+
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """Returns the section that a field holds, or holds a list of, if any."""
+    kinds = [field.annotation, *get_args(field.annotation)]
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
 
 
 class SectionWithAlternatives(Section):

@@ -7,7 +7,9 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -15,7 +17,6 @@ from jax.sharding import Mesh
 from lingua_flax.data.training_batches import TrainingBatch, TrainingBatches
 from lingua_flax.devices.compilation import Compilations
 from lingua_flax.devices.processes import check_equal_on_all_processes, is_first_process, process_max
-from lingua_flax.devices.sharding import local_rows, put_rows_on_devices
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import Interrupted, RunError
 from lingua_flax.host.interruption import Interruption
@@ -30,6 +31,7 @@ from lingua_flax.training.saved_run import SavedRun
 from lingua_flax.training.state import TrainState
 from lingua_flax.training.step_meter import STEPS_IN_FLIGHT, DispatchedStep, StepMeter
 from lingua_flax.training.validation import ValidationSet, bleu_description, validate, warm_up
+from lingua_flax.translation.translator import Translator
 
 MAX_SKIPPED = 3  # consecutive steps with a non-finite loss or gradient that stop the run
 log = logging.getLogger(__name__)
@@ -52,15 +54,15 @@ def train(
     programs = Programs(prepared, mesh)
     validation_set = ValidationSet.of(validation_pairs, prepared.tokenizer)
     plan = Plan(prepared.config, prepared.num_steps, bool(validation_set))
-    batches = prepared.batches(local_rows(mesh, prepared.config.rows_per_batch))
+    batches = prepared.batches(programs.local_rows)
     saved = SavedRun(prepared, plan, workdir)
     with explain_out_of_memory(programs.network, prepared.config, mesh):
-        state, progress = saved.open(programs, batches)
+        state, progress, logged_lines = saved.open(programs, batches)
         if plan.is_finished(progress) and not plan.validation_is_due(progress):
             summary = plan.summary(progress)
             print(f"{workdir.path}: finished: {summary}. Evaluate it with lingua-flax evaluate.")
             return
-        recorder = _new_recorder(prepared, plan, workdir, saved, progress)
+        recorder = _new_recorder(prepared, plan, workdir, progress, logged_lines)
         run = Run(prepared, plan, programs, batches, validation_set, saved, recorder, StepMeter(compilations),
                   SignalExchange(interruption), state, progress)  # fmt: skip
         with interruption.deferred(), contextlib.closing(batches), contextlib.closing(saved), recorder:
@@ -75,14 +77,14 @@ def train(
 
 
 def _new_recorder(
-    prepared: Preparation, plan: Plan, workdir: Workdir, saved: SavedRun, progress: Progress
+    prepared: Preparation, plan: Plan, workdir: Workdir, progress: Progress, logged_lines: Sequence[dict[str, Any]]
 ) -> Recorder | NoRecorder:
     if not is_first_process():
         return NoRecorder()
     corpus = prepared.corpus
     title = f"{workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
     steps, description = (prepared.num_steps, progress.step), bleu_description(prepared.tokenizer)
-    recorder = Recorder(workdir, title, prepared.config, *steps, saved.logged_lines, description)
+    recorder = Recorder(workdir, title, prepared.config, *steps, logged_lines, description)
     recorder.ends_at(plan.last_step(progress))
     return recorder
 
@@ -110,10 +112,15 @@ class SignalExchange:
             if number := int(self._pending.popleft()):
                 raise Interrupted(number)
 
-    def exchange_and_check(self, _: int = 0) -> None:
+    def exchange_and_check(self, _: int) -> None:
         """Raises Interrupted if a signal has arrived; waits for the other processes."""
         if number := int(process_max(self._interruption.signal_number)):
             raise Interrupted(number)
+
+
+def _compile_validation(translator: Translator, validation_set: ValidationSet) -> None:
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # the validation itself will report the error
+        warm_up(translator, validation_set)
 
 
 class Run:
@@ -143,9 +150,10 @@ class Run:
     def train(self) -> None:
         """Trains to the end of the run; saves the state before it raises Interrupted for a signal."""
         self._batches.start()
-        template = self._programs.translator_template
+        template = self._programs.translator_template()
         if self._validation_set and template.pads_to_longest and jax.process_count() == 1:
-            threading.Thread(target=self._compile_validation).start()  # while the step compiles: both are slow
+            # While the step compiles: both are slow.
+            threading.Thread(target=_compile_validation, args=(template, self._validation_set)).start()
         self._meter.restart()
         try:
             self._loop()
@@ -174,8 +182,7 @@ class Run:
 
     def _take_step(self, batch: TrainingBatch) -> None:
         self._progress = progress = self._progress.after_step(batch.pairs)
-        rows_per_batch, mesh = self._prepared.config.rows_per_batch, self._programs.mesh
-        placed = put_rows_on_devices(batch.rows, mesh, local_rows(mesh, rows_per_batch), rows_per_batch)
+        placed = self._programs.placed_rows(batch.rows)
         self._meter.about_to_dispatch()
         self._state, metrics = self._programs.train_step(self._state, placed)
         if progress.step == self._first_step:
@@ -228,10 +235,6 @@ class Run:
             self._recorder.ends_at(end)
             log.info("patience is exhausted: the learning rate decays from here on, and the run ends at step %d", end)
         self._meter.restart()
-
-    def _compile_validation(self) -> None:
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the validation itself will report the error
-            warm_up(self._programs.translator_template, self._validation_set)
 
     def _save(self) -> None:
         self._saved.save(self._state, self._progress, self._batches)

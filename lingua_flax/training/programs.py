@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 from typing import Any
 
@@ -11,9 +10,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from lingua_flax.data.batch import Batch
 from lingua_flax.devices.mesh import check_divides_vocabularies
 from lingua_flax.devices.platform import compute_precision, pads_to_longest
-from lingua_flax.devices.sharding import put_on_devices, replicated, sharded_shapes
+from lingua_flax.devices.sharding import local_rows, put_on_devices, put_rows_on_devices, replicated, sharded_shapes
 from lingua_flax.model.parameters import replace_params
 from lingua_flax.model.transformer import initial_params, structure
 from lingua_flax.training.kernels.fast_attention import fast_attention
@@ -27,7 +27,11 @@ log = logging.getLogger(__name__)
 
 
 class Programs:
-    """The programs of a run, compiled when they are first used."""
+    """The programs of a run, compiled when they are first used.
+
+    Attributes:
+      local_rows: the rows of a batch that this process makes.
+    """
 
     def __init__(self, prepared: Preparation, mesh: Mesh):
         """Raises UserError if the mesh does not divide the vocabularies."""
@@ -38,7 +42,8 @@ class Programs:
         precision, fast = compute_precision(config.devices.precision, mesh), fast_attention(config, mesh)
         kind = mesh.devices.flat[0].device_kind
         log.info("computing on %d x %s, %s, attention: %s", mesh.size, kind, precision.products, fast or "plain")
-        self.mesh = mesh
+        self._mesh, self._rows_per_batch = mesh, config.rows_per_batch
+        self.local_rows = local_rows(mesh, config.rows_per_batch)
         self.network = structure(config.model, *self._vocab_sizes, precision, fast)
         self.train_step = make_train_step(self.network, config, prepared.num_steps, mesh)
         self._shardings = state_shardings(self.network, config, mesh)
@@ -62,20 +67,23 @@ class Programs:
         """Returns a state from a checkpoint on the devices."""
         return put_on_devices(state, self._shardings._replace(decay=None))
 
+    def placed_rows(self, rows: Batch) -> Batch:
+        """Returns the rows of this process as a part of the batch on the devices."""
+        return put_rows_on_devices(rows, self._mesh, self.local_rows, self._rows_per_batch)
+
     def with_decay(self, state: TrainState, decay: Decay | None) -> TrainState:
         """Returns the state with the decay of the "wsd" schedule; unchanged for another schedule."""
         if decay is None:
             return state
-        return state._replace(decay=put_on_devices(np.array(decay, np.int32), replicated(self.mesh)))
+        return state._replace(decay=put_on_devices(np.array(decay, np.int32), replicated(self._mesh)))
 
     def translator(self, params: Any) -> Translator:
         """Returns a translator with these parameters, gathered along "fsdp" once instead of at every decoding step."""
-        gathered = params if self.mesh.shape["fsdp"] == 1 else self._gather(params)
+        gathered = params if self._mesh.shape["fsdp"] == 1 else self._gather(params)
         return dataclasses.replace(self._translator, params=gathered)
 
-    @functools.cached_property
     def translator_template(self) -> Translator:
-        """A translator whose parameters are shapes, with which its programs can be compiled."""
+        """Returns a translator whose parameters are shapes, with which its programs can be compiled."""
         return dataclasses.replace(self._translator, params=sharded_shapes(self.network.params, self._gathered))
 
     def _initial_state(self, inherited: dict[str, Any]) -> TrainState:

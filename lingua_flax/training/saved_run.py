@@ -24,41 +24,39 @@ log = logging.getLogger(__name__)
 
 
 class SavedRun:
-    """The files of a run; with several processes, the first one writes them.
-
-    Attributes:
-      logged_lines: the lines of metrics.jsonl that belong to the state which `open` returned.
-    """
+    """The files of a run; with several processes, the first one writes them."""
 
     def __init__(self, prepared: Preparation, plan: Plan, workdir: Workdir):
-        """Creates and locks the workdir. Raises UserError if another process is training in it."""
+        """Creates and locks the workdir.
+
+        Raises UserError if another process is training in it, or if its metrics are damaged.
+        """
         self._prepared, self._plan, self._workdir = prepared, plan, workdir
         on_first_process(workdir.create)
+        self._metrics = workdir.read_metrics()  # after locking: a run that is just ending may still append to them
         self._checkpoints = Checkpoints(workdir.checkpoints, prepared.config.training.keep_checkpoints)
         self._saved_version: tuple[int, int] | None = None  # last step and last validation of the newest checkpoint
-        self.logged_lines: list[dict[str, Any]] = []
 
-    def open(self, programs: Programs, batches: TrainingBatches) -> tuple[TrainState, Progress]:
+    def open(self, programs: Programs, batches: TrainingBatches) -> tuple[TrainState, Progress, list[dict[str, Any]]]:
         """Returns the state on the devices and the progress of the newest intact checkpoint, or those of a new run.
 
-        Moves the batches to their position, and makes the files of the workdir agree. Raises UserError if metrics or
-        checkpoints are damaged or belong to a different run.
+        Also returns the lines of metrics.jsonl that belong to them. Moves the batches to their position, and makes the
+        files of the workdir agree. Raises UserError if checkpoints are damaged or belong to a different run.
         """
-        metrics = self._workdir.read_metrics()  # after locking: a run that is just ending may still append to them
         restored = self._restored(programs, batches)
         state, progress = restored or (programs.initial_state(), Progress())
 
         def is_in_state(line: dict[str, Any]) -> bool:
             return bool(line["step"] <= (progress.validated if "validation_loss" in line else progress.step))
 
-        self.logged_lines = list(filter(is_in_state, metrics))
-        lost = not restored and metrics and metrics[-1]["step"] > self._prepared.config.training.checkpoint_every
-        if lost:
+        logged_lines = list(filter(is_in_state, self._metrics))
+        last_logged = self._metrics[-1]["step"] if self._metrics else 0
+        if not restored and last_logged > self._prepared.config.training.checkpoint_every:
             on_first_process(self._set_metrics_aside)
-        on_first_process(lambda: self._workdir.replace_metrics(self.logged_lines))  # later steps are repeated
+        on_first_process(lambda: self._workdir.replace_metrics(logged_lines))  # later steps are repeated
         on_first_process(self._write_tokenizer)
         on_first_process(lambda: self._workdir.write(CONFIG_NAME, to_toml(self._prepared.config).encode()))
-        return programs.with_decay(state, self._plan.decay(progress)), progress
+        return programs.with_decay(state, self._plan.decay(progress)), progress, logged_lines
 
     @property
     def folder(self) -> Path:

@@ -20,7 +20,7 @@ class TrainState(NamedTuple):
     Attributes:
       step: Number of steps taken, skipped ones included.
       skipped: Number of steps skipped because of a non-finite loss or gradient.
-      average: Moving average of the parameters, or None without training.ema_decay.
+      ema_params: Moving average of the parameters, or None without training.ema_decay.
       decay: The decay of the "wsd" schedule, an optimizer.Decay as int32 [2], or None for another schedule. The run
         sets it; checkpoints do not contain it.
     """

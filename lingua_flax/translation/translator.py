@@ -202,7 +202,7 @@ class Translator:
 
         def search(batch: tuple[list[int], int]) -> Hypotheses:
             request = self._request([parts[i] for i in batch[0]], options, batch[1])
-            return decoding.decode_batch(self.networks, request, self._program(options, request, num_hypotheses))
+            return decoding.decode_batch(self.networks, request, self._decoding(options, request, num_hypotheses))
 
         after_batch(len(lines) - sum(part.part == 0 for part in parts))  # lines without a token
         for (group, _), decoded in map_concurrently(search, batches, num_concurrent_programs(self.mesh)):
@@ -241,7 +241,7 @@ class Translator:
 
         def compile_decode_batch(options: DecodingOptions, length: int) -> None:
             request = self._request([part], options, length)
-            decoding.compile_decode_batch(self.networks, request, self._program(options, request))
+            decoding.compile_decode_batch(self.networks, request, self._decoding(options, request))
 
         compile_concurrently(*(functools.partial(compile_decode_batch, *program) for program in programs))
 
@@ -303,7 +303,7 @@ class Translator:
         ]
         options = options.model_copy(update={"batch_size": len(source)})
         request = self._request(parts, options, source.shape[1], masked)
-        decoded = decoding.decode_batch(self.networks, request, self._program(options, request, num_hypotheses))
+        decoded = decoding.decode_batch(self.networks, request, self._decoding(options, request, num_hypotheses))
         return Hypotheses(*(array[: len(source)] for array in decoded))
 
     def batch(self, sources: Sequence[list[int]], targets: Sequence[list[int]], rows: int, length: int) -> Batch:
@@ -354,7 +354,7 @@ class Translator:
         rows = round_up_to_row_shards(self.mesh, options.batch_size)
         return put_on_devices(request_of(parts, options, rows, length, masked), row_sharding(self.mesh))
 
-    def _program(
+    def _decoding(
         self, options: DecodingOptions, request: decoding.DecodingRequest, num_hypotheses: int = 1
     ) -> decoding.Decoding:
         return decoding.Decoding.of(options, request, self.max_length, num_hypotheses, self.pads_to_longest)

@@ -314,6 +314,7 @@ def test_libtpu_is_silent_on_a_machine_without_a_tpu(run, tmp_path):
     environment["TMPDIR"] = str(tmp_path)  # for its logs
     done = run("-c", program, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 @needs_libtpu
