@@ -158,7 +158,7 @@ def beam_search(network: Network, source: list[int], beams: int, alpha: float = 
         finished = sorted(finished + ended, key=lambda hypothesis: -hypothesis[0])[:beams]
         alive = [(score, tokens) for score, tokens in best if tokens[-1] != ids["eos"]][:beams]
         # No log-probability can rise, and no penalty exceeds that of the limit.
-        if len(finished) == beams or (finished and alive and finished[0][0] >= alive[0][0] / penalty(limit)):
+        if finished and (beams == 1 or not alive or finished[0][0] >= alive[0][0] / penalty(limit)):
             break
     return finished[0]
 

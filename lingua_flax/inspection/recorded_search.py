@@ -53,11 +53,15 @@ def recorded_beam_search(
     min_length: int = 0,
     alpha: float = 0.0,
 ) -> RecordedSearch:
-    """Searches with K = `beams` until K hypotheses have finished.
+    """Searches with K = `beams` until no hypothesis in the beam can become one of the K best finished ones.
 
-    `next_log_probs` returns the natural log-probabilities of all tokens after each hypothesis. Both lengths count the
-    end token; `alpha` is the exponent of the length penalty.
+    A single beam is greedy search. `next_log_probs` returns the natural log-probabilities of all tokens after each
+    hypothesis. Both lengths count the end token; `alpha`, not negative, is the exponent of the length penalty.
     """
+
+    def penalty(length: int) -> float:
+        return ((5.0 + length) / 6.0) ** alpha
+
     steps: list[list[Candidate]] = []
     finished: list[tuple[float, list[int]]] = []
     alive: list[tuple[int, float, list[int]]] = [(-1, 0.0, [])]  # index in the last step, log-probability, tokens
@@ -72,7 +76,7 @@ def recorded_beam_search(
             parent, _, ids = alive[row]
             score, tokens = float(scores[row, token]), [*ids, token]
             if token == end_token:
-                score /= ((5.0 + len(tokens)) / 6.0) ** alpha
+                score /= penalty(len(tokens))
                 if is_finished := rank < beams:
                     finished.append((score, tokens))
                 candidates.append(Candidate(parent, token, score, "finished" if is_finished else "dropped"))
@@ -84,7 +88,9 @@ def recorded_beam_search(
         steps.append(candidates)
         finished = sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beams]
         alive = continued
-        if len(finished) == beams or not alive:
+        # No log-probability can rise, and no penalty exceeds that of the limit.
+        best_possible = alive[0][1] / penalty(max_length) if alive else -np.inf
+        if not alive or (len(finished) == beams and (beams == 1 or finished[-1][0] >= best_possible)):
             break
     return RecordedSearch(steps, finished)
 

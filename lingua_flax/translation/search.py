@@ -51,7 +51,7 @@ class SearchConfig(NamedTuple):
 
     Attributes:
       max_length: L.
-      length_penalty: alpha, the exponent of the length penalty.
+      length_penalty: alpha, the exponent of the length penalty; not negative.
       state_growth: how the state grows, or None if it has room for all L positions from the beginning.
       shrink_batches: whether the last few sentences continue in smaller batches, which computes less but takes
         longer to compile.
@@ -263,9 +263,8 @@ def beam_search(
 
     Of the 2 K likeliest continuations of a sentence, those among the first K that end it become finished hypotheses,
     and the first K that do not end it stay in the beam. At the limit of a sentence every hypothesis must end. A
-    sentence is done when K of its hypotheses have finished, or earlier if no other hypothesis can become one of the
-    `num_hypotheses` best (by default K) that the caller needs. A single beam is equivalent to greedy search, and as
-    many beams as there are hypotheses to exhaustive search.
+    sentence is done when nothing in the beam can still become one of the `num_hypotheses` best (by default K) that the
+    caller needs. As many beams as there are hypotheses are equivalent to exhaustive search.
     """
     batch, length = len(task.constraints.max_lengths), task.max_length
 
@@ -341,11 +340,12 @@ def _is_done(
     """Returns whether each sentence is done in the sense of `beam_search`, apart from its limit.
 
     No hypothesis that is still to finish can score more than the best log-probability in the beam, which can only fall,
-    divided by the length penalty at the limit, which is the largest.
+    divided by the length penalty at the limit, which is the largest (alpha is not negative). That K hypotheses have
+    finished is no reason to end: the best one may still be in the beam.
     """
     best_possible = beam.scores[:, 0] / length_penalty(beam.constraints.max_lengths, alpha)
     worst_wanted = jnp.take(beam.finished.scores, num_hypotheses - 1, axis=1)
-    return (beam.finished.scores[:, -1] > IMPOSSIBLE / 2) | (worst_wanted >= best_possible)
+    return worst_wanted >= best_possible
 
 
 def _forced_token(position: Int[Array, ""], constraints: Constraints, end: int) -> Int[Array, "B"]:

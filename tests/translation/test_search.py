@@ -59,7 +59,7 @@ def config(own, alpha=0.0, length=LENGTH):
 
 @functools.partial(jax.jit, static_argnames=("beams", "alpha"))
 def compiled_beam_search(tables, own, *, beams, alpha):
-    return beam_search(look_up, tables, config(own, alpha), beams=beams)
+    return beam_search(look_up, tables, config(own, alpha, tables.shape[1]), beams=beams)
 
 
 @functools.partial(jax.jit, static_argnames="alpha")
@@ -103,20 +103,24 @@ def exhaustive(table, alpha):
 
 
 def beam_search_by_lists(table, beams, alpha):
-    """Returns the hypotheses that a beam search of a sentence finds as (score, tokens), best first."""
-    log_probabilities = log_softmax(table)
+    """Returns the hypotheses that a beam search of a sentence finds as (score, tokens), best first.
+
+    It ends when nothing alive can overtake, at any of the lengths that are left.
+    """
+    log_probabilities, length = log_softmax(table), len(table)
     alive, finished = [(0.0, [START])], []
-    for index in range(LENGTH):
+    for index in range(length):
         candidates = [
             (score + log_probabilities[index, tokens[-1], token], [*tokens, token])
             for score, tokens in alive
-            for token in ([END] if index == LENGTH - 1 else [END, *WORDS])
+            for token in ([END] if index == length - 1 else [END, *WORDS])
         ]
         best = sorted(candidates, reverse=True)[: 2 * beams]
         ended = [(score / penalty(index + 1, alpha), tokens[1:]) for score, tokens in best[:beams] if tokens[-1] == END]
         finished = sorted(finished + ended, reverse=True)[:beams]
         alive = [candidate for candidate in best if candidate[1][-1] != END][:beams]
-        if len(finished) == beams:
+        reachable = [score / penalty(n, alpha) for score, _ in alive for n in range(index + 2, length + 1)]
+        if len(finished) == beams and finished[-1][0] >= max(reachable, default=-np.inf):
             break
     return finished
 
@@ -135,7 +139,9 @@ def check_hypotheses(result, sentence, expected):
     tokens, scores = result.tokens[sentence], result.scores[sentence]
     assert (scores > IMPOSSIBLE / 2).sum() == len(expected)
     np.testing.assert_allclose(scores[: len(expected)], [score for score, _ in expected], atol=1e-4)
-    assert tokens[: len(expected)].tolist() == [words + [0] * (LENGTH - len(words)) for _, words in expected]
+    assert [[token for token in row if token] for row in tokens[: len(expected)].tolist()] == [
+        words for _, words in expected
+    ]
 
 
 @pytest.mark.parametrize("alpha", [0.6, 1.5])
@@ -152,10 +158,32 @@ def test_narrow_beams_equal_a_beam_search_by_lists(beams):
         check_hypotheses(result, sentence, beam_search_by_lists(TABLES[sentence], beams, 0.6))
 
 
-def test_one_beam_equals_greedy_search():
-    greedy, beam = run_greedy_search(), run_beam_search(beams=1)
-    np.testing.assert_array_equal(greedy.tokens, beam.tokens)
-    np.testing.assert_allclose(greedy.scores, beam.scores, rtol=1e-6, atol=1e-6)
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+@pytest.mark.parametrize("beams", [2, 4])
+def test_search_ends_exactly_when_nothing_can_overtake(beams, alpha):
+    """Of 200 sentences, many have K finished hypotheses long before the best one finishes."""
+    tables = random_tables(200, 9, seed=7, scale=3)
+    own = Constraints(np.full(200, 9), np.ones(200, np.int32), np.zeros((200, 0), np.int32))
+    result = jax.device_get(compiled_beam_search(tables, own, beams=beams, alpha=alpha))
+    for sentence, table in enumerate(tables):
+        check_hypotheses(result, sentence, beam_search_by_lists(table, beams, alpha))
+
+
+def test_best_hypothesis_finishes_after_two_others_by_hand():
+    """a a </s> has probability 0.8 * 0.9 * 0.9 = 0.648; </s> with 0.2 and a </s> with 0.08 finish before it."""
+    table = np.full((LENGTH, 5, 5), -1e9, np.float32)
+    for position, probabilities in enumerate([(0.2, 0.8), (0.1, 0.9), (0.9, 0.1), (1.0, 0.0)]):
+        with np.errstate(divide="ignore"):
+            table[position, :, [END, 3]] = np.maximum(np.log(probabilities), -1e9)[:, None]
+    result = jax.device_get(
+        compiled_beam_search(table[None], constraints((LENGTH,), prefixes=((),)), beams=2, alpha=0.0)
+    )
+    assert result.tokens[0].tolist() == [[3, 3, END, 0], [END, 0, 0, 0]]
+    np.testing.assert_allclose(np.exp(result.scores[0]), [0.648, 0.2], rtol=1e-5)
+
+
+def test_greedy_search_equals_a_loop():
+    greedy = run_greedy_search()
     for sentence in range(3):
         assert [token for token in greedy.tokens[sentence, 0] if token] == greedy_by_loop(TABLES[sentence])
 
@@ -163,8 +191,7 @@ def test_one_beam_equals_greedy_search():
 def test_each_sentence_has_its_own_maximum_length():
     limits = [2, 4, 3]
     beam = run_beam_search(constraints(limits), beams=WIDE)
-    single, greedy = run_beam_search(constraints(limits), beams=1), run_greedy_search(constraints(limits))
-    np.testing.assert_array_equal(single.tokens, greedy.tokens)
+    greedy = run_greedy_search(constraints(limits))
     for sentence, limit in enumerate(limits):
         expected = [each for each in exhaustive(TABLES[sentence], 0.6) if len(each[1]) <= limit]
         check_hypotheses(beam, sentence, expected)
@@ -238,6 +265,7 @@ def test_results_do_not_depend_on_shrinking_batches_and_growing_states(search, o
 def test_early_end_keeps_the_requested_hypotheses(alpha):
     """The best hypotheses are those of the complete search, after fewer steps: most hypotheses end early."""
     tables, steps = random_tables(40, 9, seed=2, scale=3), []
+    tables[:, 3:, :, END] += 9
     own = constraints([9] * 40, prefixes=((),) * 40)
 
     def step(tokens, index, beam_history, tables):
