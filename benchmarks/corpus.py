@@ -120,7 +120,7 @@ def train(options: argparse.Namespace, folder: Path) -> dict[str, float]:
 
     Returns:
       `first_step`: seconds from the start of the command to its first step, without compilation; and the medians of
-      `tokens_per_second`, target tokens without padding, and `waiting`, the share of time in which the device waits
+      `tokens_per_second`, target tokens without padding, and `idle`, the share of time in which the device waits
       for batches.
     """
     workdir = folder / "run"
@@ -136,7 +136,7 @@ def train(options: argparse.Namespace, folder: Path) -> dict[str, float]:
         seconds = time.perf_counter() - started - float(first_step_line.split()[-2])
         process.stderr.read()
     lines = Workdir(workdir).read_metrics()[STEPS // 4 :]
-    medians = {name: statistics.median(line[name] for line in lines) for name in ("tokens_per_second", "waiting")}
+    medians = {name: statistics.median(line[name] for line in lines) for name in ("tokens_per_second", "idle")}
     return {"first_step": seconds} | medians
 
 
@@ -161,7 +161,7 @@ def measure_size(lines: int, options: argparse.Namespace) -> None:
         print(
             f"\nFeeding supplies {rate:,.0f} target tokens/s. Training {options.config.stem} consumes "
             f"{training['tokens_per_second']:,.0f} target tokens/s; its device waits for batches "
-            f"{training['waiting']:.2%} of the time. From the start of lingua-flax train to its first step, without "
+            f"{training['idle']:.2%} of the time. From the start of lingua-flax train to its first step, without "
             f"compilation: {training['first_step']:.1f} s."
         )
 

@@ -2,7 +2,7 @@
 
 The simulated device computes nothing: it runs one step after another, each of which takes a given number of
 milliseconds. Meanwhile the host works as in any run: it plans, gathers and places batches, and fetches and writes
-metrics. "waiting" is the value that the run itself reports: an upper bound on the share of time in which the device is
+metrics. "idle" is the value that the run itself reports: an upper bound on the share of time in which the device is
 idle.
 
 Run from the repository root:
@@ -87,12 +87,12 @@ def measure() -> None:
         if status := exit_status(train, [*train_options, *run_options]):
             sys.exit(status)
         lines = Workdir(Path(folder, "w")).read_metrics()
-    waiting = [line["waiting"] for line in lines[len(lines) // 10 :]]
+    idle = [line["idle"] for line in lines[len(lines) // 10 :]]
     # The lines of a log interval have the same time: keep its last step.
     intervals = sorted({line["seconds"]: line["step"] for line in lines}.items())
     (start, first), (end, last) = intervals[len(intervals) // 10], intervals[-1]
     busy = (last - first) * options.milliseconds / 1000 / (end - start)
-    print(f"waiting: median {statistics.median(waiting):.1%}, maximum {max(waiting):.1%}")
+    print(f"idle: median {statistics.median(idle):.1%}, maximum {max(idle):.1%}")
     print(f"{busy:.1%} of the steps that the device could have run")
 
 

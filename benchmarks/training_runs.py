@@ -108,7 +108,7 @@ def run_lingua_flax(
         "tokens_per_second": sum(line["tokens"] for line in measured) / seconds,
         "step_seconds": seconds / len(measured),
         "real": statistics.mean(line["real_tokens"] for line in measured),
-        "waiting": statistics.mean(line["waiting"] for line in measured),
+        "idle": statistics.mean(line["idle"] for line in measured),
         "first_step_seconds": first_step_seconds,
         "programs": measured[-1]["programs_compiled"],
         "compile_seconds": measured[-1]["compile_seconds"],

@@ -10,7 +10,7 @@ from lingua_flax.runs.checkpoint import read_metadata, saved_steps
 from tests.command_server import python
 from tests.conftest import HUNG_AFTER, ROOT
 
-TIMES = {"seconds", "tokens_per_second", "waiting", "programs_compiled", "compile_seconds"}
+TIMES = {"seconds", "tokens_per_second", "idle", "programs_compiled", "compile_seconds"}
 
 
 def start_command(program, *arguments, **options) -> subprocess.Popen:

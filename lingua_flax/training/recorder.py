@@ -87,7 +87,7 @@ class Recorder:
         last = lines[-1]
         rate, real = pace.tokens_per_second, pace.real_tokens
         loss = math.nan if last["loss"] is None else last["loss"]
-        status = f"loss {loss:.3f}  {rate:,.0f} target tokens/s  {real:.0%} real  {pace.waiting:.1%} waiting"
+        status = f"loss {loss:.3f}  {rate:,.0f} target tokens/s  {real:.0%} real  {pace.idle:.1%} idle"
         self._bar.update(self._task, completed=last["step"], status=status)
         if not self._console.is_terminal and (last["step"] % self._log_every == 0 or last["step"] == self._num_steps):
             left = (self._num_steps - last["step"]) * last["tokens"] / rate if rate else 0.0

@@ -41,13 +41,13 @@ class Pace:
     Attributes:
       tokens_per_second: real target tokens per second.
       real_tokens: the share of the batches' positions, both sides, that hold a token.
-      waiting: upper bound on the share of time in which the device was idle because a batch or the host was late.
+      idle: upper bound on the share of time in which the device was idle because a batch or the host was late.
       compilations: those of this process so far.
     """
 
     tokens_per_second: float
     real_tokens: float
-    waiting: float
+    idle: float
     compilations: Compilations
 
 
@@ -128,7 +128,7 @@ def _line(step: DispatchedStep, metrics: StepMetrics, pace: Pace, seconds: float
         "real_tokens": round(step.real_tokens, 4),
         "skipped_in_a_row": int(metrics.skipped_in_a_row),
         "tokens_per_second": round(pace.tokens_per_second, 1),
-        "waiting": round(pace.waiting, 4),
+        "idle": round(pace.idle, 4),
         "programs_compiled": pace.compilations.programs,
         "compile_seconds": round(pace.compilations.seconds, 2),
         "seconds": round(seconds, 3),

@@ -25,7 +25,7 @@ def test_steps_make_no_implicit_transfers(late_run):
 
 
 def test_late_batches_count_as_waiting(late_run):
-    assert all(0.9 < line["waiting"] <= 1.0 for line in read_lines(late_run[0]))
+    assert all(0.9 < line["idle"] <= 1.0 for line in read_lines(late_run[0]))
 
 
 def test_second_run_loads_its_two_programs_from_the_cache(late_run, toy, run, tmp_path):
@@ -37,9 +37,9 @@ def test_second_run_loads_its_two_programs_from_the_cache(late_run, toy, run, tm
         lines = read_lines(workdir)
         assert [line["programs_compiled"] for line in lines] == [2] * 12
         assert all(line["compile_seconds"] > 0 for line in lines)
-        assert all(0.0 <= line["waiting"] <= 1.0 for line in lines)
+        assert all(0.0 <= line["idle"] <= 1.0 for line in lines)
 
 
 def test_waiting_is_a_share_of_time_in_a_run_with_validations(trained):
-    shares = [line["waiting"] for line in read_lines(trained[0]) if "waiting" in line]
+    shares = [line["idle"] for line in read_lines(trained[0]) if "idle" in line]
     assert 0.0 <= min(shares) <= max(shares) <= 1.0
