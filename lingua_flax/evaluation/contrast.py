@@ -1,8 +1,8 @@
 """Contrast pairs: whether the translation of an ambiguous word depends on the word that disambiguates it.
 
 The two sentences of a pair differ in a single word, the deciding word, which determines the sense of another, ambiguous
-word. If the keys of the deciding word are hidden in every layer (encoder self-attention and cross-attention), the
-inputs for both sentences are identical except for the number of hidden tokens. If both translations were right before,
+word. If the keys of the deciding word are masked in every layer (encoder self-attention and cross-attention), the
+inputs for both sentences are identical except for the number of masked tokens. If both translations were right before,
 one of them must then take the other reading, or show neither. As a control, hiding another word should change neither.
 """
 
@@ -26,9 +26,9 @@ class FlipCounts:
     """Counts of pairs in which hiding a word changes a translation to the other reading.
 
     Attributes:
-      pairs: number of pairs examined; both translations of each are right while no word is hidden.
-      flipped: pairs of which one or both sentences take the other reading when the deciding word is hidden.
-      flipped_control: the same when the longest word other than the deciding and the ambiguous one is hidden.
+      pairs: number of pairs examined; both translations of each are right while no word is masked.
+      flipped: pairs of which one or both sentences take the other reading when the deciding word is masked.
+      flipped_control: the same when the longest word other than the deciding and the ambiguous one is masked.
     """
 
     pairs: int
@@ -60,7 +60,7 @@ def count_contrast_flips(
     find_readings: FindReadings,
     options: DecodingOptions,
 ) -> FlipCounts:
-    """Translates the right pairs again, greedily and with a word hidden, and counts the flipped readings.
+    """Translates the right pairs again, greedily and with a word masked, and counts the flipped readings.
 
     Lines 2i and 2i + 1 form a pair. `find_readings` finds the ambiguous word of a pair and its readings; pairs for
     which it returns None are skipped. Of `options`, only the length limits and the batch size are used.
@@ -70,8 +70,8 @@ def count_contrast_flips(
     pairs = [pair for text in texts if (pair := _contrast_pair(translator, *text, find_readings))]
     lines = [line for pair in pairs for line in pair.sentences]
 
-    def flipped(hidden: Sequence[Sequence[int]]) -> int:
-        translated = translate_with_hidden_tokens(translator, lines, hidden, options)
+    def flipped(masked: Sequence[Sequence[int]]) -> int:
+        translated = translate_with_masked_tokens(translator, lines, masked, options)
         return sum(
             any(pair.readings.of(translated[2 * i + side]) == 1 - pair.senses[side] for side in (0, 1))
             for i, pair in enumerate(pairs)
@@ -98,10 +98,10 @@ def source_words(translator: Translator, line: str) -> list[Word]:
     return group_pieces(translator.tokenizer.source_pieces(ids))
 
 
-def translate_with_hidden_tokens(
-    translator: Translator, lines: Sequence[str], hidden: Sequence[Sequence[int]], options: DecodingOptions
+def translate_with_masked_tokens(
+    translator: Translator, lines: Sequence[str], masked: Sequence[Sequence[int]], options: DecodingOptions
 ) -> list[str]:
-    """Translates lines greedily while no layer attends to the tokens at the hidden positions of each line.
+    """Translates lines greedily while no layer attends to the tokens at the masked positions of each line.
 
     Tokens beyond max_length are cut off. Of `options`, only the length limits and the batch size are used.
     """
@@ -120,7 +120,7 @@ def translate_with_hidden_tokens(
         source = pad_rows([ids[i] for i in group], rows, length)
         mask = np.zeros(source.shape, bool)
         for row, i in enumerate(group):
-            mask[row, [position for position in hidden[i] if position < length]] = True
+            mask[row, [position for position in masked[i] if position < length]] = True
         tokens = translator.decode_ids(source, greedy, mask).tokens[: len(group), 0]
         for i, text in zip(group, translator.tokenizer.decode_target(tokens.tolist()), strict=True):
             translations[i] = text

@@ -51,7 +51,7 @@ class Evaluation:
       decoding: how the translations were decoded.
       seconds: decoding time, without compilation.
       contrast_right: number of contrast pairs of which both translations are right.
-      flips: of these, how many flip when a word is hidden.
+      flips: of these, how many flip when a word is masked.
       comparison: comparison with a baseline.
       published: score under the published protocol of Multi30k.
     """
@@ -82,7 +82,7 @@ class Evaluation:
         contrast = {"contrast_pairs": self.contrast_pairs, "contrast_right": self.contrast_right}
         if self.flips:
             contrast |= {
-                "contrast_hidden_pairs": self.flips.pairs,
+                "contrast_masked_pairs": self.flips.pairs,
                 "contrast_flipped": self.flips.flipped,
                 "contrast_flipped_control": self.flips.flipped_control,
             }

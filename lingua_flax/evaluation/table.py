@@ -42,12 +42,12 @@ def print_evaluation(workdirs: str, data: EvaluationSet, evaluation: Evaluation)
         share = right / pairs if right else 0.0
         table.add_row("contrast pairs right", f"{right} of {pairs}  ({share:.1%})", "")
     if evaluation.flips and evaluation.flips.pairs:
-        for hidden, flipped in (
+        for word, flipped in (
             ("the deciding word", evaluation.flips.flipped),
             ("another word", evaluation.flips.flipped_control),
         ):
             count = f"{flipped} of {evaluation.flips.pairs}  ({flipped / evaluation.flips.pairs:.1%})"
-            table.add_row(f"flipped by hiding {hidden}", count, "")
+            table.add_row(f"flipped by hiding {word}", count, "")
     speed = f"{scores.sentences / evaluation.seconds:.1f} a second"
     table.add_row("sentences", f"{scores.sentences:,}", f"{evaluation.seconds:.1f} s, {speed}")
     table.add_row("compilation", f"{evaluation.compile_seconds:.1f} s", "")

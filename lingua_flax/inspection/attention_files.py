@@ -1,4 +1,4 @@
-"""What `lingua-flax translate --attention` and `--positions` write: JSON, pictures or a page."""
+"""What `lingua-flax translate --attention` and `--positions` write: JSON, pictures or an HTML file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from lingua_flax.devices.processes import is_first_process
 from lingua_flax.host.figures import save_figure
 from lingua_flax.inspection.attention_figures import attention_figures, positions_figure
+from lingua_flax.inspection.attention_html import attention_html
 from lingua_flax.inspection.attention_maps import attention_maps, position_table
-from lingua_flax.inspection.attention_page import attention_page
 from lingua_flax.inspection.interventions import inspection_of
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.translator import Translator
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def write_attention(translator: Translator, translation: Translation, path: Path) -> None:
-    """Writes the weights as JSON, pictures or a page, depending on the file's ending, and logs files and a summary."""
+    """Writes the weights as JSON, pictures or HTML, depending on the ending, and logs files and a summary."""
     maps, inspection = attention_maps(translator, translation), inspection_of(translator, translation)
     if not is_first_process():
         return
@@ -28,12 +28,12 @@ def write_attention(translator: Translator, translation: Translation, path: Path
         case ".json":
             path.write_text(json.dumps(maps.as_json(), ensure_ascii=False) + "\n", encoding="utf-8")
         case ".html":
-            path.write_text(attention_page(inspection.as_json(translator.tokenizer)), encoding="utf-8")
+            path.write_text(attention_html(inspection.as_json(translator.tokenizer)), encoding="utf-8")
         case _:
-            pages = attention_figures(maps)
-            paths += [path.with_stem(f"{path.stem}-{number}") for number in range(2, len(pages) + 1)]
-            for page, page_path in zip(pages, paths, strict=True):
-                save_figure(page, page_path)
+            figures = attention_figures(maps)
+            paths += [path.with_stem(f"{path.stem}-{number}") for number in range(2, len(figures) + 1)]
+            for figure, figure_path in zip(figures, paths, strict=True):
+                save_figure(figure, figure_path)
     log.info("attention: %s", ", ".join(map(str, paths)))
     log.info("what each word looked at, by the mean cross-attention of all layers and heads:")
     for line in maps.table():

@@ -50,12 +50,12 @@ class Intervention:
 
     Attributes:
       prefix: token ids that the translation begins with.
-      hidden: positions of source tokens that no layer may attend to.
+      masked: positions of source tokens that no layer may attend to.
       heads_off: heads that are switched off: they add nothing to the output of their sublayers.
     """
 
     prefix: tuple[int, ...] = ()
-    hidden: tuple[int, ...] = ()
+    masked: tuple[int, ...] = ()
     heads_off: tuple[Head, ...] = ()
 
 
@@ -88,7 +88,7 @@ class Inspection:
             "text": self.text,
             "translation": self.hypotheses[0].text,
             "source": [
-                {"id": token, "piece": piece, "hidden": position in self.intervention.hidden}
+                {"id": token, "piece": piece, "masked": position in self.intervention.masked}
                 for position, (token, piece) in enumerate(
                     zip(observed.source, tokenizer.source_pieces(observed.source), strict=True)
                 )
@@ -147,17 +147,17 @@ def inspect(
     _check(translator, len(source), intervention, options)
     changed = dataclasses.replace(translator, params=without_heads(translator, intervention.heads_off))
     padded = pad_rows([source], 1, padded_length(translator, len(source)))
-    hidden = np.isin(np.arange(padded.shape[1]), intervention.hidden)[None]
+    masked = np.isin(np.arange(padded.shape[1]), intervention.masked)[None]
     decoded = changed.decode_ids(
-        padded, options, hidden, prefixes=[intervention.prefix], num_hypotheses=options.beam_size
+        padded, options, masked, prefixes=[intervention.prefix], num_hypotheses=options.beam_size
     )
     (hypotheses,) = changed.detokenized(decoded, 1, options.beam_size)
     return Inspection(
         text,
         intervention,
         hypotheses,
-        observe(changed, source, hypotheses[0].tokens, intervention.hidden),
-        _recorded(changed, padded, hidden, intervention.prefix, options) if record_beam else None,
+        observe(changed, source, hypotheses[0].tokens, intervention.masked),
+        _recorded(changed, padded, masked, intervention.prefix, options) if record_beam else None,
     )
 
 
@@ -195,9 +195,9 @@ def _check(translator: Translator, source_length: int, intervention: Interventio
         raise UserError("the end of the sentence can only be the last of the prescribed tokens")
     if len(intervention.prefix) > limit - (EOS_ID not in intervention.prefix):
         raise UserError(f"{len(intervention.prefix)} tokens are prescribed; the translation has at most {limit}")
-    if not all(0 <= position < source_length for position in intervention.hidden):
-        raise UserError(f"a hidden position must be from 0 to {source_length - 1}")
-    if len(set(intervention.hidden)) == source_length:
+    if not all(0 <= position < source_length for position in intervention.masked):
+        raise UserError(f"a masked position must be from 0 to {source_length - 1}")
+    if len(set(intervention.masked)) == source_length:
         raise UserError("at least one source token must remain visible")
     for attention, layer, head in intervention.heads_off:
         layers = config.num_encoder_layers if attention == "encoder" else config.num_decoder_layers
@@ -209,10 +209,10 @@ def _check(translator: Translator, source_length: int, intervention: Interventio
 
 
 def _recorded(
-    translator: Translator, padded: np.ndarray, hidden: np.ndarray, prefix: Sequence[int], options: DecodingOptions
+    translator: Translator, padded: np.ndarray, masked: np.ndarray, prefix: Sequence[int], options: DecodingOptions
 ) -> RecordedSearch:
-    """Records the beam search of one sentence, given its padded ids and the positions that are hidden, [1, S]."""
-    visible = np.where(hidden, 0, padded != PAD_ID).astype(np.int32)
+    """Records the beam search of one sentence, given its padded ids and the positions that are masked, [1, S]."""
+    visible = np.where(masked, 0, padded != PAD_ID).astype(np.int32)
     source = put_on_devices((padded, visible), replicated(translator.mesh))
     beams = options.beam_size
 

@@ -76,17 +76,17 @@ def padded_length(translator: Translator, tokens: int) -> int:
 
 
 def observe(
-    translator: Translator, source: Sequence[int], target: Sequence[int], hidden: Sequence[int] = ()
+    translator: Translator, source: Sequence[int], target: Sequence[int], masked: Sequence[int] = ()
 ) -> Observation:
     """Returns what the network computes while it writes a translation; sentence and translation are token ids.
 
-    No layer may attend to the source tokens at the positions in `hidden`.
+    No layer may attend to the source tokens at the positions in `masked`.
     """
     s, t = len(source), len(target)
     length = padded_length(translator, max(s, t))
     inputs = [pad_rows([ids], 1, length) for ids in (source, [BOS_ID, *target[:-1]], target)]
     visible = (inputs[0] != PAD_ID).astype(np.int32)
-    visible[0, list(hidden)] = 0
+    visible[0, list(masked)] = 0
     arrays = put_on_devices((visible, *inputs), replicated(translator.mesh))
     chosen, best, tokens, weights = gather_to_host(
         _predictions(translator.params, *arrays, graphdef=translator.graphdef)
@@ -96,7 +96,7 @@ def observe(
         for token, own, likeliest, ids in zip(target, chosen, best, tokens, strict=False)  # padding follows
     ]
     encoder = _without_padding(weights.encoder, s, s)
-    encoder[:, :, list(hidden)] = 0.0  # nothing reads what these positions compute
+    encoder[:, :, list(masked)] = 0.0  # nothing reads what these positions compute
     return Observation(
         source=list(source),
         target=target_predictions,

@@ -42,6 +42,6 @@ class Inspector:
         translators = self._load(str(item.checkpoint)) if item.checkpoint else self._translators
         translator = translators[item.target or next(iter(translators))]
         heads = tuple(Head(head.attention, head.layer, head.head) for head in item.heads_off)
-        intervention = Intervention(tuple(item.prefix), tuple(item.hidden), heads)
+        intervention = Intervention(tuple(item.prefix), tuple(item.masked), heads)
         inspection = inspect(translator, item.q, self._options, intervention, record_beam=item.beam)
         return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step}

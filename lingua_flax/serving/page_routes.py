@@ -12,7 +12,7 @@ from fastapi import FastAPI, Response
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
-from lingua_flax.inspection.attention_page import FILES
+from lingua_flax.inspection.attention_html import PAGE_FILES
 from lingua_flax.serving.run_report import RunReport, example_sentences
 
 
@@ -36,6 +36,6 @@ def add_page(app: FastAPI, workdir: Path) -> None:
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
-        return FileResponse(FILES / "index.html")
+        return FileResponse(PAGE_FILES / "index.html")
 
-    app.mount("/page", StaticFiles(directory=FILES))  # not at /, where it would answer wrong methods of all paths
+    app.mount("/page", StaticFiles(directory=PAGE_FILES))  # not at /, where it would answer wrong methods of all paths

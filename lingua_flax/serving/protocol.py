@@ -131,7 +131,7 @@ class InspectRequest(Parameters):
     """Language code; by default the first target language."""
     prefix: list[StrictInt] = []
     """Token ids that the translation begins with."""
-    hidden: list[StrictInt] = []
+    masked: list[StrictInt] = []
     """Positions of source tokens that no layer may attend to."""
     # A reference to the schema of a head would lead nowhere in that of the whole interface.
     heads_off: list[Annotated[HeadParameters, WithJsonSchema(HeadParameters.model_json_schema())]] = []

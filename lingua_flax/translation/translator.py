@@ -293,7 +293,7 @@ class Translator:
     ) -> Hypotheses:
         """Decodes padded source ids [B, S] on the devices; options.batch_size is ignored.
 
-        Positions at which `masked` [B, S] is True are hidden from every layer, like padding. The hypotheses of each
+        No layer attends to positions at which `masked` [B, S] is True, as with padding. The hypotheses of each
         sentence begin with the ids in `prefixes`, and the `num_hypotheses` best are returned.
         """
         rows = [ids[ids != PAD_ID].tolist() for ids in source]

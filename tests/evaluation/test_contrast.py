@@ -1,4 +1,4 @@
-"""Flipped readings: which tokens are hidden, and which translations count, with translations written by hand."""
+"""Flipped readings: which tokens are masked, and which translations count, with translations written by hand."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from lingua_flax.evaluation.contrast import (
     FlipCounts,
     count_contrast_flips,
     differing_word_index,
-    translate_with_hidden_tokens,
+    translate_with_masked_tokens,
 )
 from lingua_flax.evaluation.evaluate import Evaluation, EvaluationSet, evaluate
 from lingua_flax.evaluation.table import print_evaluation
@@ -50,24 +50,24 @@ def text_of(translator, line, positions):
     return "".join(pieces(translator, line)[position] for position in positions).replace("▁", " ").strip()
 
 
-def test_flips_are_counted_in_correct_pairs_for_the_hidden_words(translator, monkeypatch):
-    hidden_words, answers = [], [
-        # With the deciding word hidden: flipped, flipped too, neither reading. The control: one flips the other way.
+def test_flips_are_counted_in_correct_pairs_for_the_masked_words(translator, monkeypatch):
+    masked_words, answers = [], [
+        # With the deciding word masked: flipped, flipped too, neither reading. The control: one flips the other way.
         ["… la rive.", "… la rive.", "La batte.", "La batte.", "Ils parlent.", "Ils parlent."],
         ["… la rive.", "… la banque.", "La batte.", "La chauve-souris.", "Ils savent.", "Ils connaissent."],
     ]  # fmt: skip
 
-    def record(_, lines, hidden, options):
-        hidden_words.append([text_of(translator, *at) for at in zip(lines, hidden, strict=True)])
-        return answers[len(hidden_words) - 1]
+    def record(_, lines, masked, options):
+        masked_words.append([text_of(translator, *at) for at in zip(lines, masked, strict=True)])
+        return answers[len(masked_words) - 1]
 
-    monkeypatch.setattr(contrast, "translate_with_hidden_tokens", record)
+    monkeypatch.setattr(contrast, "translate_with_masked_tokens", record)
     translations = [*REFERENCES[:6], "La date était douce.", REFERENCES[7]]  # the last pair is not correct
     flips = count_contrast_flips(translator, SOURCES, translations, REFERENCES, find_readings, DecodingOptions())
     assert flips == FlipCounts(pairs=3, flipped=2, flipped_control=1)
-    assert hidden_words[0] == ["river", "street", "hungry", "unbelievable", "why", "Marie"]
-    assert hidden_words[1] == ["across", "across", "The", "The", "They", "They"]
-    assert len(pieces(translator, "unbelievable")) > 3  # all tokens of a word are hidden
+    assert masked_words[0] == ["river", "street", "hungry", "unbelievable", "why", "Marie"]
+    assert masked_words[1] == ["across", "across", "The", "The", "They", "They"]
+    assert len(pieces(translator, "unbelievable")) > 3  # all tokens of a word are masked
 
 
 def test_contrast_pairs_of_a_lowercase_model_ignore_case(monkeypatch):
@@ -80,8 +80,8 @@ def test_contrast_pairs_of_a_lowercase_model_ignore_case(monkeypatch):
         translate=lambda lines, options, after_batch: [SimpleNamespace(text=text) for text in lower],
     )
     flipped = [lower[i ^ 1] for i in range(len(lower))]
-    answers = iter([flipped, lower])  # the deciding word hidden, then another one
-    monkeypatch.setattr(contrast, "translate_with_hidden_tokens", lambda *_: next(answers))
+    answers = iter([flipped, lower])  # the deciding word masked, then another one
+    monkeypatch.setattr(contrast, "translate_with_masked_tokens", lambda *_: next(answers))
     result = evaluate(translator, EvaluationSet("lower", SOURCES, REFERENCES, find_readings), DecodingOptions())
     assert (result.contrast_pairs, result.contrast_right) == (4, 4)
     assert result.flips == FlipCounts(pairs=4, flipped=4, flipped_control=0)
@@ -98,11 +98,11 @@ def test_differing_word_needs_exactly_one_difference(translator):
 
 
 def test_hidden_positions_apply_to_their_own_sentences_in_order(translator):
-    """The search returns the tokens that are not hidden."""
+    """The search returns the tokens that are not masked."""
 
-    def search(source, options, hidden):
+    def search(source, options, masked):
         assert options.beam_size == 1
-        return SimpleNamespace(tokens=np.where(hidden, 0, source)[:, None])
+        return SimpleNamespace(tokens=np.where(masked, 0, source)[:, None])
 
     copying = SimpleNamespace(
         tokenizer=translator.tokenizer,
@@ -112,8 +112,8 @@ def test_hidden_positions_apply_to_their_own_sentences_in_order(translator):
     )
     lines = [SOURCES[0], "The bat.", SOURCES[2]]
     first = group_pieces(pieces(translator, lines[0]))[0]
-    hidden = [first.positions, [], range(1, 40)]
-    translations = translate_with_hidden_tokens(copying, lines, hidden, DecodingOptions(batch_size=2))
+    masked = [first.positions, [], range(1, 40)]
+    translations = translate_with_masked_tokens(copying, lines, masked, DecodingOptions(batch_size=2))
     assert translations == [lines[0][3:], lines[1], text_of(translator, lines[2], [0])]
 
 
@@ -133,7 +133,7 @@ def test_an_evaluation_reports_flips(capsys):
         seconds=1.0, compile_seconds=2.0, contrast_pairs=1, contrast_right=1, flips=FlipCounts(40, 30, 1),
     )  # fmt: skip
     record = evaluation.as_json()
-    assert [record[f"contrast_{name}"] for name in ("hidden_pairs", "flipped", "flipped_control")] == [40, 30, 1]
+    assert [record[f"contrast_{name}"] for name in ("masked_pairs", "flipped", "flipped_control")] == [40, 30, 1]
     print_evaluation("title", EvaluationSet("split", ["a", "b"], ["a", "b"]), evaluation)
     shown = capsys.readouterr().out
     assert "flipped by hiding the deciding word │ 30 of 40  (75.0%)" in shown

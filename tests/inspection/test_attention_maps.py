@@ -1,4 +1,4 @@
-"""Attention maps and hidden words: compared with forward passes of the network, and the commands as users run them."""
+"""Attention maps and masked words: compared with forward passes of the network, and the commands as users run them."""
 
 import dataclasses
 import functools
@@ -134,7 +134,7 @@ def test_attended_words_by_hand():
 # --- Hidden words ---------------------------------------------------------------------------------------------------
 
 
-HIDDEN = (1, 4)
+MASKED = (1, 4)
 
 
 def hide(source, *positions):
@@ -143,23 +143,23 @@ def hide(source, *positions):
     return mask
 
 
-def greedy_tokens(translator, source, hidden=None):
+def greedy_tokens(translator, source, masked=None):
     """Returns the tokens of the greedy translation, without padding."""
-    return [int(token) for token in np.asarray(translator.decode_ids(source, GREEDY, hidden).tokens)[0, 0] if token]
+    return [int(token) for token in np.asarray(translator.decode_ids(source, GREEDY, masked).tokens)[0, 0] if token]
 
 
 def test_hidden_keys_get_no_weight_in_any_layer(translator, source):
-    visible = ((source != PAD_ID) & ~hide(source, *HIDDEN)).astype(np.int32)
+    visible = ((source != PAD_ID) & ~hide(source, *MASKED)).astype(np.int32)
     target = pad_rows([[BOS_ID, 7]], 1, MAX_LENGTH)
     _, weights = forward_pass(translator.params, source, target, visible, translator.graphdef)
     queries = visible[0] > 0
     for layer in weights.encoder:
-        assert (np.asarray(layer)[0][:, queries][..., HIDDEN] == 0).all()
+        assert (np.asarray(layer)[0][:, queries][..., MASKED] == 0).all()
     for layer in weights.cross:
-        assert (np.asarray(layer)[0][:, :2][..., HIDDEN] == 0).all()  # the other queries are padding
+        assert (np.asarray(layer)[0][:, :2][..., MASKED] == 0).all()  # the other queries are padding
 
 
-def test_hidden_words_are_masked_as_in_uncached_greedy_search(translator, source):
+def test_masked_words_are_masked_as_in_uncached_greedy_search(translator, source):
     mask = hide(source, *range(1, 12))
     visible = ((source != PAD_ID) & ~mask).astype(np.int32)
     tokens, limit = [BOS_ID], min(MAX_LENGTH, 2 * np.count_nonzero(source) + 10)
@@ -175,9 +175,9 @@ def test_hidden_words_are_masked_as_in_uncached_greedy_search(translator, source
 
 def test_another_word_in_the_hidden_place_changes_nothing(translator, source):
     other = source.copy()
-    other[0, HIDDEN] = [11, 12]
+    other[0, MASKED] = [11, 12]
     assert greedy_tokens(translator, source) != greedy_tokens(translator, other)
-    mask = hide(source, *HIDDEN)
+    mask = hide(source, *MASKED)
     assert greedy_tokens(translator, source, mask) == greedy_tokens(translator, other, mask)
 
 

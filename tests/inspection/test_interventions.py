@@ -24,15 +24,15 @@ BEAMS = 4
 OPTIONS = DecodingOptions(beam_size=BEAMS)
 OTHER = "the water sleeps near the old village"  # as many tokens as LINE
 PREFIX = (7, 30, 9)
-HIDDEN = (1, 4)
+MASKED = (1, 4)
 ALL_CROSS = tuple(Head("cross", layer, head) for layer in range(2) for head in range(3))
 INTERVENTIONS = {
     "none": Intervention(),
     "prefix": Intervention(prefix=PREFIX),
-    "hidden": Intervention(hidden=HIDDEN),
+    "masked": Intervention(masked=MASKED),
     "heads": Intervention(heads_off=(Head("encoder", 0, 1), Head("decoder", 1, 0), Head("cross", 1, 2))),
 }
-INTERVENTIONS["all"] = Intervention(PREFIX, HIDDEN, INTERVENTIONS["heads"].heads_off)
+INTERVENTIONS["all"] = Intervention(PREFIX, MASKED, INTERVENTIONS["heads"].heads_off)
 
 
 @pytest.fixture(scope="module")
@@ -127,33 +127,33 @@ def test_longest_prefix(translator, end):
 # --- Hidden tokens --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["hidden", "all"])
-def test_hidden_tokens_get_no_weight(inspections, name):
+@pytest.mark.parametrize("name", ["masked", "all"])
+def test_masked_tokens_get_no_weight(inspections, name):
     observation = inspections[name].observation
-    visible = np.delete(np.arange(len(observation.source)), HIDDEN)
-    assert (observation.cross[..., HIDDEN] == 0).all()
-    assert (observation.encoder[..., HIDDEN] == 0).all()
-    assert (observation.encoder[:, :, HIDDEN] == 0).all()
+    visible = np.delete(np.arange(len(observation.source)), MASKED)
+    assert (observation.cross[..., MASKED] == 0).all()
+    assert (observation.encoder[..., MASKED] == 0).all()
+    assert (observation.encoder[:, :, MASKED] == 0).all()
     np.testing.assert_allclose(observation.cross.sum(axis=-1), 1.0, atol=1e-5)
     np.testing.assert_allclose(observation.encoder[:, :, visible].sum(axis=-1), 1.0, atol=1e-5)
-    assert (inspections["none"].observation.cross[..., HIDDEN] > 0).all()
+    assert (inspections["none"].observation.cross[..., MASKED] > 0).all()
 
 
-def test_hypotheses_with_hidden_tokens_are_those_of_the_masked_search(translator, inspections):
+def test_hypotheses_with_masked_tokens_are_those_of_the_masked_search(translator, inspections):
     source = pad_rows([source_tokens(translator, LINE)], 1, MAX_LENGTH // 2)
-    for hidden, name in ((hide(source, *HIDDEN), "hidden"), (None, "none")):
-        tokens, scores = translator.decode_ids(source, OPTIONS, hidden)
+    for masked, name in ((hide(source, *MASKED), "masked"), (None, "none")):
+        tokens, scores = translator.decode_ids(source, OPTIONS, masked)
         best = inspections[name].hypotheses[0]
         assert tuple(int(token) for token in tokens[0, 0] if token) == best.tokens
         assert best.score == pytest.approx(float(scores[0, 0]), abs=1e-5)
 
 
 def test_another_token_in_the_hidden_place_changes_nothing(translator, inspections):
-    expected = inspections["hidden"]
+    expected = inspections["masked"]
     source = list(expected.observation.source)
-    source[HIDDEN[0]], source[HIDDEN[1]] = 11, 12
-    observation = observe(translator, source, expected.hypotheses[0].tokens, HIDDEN)
-    visible = np.delete(np.arange(len(source)), HIDDEN)
+    source[MASKED[0]], source[MASKED[1]] = 11, 12
+    observation = observe(translator, source, expected.hypotheses[0].tokens, MASKED)
+    visible = np.delete(np.arange(len(source)), MASKED)
     assert observation.target == expected.observation.target
     np.testing.assert_array_equal(observation.cross, expected.observation.cross)
     np.testing.assert_array_equal(observation.encoder[:, :, visible], expected.observation.encoder[:, :, visible])
@@ -259,13 +259,13 @@ def test_hypotheses_without_heads_are_those_of_the_changed_network(translator, i
 # --- Alternatives ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["none", "hidden", "prefix"])
+@pytest.mark.parametrize("name", ["none", "masked", "prefix"])
 def test_alternatives_are_the_likeliest_tokens_of_a_forward_pass(translator, inspections, name):
     observation = inspections[name].observation
     written = [prediction.token for prediction in observation.target]
     source = np.array([observation.source])
     visible = np.ones_like(source)
-    visible[0, list(inspections[name].intervention.hidden)] = 0
+    visible[0, list(inspections[name].intervention.masked)] = 0
     logits, _ = forward_pass(
         translator.params, source, np.array([[BOS_ID, *written[:-1]]]), visible, translator.graphdef
     )
@@ -299,9 +299,9 @@ def test_alternatives_are_the_likeliest_tokens_of_a_forward_pass(translator, ins
         (LINE, Intervention(prefix=(EOS_ID, 5)), "the end of the sentence can only be the last"),
         (LINE, Intervention(prefix=(5,) * 40), "40 tokens are prescribed; the translation has at most 40"),
         (LINE, Intervention(prefix=(5,) * 40 + (EOS_ID,)), "41 tokens are prescribed; the translation has at most 40"),
-        (LINE, Intervention(hidden=(-1,)), "a hidden position must be from 0 to"),
-        (LINE, Intervention(hidden=(0, 99)), "a hidden position must be from 0 to"),
-        (LINE, Intervention(hidden=tuple(range(20)) * 2), "at least one source token must remain visible"),
+        (LINE, Intervention(masked=(-1,)), "a masked position must be from 0 to"),
+        (LINE, Intervention(masked=(0, 99)), "a masked position must be from 0 to"),
+        (LINE, Intervention(masked=tuple(range(20)) * 2), "at least one source token must remain visible"),
         (
             LINE,
             Intervention(heads_off=(Head("encoder", 1, 0),)),
@@ -314,8 +314,8 @@ def test_alternatives_are_the_likeliest_tokens_of_a_forward_pass(translator, ins
     ],
 )
 def test_impossible_inspections_are_refused_in_one_sentence(translator, text, intervention, message):
-    if len(intervention.hidden) > 2:
-        intervention = Intervention(hidden=tuple(range(len(source_tokens(translator, text)))))
+    if len(intervention.masked) > 2:
+        intervention = Intervention(masked=tuple(range(len(source_tokens(translator, text)))))
     with pytest.raises(UserError) as error:
         inspect(translator, text, OPTIONS, intervention)
     assert message in str(error.value)
@@ -332,7 +332,7 @@ def test_json_has_the_same_numbers(translator, inspections):
     record = json.loads(json.dumps(inspection.as_json(tokenizer)))
     assert (record["text"], record["translation"]) == (LINE, inspection.hypotheses[0].text)
     assert record["source"] == [
-        {"id": token, "piece": tokenizer.source.id_to_piece(token), "hidden": position in HIDDEN}
+        {"id": token, "piece": tokenizer.source.id_to_piece(token), "masked": position in MASKED}
         for position, token in enumerate(observation.source)
     ]
     for entry, prediction in zip(record["target"], observation.target, strict=True):

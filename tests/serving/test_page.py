@@ -209,11 +209,11 @@ def test_hidden_source_tokens(page, url):
     source = ask(url)["source"]
     for position in (4, 1):
         page.get_by_label("Source tokens").get_by_role("button").nth(position).click()
-        expect(page.get_by_role("button", name=f"Undo: hidden: {readable(source[position])}")).to_be_visible()
-    expect(translation(page)).to_have_text(ask(url, hidden=[4, 1])["translation"])
+        expect(page.get_by_role("button", name=f"Undo: masked: {readable(source[position])}")).to_be_visible()
+    expect(translation(page)).to_have_text(ask(url, masked=[4, 1])["translation"])
     expect(page.get_by_label("Source tokens").locator("[aria-pressed=true]")).to_have_count(2)
     page.get_by_label("Source tokens").get_by_role("button").nth(4).click()
-    expect(translation(page)).to_have_text(ask(url, hidden=[1])["translation"])
+    expect(translation(page)).to_have_text(ask(url, masked=[1])["translation"])
     write(page, "The bat is hungry.")
     expect(page.get_by_label("Source tokens").locator("[aria-pressed=true]")).to_have_count(0)
 

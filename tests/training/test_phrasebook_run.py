@@ -18,8 +18,8 @@ def test_phrasebook_is_learned(run, tmp_path):
     assert "contrast_pairs" not in test
     assert contrast["contrast_pairs"] >= 300
     assert contrast["contrast_right"] >= 0.95 * contrast["contrast_pairs"]
-    hidden = contrast["contrast_hidden_pairs"]
-    assert hidden == contrast["contrast_right"]
-    assert contrast["contrast_flipped"] > 0.8 * hidden
-    assert contrast["contrast_flipped_control"] < 0.1 * hidden
+    masked = contrast["contrast_masked_pairs"]
+    assert masked == contrast["contrast_right"]
+    assert contrast["contrast_flipped"] > 0.8 * masked
+    assert contrast["contrast_flipped_control"] < 0.1 * masked
     assert f"{contrast['contrast_right']} of {contrast['contrast_pairs']}" in done.stdout

@@ -19,7 +19,7 @@ export class RequestError extends Error {
  * @property {string} q
  * @property {string} [target]
  * @property {number[]} [prefix]
- * @property {number[]} [hidden]
+ * @property {number[]} [masked]
  * @property {Head[]} [heads_off]
  * @property {boolean} [beam]
  * @property {number} [checkpoint]

@@ -33,7 +33,7 @@ export class Panel {
     /** @type {Head[]} */
     this.headsOff = [];
     /** @type {Set<number>} */
-    this.hidden = new Set();
+    this.masked = new Set();
     /** @type {number[]} */
     this.prefix = [];
     this.requests = new AbortController();
@@ -41,7 +41,7 @@ export class Panel {
       id: `text-${number}`,
       rows: 2,
       spellcheck: "false",
-      input: () => this.change({ hidden: new Set(), prefix: [] }),
+      input: () => this.change({ masked: new Set(), prefix: [] }),
     });
     this.text.value = text;
     this.target = html(
@@ -89,7 +89,7 @@ export class Panel {
   /**
    * Changes what is asked, and asks.
    *
-   * @param {{ hidden?: Set<number>, prefix?: number[], headsOff?: Head[] }} changes
+   * @param {{ masked?: Set<number>, prefix?: number[], headsOff?: Head[] }} changes
    */
   change(changes) {
     Object.assign(this, changes);
@@ -104,7 +104,7 @@ export class Panel {
   }
 
   get isChanged() {
-    return this.hidden.size > 0 || this.prefix.length > 0 || this.headsOff.length > 0;
+    return this.masked.size > 0 || this.prefix.length > 0 || this.headsOff.length > 0;
   }
 
   /** Asks the server; an answer that is no longer wanted is never shown. */
@@ -124,7 +124,7 @@ export class Panel {
       beam: this.view === "beam",
       ...(this.checkpoint.value ? { checkpoint: Number(this.checkpoint.value) } : {}),
     };
-    const changed = { ...question, hidden: [...this.hidden], prefix: this.prefix, heads_off: this.headsOff };
+    const changed = { ...question, masked: [...this.masked], prefix: this.prefix, heads_off: this.headsOff };
     try {
       const [inspection, unchanged] = await Promise.all([
         inspect(changed, signal),
@@ -154,7 +154,7 @@ export class Panel {
     const hadFocus = this.content.contains(document.activeElement);
     if (this.view === "translation") {
       showTranslation(this.content, inspection, this.unchanged, this.prefix.length, {
-        toggleHidden: (position) => this.change({ hidden: this.hidden.symmetricDifference(new Set([position])) }),
+        toggleMasked: (position) => this.change({ masked: this.masked.symmetricDifference(new Set([position])) }),
         choose: (prefix) => this.change({ prefix }),
       });
     } else if (this.view === "attention") {
@@ -184,10 +184,10 @@ export class Panel {
     const change = (name, undo) =>
       html("button", { type: "button", "aria-label": `Undo: ${name}`, click: undo }, `${name} ×`);
     this.changes.replaceChildren(
-      ...[...this.hidden].filter((position) => source[position]).map((position) =>
+      ...[...this.masked].filter((position) => source[position]).map((position) =>
         change(
-          `hidden: ${readable(source[position].piece)}`,
-          () => this.change({ hidden: this.hidden.symmetricDifference(new Set([position])) }),
+          `masked: ${readable(source[position].piece)}`,
+          () => this.change({ masked: this.masked.symmetricDifference(new Set([position])) }),
         )
       ),
       ...(this.prefix.length ? [change("chosen tokens", () => this.change({ prefix: [] }))] : []),

@@ -12,7 +12,7 @@ import { html, percent, readable } from "./dom.js";
  * What one can do with a translation.
  *
  * @typedef {object} Actions
- * @property {(position: number) => void} toggleHidden hides a source token, or shows it again
+ * @property {(position: number) => void} toggleMasked hides a source token, or shows it again
  * @property {(prefix: number[]) => void} choose prescribes the first tokens of the translation
  */
 
@@ -30,9 +30,9 @@ export function showTranslation(place, inspection, unchanged, chosen, actions) {
     html("button", {
       type: "button",
       class: tokenClass(token.piece),
-      "aria-pressed": String(token.hidden),
+      "aria-pressed": String(token.masked),
       "aria-label": `Hide ${readable(token.piece)}`,
-      click: () => actions.toggleHidden(position),
+      click: () => actions.toggleMasked(position),
     }, readable(token.piece))
   );
   const alternatives = new Alternatives();

@@ -2,7 +2,7 @@
 
 /** @typedef {"encoder" | "decoder" | "cross"} Kind of attention */
 /** @typedef {{ attention: Kind, layer: number, head: number }} Head, counted from 0 */
-/** @typedef {{ id: number, piece: string, hidden: boolean }} SourceToken */
+/** @typedef {{ id: number, piece: string, masked: boolean }} SourceToken */
 /** @typedef {{ id: number, piece: string, probability: number }} Alternative */
 /** @typedef {Alternative & { alternatives: Alternative[] }} TargetToken */
 /** @typedef {{ shape: [number, number, number, number], weights: string }} EncodedWeights */

@@ -9,9 +9,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-FILES = Path(__file__).parent.parent / "serving" / "page"  # those of the page that the server shows
+PAGE_FILES = Path(__file__).parent.parent / "serving" / "page"  # those of the page that the server shows
 _MODULES = ("dom.js", "attention.js", "standalone.js")  # in an order in which each needs only those before it
-_PAGE = Template("""<!doctype html>
+_DOCUMENT = Template("""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -36,10 +36,10 @@ $modules</script>
 """)
 
 
-def attention_page(inspection: dict[str, Any]) -> str:
-    """Returns the page for a JSON object that Inspection.as_json has returned."""
+def attention_html(inspection: dict[str, Any]) -> str:
+    """Returns the document for a JSON object that Inspection.as_json has returned."""
     text, translation = (html.escape(inspection[name]) for name in ("text", "translation"))
-    return _PAGE.substitute(
+    return _DOCUMENT.substitute(
         title=text,
         text=text,
         translation=translation,
@@ -51,7 +51,7 @@ def attention_page(inspection: dict[str, Any]) -> str:
 
 
 def _read(name: str) -> str:
-    return (FILES / name).read_text(encoding="utf-8")
+    return (PAGE_FILES / name).read_text(encoding="utf-8")
 
 
 def _inlined(module: str) -> str:
