@@ -72,6 +72,7 @@ def distill(argv: Sequence[str]) -> None:
     from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.platform import initialize_devices
     from lingua_flax.devices.processes import distributed_session, on_first_process
+    from lingua_flax.runs.checkpoint import check_corpus
     from lingua_flax.translation.translator import Translator
 
     initialize_devices(options.devices.platform, options)
@@ -84,6 +85,8 @@ def distill(argv: Sequence[str]) -> None:
         )
         translator.check(options)
         corpus = open_corpus(options.data)
+        if options.data == data_with_absolute_paths(read_workdir_config(options.workdir).data):
+            check_corpus(options.workdir, translator.step, corpus, "train")
         unfinished = UnfinishedOutput(options.output, _identity(translator, corpus.fingerprint, options))
         _translate(translator, corpus.split("train"), options, unfinished)
 

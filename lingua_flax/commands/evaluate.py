@@ -16,7 +16,14 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable
 from lingua_flax.options.command_line import Flag, build, check_languages, parse, required_workdir
 from lingua_flax.options.config_files import data_with_absolute_paths, read_workdir_config
-from lingua_flax.options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
+from lingua_flax.options.schema import (
+    ComputeConfig,
+    DataConfig,
+    DecodingOptions,
+    EvaluationConfig,
+    NetworkOptions,
+    ProcessOptions,
+)
 
 if TYPE_CHECKING:
     from lingua_flax.evaluation.evaluate import EvaluationSet
@@ -49,6 +56,7 @@ class EvaluateCommand(NetworkOptions, DecodingOptions, ProcessOptions):
     json_file: Annotated[Path | None, Field(alias="json")] = None
     """File for all scores, as one JSON object."""
     data: DataConfig = DataConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
     devices: ComputeConfig = ComputeConfig()
 
 
@@ -63,7 +71,9 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
     given = parse(EvaluateCommand, argv, DESCRIPTION)
     workdir = required_workdir(given)
     config = read_workdir_config(workdir)
-    options = build(EvaluateCommand, given, data=config.data, devices=config.devices.compute)
+    options = build(
+        EvaluateCommand, given, data=config.data, evaluation=config.evaluation, devices=config.devices.compute
+    )
     options = options.model_copy(update={"data": data_with_absolute_paths(options.data)})
     if (options.source is None) != (options.reference is None):
         raise UserError("--source and --reference go together: two files with the same number of lines")
@@ -71,7 +81,8 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
         raise UserError("--split has no effect with --source and --reference; leave it out")
     check_languages(options.data, config.data, workdir)
     if options.score:
-        meaningless = ["compare", "ter", *(name for name in DecodingOptions.model_fields if name != "batch_size")]
+        decoding = (name for name in DecodingOptions.model_fields if name != "batch_size")
+        meaningless = ["compare", "ter", "evaluation.tokenize", *decoding]
         if name := next((name for name in meaningless if name in given), None):
             raise UserError(f"--{name.replace('_', '-')} has no effect with --score, which translates nothing")
     check_distinct_files(
@@ -91,10 +102,11 @@ def output_files(options: EvaluateCommand) -> list[Path]:
     return [output, *map(output.with_name, names)]
 
 
-def read_lines_to_score(options: EvaluateCommand) -> EvaluationSet:
+def read_lines_to_score(translator: Translator, options: EvaluateCommand) -> EvaluationSet:
     """Reads sources and references from the two files or from the split.
 
-    Raises UserError if a file cannot be read, the files are empty or not aligned, or there is no such split.
+    Raises UserError if a file cannot be read, the files are empty or not aligned, there is no such split, or it was
+    held out of other pairs than those that the networks were trained on.
     """
     from lingua_flax.evaluation.evaluate import EvaluationSet
 
@@ -109,8 +121,12 @@ def read_lines_to_score(options: EvaluateCommand) -> EvaluationSet:
             raise UserError(f"{options.source}: has no lines to score")
         return EvaluationSet(str(options.source), sources, references)
     from lingua_flax.data.corpora import open_corpus
+    from lingua_flax.runs.checkpoint import check_corpus
 
-    return EvaluationSet.from_split(open_corpus(options.data), options.split)
+    corpus = open_corpus(options.data)
+    for workdir, network in zip((options.workdir, *options.ensemble), (translator, *translator.others), strict=True):
+        check_corpus(workdir, network.step, corpus, options.split)
+    return EvaluationSet.from_split(corpus, options.split)
 
 
 def read_baseline(options: EvaluateCommand, num_lines: int) -> list[str] | None:
@@ -132,7 +148,7 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
     from lingua_flax.host.terminal import progress_bar
     from lingua_flax.translation.translator import SCORING_BATCH_SIZE
 
-    data = read_lines_to_score(options)
+    data = read_lines_to_score(translator, options)
     try:
         with progress_bar(len(data.sources), "sentences") as advance:
             rows = options.batch_size or SCORING_BATCH_SIZE
@@ -166,15 +182,19 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
 def score_translations(translator: Translator, options: EvaluateCommand) -> None:
     """Writes BLEU and chrF to stdout, as a table, and to --json, and the translations to --output."""
     from lingua_flax.devices.processes import is_first_process
+    from lingua_flax.evaluation.bleu import bleu_tokenizer
     from lingua_flax.evaluation.evaluate import evaluate
     from lingua_flax.evaluation.table import print_evaluation
     from lingua_flax.host.terminal import progress_bar
 
     translator.check(options)
-    data = read_lines_to_score(options)
+    data = read_lines_to_score(translator, options)
     baseline = read_baseline(options, len(data.sources))
+    tokenize = bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, data.references)
     with progress_bar(len(data.sources), "sentences") as advance:
-        evaluation = evaluate(translator, data, options, baseline=baseline, with_ter=options.ter, after_batch=advance)
+        evaluation = evaluate(
+            translator, data, options, tokenize=tokenize, baseline=baseline, with_ter=options.ter, after_batch=advance
+        )
     if not is_first_process():
         return
     contents = (evaluation.translations, data.sources, data.references)

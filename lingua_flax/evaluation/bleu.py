@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.bleu import BLEUScore
 from sacrebleu.significance import PairedTest
 
+from lingua_flax.host.errors import UserError
+from lingua_flax.host.installation import install_command
+
 BOOTSTRAP_SAMPLES = 1000
+TOKENIZER_LANGUAGES = {
+    "zh": "zh zho chi cmn yue wuu",
+    "ja-mecab": "ja jpn",
+    "ko-mecab": "ko kor",
+    "char": "th tha km khm lo lao my mya bur bo bod tib dz dzo",
+}
+MECAB_PACKAGES = {"ja-mecab": "MeCab", "ko-mecab": "mecab_ko"}
+log = logging.getLogger(__name__)
+
+
+def bleu_tokenizer(wanted: str | None, language: str, references: Sequence[str]) -> str:
+    """Returns the name of sacreBLEU's tokenizer: `wanted`, or else that of the language, given by its code.
+
+    With 13a, a line without spaces is a single word, so that BLEU is 0 whatever the network does. Raises UserError if
+    the package of the wanted tokenizer is not installed.
+    """
+    code = re.split("[-_]", language.lower())[0]
+    found = wanted or next((name for name, codes in TOKENIZER_LANGUAGES.items() if code in codes.split()), None)
+    if found in MECAB_PACKAGES and not find_spec(MECAB_PACKAGES[found]):
+        package = f"sacreBLEU's tokenizer {found} is not installed ({install_command(found[:2])})"
+        if wanted:
+            raise UserError(f"evaluation.tokenize: {package}; install it, or use char")
+        log.warning("%s, so BLEU compares characters", package)
+        return "char"
+    if found:
+        return found
+    return "13a" if sum(" " in line.strip() for line in references) >= 0.1 * len(references) else "char"
 
 
 @dataclass(frozen=True)
@@ -37,24 +71,35 @@ class Scores:
     ter_signature: str | None = None
 
 
-def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> float:
-    """Returns BLEU in percent with 13a tokenization, case-insensitive if `lowercase`."""
-    return BLEU(lowercase=lowercase).corpus_score(list(hypotheses), [list(references)]).score
+def corpus_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", lowercase: bool = False
+) -> BLEUScore:
+    """Returns BLEU (`score`, in percent) and the n-grams it counted, case-insensitive if `lowercase`."""
+    return BLEU(lowercase=lowercase, tokenize=tokenize).corpus_score(list(hypotheses), [list(references)])
 
 
 def score(
-    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, with_ter: bool = False
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+    with_ter: bool = False,
 ) -> Scores:
     """Scores detokenized hypotheses against unmodified references, line by line, ignoring case if `lowercase`.
 
-    TER is computed only `with_ter`, since it takes seconds for 1,000 captions and longer for long sentences.
+    BLEU uses sacreBLEU's tokenizer `tokenize`. TER is computed only `with_ter`, since it takes seconds for 1,000
+    captions and longer for long sentences.
     """
     streams = [list(references)]
-    main_bleu, lowercase_bleu, chrf = BLEU(lowercase=lowercase), BLEU(lowercase=True), CHRF(lowercase=lowercase)
-    # By default, TER ignores case and leaves punctuation attached to words.
-    ter = TER(case_sensitive=not lowercase, normalized=True) if with_ter else None
+    main_bleu, lowercase_bleu = (BLEU(lowercase=ignored, tokenize=tokenize) for ignored in (lowercase, True))
+    chrf = CHRF(lowercase=lowercase)
+    # By default, TER ignores case, leaves punctuation attached to words, and takes a Chinese sentence for one word.
+    asian = tokenize not in ("13a", "intl")
+    ter = TER(case_sensitive=not lowercase, normalized=True, asian_support=asian) if with_ter else None
     bleu = main_bleu.corpus_score(hypotheses, streams)
-    interval = BLEU(lowercase=lowercase).corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
+    resampled = BLEU(lowercase=lowercase, tokenize=tokenize)
+    interval = resampled.corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
     bleu_lowercase = lowercase_bleu.corpus_score(hypotheses, streams).score
     chrf_score = chrf.corpus_score(hypotheses, streams).score
     return Scores(
@@ -90,15 +135,21 @@ class Comparison:
 
 
 def compare(
-    hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+    hypotheses: Sequence[str],
+    baseline: Sequence[str],
+    references: Sequence[str],
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
 ) -> Comparison:
     """Runs sacreBLEU's paired bootstrap test of hypotheses against a baseline, ignoring case if `lowercase`.
 
-    Both are detokenized translations of the same lines, and the references are unmodified.
+    BLEU uses sacreBLEU's tokenizer `tokenize`. Both are detokenized translations of the same lines, and the references
+    are unmodified.
     """
     test = PairedTest(
         [("baseline", list(baseline)), ("system", list(hypotheses))],
-        {"BLEU": BLEU(lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)},
+        {"BLEU": BLEU(lowercase=lowercase, tokenize=tokenize), "chrF": CHRF(lowercase=lowercase)},
         [list(references)],
         test_type="bs",
         n_samples=BOOTSTRAP_SAMPLES,

@@ -103,6 +103,7 @@ def evaluate(
     data: EvaluationSet,
     options: DecodingOptions,
     *,
+    tokenize: str = "13a",
     baseline: Sequence[str] | None = None,
     with_ter: bool = False,
     after_batch: Callable[[int], None] = lambda sentences: None,
@@ -113,6 +114,7 @@ def evaluate(
     changes a translation to the other reading.
 
     Args:
+      tokenize: sacreBLEU's tokenizer for BLEU.
       baseline: another system's translations of the sources, to compare with.
       after_batch: as for Translator.translate.
     """
@@ -132,7 +134,7 @@ def evaluate(
         published = score_published(translations, references, language=data.multi30k[0])
     return Evaluation(
         translations=tuple(translations),
-        scores=score(translations, references, lowercase=lowercase, with_ter=with_ter),
+        scores=score(translations, references, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter),
         checkpoint_step=translator.step,
         decoding=options,
         seconds=seconds,
@@ -140,7 +142,9 @@ def evaluate(
         contrast_pairs=pairs,
         contrast_right=right,
         flips=flips,
-        comparison=compare(translations, baseline, references, lowercase=lowercase) if baseline is not None else None,
+        comparison=None
+        if baseline is None
+        else compare(translations, baseline, references, tokenize=tokenize, lowercase=lowercase),
         published=published,
     )
 

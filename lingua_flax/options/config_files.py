@@ -23,7 +23,7 @@ SectionType = TypeVar("SectionType", bound=Section)
 # Options that may change when a run is resumed. So may [devices] and all paths, whose files are compared by content.
 CHANGEABLE = ("model.attention", "training.num_steps", "training.num_epochs", "training.patience", "training.log_every",
               "training.eval_every", "training.checkpoint_every", "training.keep_checkpoints",
-              "training.tensorboard")  # fmt: skip
+              "training.tensorboard", "evaluation.tokenize")  # fmt: skip
 
 # By prefix of the names of their options, with "#" for the index of an entry.
 SECTIONS_WITH_PATHS: dict[str, type[Section]] = {

@@ -448,6 +448,15 @@ class DevicesConfig(ComputeConfig):
         return ComputeConfig(platform=platform, precision=self.precision, padding=self.padding)
 
 
+class EvaluationConfig(Section):
+    """How translations are scored, in validations and by evaluate."""
+
+    tokenize: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] | None = None
+    """sacreBLEU's tokenizer for BLEU; by default that of the target language: zh for Chinese, ja-mecab and ko-mecab
+    where their packages are installed (lingua-flax[ja], [ko]), char for Thai, Khmer, Lao, Burmese, Tibetan and for
+    references of which hardly any has a space, and otherwise 13a."""
+
+
 class Config(Section):
     """All options of a training run."""
 
@@ -456,6 +465,7 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
     devices: DevicesConfig = DevicesConfig()
 
     @model_validator(mode="after")
@@ -529,8 +539,8 @@ class CheckpointOptions(Section):
     """Which checkpoint of a run is used."""
 
     checkpoint: str = "best"
-    """Checkpoint to use: best (by validation BLEU), last, the number of a step, or average:N for the mean of the last
-    N checkpoints."""
+    """Checkpoint to use: best (by validation BLEU, or by the loss as long as BLEU is below 5), last, the number of a
+    step, or average:N for the mean of the last N checkpoints."""
 
 
 class NetworkOptions(CheckpointOptions):

@@ -23,14 +23,16 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.devices.processes import gather_to_host, is_first_process, on_first_process
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_free_space
 from lingua_flax.host.version import VERSION
+from lingua_flax.runs.workdir import Workdir
 
 COMMIT_MARK = "commit_success.txt"
-METADATA_FORMAT = 4  # increase it when this program can no longer use checkpoints that earlier versions have written
+METADATA_FORMAT = 5  # increase it when this program can no longer use checkpoints that earlier versions have written
 Check = Callable[[dict[str, Any]], None]  # raises UserError for an incompatible checkpoint, given its metadata
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,21 @@ def read_metadata(directory: Path, step: int) -> dict[str, Any]:
     if not isinstance(metadata, dict) or metadata.pop("metadata_digest", None) != json_digest(metadata):
         raise DamagedCheckpoint("its metadata is not what was saved (SHA-256 differs)")
     return metadata
+
+
+def check_corpus(workdir: Path, step: int, corpus: Corpus, split: str) -> None:
+    """Raises UserError if a split depends on the training pairs, and these are not those of the checkpoint.
+
+    A held-out split is chosen from them: after a change it may have pairs that the network was trained on.
+    """
+    if split != "train" and split not in corpus.held_out:
+        return
+    if read_metadata(Workdir(workdir).checkpoints, step)["fingerprints"]["corpus"] != corpus.fingerprint:
+        raise UserError(
+            f"{workdir}: its corpus has changed since checkpoint {step}, so the {split} split is no longer the same, "
+            "and the network may have been trained on what was held out of training; restore the original files, or "
+            "score files of your own with --source and --reference"
+        )
 
 
 def read_item(directory: Path, step: int, item: str, template: Any = None) -> Any:

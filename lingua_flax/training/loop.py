@@ -17,7 +17,6 @@ from jax.sharding import Mesh
 from lingua_flax.data.training_batches import TrainingBatch, TrainingBatches
 from lingua_flax.devices.compilation import Compilations
 from lingua_flax.devices.processes import check_equal_on_all_processes, is_first_process, process_max
-from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import Interrupted, RunError
 from lingua_flax.host.interruption import Interruption
 from lingua_flax.options.config_files import config_digest
@@ -30,7 +29,7 @@ from lingua_flax.training.recorder import NoRecorder, Recorder, show_table
 from lingua_flax.training.saved_run import SavedRun
 from lingua_flax.training.state import TrainState
 from lingua_flax.training.step_meter import STEPS_IN_FLIGHT, DispatchedStep, StepMeter
-from lingua_flax.training.validation import ValidationSet, bleu_description, validate, warm_up
+from lingua_flax.training.validation import ValidationSet, validate, warm_up
 from lingua_flax.translation.translator import Translator
 
 MAX_SKIPPED = 3  # consecutive steps with a non-finite loss or gradient that stop the run
@@ -47,12 +46,11 @@ def train(
     after saving the state, and RunError if the loss or its gradient was repeatedly not finite or a device has too
     little memory. Also raises the error of a checkpoint that could not be written.
     """
-    validation_pairs = prepared.validation_pairs()
+    validation_set = prepared.validation_set()
     compared = {"config": config_digest(prepared.config), **prepared.fingerprints}
-    for what, digest in (compared | {"validation split": json_digest(validation_pairs)}).items():
+    for what, digest in (compared | {"validation split": validation_set.digest}).items():
         check_equal_on_all_processes(what, digest)
     programs = Programs(prepared, mesh)
-    validation_set = ValidationSet.of(validation_pairs, prepared.tokenizer)
     plan = Plan(prepared.config, prepared.num_steps, bool(validation_set))
     batches = prepared.batches(programs.local_rows)
     saved = SavedRun(prepared, plan, workdir)
@@ -62,7 +60,13 @@ def train(
             summary = plan.summary(progress)
             print(f"{workdir.path}: finished: {summary}. Evaluate it with lingua-flax evaluate.")
             return
-        recorder = _new_recorder(prepared, plan, workdir, progress, logged_lines)
+        if progress.best_step and progress.validation_set != validation_set.digest:
+            log.warning(
+                "the validation set or its scoring has changed: validations are no longer compared with the best so "
+                f"far, {progress.best} at step {progress.best_step}, and patience begins anew"
+            )
+        progress = progress.with_validation_set(validation_set.digest)
+        recorder = _new_recorder(prepared, plan, workdir, progress, logged_lines, validation_set.bleu_description)
         run = Run(prepared, plan, programs, batches, validation_set, saved, recorder, StepMeter(compilations),
                   SignalExchange(interruption), state, progress)  # fmt: skip
         with interruption.deferred(), contextlib.closing(batches), contextlib.closing(saved), recorder:
@@ -77,14 +81,20 @@ def train(
 
 
 def _new_recorder(
-    prepared: Preparation, plan: Plan, workdir: Workdir, progress: Progress, logged_lines: Sequence[dict[str, Any]]
+    prepared: Preparation,
+    plan: Plan,
+    workdir: Workdir,
+    progress: Progress,
+    logged_lines: Sequence[dict[str, Any]],
+    bleu_description: str,
 ) -> Recorder | NoRecorder:
     if not is_first_process():
         return NoRecorder()
     corpus = prepared.corpus
     title = f"{workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
-    steps, description = (prepared.num_steps, progress.step), bleu_description(prepared.tokenizer)
-    recorder = Recorder(workdir, title, prepared.config, *steps, logged_lines, description)
+    recorder = Recorder(
+        workdir, title, prepared.config, prepared.num_steps, progress.step, logged_lines, bleu_description
+    )
     recorder.ends_at(plan.last_step(progress))
     return recorder
 
@@ -225,7 +235,7 @@ class Run:
         started = time.monotonic()
         translator = self._programs.translator(self._state.eval_params)
         result = validate(translator, self._validation_set, self._signals.exchange_and_check)
-        self._progress = progress = self._progress.after_validation(result.bleu)
+        self._progress = progress = self._progress.after_validation(result.ranking_bleu, result.loss)
         is_best = progress.best_step == progress.step
         self._recorder.validation(progress.step, result, time.monotonic() - started, best=is_best)
         if self._plan.decays_from_now_on(progress):
@@ -250,6 +260,7 @@ class Run:
             "steps skipped": f"{int(self._state.skipped)}",  # replicated: a process that was stopped need not answer
         }
         if progress.best_step:
-            description = bleu_description(self._prepared.tokenizer)
-            rows["best validation BLEU"] = f"{progress.best_bleu:.2f} at step {progress.best_step:,} ({description})"
+            measure, value = progress.best.split()
+            description = f" ({self._validation_set.bleu_description})" if measure == "BLEU" else ""
+            rows[f"best validation {measure}"] = f"{value} at step {progress.best_step:,}{description}"
         return rows

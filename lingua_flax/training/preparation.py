@@ -29,6 +29,7 @@ from lingua_flax.data.tokenizer import (
     train_tokenizer,
 )
 from lingua_flax.data.training_batches import TrainingBatches, rows_per_epoch
+from lingua_flax.evaluation.bleu import bleu_tokenizer
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
@@ -37,6 +38,7 @@ from lingua_flax.options.schema import FALLING_SCHEDULES, MAX_COUNT, Config, Tok
 from lingua_flax.runs.checkpoint import saved_steps
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.fine_tuning import matching_params
+from lingua_flax.training.validation import ValidationSet
 
 log = logging.getLogger(__name__)
 
@@ -81,11 +83,16 @@ class Preparation:
         """Returns the training batches from the beginning, with the rows `kept` by this process, by default all."""
         return TrainingBatches(self.planner, self.config.rows_per_batch, kept)
 
-    def validation_pairs(self) -> Sequence[tuple[str, str]]:
-        """Returns the (source, target) strings to validate on; empty if the config or the corpus has no validation."""
-        if not self.config.training.eval_every or "validation" not in self.corpus.splits:
-            return []
-        return list(self.corpus.split("validation"))
+    def validation_set(self) -> ValidationSet:
+        """Returns the validation split, tokenized; empty if the config or the corpus has no validation.
+
+        Raises UserError if sacreBLEU's tokenizer that the config names is not installed.
+        """
+        has_validation = self.config.training.eval_every and "validation" in self.corpus.splits
+        pairs = list(self.corpus.split("validation")) if has_validation else []
+        wanted, language = self.config.evaluation.tokenize, self.corpus.target_language
+        tokenize = bleu_tokenizer(wanted, language, [target for _, target in pairs])
+        return ValidationSet.of(pairs, self.tokenizer, tokenize)
 
 
 def prepare(config: Config, workdir: Path) -> Preparation:
@@ -112,9 +119,8 @@ def prepare(config: Config, workdir: Path) -> Preparation:
 
 
 def _fingerprints(corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer) -> dict[str, str]:
-    fingerprints = [training.corpus.fingerprint for training in corpora]
-    corpus = fingerprints[0] if len(fingerprints) == 1 else json_digest(["mixture", fingerprints])
-    return {"corpus": corpus, "tokenizer": tokenizer.fingerprint}
+    corpus, *mixture = (training.corpus.fingerprint for training in corpora)
+    return {"corpus": corpus, "mixture": json_digest(mixture), "tokenizer": tokenizer.fingerprint}
 
 
 def open_with_tokenizer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import replace
 
 from lingua_flax.options.schema import Config
@@ -16,6 +17,8 @@ class Progress:
     Attributes:
       seconds: training time so far, including that of the earlier processes of a resumed run.
       validated: the last step at which the model was validated, 0 if there was none.
+      validation_set: digest of the validation set, with which all of best_* were computed.
+      best_bleu: None if BLEU could not rank the checkpoints so far, and the loss decided.
       decay_start: the step at which the end of patience began the decay of the "wsd" schedule, if it did.
     """
 
@@ -23,7 +26,9 @@ class Progress:
     seconds: float = 0.0
     pairs: int = 0
     validated: int = 0
+    validation_set: str = ""
     best_bleu: float | None = None
+    best_loss: float | None = None
     best_step: int | None = None
     validations_since_best: int = 0
     decay_start: int | None = None
@@ -31,14 +36,35 @@ class Progress:
     def after_step(self, pairs: int) -> Progress:
         return replace(self, step=self.step + 1, pairs=self.pairs + pairs)
 
-    def after_validation(self, bleu: float) -> Progress:
-        if self.best_bleu is None or bleu > self.best_bleu:
-            return replace(self, validated=self.step, best_bleu=bleu, best_step=self.step, validations_since_best=0)
-        return replace(self, validated=self.step, validations_since_best=self.validations_since_best + 1)
+    def after_validation(self, bleu: float | None, loss: float) -> Progress:
+        """Returns the progress after a validation: higher BLEU is better, then lower loss; no BLEU is the worst."""
+        new = replace(self, validated=self.step)
+        if self.best_step is None or _rank(bleu, loss) > _rank(self.best_bleu, self.best_loss):
+            return replace(new, best_bleu=bleu, best_loss=loss, best_step=self.step, validations_since_best=0)
+        return replace(new, validations_since_best=self.validations_since_best + 1)
+
+    def with_validation_set(self, digest: str) -> Progress:
+        """Returns the progress of a run that validates on this set: what was best on another one is not compared."""
+        if digest == self.validation_set:
+            return self
+        return replace(
+            self, validation_set=digest, best_bleu=None, best_loss=None, best_step=None, validations_since_best=0
+        )
+
+    @property
+    def best(self) -> str:
+        """The best validation in words, such as "BLEU 31.25"; "" if there was none."""
+        if self.best_step is None:
+            return ""
+        return f"BLEU {self.best_bleu:.2f}" if self.best_bleu is not None else f"loss {self.best_loss:.3f}"
 
     def with_new_patience(self) -> Progress:
         """Returns the progress of a run that has been given more steps."""
         return replace(self, validations_since_best=0, decay_start=None)
+
+
+def _rank(bleu: float | None, loss: float | None) -> tuple[float, float]:
+    return -1.0 if bleu is None else bleu, -loss if loss is not None and math.isfinite(loss) else -math.inf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +118,5 @@ class Plan:
     def summary(self, progress: Progress) -> str:
         """Returns the progress in words."""
         early = ", stopped early" if progress.step < self.num_steps else ""
-        bleu, step = progress.best_bleu, progress.best_step
-        best = "" if bleu is None else f", best validation BLEU {bleu:.2f} at step {step}"
+        best = f", best validation {progress.best} at step {progress.best_step}" if progress.best else ""
         return f"{self.steps_taken(progress)} steps{early}{best}"

@@ -115,6 +115,8 @@ class Recorder:
         self._draw()
         shuffled = "" if result.shuffled_loss is None else f" ({result.shuffled_loss:.3f} with the sources shuffled)"
         note = ", the best so far" if best else ""
+        if result.ranking_bleu is None:
+            note += " (by the loss: BLEU is too low or matches no 4-gram)" if best else ""
         log.info(
             "validation at step %d: loss %.3f%s, BLEU %.2f (%s)%s",
             step, result.loss, shuffled, result.bleu, self._bleu_description, note,

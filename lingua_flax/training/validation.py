@@ -17,11 +17,13 @@ from lingua_flax.devices.compilation import compile_concurrently, compiled_progr
 from lingua_flax.devices.processes import gather_to_host
 from lingua_flax.evaluation.bleu import corpus_bleu
 from lingua_flax.evaluation.evaluate import sample_indices
+from lingua_flax.host.digests import json_digest
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.training.loss import cross_entropy
 from lingua_flax.translation.translator import Translator
 
 NUM_SAMPLES = 3
+MIN_BLEU = 5.0  # in percent; below it, the loss tells two checkpoints apart more reliably
 LOSS_BLOCK = 8192  # positions whose logits are computed at a time: 1.2 GB for a vocabulary of 37,000
 GREEDY = DecodingOptions(beam_size=1)
 
@@ -42,37 +44,56 @@ class Validation:
     Attributes:
       loss: cross-entropy in nats per token, without label smoothing or dropout.
       shuffled_loss: the loss with each source replaced by that of another sentence, or None if all sources are equal.
-      bleu: BLEU with 13a tokenization, computed as described by `bleu_description`.
+      bleu: BLEU, computed as `ValidationSet.bleu_description` says.
+      ranking_bleu: the same where it can rank checkpoints: not if no 4-gram matches, as in a corpus of single words,
+        or if it is below MIN_BLEU; then the loss has to.
     """
 
     loss: float
     shuffled_loss: float | None
     bleu: float
+    ranking_bleu: float | None
     samples: tuple[Sample, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class ValidationSet:
-    """The validation split, tokenized once for all validations; for the shuffled sources, see `shuffled_sources`."""
+    """The validation split, tokenized once for all validations; for the shuffled sources, see `shuffled_sources`.
+
+    `tokenize` is sacreBLEU's tokenizer.
+    """
 
     sources: Sequence[str]
     references: Sequence[str]
     source_ids: Sequence[list[int]]
     target_ids: Sequence[list[int]]
     shuffled_source_ids: Sequence[list[int]] | None
+    tokenize: str
+    lowercase: bool
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> ValidationSet:
+    def of(cls, pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, tokenize: str = "13a") -> ValidationSet:
         """Tokenizes (source, reference) pairs."""
         sources, references = [source for source, _ in pairs], [target for _, target in pairs]
         source_ids, target_ids = tokenizer.encode_source(sources), tokenizer.encode_target(references)
         ids_of = dict(zip(sources, source_ids, strict=True))
         shuffled = shuffled_sources(sources)
         shuffled_ids = [ids_of[source] for source in shuffled] if shuffled else None
-        return cls(sources, references, source_ids, target_ids, shuffled_ids)
+        return cls(sources, references, source_ids, target_ids, shuffled_ids, tokenize, tokenizer.lowercase)
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of all that a validation's BLEU depends on besides the network."""
+        return json_digest([self.sources, self.references, self.tokenize, self.lowercase])
+
+    @property
+    def bleu_description(self) -> str:
+        """How validation BLEU is computed, in words; case is ignored if the model writes lower case."""
+        tokens = {"13a": "", "char": ", characters"}.get(self.tokenize, f", tokenizer {self.tokenize}")
+        return "greedy" + tokens + (", lower case" if self.lowercase else "")
 
 
 def validate(
@@ -91,13 +112,9 @@ def validate(
     lines = translator.translate(sources, GREEDY, source_ids=data.source_ids, warn=False, after_batch=after_batch)
     translations = [line.text for line in lines]
     samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(data), NUM_SAMPLES)]
-    bleu = corpus_bleu(translations, references, lowercase=translator.tokenizer.lowercase)
-    return Validation(loss, shuffled_loss, bleu, tuple(samples))
-
-
-def bleu_description(tokenizer: Tokenizer) -> str:
-    """Returns how validation BLEU is computed, in words; case is ignored if the model writes lower case."""
-    return "greedy, lower case" if tokenizer.lowercase else "greedy"
+    bleu = corpus_bleu(translations, references, tokenize=data.tokenize, lowercase=data.lowercase)
+    ranking_bleu = bleu.score if bleu.counts[3] and bleu.score >= MIN_BLEU else None
+    return Validation(loss, shuffled_loss, bleu.score, ranking_bleu, tuple(samples))
 
 
 def shuffled_sources(sources: Sequence[str]) -> list[str] | None:

@@ -3,16 +3,59 @@
 import math
 
 import pytest
+import sacrebleu
 
-from lingua_flax.evaluation.bleu import compare, corpus_bleu, score
+from lingua_flax.evaluation.bleu import bleu_tokenizer, compare, corpus_bleu, score
 from lingua_flax.evaluation.contrast import count_contrast_pairs
 from lingua_flax.evaluation.evaluate import sample_indices
+from lingua_flax.host.errors import UserError
 
 
 def test_bleu_by_hand():
     """Hypothesis "the cat sat on the mat .": 7 tokens against 8, precisions 7/7, 5/6, 3/5, 1/4, brevity e^(1 - 8/7)."""
     expected = math.exp(1 - 8 / 7) * (7 / 7 * 5 / 6 * 3 / 5 * 1 / 4) ** 0.25 * 100
-    assert corpus_bleu(["the cat sat on the mat."], ["the cat sat there on the mat."]) == pytest.approx(expected)
+    assert corpus_bleu(["the cat sat on the mat."], ["the cat sat there on the mat."]).score == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer"),
+    [("de", "13a"), ("pt-BR", "13a"), ("zh", "zh"), ("zh_Hant", "zh"), ("cmn", "zh"), ("ZHO-CN", "zh"), ("th", "char"),
+     ("tha", "char"), ("km", "char"), ("lo", "char"), ("mya", "char"), ("bo", "char")],
+)  # fmt: skip
+def test_tokenizer_follows_the_target_language(language, tokenizer):
+    assert bleu_tokenizer(None, language, ["two words"]) == tokenizer
+    assert bleu_tokenizer("intl", language, ["two words"]) == "intl"
+
+
+def test_mecab_is_used_where_it_is_installed(monkeypatch, caplog):
+    monkeypatch.setattr("lingua_flax.evaluation.bleu.find_spec", lambda package: package == "MeCab")
+    assert bleu_tokenizer(None, "ja", ["二言"]) == "ja-mecab"
+    assert not caplog.records
+    assert bleu_tokenizer(None, "ko-KR", ["두 단어"]) == "char"
+    assert "so BLEU compares characters" in caplog.text
+    with pytest.raises(UserError, match=r"evaluation.tokenize: .* ko-mecab is not installed \(pip install .*\[ko\]"):
+        bleu_tokenizer("ko-mecab", "ko", [])
+
+
+def test_references_without_spaces_are_compared_by_characters():
+    """An unknown language, or a list of single words: with 13a, BLEU would be 0 whatever the network does."""
+    lines = ["零一二三。", "四五六七。"] * 5
+    assert bleu_tokenizer(None, "xx", lines) == "char"
+    assert bleu_tokenizer(None, "xx", [*lines, "two words"]) == "char"
+    assert bleu_tokenizer(None, "xx", [*lines, "two words", "two words"]) == "13a"
+    assert corpus_bleu(lines, lines, tokenize="char").score == pytest.approx(100)
+    assert corpus_bleu(lines, lines).score == 0
+
+
+def test_chinese_scores_are_those_of_sacrebleu_by_itself():
+    hypotheses, references = ["零一二三。", "四五六。"], ["零一二三。", "四五六七。"]
+    scores = score(hypotheses, references, tokenize="zh", with_ter=True)
+    assert scores.bleu == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [references], tokenize="zh").score)
+    assert "tok:zh" in scores.bleu_signature
+    assert "tok:zh" in scores.bleu_lowercase_signature
+    assert scores.ter == pytest.approx(100 / 10)  # one of ten characters is missing
+    compared = compare(hypotheses, hypotheses, references, tokenize="zh")
+    assert compared.bleu == compared.baseline_bleu == pytest.approx(scores.bleu)
 
 
 def test_ter_by_hand():
@@ -42,12 +85,12 @@ def test_lowercase_scores_and_comparisons_ignore_case():
     hypotheses = ["a dog sleeps in the old house.", "nobody knows the way back home."] * 5
     references = ["A dog sleeps in the old House.", "Nobody knows the way back home."] * 5
     scores = score(hypotheses, references, lowercase=True)
-    assert scores.bleu == scores.bleu_lowercase == corpus_bleu(hypotheses, references, lowercase=True)
+    assert scores.bleu == scores.bleu_lowercase == corpus_bleu(hypotheses, references, lowercase=True).score
     assert scores.bleu == pytest.approx(100)
     assert scores.bleu_signature == scores.bleu_lowercase_signature
     assert "case:lc" in scores.bleu_signature
     assert scores.bleu_low == scores.bleu_high == pytest.approx(100)
-    assert corpus_bleu(hypotheses, references) < 90
+    assert corpus_bleu(hypotheses, references).score < 90
     assert scores.chrf == pytest.approx(100)
     assert "case:lc" in scores.chrf_signature
     compared = compare(hypotheses, ["a cat sleeps in the old house.", hypotheses[1]] * 5, references, lowercase=True)

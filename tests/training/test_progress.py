@@ -1,5 +1,8 @@
 """When a run validates, saves, decays and ends, worked out by hand from a config and its progress."""
 
+import dataclasses
+import math
+
 import pytest
 
 from lingua_flax.options.schema import Config
@@ -19,7 +22,7 @@ def validated(*bleus: float, every: int = 10) -> Progress:
     for bleu in bleus:
         for _ in range(every):
             progress = progress.after_step(pairs=3)
-        progress = progress.after_validation(bleu)
+        progress = progress.after_validation(bleu, loss=1.0)
     return progress
 
 
@@ -28,6 +31,31 @@ def test_best_validation_is_the_first_of_equal_ones():
     assert (progress.step, progress.pairs, progress.validated) == (40, 120, 40)
     assert (progress.best_bleu, progress.best_step, progress.validations_since_best) == (4.0, 20, 2)
     assert validated(0.0).best_step == 10
+
+
+def test_loss_decides_where_bleu_does_not():
+    """A BLEU that ranks is better than none, the loss breaks ties, and a loss that is not finite is the worst."""
+    results = [(None, math.nan), (None, 4.0), (None, 5.0), (None, 3.0), (9.0, 6.0), (None, 1.0), (9.0, 5.0), (8.0, 1.0)]
+    progress, best = Progress(), []
+    for bleu, loss in results:
+        progress = progress.after_step(pairs=1).after_validation(bleu, loss)
+        best.append((progress.best_step, progress.validations_since_best))
+    assert best == [(1, 0), (2, 0), (2, 1), (4, 0), (5, 0), (5, 1), (7, 0), (7, 1)]
+    assert progress.best == "BLEU 9.00"
+    assert Progress().after_validation(None, 4.0).best == "loss 4.000"
+    assert Progress().best == ""
+
+
+def test_another_validation_set_is_not_compared_with_the_old_ones_best():
+    old = validated(62.0, 60.0, 59.0).with_validation_set("old")
+    assert old.best_step is None  # from a run without one
+    old = dataclasses.replace(validated(62.0, 60.0, 59.0), validation_set="old")
+    assert old.with_validation_set("old") == old
+    new = old.with_validation_set("new")
+    assert (new.step, new.validated, new.best, new.validations_since_best) == (30, 30, "", 0)
+    assert plan(patience=2).is_finished(old)
+    assert not plan(patience=2).is_finished(new)
+    assert new.after_step(pairs=1).after_validation(20.0, 1.0).best_step == 31
 
 
 def test_validations_are_due_at_their_steps_and_at_the_end_but_once():

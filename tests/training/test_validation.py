@@ -1,10 +1,12 @@
 """Validation: the loss with the sources of other sentences, and the warning if it is as low as the true loss."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
+import sacrebleu
 
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from lingua_flax.model.transformer import structure
@@ -68,6 +70,39 @@ def test_equal_sources_have_no_shuffled_loss(translator):
     assert validate(translator, pairs).shuffled_loss is None
 
 
+def translating(translator, lines):
+    """Returns the translator with these translations."""
+
+    class Fixed(Translator):
+        def translate(self, *_, **__):
+            return [SimpleNamespace(text=line) for line in lines]
+
+    return Fixed(**{field.name: getattr(translator, field.name) for field in dataclasses.fields(translator)})
+
+
+def test_bleu_ranks_checkpoints_only_where_it_tells_them_apart(translator):
+    """It does not if no 4-gram matches, however high smoothing makes it, or if it is below 5."""
+    references = ["a b c d e f g h"] * 20
+    pairs = ValidationSet.of([("x y", line) for line in references], translator.tokenizer)
+    for lines, ranks in (
+        (references, True),
+        (["a b c x d e f y"] * 20, False),  # 31 by smoothing
+        (["a b c d", *["u v w x y z 1 2 3"] * 19], False),
+    ):
+        result = validate(translating(translator, lines), pairs)
+        assert result.bleu == pytest.approx(sacrebleu.corpus_bleu(lines, [references]).score)
+        assert result.ranking_bleu == (result.bleu if ranks else None)
+
+
+def test_validation_sets_differ_if_their_scores_cannot_be_compared(translator):
+    first = ValidationSet.of(PAIRS[:4], translator.tokenizer)
+    others = [ValidationSet.of(PAIRS[:3], translator.tokenizer), dataclasses.replace(first, tokenize="char")]
+    assert ValidationSet.of(PAIRS[:4], translator.tokenizer).digest == first.digest
+    assert len({first.digest, *(other.digest for other in others)}) == 3
+    described = [each.bleu_description for each in (first, others[1], dataclasses.replace(first, tokenize="zh"))]
+    assert described == ["greedy", "greedy, characters", "greedy, tokenizer zh"]
+
+
 class TokenizedOnce(Tokenizer):
     """A tokenizer that accepts no more text, apart from the empty prefixes of translations."""
 
@@ -100,6 +135,6 @@ def test_network_that_ignores_the_source_causes_a_warning(translator, four_pairs
     recorder.validation(5, result, 1.0, best=True)
     assert "so far the model ignores the sentences that it translates" in caplog.text
     caplog.clear()
-    recorder.validation(6, Validation(1.0, 1.2, 30.0, ()), 1.0, best=True)
-    recorder.validation(7, Validation(1.0, None, 30.0, ()), 1.0, best=True)
+    recorder.validation(6, Validation(1.0, 1.2, 30.0, 30.0, ()), 1.0, best=True)
+    recorder.validation(7, Validation(1.0, None, 30.0, 30.0, ()), 1.0, best=True)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,10 +11,12 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
+from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import save_figure
 from lingua_flax.host.files import check_writable
 from lingua_flax.host.terminal import print_table, progress_bar
 from lingua_flax.options.schema import Config
+from lingua_flax.runs.checkpoint import check_corpus, saved_steps
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.preparation import open_with_tokenizer, tagged_tokenizer
 from lingua_flax.training.reports.corpus_counts import SideCounts, SplitCounts, inspect_corpora, inspected_splits
@@ -22,6 +25,7 @@ if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+log = logging.getLogger(__name__)
 PICTURE_NAME = "inspection.png"
 NUM_LISTED = 3  # the number of longest, and of most lopsided, pairs listed for each split
 LOPSIDED = 3.0  # the ratio of tokens between the two sides above which a pair is called lopsided
@@ -43,6 +47,11 @@ def report_data(config: Config, workdir: Path | None) -> None:
     if picture.parent.exists():
         check_writable(picture)
     training, tokenizer, _ = open_with_tokenizer(config, workdir)
+    if workdir and (steps := saved_steps(Workdir(workdir).checkpoints)):
+        try:
+            check_corpus(workdir, steps[-1], training[0].corpus, "train")
+        except UserError as error:
+            log.warning("%s", error)
     corpora = {entry.option: entry.corpus for entry in training}
     tokenizers = {entry.option: tagged_tokenizer(config, entry, tokenizer) for entry in training}
     with progress_bar(
