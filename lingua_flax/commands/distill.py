@@ -25,7 +25,7 @@ from lingua_flax.options.config_files import data_with_absolute_paths, read_work
 from lingua_flax.options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
 
 if TYPE_CHECKING:
-    from lingua_flax.data.corpora.corpus import PairSource
+    from lingua_flax.data.corpora.corpus import Corpus, PairSource
     from lingua_flax.translation.translator import Translator
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def distill(argv: Sequence[str]) -> None:
     from lingua_flax.data.corpora import open_corpus  # imported here so that invalid options are reported at once
     from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.platform import initialize_devices
-    from lingua_flax.devices.processes import distributed_session, on_first_process
+    from lingua_flax.devices.processes import distributed_session, in_all_processes, on_first_process
     from lingua_flax.runs.checkpoint import check_corpus
     from lingua_flax.translation.translator import Translator
 
@@ -80,13 +80,18 @@ def distill(argv: Sequence[str]) -> None:
     target_language = options.data.target_language if options.data.tag_target else None
     with distributed_session():
         on_first_process(functools.partial(_lock, options.output))
-        translator = Translator.load(
-            options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
-        )
-        translator.check(options)
-        corpus = open_corpus(options.data)
-        if options.data == data_with_absolute_paths(read_workdir_config(options.workdir).data):
-            check_corpus(options.workdir, translator.step, corpus, "train")
+
+        def opened() -> tuple[Translator, Corpus]:
+            translator = Translator.load(
+                options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
+            )
+            translator.check(options)
+            corpus = open_corpus(options.data)
+            if options.data == data_with_absolute_paths(read_workdir_config(options.workdir).data):
+                check_corpus(options.workdir, translator.step, corpus, "train")
+            return translator, corpus
+
+        translator, corpus = in_all_processes(opened)
         unfinished = UnfinishedOutput(options.output, _identity(translator, corpus.fingerprint, options))
         _translate(translator, corpus.split("train"), options, unfinished)
 

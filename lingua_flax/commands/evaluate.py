@@ -144,11 +144,11 @@ def read_baseline(options: EvaluateCommand, num_lines: int) -> list[str] | None:
 
 def score_references(translator: Translator, options: EvaluateCommand) -> None:
     """Writes the references' log-probabilities to --output or stdout, and their sum to the log and to --json."""
-    from lingua_flax.devices.processes import is_first_process
+    from lingua_flax.devices.processes import in_all_processes, is_first_process
     from lingua_flax.host.terminal import progress_bar
     from lingua_flax.translation.translator import SCORING_BATCH_SIZE
 
-    data = read_lines_to_score(translator, options)
+    data = in_all_processes(lambda: read_lines_to_score(translator, options))
     try:
         with progress_bar(len(data.sources), "sentences") as advance:
             rows = options.batch_size or SCORING_BATCH_SIZE
@@ -181,16 +181,20 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
 
 def score_translations(translator: Translator, options: EvaluateCommand) -> None:
     """Writes BLEU and chrF to stdout, as a table, and to --json, and the translations to --output."""
-    from lingua_flax.devices.processes import is_first_process
+    from lingua_flax.devices.processes import in_all_processes, is_first_process
     from lingua_flax.evaluation.bleu import bleu_tokenizer
     from lingua_flax.evaluation.evaluate import evaluate
     from lingua_flax.evaluation.table import print_evaluation
     from lingua_flax.host.terminal import progress_bar
 
     translator.check(options)
-    data = read_lines_to_score(translator, options)
-    baseline = read_baseline(options, len(data.sources))
-    tokenize = bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, data.references)
+
+    def read() -> tuple[EvaluationSet, list[str] | None, str]:
+        data = read_lines_to_score(translator, options)
+        tokenize = bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, data.references)
+        return data, read_baseline(options, len(data.sources)), tokenize
+
+    data, baseline, tokenize = in_all_processes(read)
     with progress_bar(len(data.sources), "sentences") as advance:
         evaluation = evaluate(
             translator, data, options, tokenize=tokenize, baseline=baseline, with_ter=options.ter, after_batch=advance
@@ -215,7 +219,7 @@ def evaluate(argv: Sequence[str]) -> None:
     # Imported here so that invalid options are reported at once.
     from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.platform import initialize_devices
-    from lingua_flax.devices.processes import distributed_session
+    from lingua_flax.devices.processes import distributed_session, in_all_processes
     from lingua_flax.translation.translator import Translator
 
     for path in filter(None, [*output_files(options), options.json_file]):
@@ -224,8 +228,10 @@ def evaluate(argv: Sequence[str]) -> None:
     compilations = set_up_compilation()
     target_language = options.data.target_language if options.data.tag_target else None
     with distributed_session():
-        translator = Translator.load(
-            options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
+        translator = in_all_processes(
+            lambda: Translator.load(
+                options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
+            )
         )
         (score_references if options.score else score_translations)(translator, options)
     log.info("compiled %s", compilations)

@@ -100,7 +100,7 @@ def train(argv: Sequence[str]) -> None:
     from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.mesh import check_divides, make_mesh
     from lingua_flax.devices.platform import initialize_devices
-    from lingua_flax.devices.processes import distributed_session, on_first_process
+    from lingua_flax.devices.processes import distributed_session, in_all_processes, on_first_process
     from lingua_flax.training import loop
     from lingua_flax.training.kernels.fast_attention import fast_attention
     from lingua_flax.training.preparation import prepare
@@ -114,4 +114,5 @@ def train(argv: Sequence[str]) -> None:
         mesh = make_mesh(config.devices.mesh)
         check_divides(mesh, config)  # before a corpus is prepared
         fast_attention(config, mesh)  # likewise, to refuse an attention that these devices cannot compute
-        loop.train(prepare(config, workdir), mesh, files, interruption, compilations)
+        prepared = in_all_processes(lambda: prepare(config, workdir))
+        loop.train(prepared, mesh, files, interruption, compilations)

@@ -169,15 +169,19 @@ def translate(argv: Sequence[str]) -> None:
 
 
 def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> None:
-    from lingua_flax.devices.processes import is_first_process
+    from lingua_flax.devices.processes import in_all_processes, is_first_process
     from lingua_flax.translation.translator import Translator
     from lingua_flax.translation.word_alignment import align_translations, check_alignment, pharaoh
 
-    translator = Translator.load(
-        options.workdir, options.checkpoint, options.devices, options.target_language, options.ensemble
-    )
-    translator.check(options, options.num_hypotheses)
-    check_alignment(translator, options)
+    def loaded() -> Translator:
+        translator = Translator.load(
+            options.workdir, options.checkpoint, options.devices, options.target_language, options.ensemble
+        )
+        translator.check(options, options.num_hypotheses)
+        check_alignment(translator, options)
+        return translator
+
+    translator = in_all_processes(loaded)
     if options.positions:
         from lingua_flax.inspection.attention_files import draw_positions
 

@@ -11,9 +11,11 @@ import contextlib
 import functools
 import importlib.util
 import os
+import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -28,6 +30,9 @@ SHUTDOWN_TIMEOUT = 30
 # Seconds after which a process that does not respond is considered lost. A computation fails as soon as a connection is
 # lost, but a process that waits for the others at a checkpoint does not notice: JAX then ends it with its own message.
 HEARTBEAT_TIMEOUT = 30
+START_TIMEOUT = 300  # seconds in which all processes of a run must have started
+MAX_MESSAGE = 2000  # bytes of an error message that other processes are told
+Result = TypeVar("Result")
 
 
 def join_processes(options: ProcessOptions, platform: str) -> None:
@@ -39,6 +44,7 @@ def join_processes(options: ProcessOptions, platform: str) -> None:
     # host/interruption.py handles SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
     if options.coordinator:
+        _await_all_processes(options)
         _connect(
             f"--coordinator {options.coordinator}",
             coordinator_address=options.coordinator,
@@ -54,6 +60,66 @@ def join_processes(options: ProcessOptions, platform: str) -> None:
         # Gloo, which connects CPUs, prints on file descriptor 1: send that to standard error.
         sys.stdout = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding)
         os.dup2(2, 1)
+
+
+def _await_all_processes(options: ProcessOptions) -> None:
+    """Returns when all processes of the run have started, before JAX connects them at the same address.
+
+    JAX aborts with C++ stacks, and not before five minutes, if one of them does not start, and may crash if the port is
+    in use. Raises UserError in these cases, and if the address cannot be resolved.
+    """
+    assert options.coordinator
+    assert options.num_processes
+    where, (host, _, port) = f"--coordinator {options.coordinator}", options.coordinator.rpartition(":")
+    deadline = time.monotonic() + START_TIMEOUT
+    try:
+        if options.process_id == 0:
+            _await_others(int(port), options.num_processes, deadline)
+        else:
+            _report_to_first((host.strip("[]"), int(port)), options, deadline)
+    except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
+        raise UserError(f"{where}: {getattr(error, 'strerror', None) or error}; choose another one") from error
+
+
+def _await_others(port: int, num_processes: int, deadline: float) -> None:
+    missing = set(range(1, num_processes))
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    with socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=dual) as server:
+        while missing:
+            server.settimeout(max(0.0, deadline - time.monotonic()))
+            try:
+                connection, _ = server.accept()
+                with connection:
+                    connection.settimeout(5.0)
+                    missing.discard(int(connection.recv(16) or -1))
+                    connection.sendall(b"!")
+                    connection.recv(1)  # the other side closes first: the port must be free for JAX at once
+            except (TimeoutError, BlockingIOError):
+                if time.monotonic() < deadline:
+                    continue
+                which = ", ".join(map(str, sorted(missing)))
+                raise UserError(
+                    f"process {which} of {num_processes} has not started within {START_TIMEOUT} seconds; see its log"
+                ) from None
+            except (ConnectionError, ValueError):  # not a process of this run
+                continue
+
+
+def _report_to_first(address: tuple[str, int], options: ProcessOptions, deadline: float) -> None:
+    while time.monotonic() < deadline:
+        with (
+            contextlib.suppress(ConnectionError, TimeoutError),
+            socket.create_connection(address, timeout=5.0) as connection,
+        ):
+            connection.sendall(str(options.process_id).encode())
+            if connection.recv(1):
+                return
+        time.sleep(0.1)
+    raise UserError(
+        f"process 0 has not answered at {options.coordinator} within {START_TIMEOUT} seconds; see its log, and whether "
+        "this host can reach it"
+    )
 
 
 def _connect(method: str, **arguments: Any) -> None:
@@ -84,6 +150,35 @@ def check_single_process(reason: str) -> None:
     """Raises UserError, with the reason, if the run has several processes."""
     if jax.process_count() > 1:
         raise UserError(f"there are {jax.process_count()} processes, and {reason}")
+
+
+def in_all_processes(action: Callable[[], Result]) -> Result:
+    """Runs an action that has no joint computation in every process; if it fails in one of them, all end together.
+
+    The processes in which it fails raise their error, and the others a UserError or a RunError that repeats it. Without
+    this, the others would wait for the one that failed until JAX aborts them.
+    """
+    if jax.process_count() == 1:
+        return action()
+    result: Result | None = None
+    failure: Exception | None = None
+    try:
+        result = action()
+    except Exception as error:  # raised only after the others know
+        failure = error
+    kind = type(failure) if isinstance(failure, UserError | Interrupted) else RunError
+    message = "" if failure is None else f"{kind.__name__}:{getattr(failure, 'signal_number', '')}:{failure}"
+    buffer = np.frombuffer(message.encode()[:MAX_MESSAGE].ljust(MAX_MESSAGE, b"\0"), np.uint8)
+    told = [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in multihost_utils.process_allgather(buffer)]
+    if failure:
+        raise failure
+    for process, text in enumerate(told):
+        if text:
+            name, signal_number, reason = text.split(":", 2)
+            if name == "Interrupted":
+                raise Interrupted(int(signal_number))
+            raise {"UserError": UserError, "RunError": RunError}[name](f"process {process}: {reason}")
+    return cast(Result, result)
 
 
 def on_first_process(action: Callable[[], object]) -> None:

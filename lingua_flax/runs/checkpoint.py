@@ -24,7 +24,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from lingua_flax.data.corpora.corpus import Corpus
-from lingua_flax.devices.processes import gather_to_host, is_first_process, on_first_process
+from lingua_flax.devices.processes import (
+    check_equal_on_all_processes,
+    gather_to_host,
+    in_all_processes,
+    is_first_process,
+    on_first_process,
+)
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_free_space
@@ -83,7 +89,7 @@ def read_metadata(directory: Path, step: int) -> dict[str, Any]:
     if (directory / str(step) / "record").is_dir():  # the name of this item until format 4
         return {"format": 3, "best_step": None}
     try:
-        metadata = ocp.Checkpointer(ocp.JsonCheckpointHandler()).restore(directory / str(step) / "metadata")
+        metadata = ocp.JsonCheckpointHandler().restore(directory / str(step) / "metadata")
     except Exception as error:  # Orbax raises a dozen types, from KeyError to UnicodeDecodeError, for a damaged file
         raise DamagedCheckpoint(f"its metadata cannot be read ({type(error).__name__})") from error
     if not isinstance(metadata, dict) or metadata.pop("metadata_digest", None) != json_digest(metadata):
@@ -112,9 +118,10 @@ def read_item(directory: Path, step: int, item: str, template: Any = None) -> An
     The item is "params" or "training", and the template a tree of objects with shape and dtype, by default those stored
     on disk. Raises DamagedCheckpoint if the arrays cannot be read.
     """
-    handler, path = ocp.Checkpointer(ocp.StandardCheckpointHandler()), directory / str(step) / item
+    # Without an ocp.Checkpointer, whose processes wait for each other: one of them may be unable to read.
+    handler, path = ocp.StandardCheckpointHandler(), directory / str(step) / item
     try:
-        template = handler.metadata(path).item_metadata.tree if template is None else template
+        template = handler.metadata(path).tree if template is None else template
         empty = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), template)
         return handler.restore(path, args=ocp.args.StandardRestore(empty))
     except Exception as error:
@@ -279,11 +286,18 @@ class Checkpoints:
         and training items (numpy) and the metadata, or None if nothing has been saved yet. Raises UserError if there
         are steps, but none is intact; then nothing is deleted.
         """
-        steps, templates = saved_steps(self._directory), {"params": params, "training": training}
-        intact = _intact_checkpoints(self._directory, steps[::-1], templates, check)
-        step, items, metadata = next(intact, (-1, None, {}))
-        if steps and not items:
-            raise UserError(f"{self._directory}: none of its checkpoints is intact; nothing was deleted")
+
+        def newest() -> tuple[int, list[Any] | None, dict[str, Any]]:
+            steps, templates = saved_steps(self._directory), {"params": params, "training": training}
+            intact = _intact_checkpoints(self._directory, steps[::-1], templates, check)
+            found: tuple[int, list[Any] | None, dict[str, Any]] = next(intact, (-1, None, {}))
+            if steps and not found[1]:
+                raise UserError(f"{self._directory}: none of its checkpoints is intact; nothing was deleted")
+            return found
+
+        step, items, metadata = in_all_processes(newest)
+        # A stale listing or a failed read in one process would let it go on from an earlier step than the others.
+        check_equal_on_all_processes("newest intact checkpoint", json_digest(metadata))
         self._set_aside_after(step)
         return (items[0], items[1], metadata) if items else None
 

@@ -52,6 +52,11 @@ class Workdir:
         lock_until_exit(self.path / LOCK_NAME, self.path, refusal)
         self._locked = True
 
+    def lock_holder(self) -> str:
+        """Returns the text that names the process that trains in the folder; "" if none does."""
+        path = self.path / LOCK_NAME
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
     def create(self) -> None:
         """Creates the folder and locks it; raises UserError if another process trains in it."""
         self.path.mkdir(parents=True, exist_ok=True)

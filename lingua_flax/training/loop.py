@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from lingua_flax.data.training_batches import TrainingBatch, TrainingBatches
 from lingua_flax.devices.compilation import Compilations
 from lingua_flax.devices.processes import check_equal_on_all_processes, is_first_process, process_max
+from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import Interrupted, RunError
 from lingua_flax.host.interruption import Interruption
 from lingua_flax.options.config_files import config_digest
@@ -47,8 +48,13 @@ def train(
     little memory. Also raises the error of a checkpoint that could not be written.
     """
     validation_set = prepared.validation_set()
-    compared = {"config": config_digest(prepared.config), **prepared.fingerprints}
-    for what, digest in (compared | {"validation split": validation_set.digest}).items():
+    compared = {
+        "config": config_digest(prepared.config),
+        **prepared.fingerprints,
+        "validation split": validation_set.digest,
+        "number of steps": json_digest(prepared.num_steps),
+    }
+    for what, digest in compared.items():
         check_equal_on_all_processes(what, digest)
     programs = Programs(prepared, mesh)
     plan = Plan(prepared.config, prepared.num_steps, bool(validation_set))

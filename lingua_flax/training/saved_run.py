@@ -9,7 +9,8 @@ from typing import Any
 
 from lingua_flax.data.tokenizer import model_paths
 from lingua_flax.data.training_batches import TrainingBatches
-from lingua_flax.devices.processes import on_first_process
+from lingua_flax.devices.processes import check_equal_on_all_processes, in_all_processes, on_first_process
+from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import CONFIG_NAME, as_json, refused_changes, to_toml
@@ -33,7 +34,10 @@ class SavedRun:
         """
         self._prepared, self._plan, self._workdir = prepared, plan, workdir
         on_first_process(workdir.create)
-        self._metrics = workdir.read_metrics()  # after locking: a run that is just ending may still append to them
+        shared = f"folder {workdir.path} (all processes must share one)"
+        check_equal_on_all_processes(shared, json_digest(workdir.lock_holder()))
+        # After locking: a run that is just ending may still append to them.
+        self._metrics = in_all_processes(workdir.read_metrics)
         self._checkpoints = Checkpoints(workdir.checkpoints, prepared.config.training.keep_checkpoints)
         self._saved_version: tuple[int, int] | None = None  # last step and last validation of the newest checkpoint
 

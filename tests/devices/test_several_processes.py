@@ -2,17 +2,23 @@
 
 import json
 import os
+import re
 import signal
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from lingua_flax.devices import processes
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import ProcessOptions
 from lingua_flax.runs.checkpoint import saved_steps
 from tests.command_server import run_forked
 from tests.conftest import HUNG_AFTER
 from tests.processes import finish, free_port, metrics, start_together, wait_for
 
+SCRIPTS = Path(__file__).parent / "scripts"
 STEPS = ["--training.checkpoint-every", 6, "--training.log-every", 1]
 
 
@@ -190,6 +196,78 @@ def test_processes_that_differ_are_refused(toy, run, tmp_path, difference):
     assert (first.returncode, second.returncode) == (2, 2)
     assert first.stderr.splitlines()[-1] == f"error: process 1 has a different {difference} from process 0"
     assert not (tmp_path / "w").exists()
+
+
+def test_mistake_on_one_host_is_told_by_all(toy, trained, run, tmp_path):
+    missing = tmp_path / "missing.en"
+    for command, each in (
+        (("train", "--config", toy, "--workdir", tmp_path / "w"), [[], ["--data.train-source", missing]]),
+        (("evaluate", "--workdir", trained[0]), [[], ["--split", "missing"]]),
+        (("translate", "--workdir", trained[0], "--input", toy.parent / "test.en"), [[], ["--checkpoint", "7"]]),
+    ):
+        first, second = run_together(run, 2, *command, each=each)
+        assert (first.returncode, second.returncode) == (2, 2), first.stderr
+        own = second.stderr.splitlines()[-1]
+        assert own.startswith("error: ")
+        assert "missing" in own or "no checkpoint 7" in own
+        assert first.stderr.splitlines()[-1] == f"error: process 1: {own.removeprefix('error: ')}"
+    assert not (tmp_path / "w").exists()
+
+
+def test_folders_that_are_not_shared_are_refused(toy, run, tmp_path):
+    each = [["--workdir", tmp_path / name] for name in ("first", "second")]
+    first, second = run_together(run, 2, "train", "--config", toy, each=each)
+    assert (first.returncode, second.returncode) == (2, 2)
+    said = f"error: process 1 has a different folder {tmp_path}/first (all processes must share one) from process 0"
+    assert first.stderr.splitlines()[-1] == said
+
+
+def test_processes_do_not_resume_from_different_checkpoints(toy, run, tmp_path):
+    """Process 1 falls back to an earlier checkpoint, since it cannot read the newest one."""
+    options = ("--workdir", tmp_path / "w", "--training.checkpoint-every", 20, "--training.eval-every", 0)
+    done = run("train", "--config", toy, *options, "--training.num-steps", 40)
+    assert done.returncode == 0, done.stderr
+    before = saved_steps(tmp_path / "w/checkpoints")
+    script = SCRIPTS / "unreadable_checkpoint.py"
+    first, second = run_together(run, 2, script, "train", *options, "--training.num-steps", 60)
+    assert (first.returncode, second.returncode) == (2, 2), first.stderr
+    assert "error: process 1 has a different newest intact checkpoint from process 0" in first.stderr
+    assert saved_steps(tmp_path / "w/checkpoints") == before
+
+
+def test_numbers_of_steps_are_compared(toy, run, tmp_path):
+    """The rows of an epoch, which are cached, differ between two hosts."""
+    options = ("--training.num-epochs", 1, "--training.eval-every", 0)
+    caches = [["--data.cache-directory", tmp_path / name] for name in ("first", "second")]
+    for cache in caches:
+        done = run("train", "--config", toy, "--workdir", tmp_path / f"alone{len(str(cache))}", *options, *cache)
+        assert done.returncode == 0, done.stderr
+    (counted,) = (tmp_path / "second/epochs").glob("*/rows.json")
+    counted.write_text("250.0")
+    first, second = run_together(run, 2, "train", "--config", toy, "--workdir", tmp_path / "w", *options, each=caches)
+    assert (first.returncode, second.returncode) == (2, 2), first.stderr
+    assert "error: process 1 has a different number of steps from process 0" in first.stderr
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "process", "words"),
+    [
+        ("nosuch.invalid:1234", 1, "nosuch.invalid:1234: "),
+        ("127.0.0.1:{used}", 0, "Address already in use"),
+        ("127.0.0.1:70000", 0, "choose another"),
+        ("127.0.0.1:{free}", 0, "process 1, 2 of 3 has not started within 1 seconds"),
+        ("127.0.0.1:{free}", 2, "process 0 has not answered at 127.0.0.1:{free} within 1 seconds"),
+    ],
+)
+def test_processes_that_cannot_be_connected(monkeypatch, coordinator, process, words):
+    """JAX would abort after five minutes, or crash."""
+    monkeypatch.setattr(processes, "START_TIMEOUT", 1)
+    with socket.create_server(("", 0)) as server:
+        ports = {"used": server.getsockname()[1], "free": free_port()}
+        address = coordinator.format(**ports)
+        options = ProcessOptions(coordinator=address, num_processes=3, process_id=process)
+        with pytest.raises(UserError, match=re.escape(words.format(**ports))):
+            processes.join_processes(options, "cpu")
 
 
 @pytest.mark.parametrize(
