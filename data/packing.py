@@ -18,8 +18,9 @@ from lingua_flax.data.draw_order import Drawn, Draws, random_words
 from lingua_flax.data.subword_sampling import SampledPairs
 from lingua_flax.data.tokenized_pairs import TokenizedPairs
 
-# Draws in a window. On Multi30k with rows of 64, the longer side is filled to 97.9% with windows of 2,048 draws, and to
-# 98.1% with 8,192 or 16,384. Larger windows also delay a resumed run, which has to make the current window again.
+# Draws in a window, at most. On Multi30k with rows of 64, the longer side is filled to 97.9% with windows of 2,048
+# draws, and to 98.1% with 8,192 or 16,384. Larger windows also delay a resumed run, which has to make the current one
+# again.
 WINDOW = 8192
 
 TrainingPairs = TokenizedPairs | SampledPairs
@@ -81,13 +82,20 @@ class Planner:
         return Draws([len(corpus) for corpus in self.corpora], self.weights, self.seed)
 
     @property
+    def windows_per_epoch(self) -> int:
+        """The number of windows into which an epoch is divided: rows are not shuffled across its end."""
+        return -(-len(self.draws) // WINDOW)
+
+    @property
     def samples(self) -> bool:
         """Whether segmentations are sampled, which takes far longer than packing."""
         return isinstance(self.corpora[0], SampledPairs)
 
     def window(self, number: int) -> Window:
         """Returns the window with this number, counted from 0."""
-        drawn = self.draws[np.arange(number * WINDOW, (number + 1) * WINDOW)]
+        epoch, part = divmod(number, self.windows_per_epoch)
+        begin, end = (at * len(self.draws) // self.windows_per_epoch for at in (part, part + 1))
+        drawn = self.draws[epoch * len(self.draws) + np.arange(begin, end)]
         starts, lengths, ids = self._sample_sentences(drawn) if self.samples else self._locate_sentences(drawn)
         rows = assign_rows(lengths[0], lengths[1], self.row_length)
         count = int(rows.max()) + 1
@@ -99,7 +107,7 @@ class Planner:
 
     def _locate_sentences(self, drawn: Drawn) -> tuple[np.ndarray, np.ndarray, None]:
         """Returns starts and lengths, [2, pairs] each, of the sentences in the ids of the corpora."""
-        starts, lengths = np.empty((2, WINDOW), np.int64), np.empty((2, WINDOW), np.int64)
+        starts, lengths = np.empty((2, 2, len(drawn.pairs)), np.int64)
         for number, corpus in enumerate(self.corpora):
             assert isinstance(corpus, TokenizedPairs)
             selected = np.flatnonzero(drawn.corpora == number)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lingua_flax.data.batch import Batch, FlatIds, gather
-from lingua_flax.data.packing import WINDOW, Planner, Window
+from lingua_flax.data.packing import Planner, Window
 from lingua_flax.data.subword_sampling import SampledPairs
 from lingua_flax.host.errors import RunError
 
@@ -165,16 +165,13 @@ def _worker_death_as_run_error() -> Iterator[None]:
         ) from error
 
 
-def rows_per_epoch(planner: Planner) -> float:
-    """Returns the number of rows that the pairs of one epoch fill, counted in the windows that contain them."""
-    windows = len(planner.draws) / WINDOW
-    numbers = range(math.ceil(windows))
+def rows_per_epoch(planner: Planner) -> int:
+    """Returns the number of rows that the pairs of the first epoch fill."""
+    numbers = range(planner.windows_per_epoch)
     if len(numbers) < 4 * usable_cores():
-        counts = [len(planner.window(number)) for number in numbers]
-    else:
-        with _worker_death_as_run_error(), worker_pool(planner, usable_cores()) as pool:
-            counts = list(pool.map(_number_of_rows, numbers))
-    return sum(counts) - (len(numbers) - windows) * counts[-1]
+        return sum(len(planner.window(number)) for number in numbers)
+    with _worker_death_as_run_error(), worker_pool(planner, usable_cores()) as pool:
+        return sum(pool.map(_number_of_rows, numbers))
 
 
 def usable_cores() -> int:

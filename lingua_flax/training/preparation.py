@@ -40,6 +40,7 @@ from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.fine_tuning import matching_params
 from lingua_flax.training.validation import ValidationSet
 
+ROWS_FORMAT = 2  # increase it when the same pairs fill another number of rows
 log = logging.getLogger(__name__)
 
 
@@ -274,19 +275,19 @@ def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]
     return steps
 
 
-def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> float:
+def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> int:
     """Returns the rows that the pairs of one epoch fill; counted once and cached with the prepared corpora."""
     data, alpha = config.data, config.tokenizer.sampling_alpha
     tags = [data.tag_target, *(entry.tag_source for entry in data.mixture)]
-    key = json_digest(["rows", fingerprints, planner.weights, tags, data.row_length, config.training.seed, alpha])
+    key = json_digest(["rows", ROWS_FORMAT, fingerprints, planner.weights, tags, data.row_length, config.training.seed, alpha])
 
     def count(folder: Path) -> None:
         (folder / "rows.json").write_text(json.dumps(rows_per_epoch(planner)))
 
     folder = prepared_corpus.prepare(cache_directory(data.cache_directory), "epochs", key, count)
     try:
-        return float(json.loads((folder / "rows.json").read_text()))
-    except (OSError, ValueError) as error:
+        return int(json.loads((folder / "rows.json").read_text()))
+    except (OSError, ValueError, TypeError) as error:
         raise prepared_corpus.damaged(folder, error) from error
 
 

@@ -56,11 +56,11 @@ def planner():
 @pytest.mark.parametrize("number", [0, 5])
 def test_window_contains_each_of_its_draws_once(planner, number):
     window, pairs = planner.window(number), planner.corpora[0]
-    drawn = Draws([300], [1.0], 3)[np.arange(number * WINDOW, (number + 1) * WINDOW)].pairs
+    drawn = Draws([300], [1.0], 3)[np.arange(number * 300, (number + 1) * 300)].pairs
     starts = window.source.starts[np.argsort(window.source.starts, kind="stable")]
     np.testing.assert_array_equal(starts, np.sort(pairs.source.starts(drawn)))
     assert window.row_starts[0] == 0
-    assert window.row_starts[-1] == WINDOW
+    assert window.row_starts[-1] == 300
 
 
 def test_sentences_of_a_row_are_adjacent(planner):
@@ -79,7 +79,7 @@ def test_rows_are_shuffled_within_a_window(planner):
     """Their longest sentences neither increase nor decrease, although the rows are filled in that order."""
     window = planner.window(0)
     longest = np.maximum.reduceat(np.maximum(window.source.lengths, window.target.lengths), window.row_starts[:-1])
-    assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.1
+    assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.4  # of 70 rows; 0.9 if they were not shuffled
 
 
 @pytest.fixture(scope="module")

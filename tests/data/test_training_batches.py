@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lingua_flax.data.draw_order import Draws
-from lingua_flax.data.packing import WINDOW, Planner
+from lingua_flax.data.packing import Planner
 from lingua_flax.data.training_batches import TrainingBatches, rows_per_epoch
 from lingua_flax.host.errors import RunError
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID
@@ -87,14 +87,29 @@ def test_every_draw_of_a_window_is_in_the_batches_once(planner, batches_of):
         assert batch.pairs == len(pairs)
         assert batch.real_tokens == pytest.approx(sum(len(s) + len(t) for s, t in pairs) / (2 * 16 * 24))
         actual += pairs
-    actual += pairs_in(next(batches).rows)[: WINDOW - len(actual)]
+    actual += pairs_in(next(batches).rows)[: 500 - len(actual)]
     expected = Counter(
-        tuple(tuple(ids.tolist()) for ids in corpus[int(i)]) for i in Draws([500], [1.0], 3)[np.arange(WINDOW)].pairs
+        tuple(tuple(ids.tolist()) for ids in corpus[int(i)]) for i in Draws([500], [1.0], 3)[np.arange(500)].pairs
     )
     if rows % 16 == 0:
         assert Counter(actual) == expected
     else:  # the last rows share a batch with the first rows of the next window
         assert sum((Counter(actual) - expected).values()) == 0
+
+
+@pytest.mark.parametrize("size", [1, 40, 500, 9000])
+def test_an_epoch_is_one_pass_over_the_pairs(batches_of, size):
+    """The rows of an epoch hold every pair once, however its windows divide it; the last batch begins the next one."""
+    ids = [[4 + i % 100, 4 + i // 100] for i in range(size)]
+    planner = Planner([tokenized(ids, ids)], [1.0], 24, seed=3)
+    rows, epochs = rows_per_epoch(planner), 2 if size < 1000 else 1
+    batches = batches_of(planner, rows=1, processes=0)
+    for _ in range(epochs):
+        seen = Counter()
+        while seen.total() < size:
+            seen.update(source for source, _ in pairs_in(next(batches).rows))
+        assert seen == Counter(map(tuple, ids))
+    assert rows == sum(len(planner.window(number)) for number in range(planner.windows_per_epoch))
 
 
 def test_batches_are_determined_by_the_seed_and_differ(planner, batches_of):
@@ -155,7 +170,7 @@ def test_a_batch_can_hold_more_rows_than_a_window(batches_of):
     batch = next(batches_of(planner, rows=5000, processes=1))
     pairs = Counter(pairs_in(batch.rows))
     assert set(pairs) == {((7, 8, EOS_ID), (9, EOS_ID))}
-    assert pairs.total() == batch.pairs == 10_000
+    assert pairs.total() == batch.pairs == 5000  # a row for each epoch
 
 
 def test_rows_per_epoch_are_those_that_one_pass_fills(planner, monkeypatch):
