@@ -7,13 +7,12 @@ training steps needs; hence processes. Gathering is a few NumPy calls.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-import multiprocessing
 import os
-import signal
-import threading
+import pickle
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from lingua_flax.data.batch import Batch, FlatIds, gather
 from lingua_flax.data.packing import Planner, Window
 from lingua_flax.data.subword_sampling import SampledPairs
 from lingua_flax.host.errors import RunError
+from lingua_flax.host.workers import WorkerPool
 
 WINDOWS_AHEAD = 2  # at least; more if segmentations are sampled or a batch takes several windows
 
@@ -117,7 +117,8 @@ class PlannedWindows:
         self._rows = rows
         self._processes = processes
         self._ahead = 2 * processes if planner.samples else WINDOWS_AHEAD
-        self._pool: ProcessPoolExecutor | None = None
+        self._pool: WorkerPool | None = None
+        self._pickled = b""
         self._planned: dict[int, Future[Window]] = {}
         self._current: tuple[int, Window] | None = None
 
@@ -134,11 +135,12 @@ class PlannedWindows:
         if not self._processes:
             return
         if self._pool is None:
-            self._pool = worker_pool(self._planner, min(self._processes, self._ahead))
+            self._pool = WorkerPool(min(self._processes, self._ahead))
+            self._pickled = pickle.dumps(self._planner)
         with _worker_death_as_run_error():
             for number in range(first, first + self._ahead):
                 if number not in self._planned:
-                    self._planned[number] = self._pool.submit(_window, number)
+                    self._planned[number] = self._pool.submit(_window, self._pickled, number)
 
     def close(self) -> None:
         """Shuts down the worker processes."""
@@ -170,8 +172,8 @@ def rows_per_epoch(planner: Planner) -> int:
     numbers = range(planner.windows_per_epoch)
     if len(numbers) < 4 * usable_cores():
         return sum(len(planner.window(number)) for number in numbers)
-    with _worker_death_as_run_error(), worker_pool(planner, usable_cores()) as pool:
-        return sum(pool.map(_number_of_rows, numbers))
+    with _worker_death_as_run_error(), WorkerPool(usable_cores()) as pool:
+        return sum(pool.map(functools.partial(_number_of_rows, pickle.dumps(planner)), numbers))
 
 
 def usable_cores() -> int:
@@ -181,39 +183,16 @@ def usable_cores() -> int:
 
 # Worker processes.
 
-_planner: Planner  # of a worker process
+
+def _window(planner: bytes, number: int) -> Window:
+    return _unpickled(planner).window(number)
 
 
-def worker_pool(planner: Planner, processes: int) -> ProcessPoolExecutor:
-    """Returns a pool of processes that make windows; they are started one by one as tasks arrive."""
-    context = multiprocessing.get_context("spawn")  # a process with threads, such as JAX's, must not be forked
-    return ProcessPoolExecutor(processes, context, _start_worker, (planner,))
+def _number_of_rows(planner: bytes, number: int) -> int:
+    return len(_window(planner, number))
 
 
-def _start_worker(planner: Planner) -> None:
-    global _planner
-    _planner = planner
-    become_worker()
-
-
-def become_worker() -> None:
-    """Makes this process ignore SIGINT and SIGTERM, which can reach a whole process group, and end with its parent."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Ends a worker whose parent was killed, which would otherwise wait forever for its next task."""
-    parent = multiprocessing.parent_process()
-    assert parent
-    parent.join()
-    os._exit(1)
-
-
-def _window(number: int) -> Window:
-    return _planner.window(number)
-
-
-def _number_of_rows(number: int) -> int:
-    return len(_planner.window(number))
+@functools.lru_cache(maxsize=1)
+def _unpickled(planner: bytes) -> Planner:
+    unpickled: Planner = pickle.loads(planner)
+    return unpickled

@@ -279,7 +279,8 @@ def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str,
     """Returns the rows that the pairs of one epoch fill; counted once and cached with the prepared corpora."""
     data, alpha = config.data, config.tokenizer.sampling_alpha
     tags = [data.tag_target, *(entry.tag_source for entry in data.mixture)]
-    key = json_digest(["rows", ROWS_FORMAT, fingerprints, planner.weights, tags, data.row_length, config.training.seed, alpha])
+    described = [fingerprints, planner.weights, tags, data.row_length, config.training.seed, alpha]
+    key = json_digest(["rows", ROWS_FORMAT, *described])
 
     def count(folder: Path) -> None:
         (folder / "rows.json").write_text(json.dumps(rows_per_epoch(planner)))

@@ -10,15 +10,12 @@ import math
 import re
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from typing import Any, TypeVar
 
 import jax
 from jax.sharding import Mesh
 
-from lingua_flax.data.training_batches import become_worker
 from lingua_flax.devices.mesh import check_divides, check_divides_vocabularies, make_mesh
 from lingua_flax.devices.platform import compute_precision, simulated_devices
 from lingua_flax.devices.tpu_topology import (
@@ -28,6 +25,7 @@ from lingua_flax.devices.tpu_topology import (
     tpu_compiler_environment,
 )
 from lingua_flax.host.errors import RunError
+from lingua_flax.host.workers import WorkerPool
 from lingua_flax.model.flops import training_flops
 from lingua_flax.model.transformer import Structure, structure
 from lingua_flax.options.precision import BFLOAT16, FLOAT32, Precision
@@ -215,7 +213,7 @@ def with_tpu_compiler(function: Callable[..., Result], *arguments: Any) -> Resul
     Raises UserError if libtpu is not installed, and RunError if it ended the process.
     """
     check_tpu_compiler()
-    with tpu_compiler_environment(), ProcessPoolExecutor(1, get_context("spawn"), become_worker) as process:
+    with tpu_compiler_environment(), WorkerPool(1) as process:
         try:
             return process.submit(function, *arguments).result()
         except BrokenProcessPool as error:

@@ -1,0 +1,49 @@
+"""Pools of worker processes, which neither Ctrl-C nor SIGTERM ends before their parent does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import Any
+
+from lingua_flax.host.interruption import SIGNALS
+
+
+class WorkerPool(ProcessPoolExecutor):
+    """A pool whose processes are started one by one as tasks arrive.
+
+    Both signals can reach the whole process group. A worker that dies of one while it still imports would leave its
+    parent waiting, so they are blocked while it starts, and ignored from then on. Large data belongs in the arguments
+    of tasks, which a thread sends: what a process is started with, its parent writes before anyone may be reading.
+    """
+
+    def __init__(self, processes: int):
+        # A process with threads, such as JAX's, must not be forked.
+        super().__init__(processes, multiprocessing.get_context("spawn"), _become_worker)
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            return super().submit(task, *arguments, **options)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _become_worker() -> None:
+    """Makes this process ignore the signals, which it was started with blocked, and end with its parent."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends a worker whose parent was killed, which would otherwise wait forever for its next task."""
+    parent = multiprocessing.parent_process()
+    assert parent
+    parent.join()
+    os._exit(1)
