@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from lingua_flax.data.corpora import prepared_corpus
-from lingua_flax.data.corpora.corpus import PairSource
+from lingua_flax.data.corpora.corpus import Pair, PairSource
 from lingua_flax.data.ragged_arrays import RaggedArray, RaggedWriter
 from lingua_flax.data.text_files import chunks
 from lingua_flax.data.tokenizer import Tokenizer
@@ -19,7 +19,8 @@ from lingua_flax.host.digests import json_digest
 _TOKENIZED_AT_ONCE = 4096  # pairs
 _CHECKED_AT_ONCE = 1 << 18  # pairs whose lengths are compared with a limit
 _NO_POSITIONS = np.array([], np.int64)
-_FORMAT = 5  # part of the cache key
+_FORMAT = 6  # part of the cache key
+_DIGEST_NAME = "digest"
 
 
 class TokenizedPairs:
@@ -77,6 +78,8 @@ def tokenize(pairs: PairSource, fingerprint: str, tokenizer: Tokenizer, cache: P
         source, target = (RaggedArray.open(directory / side, dtype) for side, dtype in _dtypes(tokenizer).items())
     except (OSError, ValueError) as error:
         raise prepared_corpus.damaged(directory, error) from error
+    if _digest(directory) != _stored_digest(directory):
+        raise prepared_corpus.damaged(directory, "the SHA-256 of its tokens differs")
     if not len(source) == len(target) == len(pairs):
         raise prepared_corpus.damaged(directory, f"{len(source)} and {len(target)} sentences for {len(pairs)} pairs")
     return TokenizedPairs(source, target)
@@ -96,6 +99,17 @@ def _write(directory: Path, pairs: PairSource, tokenizer: Tokenizer) -> None:
         for chunk in chunks(pairs, _TOKENIZED_AT_ONCE):
             _append(source, tokenizer.encode_source([pair[0] for pair in chunk]))
             _append(target, tokenizer.encode_target([pair[1] for pair in chunk]))
+
+    (directory / _DIGEST_NAME).write_text(_digest(directory))
+
+
+def _digest(directory: Path) -> str:
+    return prepared_corpus.ragged_digest(directory / side for side in Pair._fields)
+
+
+def _stored_digest(directory: Path) -> str:
+    path = directory / _DIGEST_NAME
+    return path.read_text() if path.exists() else ""
 
 
 def _append(writer: RaggedWriter, sentences: Sequence[Sequence[int]]) -> None:

@@ -32,7 +32,8 @@ class Dropout:
             return x
         words = jax.random.bits(jax.random.fold_in(self._key, self._sites), (2,), jnp.uint32)
         self._sites += 1
-        keep = murmur3(_flat_indices(x.shape), (words[0], words[1])) >= jnp.uint32(round(rate * 2**32))
+        first_kept = min(round(rate * 2**32), 2**32 - 1)  # a rate just below 1 would be rounded to 1
+        keep = murmur3(_flat_indices(x.shape), (words[0], words[1])) >= jnp.uint32(first_kept)
         return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
 
 

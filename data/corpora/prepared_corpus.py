@@ -14,13 +14,12 @@ import logging
 import operator
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock
 
 from lingua_flax.data.corpora.corpus import Corpus, Pair
 from lingua_flax.data.corpora.pair_files import sha256
@@ -28,6 +27,7 @@ from lingua_flax.data.ragged_arrays import RaggedArray, RaggedWriter, files_of
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import RunError, UserError, is_disk_full
+from lingua_flax.host.locks import acquire
 from lingua_flax.options.schema import DataConfig
 
 CHUNK = 4096  # pairs read or written at a time
@@ -109,7 +109,7 @@ def exclusive_lock(lock: Path) -> Iterator[None]:
     """
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        held = FileLock(lock).acquire()
+        held = acquire(lock, blocking=True)
     except OSError as error:
         if is_disk_full(error):
             raise
@@ -117,11 +117,12 @@ def exclusive_lock(lock: Path) -> Iterator[None]:
         raise UserError(
             f"{lock.parent}: prepared corpora cannot be written there ({error.strerror}); {remedy}"
         ) from error
-    with held:
+    with held or nullcontext():
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)  # while still held: processes that wait for it notice and create another
+            if held:
+                lock.unlink(missing_ok=True)  # while still held: processes that wait for it notice and create another
 
 
 class Texts(NamedTuple):
@@ -225,7 +226,12 @@ def _paths(folder: Path, split: str) -> list[Path]:
 
 
 def _digest(folder: Path, split: str) -> str:
-    return json_digest([sha256(file) for path in _paths(folder, split) for file in files_of(path)])
+    return ragged_digest(_paths(folder, split))
+
+
+def ragged_digest(paths: Iterable[Path]) -> str:
+    """Returns a digest of the files of the RaggedArrays at these paths."""
+    return json_digest([sha256(file) for path in paths for file in files_of(path)])
 
 
 def damaged(folder: Path, reason: object) -> UserError:

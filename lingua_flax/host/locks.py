@@ -1,6 +1,7 @@
 """Locks that keep two processes from writing to the same place."""
 
 import atexit
+import errno
 import logging
 import os
 import socket
@@ -10,7 +11,26 @@ from filelock import FileLock, Timeout
 
 from lingua_flax.host.errors import UserError
 
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)  # of file systems without locks
 log = logging.getLogger(__name__)
+
+
+def acquire(path: Path, *, blocking: bool) -> FileLock | None:
+    """Returns the lock on a file, which the operating system releases when this process dies.
+
+    Returns None, after a warning, on a file system without locks: a file that only stands for a lock would remain
+    after a kill, and block everyone. Raises Timeout if another process holds the lock, unless `blocking`, and OSError
+    if the file cannot be created.
+    """
+    lock = FileLock(path, blocking=blocking, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        log.warning("%s: cannot be locked (%s); make sure that only one process writes there", path, error.strerror)
+        return None
+    return lock
 
 
 def lock_until_exit(path: Path, locked: object, refusal: str) -> None:
@@ -22,9 +42,8 @@ def lock_until_exit(path: Path, locked: object, refusal: str) -> None:
     Raises UserError if the file belongs to another user or another process holds the lock; in the latter case the
     message is "LOCKED: PROCESS REFUSAL", where `refusal` says what that process does, and a remedy.
     """
-    lock = FileLock(path)
     try:
-        lock.acquire(blocking=False)
+        lock = acquire(path, blocking=False)
     except Timeout:
         try:
             holder = path.read_text(encoding="utf-8")
@@ -35,8 +54,7 @@ def lock_until_exit(path: Path, locked: object, refusal: str) -> None:
         raise UserError(
             f"{path}: cannot be locked ({error.strerror}); it belongs to another user, who may be using {locked}"
         ) from error
-    except OSError as error:
-        log.warning("%s: cannot be locked (%s); make sure that only one process writes there", path, error.strerror)
+    if not lock:
         return
 
     def release() -> None:

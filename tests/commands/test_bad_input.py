@@ -173,13 +173,14 @@ def test_home_directory_that_does_not_exist_of_a_trained_run(trained, refused, c
 
 
 def test_damaged_tokenized_pairs(refused, run, corpus, tmp_path):
-    """As after a power failure, or in an incomplete copy of the cache folder."""
+    """As after a power failure, in an incomplete copy of the cache folder, or by a single flipped bit."""
     cache = tmp_path / "cache"
     train = ["train", "--config", corpus / "toy.toml", "--data.cache-directory", cache, "--training.num-steps", 1]
     assert run(*train, "--training.eval-every", 0, "--workdir", tmp_path / "w").returncode == 0
     for path in cache.glob("tokens/*/*"):
         content = path.read_bytes()
-        for damaged in (b"", content[:-8]):
+        flipped = content[:40] + bytes([content[40] ^ 1]) + content[41:]
+        for damaged in (b"", content[:-8], flipped):
             path.write_bytes(damaged)
             words = ["this prepared corpus is damaged", "delete the folder and start again"]
             refused(*train, "--workdir", tmp_path / "w2", "--tokenizer.model-file", tmp_path / "w/tokenizer.model",

@@ -14,8 +14,9 @@ def count(event: str, arguments: tuple) -> None:
     opened += event == "open" and arguments[0] == sys.argv[1]
 
 
-sys.addaudithook(count)
-data = {"name": "text", "train_source": Path(sys.argv[1]), "cache_directory": Path(sys.argv[2])}
-prepared = prepare(Config(data=data, tokenizer={"vocab_size": 30}), Path(sys.argv[2]) / "workdir")
-next(prepared.batches())
-print(opened, prepared.pairs_per_epoch)
+if __name__ == "__main__":  # the processes that plan batches import this
+    sys.addaudithook(count)
+    data = {"name": "text", "train_source": Path(sys.argv[1]), "cache_directory": Path(sys.argv[2])}
+    prepared = prepare(Config(data=data, tokenizer={"vocab_size": 30}), Path(sys.argv[2]) / "workdir")
+    next(prepared.batches())
+    print(opened, prepared.pairs_per_epoch)

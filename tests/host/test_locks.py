@@ -1,0 +1,36 @@
+"""Locks on file systems that have none: a warning, no file that stands for a lock, and nobody is blocked."""
+
+import errno
+import fcntl
+import os
+
+import pytest
+
+from lingua_flax.data.corpora.prepared_corpus import exclusive_lock
+from lingua_flax.host.locks import lock_until_exit
+
+
+@pytest.fixture(params=[errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def without_locks(request, monkeypatch):
+    def flock(*_):
+        raise OSError(request.param, os.strerror(request.param))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+def test_file_system_without_locks(without_locks, tmp_path, caplog):
+    """As twice after another: the first one may have been killed."""
+    for _ in range(2):
+        lock_until_exit(tmp_path / "training.lock", "workdir", "is training in it")
+        assert "training.lock: cannot be locked" in caplog.text
+        caplog.clear()
+        with exclusive_lock(tmp_path / "corpus.lock"):
+            assert "corpus.lock: cannot be locked" in caplog.text
+        caplog.clear()
+
+
+def test_marker_of_a_run_on_another_host_is_left_alone(without_locks, tmp_path):
+    marker = tmp_path / "training.lock"
+    marker.write_text("process 7 on another host")
+    lock_until_exit(marker, "workdir", "is training in it")
+    assert marker.read_text() == "process 7 on another host"
