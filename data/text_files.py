@@ -11,6 +11,7 @@ import codecs
 import gzip
 import itertools
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,6 +21,15 @@ from lingua_flax.host.errors import UserError
 
 T = TypeVar("T")
 
+_UTF_16 = re.compile(rb"(?:[^\0]\0){4}|(?:\0[^\0]){4}")  # four ASCII characters
+# How compressed files begin, and what to do with them.
+_COMPRESSED = {
+    b"\x1f\x8b": ("gzip", "its name must end in .gz"),
+    b"\xfd7zXZ\0": ("xz", "decompress it with xz -d"),
+    b"(\xb5/\xfd": ("zstd", "decompress it with zstd -d"),
+    b"BZh": ("bzip2", "decompress it with bzip2 -d"),
+    b"PK\3\4": ("zip", "decompress it with unzip"),
+}
 _REASONS = {
     FileNotFoundError: "no such file; check the path",
     IsADirectoryError: "a folder, not a file; give the path of a file in it",
@@ -55,6 +65,7 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
     """
     for number, line in enumerate(stream, start=1):
         if number == 1:
+            _check_is_text(line, name)
             line = line.removeprefix(codecs.BOM_UTF8)
             if not line:
                 continue
@@ -63,8 +74,21 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
             yield line.decode("utf-8")
         except UnicodeDecodeError as error:
             byte = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
-            remedy = "convert it, for example with iconv -f LATIN1 -t UTF-8"
+            remedy = (
+                "if all of it has another encoding, convert it with iconv -f ENCODING -t UTF-8; if only some lines "
+                "have, mend or remove these, since iconv would garble the others"
+            )
             raise UserError(f"{name}, line {number}: not valid UTF-8 ({byte}); {remedy}") from error
+
+
+def _check_is_text(beginning: bytes, name: str) -> None:
+    """Raises UserError if a stream that begins like this is compressed, or text in another encoding than UTF-8."""
+    for mark, (format_, remedy) in _COMPRESSED.items():
+        if beginning.startswith(mark):
+            raise UserError(f"{name}: not text, but compressed with {format_}; {remedy}")
+    if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _UTF_16.match(beginning):
+        convert = "convert it with iconv -f UTF-16 -t UTF-8"
+        raise UserError(f"{name}: not UTF-8, but probably UTF-16; {convert}, and mind its byte order if it has no mark")
 
 
 def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
+import re
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,7 +80,29 @@ def test_error_for_invalid_utf8_names_file_and_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"latin1\.txt, line 3: not valid UTF-8 \(byte 0xe9 at position 2\).*iconv"):
         next(lines)
     with pytest.raises(UserError, match=r"^standard input, line 1: not valid UTF-8"):
-        list(decode_lines(io.BytesIO(b"\xff\xfea\0"), "standard input"))
+        list(decode_lines(io.BytesIO(b"\xff\xf0a\0"), "standard input"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.txt", gzip.compress(b"eins\n"), "compressed with gzip; its name must end in .gz"),
+        ("a.txt.xz", lzma.compress(b"eins\n"), "compressed with xz"),
+        ("a.txt.bz2", bz2.compress(b"eins\n"), "compressed with bzip2"),
+        ("a.txt.zst", bytes.fromhex("28b52ffd200529000065696e730a"), "compressed with zstd"),
+        ("a.gz", gzip.compress(lzma.compress(b"eins\n")), "compressed with xz"),
+        ("utf16.txt", "d\u00e9j\u00e0\n".encode("utf-16"), "probably UTF-16"),
+        ("utf16be.txt", "deja\n".encode("utf-16-be"), "probably UTF-16"),
+        ("utf16.txt.gz", gzip.compress("eins\n".encode("utf-16-le")), "probably UTF-16"),
+    ],
+)
+def test_what_is_not_utf_8_text_is_named(tmp_path, name, content, words):
+    """Rather than advising a conversion that would destroy it."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=re.escape(words)) as error:
+        list(read_lines(path))
+    assert str(error.value).startswith(f"{path}: ")
 
 
 def test_surrogates_are_invalid_utf8(tmp_path: Path) -> None:
