@@ -50,26 +50,15 @@ def score(
     TER is computed only `with_ter`, since it takes seconds for 1,000 captions and longer for long sentences.
     """
     streams = [list(references)]
-    main_bleu, lowercase_bleu, chrf = BLEU(lowercase=lowercase), BLEU(lowercase=True), CHRF(lowercase=lowercase)
-    # By default, TER ignores case and leaves punctuation attached to words.
-    ter = TER(case_sensitive=not lowercase, normalized=True) if with_ter else None
-    bleu = main_bleu.corpus_score(hypotheses, streams)
+    metrics: dict[str, Any] = {"bleu": BLEU(lowercase=lowercase), "bleu_lowercase": BLEU(lowercase=True)}
+    metrics["chrf"] = CHRF(lowercase=lowercase)
+    if with_ter:  # by default, TER ignores case and leaves punctuation attached to words
+        metrics["ter"] = TER(case_sensitive=not lowercase, normalized=True)
+    values: dict[str, Any] = {name: metric.corpus_score(hypotheses, streams).score for name, metric in metrics.items()}
+    values |= {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
     interval = BLEU(lowercase=lowercase).corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
-    bleu_lowercase = lowercase_bleu.corpus_score(hypotheses, streams).score
-    chrf_score = chrf.corpus_score(hypotheses, streams).score
-    return Scores(
-        bleu=bleu.score,
-        bleu_low=interval._mean - interval._ci,  # not available otherwise
-        bleu_high=interval._mean + interval._ci,
-        bleu_signature=str(main_bleu.get_signature()),
-        bleu_lowercase=bleu_lowercase,
-        bleu_lowercase_signature=str(lowercase_bleu.get_signature()),
-        chrf=chrf_score,
-        chrf_signature=str(chrf.get_signature()),
-        sentences=len(hypotheses),
-        ter=ter.corpus_score(hypotheses, streams).score if ter else None,
-        ter_signature=str(ter.get_signature()) if ter else None,
-    )
+    low, high = interval._mean - interval._ci, interval._mean + interval._ci  # not available otherwise
+    return Scores(bleu_low=low, bleu_high=high, sentences=len(hypotheses), **values)
 
 
 @dataclass(frozen=True)

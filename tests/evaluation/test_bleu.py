@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lingua_flax.evaluation.bleu import compare, corpus_bleu, score
-from lingua_flax.evaluation.contrast import count_contrast_pairs
+from lingua_flax.evaluation.contrast import right_pairs
 from lingua_flax.evaluation.evaluate import sample_indices
 
 
@@ -59,9 +59,9 @@ def test_lowercase_scores_and_comparisons_ignore_case():
 
 def test_contrast_pair_is_right_if_both_translations_are():
     references = list("abcdefgh")
-    assert count_contrast_pairs(references, references) == (4, 4)
-    assert count_contrast_pairs(list("abcxxfxx"), references) == (4, 1)
-    assert count_contrast_pairs([], []) == (0, 0)
+    assert right_pairs(references, references) == [True] * 4
+    assert right_pairs(list("abcxxfxx"), references) == [True, False, False, False]
+    assert right_pairs([], []) == []
 
 
 def test_samples_are_evenly_spaced():
