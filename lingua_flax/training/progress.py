@@ -91,7 +91,6 @@ class Plan:
 
     def summary(self, progress: Progress) -> str:
         """Returns the progress in words."""
-        early = ", stopped early" if progress.step < self.num_steps else ""
-        bleu, step = progress.best_bleu, progress.best_step
-        best = "" if bleu is None else f", best validation BLEU {bleu:.2f} at step {step}"
+        early, bleu = ", stopped early" if progress.step < self.num_steps else "", progress.best_bleu
+        best = "" if bleu is None else f", best validation BLEU {bleu:.2f} at step {progress.best_step}"
         return f"{self.steps_taken(progress)} steps{early}{best}"

@@ -18,4 +18,4 @@ sys.addaudithook(count)
 data = {"name": "text", "train_source": Path(sys.argv[1]), "cache_directory": Path(sys.argv[2])}
 prepared = prepare(Config(data=data, tokenizer={"vocab_size": 30}), Path(sys.argv[2]) / "workdir")
 next(prepared.batches())
-print(opened, prepared.pairs_per_epoch)
+print(opened, len(prepared.planner.draws))
