@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from lingua_flax.data.batch import Batch
+from lingua_flax.devices.compilation import compiled_program
 from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.devices.sharding import replicated, row_sharding, sharded_shapes
 from lingua_flax.devices.tpu_topology import chip_in_topology, topology_devices
@@ -28,7 +29,7 @@ from lingua_flax.options.precision import BFLOAT16
 from lingua_flax.options.schema import Config, DecodingOptions, DevicesConfig, MeshConfig
 from lingua_flax.training.reports.compiled_step import compiled_step, with_tpu_compiler
 from lingua_flax.training.validation import loss_sum
-from lingua_flax.translation.decoding import Decoding, DecodingRequest, Network, compile_decode_batch
+from lingua_flax.translation.decoding import DecodingRequest, Network, decoding_of, search_or_sample
 
 ROOT = Path(__file__).parent.parent
 
@@ -169,8 +170,8 @@ def _compiled_decoding(config: Config, program: str) -> tuple[CompiledProgram, i
         request = sharded_shapes(DecodingRequest(**arrays), row_sharding(mesh))
         options = DecodingOptions(beam_size=1 if program == "greedy search" else BEAMS)
         networks = [Network(network.graphdef, params)]
-        how = Decoding.of(options, request, config.model.max_length, keeps_full_batches=True)
-        compiled, _ = compile_decode_batch(networks, request, how)
+        how = decoding_of(options, request, config.model.max_length, num_hypotheses=1, keeps_full_batches=True)
+        compiled = compiled_program(search_or_sample, networks, request, how)
     seconds = time.monotonic() - started
     costs, memory = compiled.cost_analysis(), compiled.memory_analysis()
     assert costs

@@ -21,6 +21,7 @@ from lingua_flax.model.masks import SegmentMask
 from lingua_flax.model.parameters import linear
 from lingua_flax.model.positions import Rotation
 from lingua_flax.options.precision import FLOAT32, Precision
+from lingua_flax.options.schema import ModelConfig
 
 
 def scaled_dot_product_attention(
@@ -51,10 +52,7 @@ def scaled_dot_product_attention(
 # number of heads, mask) -> [B, T, D], with the N heads concatenated along D. It is part of the static network structure
 # by which compiled programs are looked up, so two instances that compute the same function must compare equal.
 FastAttention = Callable[[jax.Array, jax.Array, jax.Array, int, SegmentMask], jax.Array]
-
-
-# Attention weights; fast attention does not compute them.
-Weights = Float[Array, "B N T S"] | None
+Weights = Float[Array, "B N T S"] | None  # fast attention does not compute them
 
 
 class MultiHeadAttention(nnx.Module):
@@ -71,38 +69,30 @@ class MultiHeadAttention(nnx.Module):
     """
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        *,
-        qk_norm: bool = False,
-        dropout_rate: float,
-        precision: Precision = FLOAT32,
-        fast: FastAttention | None = None,
-        rngs: nnx.Rngs,
+        self, config: ModelConfig, *, precision: Precision = FLOAT32, fast: FastAttention | None = None, rngs: nnx.Rngs
     ):
-        """Creates the projections; `embed_dim` must be a multiple of `num_heads`.
+        """Creates the projections.
 
-        `fast` is used instead of equation 1 whenever the mask is a SegmentMask; it does not apply dropout.
+        `fast` is used instead of equation 1 whenever there is a mask; it does not apply dropout.
         """
         self.fast = fast
-        self.num_heads = num_heads
-        self.dropout_rate = dropout_rate
+        self.num_heads = config.num_heads
+        self.dropout_rate = config.attention_dropout_rate
+        width, head_dim = config.embed_dim, config.embed_dim // config.num_heads
 
         def projection(input_axis: str, output_axis: str) -> nnx.Linear:
-            return linear(embed_dim, embed_dim, (input_axis, output_axis), bias=False, precision=precision, rngs=rngs)
+            return linear(width, width, (input_axis, output_axis), bias=False, precision=precision, rngs=rngs)
 
         self.query, self.key, self.value = (projection("embed", "heads") for _ in range(3))
         self.output = projection("heads", "embed")
-        head_dim = embed_dim // num_heads
-        self.query_norm = nnx.RMSNorm(head_dim, dtype=precision.activations, rngs=rngs) if qk_norm else None
-        self.key_norm = nnx.RMSNorm(head_dim, dtype=precision.activations, rngs=rngs) if qk_norm else None
+        self.query_norm = nnx.RMSNorm(head_dim, dtype=precision.activations, rngs=rngs) if config.qk_norm else None
+        self.key_norm = nnx.RMSNorm(head_dim, dtype=precision.activations, rngs=rngs) if config.qk_norm else None
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
         memory: Float[Array, "B S D"],
-        mask: SegmentMask | Bool[Array, "#B #N #T S"] | None = None,
+        mask: SegmentMask | None = None,
         rotation: Rotation | None = None,
         memory_rotation: Rotation | None = None,
         dropout: Dropout | None = None,
@@ -112,12 +102,12 @@ class MultiHeadAttention(nnx.Module):
         Without a mask, every query may attend to every key. If positions are rotary, `rotation` is that of the queries
         and `memory_rotation` that of the keys. The attention weights are None if fast attention is used.
         """
-        if self.fast and isinstance(mask, SegmentMask):
+        if self.fast and mask:
             query = self._normalize_and_rotate_merged(self.query(x), self.query_norm, rotation)
             keys = self._normalize_and_rotate_merged(self.key(memory), self.key_norm, memory_rotation)
             return self.output(self.fast(query, keys, self.value(memory), self.num_heads, mask)), None
-        mask = mask.dense() if isinstance(mask, SegmentMask) else mask
-        return self.attend(x, self.keys_values(memory, memory_rotation), mask, rotation, dropout)
+        dense_mask = mask.dense() if mask else None
+        return self.attend(x, self.keys_values(memory, memory_rotation), dense_mask, rotation, dropout)
 
     def keys_values(self, memory: Float[Array, "B S D"], rotation: Rotation | None = None) -> KeysValues:
         """Projects memory to keys, rotated by `rotation`, and values."""

@@ -6,13 +6,14 @@ Shapes: B batch, S source length, T target length, K beams, D model width, F fee
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from lingua_flax.model.attention import FastAttention, MultiHeadAttention, Weights
+from lingua_flax.model.attention import FastAttention, MultiHeadAttention
 from lingua_flax.model.dropout import Dropout
 from lingua_flax.model.key_value_cache import Cache
 from lingua_flax.model.masks import SegmentMask
@@ -20,6 +21,8 @@ from lingua_flax.model.parameters import linear
 from lingua_flax.model.positions import Rotation
 from lingua_flax.options.precision import Precision
 from lingua_flax.options.schema import ModelConfig
+
+Extra = TypeVar("Extra")
 
 
 @jax.custom_vjp
@@ -76,52 +79,46 @@ class ResidualConnection(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, precision: Precision, rngs: nnx.Rngs):
         self.norm = nnx.LayerNorm(config.embed_dim, dtype=precision.activations, rngs=rngs)
-        self.pre = {"pre": True, "post": False}[config.norm]
+        self.pre = config.norm == "pre"
         self.dropout_rate = config.dropout_rate
 
     def __call__(
-        self, x: Float[Array, "*B D"], sublayer: Callable[[jax.Array], jax.Array], dropout: Dropout | None = None
-    ) -> Float[Array, "*B D"]:
-        """Applies the sublayer and the residual connection around it."""
-        y = sublayer(self.norm(x) if self.pre else x)
+        self, x: Float[Array, "*B D"], sublayer: Callable[[Any], tuple[Any, Extra]], dropout: Dropout | None = None
+    ) -> tuple[Float[Array, "*B D"], Extra]:
+        """Applies the sublayer and the residual connection around it; returns what else the sublayer returns, too."""
+        y, extra = sublayer(self.norm(x) if self.pre else x)
         x = x + (dropout(y, self.dropout_rate) if dropout else y)
-        return x if self.pre else self.norm(x)
+        return (x if self.pre else self.norm(x)), extra
 
 
 class EncoderLayer(nnx.Module):
     """An encoder layer: self-attention, then the feed-forward network."""
 
-    def __init__(self, config: ModelConfig, *, precision: Precision, fast: FastAttention | None = None, rngs: nnx.Rngs):
-        self.self_attention = _attention(config, precision=precision, fast=fast, rngs=rngs)
+    def __init__(self, config: ModelConfig, *, precision: Precision, fast: FastAttention | None, rngs: nnx.Rngs):
+        self.self_attention = MultiHeadAttention(config, precision=precision, fast=fast, rngs=rngs)
         self.feed_forward = FeedForward(config, precision=precision, rngs=rngs)
         self.self_attention_residual, self.feed_forward_residual = (
             ResidualConnection(config, precision=precision, rngs=rngs) for _ in range(2)
         )
 
     def __call__(
-        self,
-        x: Float[Array, "B S D"],
-        mask: SegmentMask,
-        rotation: Rotation | None = None,
-        dropout: Dropout | None = None,
+        self, x: Float[Array, "B S D"], mask: SegmentMask, rotation: Rotation | None, dropout: Dropout | None
     ) -> tuple[Float[Array, "B S D"], Float[Array, "B N S S"] | None]:
         """Applies the layer; the attention weights are None if fast attention is used."""
-        weights: list[Weights] = []
-
-        def self_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
-            return self.self_attention(y, y, mask, rotation, rotation, dropout)
-
-        x = self.self_attention_residual(x, _recording(weights, self_attention), dropout)
-        x = self.feed_forward_residual(x, lambda y: self.feed_forward(y, dropout), dropout)
-        return x, weights[0]
+        x, weights = self.self_attention_residual(
+            x, lambda y: self.self_attention(y, y, mask, rotation, rotation, dropout), dropout
+        )
+        x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y, dropout), None), dropout)
+        return x, weights
 
 
 class DecoderLayer(nnx.Module):
     """A decoder layer: masked self-attention, cross-attention to the source, then the feed-forward network."""
 
-    def __init__(self, config: ModelConfig, *, precision: Precision, fast: FastAttention | None = None, rngs: nnx.Rngs):
-        self.self_attention = _attention(config, precision=precision, fast=fast, rngs=rngs)
-        self.cross_attention = _attention(config, precision=precision, fast=fast, rngs=rngs)
+    def __init__(self, config: ModelConfig, *, precision: Precision, fast: FastAttention | None, rngs: nnx.Rngs):
+        self.self_attention, self.cross_attention = (
+            MultiHeadAttention(config, precision=precision, fast=fast, rngs=rngs) for _ in range(2)
+        )
         self.rotary_cross_attention = config.rotary_cross_attention
         self.feed_forward = FeedForward(config, precision=precision, rngs=rngs)
         self.self_attention_residual, self.cross_attention_residual, self.feed_forward_residual = (
@@ -134,9 +131,9 @@ class DecoderLayer(nnx.Module):
         memory: Float[Array, "B S D"],
         self_mask: SegmentMask,
         cross_mask: SegmentMask,
-        rotation: Rotation | None = None,
-        memory_rotation: Rotation | None = None,
-        dropout: Dropout | None = None,
+        rotation: Rotation | None,
+        memory_rotation: Rotation | None,
+        dropout: Dropout | None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T T"] | None, Float[Array, "B N T S"] | None]:
         """Applies the layer to all positions at once.
 
@@ -144,19 +141,15 @@ class DecoderLayer(nnx.Module):
         positions, each target position may attend to. The attention weights, of self-attention and of cross-attention,
         are None if fast attention is used.
         """
-        weights: list[Weights] = []
         cross_rotations = (rotation, memory_rotation) if self.rotary_cross_attention else (None, None)
-
-        def self_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
-            return self.self_attention(y, y, self_mask, rotation, rotation, dropout)
-
-        def cross_attention(y: jax.Array) -> tuple[jax.Array, Weights]:
-            return self.cross_attention(y, memory, cross_mask, *cross_rotations, dropout)
-
-        x = self.self_attention_residual(x, _recording(weights, self_attention), dropout)
-        x = self.cross_attention_residual(x, _recording(weights, cross_attention), dropout)
-        x = self.feed_forward_residual(x, lambda y: self.feed_forward(y, dropout), dropout)
-        return x, weights[0], weights[1]
+        x, self_weights = self.self_attention_residual(
+            x, lambda y: self.self_attention(y, y, self_mask, rotation, rotation, dropout), dropout
+        )
+        x, cross_weights = self.cross_attention_residual(
+            x, lambda y: self.cross_attention(y, memory, cross_mask, *cross_rotations, dropout), dropout
+        )
+        x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y, dropout), None), dropout)
+        return x, self_weights, cross_weights
 
     def step(
         self,
@@ -166,7 +159,7 @@ class DecoderLayer(nnx.Module):
         self_mask: Bool[Array, "B 1 K T"],
         memory: Cache,
         cross_mask: Bool[Array, "B 1 1 S"],
-        rotation: Rotation | None = None,
+        rotation: Rotation | None,
     ) -> tuple[Float[Array, "B K D"], Cache]:
         """Applies the layer to a single position of every beam, which it adds to the earlier positions in the cache.
 
@@ -181,44 +174,15 @@ class DecoderLayer(nnx.Module):
           memory: Cross-attention keys and values of the S source positions.
           cross_mask: True for the source positions that may be attended to.
         """
-        updated = cache
         cross_rotation = rotation if self.rotary_cross_attention else None
 
-        def masked_self_attention(y: jax.Array) -> jax.Array:
-            nonlocal updated
+        def masked_self_attention(y: jax.Array) -> tuple[jax.Array, Cache]:
             updated = cache.updated(self.self_attention.keys_values(y, rotation), index * x.shape[1])
-            return self.self_attention.attend(y, updated.keys_values(), self_mask, rotation)[0]
+            return self.self_attention.attend(y, updated.keys_values(), self_mask, rotation)[0], updated
 
-        def cross_attention(y: jax.Array) -> jax.Array:
-            return self.cross_attention.attend(y, memory.keys_values(), cross_mask, cross_rotation)[0]
-
-        x = self.self_attention_residual(x, masked_self_attention)
-        x = self.cross_attention_residual(x, cross_attention)
-        return self.feed_forward_residual(x, self.feed_forward), updated
-
-
-def _attention(
-    config: ModelConfig, *, precision: Precision, fast: FastAttention | None, rngs: nnx.Rngs
-) -> MultiHeadAttention:
-    return MultiHeadAttention(
-        config.embed_dim,
-        config.num_heads,
-        qk_norm=config.qk_norm,
-        dropout_rate=config.attention_dropout_rate,
-        precision=precision,
-        fast=fast,
-        rngs=rngs,
-    )
-
-
-def _recording(
-    weights: list[Weights], attention: Callable[[jax.Array], tuple[jax.Array, Weights]]
-) -> Callable[[jax.Array], jax.Array]:
-    """Returns a sublayer that appends its weights to a list; compilation removes those that are not used."""
-
-    def sublayer(x: jax.Array) -> jax.Array:
-        output, layer_weights = attention(x)
-        weights.append(layer_weights)
-        return output
-
-    return sublayer
+        x, updated = self.self_attention_residual(x, masked_self_attention)
+        x, _ = self.cross_attention_residual(
+            x, lambda y: self.cross_attention.attend(y, memory.keys_values(), cross_mask, cross_rotation)
+        )
+        x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y), None))
+        return x, updated

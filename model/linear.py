@@ -18,6 +18,8 @@ from flax import nnx
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float, Float32
 
+Product = Callable[[jax.Array, jax.Array], jax.Array]
+
 
 class Linear(nnx.Linear):
     """Flax's linear layer, applied to its input [..., I] as a matrix.
@@ -95,12 +97,7 @@ def transposed_product(x: Float[Array, "*B I"], y: Float[Array, "*B O"]) -> Floa
     return _on_cpu_in_bfloat16(sum_on_cpu, sum_over_positions, x, y)
 
 
-def _on_cpu_in_bfloat16(
-    on_cpu: Callable[[jax.Array, jax.Array], jax.Array],
-    otherwise: Callable[[jax.Array, jax.Array], jax.Array],
-    x: jax.Array,
-    y: jax.Array,
-) -> jax.Array:
+def _on_cpu_in_bfloat16(on_cpu: Product, otherwise: Product, x: jax.Array, y: jax.Array) -> jax.Array:
     """Applies `on_cpu` to bfloat16 operands in programs for CPUs, `otherwise` to all others."""
     if x.dtype != jnp.bfloat16:
         return otherwise(x, y)

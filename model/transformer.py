@@ -142,13 +142,12 @@ class Transformer(nnx.Module):
     def encode(
         self,
         source: Int[Array, "B S"],
-        segments: Int[Array, "B S"] | None = None,
-        positions: Int[Array, "B S"] | None = None,
+        segments: Int[Array, "B S"],
+        positions: Int[Array, "B S"],
         keep_mask: Bool[Array, "B S"] | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B S D"], list[Weights]]:
         """Encodes the source, with options as in `hidden_states`; the weights are those of self-attention, by layer."""
-        segments, positions = _segments(source, segments), _positions(source, positions)
         mask = SegmentMask(segments, segments)
         embedding = self.source_embedding if self.source_embedding is not None else self.target_embedding
         x = self._embed(embedding, source, positions, keep_mask, dropout)
@@ -168,7 +167,7 @@ class Transformer(nnx.Module):
         segment is 0; by default these are the padding.
         """
         segments = _segments(source, segments)
-        encoded, _ = self.encode(source, segments)
+        encoded, _ = self.encode(source, segments, _positions(source, None))
         rotation = self._rotation(_positions(source, None)) if self.config.rotary_cross_attention else None
         memory = Memory(
             [Cache.from_keys_values(layer.cross_attention.keys_values(encoded, rotation)) for layer in self.decoder],

@@ -21,7 +21,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import write_atomically
 from lingua_flax.host.locks import lock_until_exit
 from lingua_flax.options.command_line import build, check_languages, new_output, output_exists, parse, required_workdir
-from lingua_flax.options.config_files import data_with_absolute_paths, read_workdir_config
+from lingua_flax.options.config_files import read_workdir_config, with_absolute_paths
 from lingua_flax.options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def read_options(argv: Sequence[str]) -> DistillCommand:
         raise UserError(f"--output {output}: the name must end in .jsonl or .jsonl.gz")
     config = read_workdir_config(workdir)
     options = build(DistillCommand, given, data=config.data, devices=config.devices.compute)
-    options = options.model_copy(update={"data": data_with_absolute_paths(options.data)})
+    options = options.model_copy(update={"data": with_absolute_paths(options.data)})
     check_languages(options.data, config.data, workdir)
     return options
 
@@ -87,7 +87,7 @@ def distill(argv: Sequence[str]) -> None:
             )
             translator.check(options)
             corpus = open_corpus(options.data)
-            if options.data == data_with_absolute_paths(read_workdir_config(options.workdir).data):
+            if options.data == with_absolute_paths(read_workdir_config(options.workdir).data):
                 check_corpus(options.workdir, translator.step, corpus, "train")
             return translator, corpus
 

@@ -15,7 +15,7 @@ from lingua_flax.data.text_files import is_gzip, read_lines, write_lines
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable
 from lingua_flax.options.command_line import Flag, build, check_languages, parse, required_workdir
-from lingua_flax.options.config_files import data_with_absolute_paths, read_workdir_config
+from lingua_flax.options.config_files import read_workdir_config, with_absolute_paths
 from lingua_flax.options.schema import (
     ComputeConfig,
     DataConfig,
@@ -71,10 +71,9 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
     given = parse(EvaluateCommand, argv, DESCRIPTION)
     workdir = required_workdir(given)
     config = read_workdir_config(workdir)
-    options = build(
-        EvaluateCommand, given, data=config.data, evaluation=config.evaluation, devices=config.devices.compute
-    )
-    options = options.model_copy(update={"data": data_with_absolute_paths(options.data)})
+    sections = {"data": config.data, "evaluation": config.evaluation, "devices": config.devices.compute}
+    options = build(EvaluateCommand, given, **sections)
+    options = options.model_copy(update={"data": with_absolute_paths(options.data)})
     if (options.source is None) != (options.reference is None):
         raise UserError("--source and --reference go together: two files with the same number of lines")
     if options.source and "split" in given:

@@ -7,6 +7,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,17 +100,12 @@ def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
     log.info("the uninterrupted run: %s", uninterrupted)
     with interruption.deferred():  # a signal must end the training processes too
         training = TrainProcess(config_file, uninterrupted, folder / "compiled-uninterrupted", interruption.check)
-        try:
-            training.finish()
-        finally:
-            training.kill()
+        training.finish()
         steps = max(line["step"] for line in Workdir(uninterrupted).read_metrics())
         log.info("the run with %d kills (--kill-seed %d): %s", command.kills, seed, killed)
         moments = draw_moments(config, steps, command.kills, seed)
-        kills, last = run_killed(
-            lambda: TrainProcess(config_file, killed, folder / "compiled-killed", interruption.check),
-            moments, config, PhaseDurations.of(training), _log_kill,
-        )  # fmt: skip
+        start = partial(TrainProcess, config_file, killed, folder / "compiled-killed", interruption.check)
+        kills, last = run_killed(start, moments, config, PhaseDurations.of(training))
     initialize_devices("cpu")  # comparing needs no accelerator
     comparisons = compare(uninterrupted, killed)
     _show_kills(kills, last)
@@ -123,16 +119,11 @@ def _verify(config: Config, command: VerifyCommand, folder: Path) -> None:
     print(f"{steps:,} steps, SIGKILL {len(kills)} times: the same run, bit for bit (--kill-seed {seed})")
 
 
-def _log_kill(number: int, kill: Kill) -> None:
-    log.info("kill %d: during %s, after step %d", number, kill.during, kill.after)
-
-
 def _show_kills(kills: Sequence[Kill], last: TrainProcess) -> None:
     table = Table("kill", "during", "after step", "resumed from", "steps redone", "seconds to the first step")
-    restarts = [(kill.resumed_from, kill.seconds_to_first_step) for kill in kills[1:]] + [
-        (last.resumed_from, last.seconds_to_first_step)
-    ]
-    for number, (kill, (resumed_from, seconds)) in enumerate(zip(kills, restarts, strict=False), 1):
+    restarts = [*(kill.process for kill in kills[1:]), last]
+    for number, (kill, process) in enumerate(zip(kills, restarts, strict=False), 1):
+        resumed_from, seconds = process.resumed_from, process.seconds_to_first_step
         restart = (
             ("killed before", "") if resumed_from is None else (f"{resumed_from:,}", f"{kill.after - resumed_from:,}")
         )

@@ -63,26 +63,20 @@ def round_up_to_row_shards(mesh: Mesh, rows: int) -> int:
 
 def check_divides(mesh: Mesh, config: Config) -> None:
     """Raises UserError if an axis of the mesh does not divide a dimension of the batch or the layers that it shards."""
-    rows = config.rows_per_batch // config.training.accumulation_steps
-    row_description = f"the {rows} rows per batch (training.tokens_per_batch / data.row_length)"
-    if config.training.accumulation_steps > 1:
-        row_description = (
-            f"the {rows} rows per accumulation step "
-            "(training.tokens_per_batch / data.row_length / training.accumulation_steps)"
-        )
-    for axes, count, description in (
-        (ROW_AXES, rows, row_description),
-        (("fsdp",), config.model.embed_dim, f"model.embed_dim {config.model.embed_dim}"),
-        (("tensor",), config.model.num_heads, f"model.num_heads {config.model.num_heads}"),
-        (("tensor",), config.model.mlp_dim, f"model.mlp_dim {config.model.mlp_dim}"),
-    ):
-        _check_divides(mesh, axes, count, description)
+    parts = config.training.accumulation_steps
+    rows = config.rows_per_batch // parts
+    unit, divisor = ("batch", "") if parts == 1 else ("accumulation step", " / training.accumulation_steps")
+    formula = f"training.tokens_per_batch / data.row_length{divisor}"
+    _check_divides(mesh, ROW_AXES, rows, f"the {rows} rows per {unit} ({formula})")
+    for axis, option in (("fsdp", "embed_dim"), ("tensor", "num_heads"), ("tensor", "mlp_dim")):
+        size = getattr(config.model, option)
+        _check_divides(mesh, [axis], size, f"model.{option} {size}")
 
 
 def check_divides_vocabularies(mesh: Mesh, sizes: Sequence[int]) -> None:
     """Raises UserError if the mesh does not divide a vocabulary; the sizes are known only with the tokenizer."""
     for size in sizes:
-        _check_divides(mesh, ("tensor",), size, f"the {size} pieces of tokenizer.vocab_size")
+        _check_divides(mesh, ["tensor"], size, f"the {size} pieces of tokenizer.vocab_size")
 
 
 def _check_divides(mesh: Mesh, axes: Sequence[str], count: int, description: str) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import re
 import socket
 import sys
 import time
@@ -32,6 +33,7 @@ SHUTDOWN_TIMEOUT = 30
 HEARTBEAT_TIMEOUT = 30
 START_TIMEOUT = 300  # seconds in which all processes of a run must have started
 MAX_MESSAGE = 2000  # bytes of an error message that other processes are told
+_LOST_CONNECTION = re.compile("Gloo|Connection closed|UNAVAILABLE|DEADLINE_EXCEEDED|heartbeat")
 Result = TypeVar("Result")
 
 
@@ -45,12 +47,7 @@ def join_processes(options: ProcessOptions, platform: str) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     if options.coordinator:
         _await_all_processes(options)
-        _connect(
-            f"--coordinator {options.coordinator}",
-            coordinator_address=options.coordinator,
-            num_processes=options.num_processes,
-            process_id=options.process_id,
-        )
+        _connect(f"--coordinator {options.coordinator}", options.coordinator, options.num_processes, options.process_id)
     elif int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         _connect("SLURM")
     elif platform in ("auto", "tpu") and _may_be_a_pod():
@@ -122,10 +119,10 @@ def _report_to_first(address: tuple[str, int], options: ProcessOptions, deadline
     )
 
 
-def _connect(method: str, **arguments: Any) -> None:
+def _connect(method: str, address: str | None = None, size: int | None = None, rank: int | None = None) -> None:
     try:
         jax.distributed.initialize(
-            **arguments, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT, shutdown_timeout_seconds=SHUTDOWN_TIMEOUT
+            address, size, rank, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT, shutdown_timeout_seconds=SHUTDOWN_TIMEOUT
         )
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
@@ -264,18 +261,12 @@ def distributed_session() -> Iterator[None]:
             raise
         except Exception as error:
             atexit.register(_exit_without_waiting)
-            if isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) and _is_lost_connection(str(error)):
+            if isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) and _LOST_CONNECTION.search(str(error)):
                 raise RunError(
                     f"process {jax.process_index()} lost another process of this run; see that process's error "
                     "message, then start all of them again to continue from the newest checkpoint"
                 ) from error
             raise
-
-
-def _is_lost_connection(message: str) -> bool:
-    return any(
-        sign in message for sign in ("Gloo", "Connection closed", "UNAVAILABLE", "DEADLINE_EXCEEDED", "heartbeat")
-    )
 
 
 def _exit_without_waiting() -> None:

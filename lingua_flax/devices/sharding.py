@@ -37,9 +37,7 @@ def put_on_devices(tree: Any, sharding: Any) -> Any:
         leaf = np.asarray(leaf)
         return jax.make_array_from_callback(leaf.shape, leaf_sharding, leaf.__getitem__)
 
-    if isinstance(sharding, NamedSharding):
-        return jax.tree.map(lambda leaf: put(leaf, sharding), tree)
-    return jax.tree.map(put, tree, sharding)
+    return jax.tree.map(put, tree, jax.tree.broadcast(sharding, tree))
 
 
 def sharded_shapes(tree: Any, sharding: Any) -> Any:
@@ -48,9 +46,7 @@ def sharded_shapes(tree: Any, sharding: Any) -> Any:
     def with_sharding(leaf: Any, leaf_sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf_sharding)
 
-    if isinstance(sharding, NamedSharding):
-        return jax.tree.map(lambda leaf: with_sharding(leaf, sharding), tree)
-    return jax.tree.map(with_sharding, tree, sharding)
+    return jax.tree.map(with_sharding, tree, jax.tree.broadcast(sharding, tree))
 
 
 def local_rows(mesh: Mesh, rows: int) -> np.ndarray:

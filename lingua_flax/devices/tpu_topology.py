@@ -81,16 +81,14 @@ def check_tpu_compiler() -> None:
 @contextlib.contextmanager
 def tpu_compiler_environment() -> Iterator[None]:
     """Sets the environment that `topology_devices` needs, for processes started within the context to inherit."""
-    previous = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    previous = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     os.environ.update(_ENVIRONMENT)
     try:
         yield
     finally:
-        for name, value in previous.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in _ENVIRONMENT:
+            del os.environ[name]
+        os.environ.update(previous)
 
 
 def topology_devices(topology: str) -> list[jax.Device]:

@@ -92,29 +92,17 @@ def score(
     captions and longer for long sentences.
     """
     streams = [list(references)]
-    main_bleu, lowercase_bleu = (BLEU(lowercase=ignored, tokenize=tokenize) for ignored in (lowercase, True))
-    chrf = CHRF(lowercase=lowercase)
-    # By default, TER ignores case, leaves punctuation attached to words, and takes a Chinese sentence for one word.
-    asian = tokenize not in ("13a", "intl")
-    ter = TER(case_sensitive=not lowercase, normalized=True, asian_support=asian) if with_ter else None
-    bleu = main_bleu.corpus_score(hypotheses, streams)
+    bleu, bleu_lowercase = (BLEU(lowercase=ignored, tokenize=tokenize) for ignored in (lowercase, True))
+    metrics: dict[str, Any] = {"bleu": bleu, "bleu_lowercase": bleu_lowercase, "chrf": CHRF(lowercase=lowercase)}
+    if with_ter:  # by default, TER ignores case, leaves punctuation attached, and takes a Chinese sentence for one word
+        asian = tokenize not in ("13a", "intl")
+        metrics["ter"] = TER(case_sensitive=not lowercase, normalized=True, asian_support=asian)
+    values: dict[str, Any] = {name: metric.corpus_score(hypotheses, streams).score for name, metric in metrics.items()}
+    values |= {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
     resampled = BLEU(lowercase=lowercase, tokenize=tokenize)
     interval = resampled.corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
-    bleu_lowercase = lowercase_bleu.corpus_score(hypotheses, streams).score
-    chrf_score = chrf.corpus_score(hypotheses, streams).score
-    return Scores(
-        bleu=bleu.score,
-        bleu_low=interval._mean - interval._ci,  # not available otherwise
-        bleu_high=interval._mean + interval._ci,
-        bleu_signature=str(main_bleu.get_signature()),
-        bleu_lowercase=bleu_lowercase,
-        bleu_lowercase_signature=str(lowercase_bleu.get_signature()),
-        chrf=chrf_score,
-        chrf_signature=str(chrf.get_signature()),
-        sentences=len(hypotheses),
-        ter=ter.corpus_score(hypotheses, streams).score if ter else None,
-        ter_signature=str(ter.get_signature()) if ter else None,
-    )
+    low, high = interval._mean - interval._ci, interval._mean + interval._ci  # not available otherwise
+    return Scores(bleu_low=low, bleu_high=high, sentences=len(hypotheses), **values)
 
 
 @dataclass(frozen=True)

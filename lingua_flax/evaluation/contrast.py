@@ -22,18 +22,23 @@ from lingua_flax.translation.words import Word, group_pieces
 
 
 @dataclasses.dataclass(frozen=True)
-class FlipCounts:
-    """Counts of pairs in which hiding a word changes a translation to the other reading.
+class ContrastCounts:
+    """Counts of contrast pairs.
 
     Attributes:
-      pairs: number of pairs examined; both translations of each are right while no word is masked.
-      flipped: pairs of which one or both sentences take the other reading when the deciding word is masked.
-      flipped_control: the same when the longest word other than the deciding and the ambiguous one is masked.
+      contrast_pairs: number of pairs.
+      contrast_right: pairs of which both translations equal their references.
+      contrast_masked_pairs: of these, the pairs that were translated again with a word masked.
+      contrast_flipped: of the masked pairs, those of which one or both sentences take the other reading when the
+        deciding word is masked.
+      contrast_flipped_control: the same when the longest word other than the deciding and the ambiguous one is masked.
     """
 
-    pairs: int
-    flipped: int
-    flipped_control: int
+    contrast_pairs: int
+    contrast_right: int
+    contrast_masked_pairs: int
+    contrast_flipped: int
+    contrast_flipped_control: int
 
 
 class _Pair(NamedTuple):
@@ -46,26 +51,21 @@ class _Pair(NamedTuple):
     control: tuple[tuple[int, ...], ...]
 
 
-def count_contrast_pairs(translations: Sequence[str], references: Sequence[str]) -> tuple[int, int]:
-    """Returns the number of pairs (lines 2i and 2i + 1) and how many have both translations equal to the references."""
-    right = _right_pairs(translations, references)
-    return len(right), sum(right)
-
-
-def count_contrast_flips(
+def count_contrast(
     translator: Translator,
     sources: Sequence[str],
     translations: Sequence[str],
     references: Sequence[str],
     find_readings: FindReadings,
     options: DecodingOptions,
-) -> FlipCounts:
-    """Translates the right pairs again, greedily and with a word masked, and counts the flipped readings.
+) -> ContrastCounts:
+    """Counts the right pairs, translates them again, greedily and with a word masked, and counts the flipped readings.
 
     Lines 2i and 2i + 1 form a pair. `find_readings` finds the ambiguous word of a pair and its readings; pairs for
-    which it returns None are skipped. Of `options`, only the length limits and the batch size are used.
+    which it returns None are not translated again. Of `options`, only the length limits and the batch size are used.
     """
-    first_lines = [2 * pair for pair, right in enumerate(_right_pairs(translations, references)) if right]
+    right = right_pairs(translations, references)
+    first_lines = [2 * pair for pair, is_right in enumerate(right) if is_right]
     texts = [((sources[i], sources[i + 1]), (references[i], references[i + 1])) for i in first_lines]
     pairs = [pair for text in texts if (pair := _contrast_pair(translator, *text, find_readings))]
     lines = [line for pair in pairs for line in pair.sentences]
@@ -77,11 +77,19 @@ def count_contrast_flips(
             for i, pair in enumerate(pairs)
         )
 
-    return FlipCounts(
-        pairs=len(pairs),
-        flipped=flipped([positions for pair in pairs for positions in pair.deciding]),
-        flipped_control=flipped([positions for pair in pairs for positions in pair.control]),
+    return ContrastCounts(
+        contrast_pairs=len(right),
+        contrast_right=sum(right),
+        contrast_masked_pairs=len(pairs),
+        contrast_flipped=flipped([positions for pair in pairs for positions in pair.deciding]),
+        contrast_flipped_control=flipped([positions for pair in pairs for positions in pair.control]),
     )
+
+
+def right_pairs(translations: Sequence[str], references: Sequence[str]) -> list[bool]:
+    """Returns for each pair, lines 2i and 2i + 1, whether both translations equal their references."""
+    right = [translation == reference for translation, reference in zip(translations, references, strict=True)]
+    return [first and second for first, second in zip(right[::2], right[1::2], strict=True)]
 
 
 def differing_word_index(first: Sequence[Word], second: Sequence[Word]) -> int | None:
@@ -90,12 +98,6 @@ def differing_word_index(first: Sequence[Word], second: Sequence[Word]) -> int |
         return None
     differing = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a.text != b.text]
     return differing[0] if len(differing) == 1 else None
-
-
-def source_words(translator: Translator, line: str) -> list[Word]:
-    """Returns the words of a source line with the positions of their tokens."""
-    (ids,) = translator.tokenizer.encode_source([line])
-    return group_pieces(translator.tokenizer.source_pieces(ids))
 
 
 def translate_with_masked_tokens(
@@ -107,32 +109,27 @@ def translate_with_masked_tokens(
     """
     max_length = translator.max_length
     ids = [cut(line, max_length) for line in translator.tokenizer.encode_source(lines)]
-    lengths = [len(line) for line in ids]
+    lengths = list(map(len, ids))
     rows = options.batch_size or translator.decoding_batch_size(max(lengths, default=1), beams=1)
-    greedy = DecodingOptions(
-        beam_size=1,
-        min_decoding_length=options.min_decoding_length,
-        max_decoding_length=options.max_decoding_length,
-        batch_size=rows,
-    )
-    translations = [""] * len(lines)
+    greedy = options.model_copy(update={"beam_size": 1, "temperature": 0.0, "top_k": None, "top_p": None})
+    translations: dict[int, str] = {}
     for group, length in translator.length_batches(lengths, rows):
         source = pad_rows([ids[i] for i in group], rows, length)
         mask = np.zeros(source.shape, bool)
         for row, i in enumerate(group):
             mask[row, [position for position in masked[i] if position < length]] = True
         tokens = translator.decode_ids(source, greedy, mask).tokens[: len(group), 0]
-        for i, text in zip(group, translator.tokenizer.decode_target(tokens.tolist()), strict=True):
-            translations[i] = text
-    return translations
+        translations.update(zip(group, translator.tokenizer.decode_target(tokens.tolist()), strict=True))
+    return [translations[i] for i in range(len(lines))]
 
 
 def _contrast_pair(
     translator: Translator, sources: tuple[str, str], references: tuple[str, str], find_readings: FindReadings
 ) -> _Pair | None:
     """Returns the pair, or None if its deciding word or its readings are unknown."""
+    tokenizer = translator.tokenizer
     known = find_readings(sources, references)
-    words = [source_words(translator, line) for line in sources]
+    words = [group_pieces(tokenizer.source_pieces(ids)) for ids in tokenizer.encode_source(sources)]
     index = differing_word_index(words[0], words[1])
     if known is None or index is None:
         return None
@@ -145,8 +142,3 @@ def _contrast_pair(
 
     deciding = tuple(line[index].positions for line in words)
     return _Pair(sources, readings, senses, deciding, tuple(longest_other(line) for line in words))
-
-
-def _right_pairs(translations: Sequence[str], references: Sequence[str]) -> list[bool]:
-    right = [translation == reference for translation, reference in zip(translations, references, strict=True)]
-    return [first and second for first, second in zip(right[::2], right[1::2], strict=True)]

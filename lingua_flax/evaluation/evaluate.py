@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from lingua_flax.data.corpora.corpus import Corpus, FindReadings
 from lingua_flax.evaluation.bleu import Comparison, Scores, compare, score
-from lingua_flax.evaluation.contrast import FlipCounts, count_contrast_flips, count_contrast_pairs
+from lingua_flax.evaluation.contrast import ContrastCounts, count_contrast
 from lingua_flax.evaluation.multi30k_protocol import PublishedScore, score_published
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.translator import Translator
@@ -50,8 +50,7 @@ class Evaluation:
     Attributes:
       decoding: how the translations were decoded.
       seconds: decoding time, without compilation.
-      contrast_right: number of contrast pairs of which both translations are right.
-      flips: of these, how many flip when a word is masked.
+      contrast: counts of the contrast pairs.
       comparison: comparison with a baseline.
       published: score under the published protocol of Multi30k.
     """
@@ -62,9 +61,7 @@ class Evaluation:
     decoding: DecodingOptions
     seconds: float
     compile_seconds: float
-    contrast_pairs: int | None = None
-    contrast_right: int | None = None
-    flips: FlipCounts | None = None
+    contrast: ContrastCounts | None = None
     comparison: Comparison | None = None
     published: PublishedScore | None = None
 
@@ -77,16 +74,11 @@ class Evaluation:
             "sentences_per_second": len(self.translations) / self.seconds,
             "compile_seconds": self.compile_seconds,
         }
-        comparison = dataclasses.asdict(self.comparison) if self.comparison else {}
-        published = dataclasses.asdict(self.published) if self.published else {}
-        contrast = {"contrast_pairs": self.contrast_pairs, "contrast_right": self.contrast_right}
-        if self.flips:
-            contrast |= {
-                "contrast_masked_pairs": self.flips.pairs,
-                "contrast_flipped": self.flips.flipped,
-                "contrast_flipped_control": self.flips.flipped_control,
-            }
-        values = dataclasses.asdict(self.scores) | published | numbers | contrast | comparison
+        scores, published, contrast, comparison = (
+            dataclasses.asdict(part) if part else {}
+            for part in (self.scores, self.published, self.contrast, self.comparison)
+        )
+        values = scores | published | numbers | contrast | comparison
         return {name: value for name, value in values.items() if value is not None}
 
     def _decoding_settings(self) -> dict[str, float | int]:
@@ -124,14 +116,15 @@ def evaluate(
     translations = [line.text for line in translator.translate(data.sources, options, after_batch=after_batch)]
     seconds = time.monotonic() - started
     lowercase, references = translator.tokenizer.lowercase, data.references
-    pairs = right = flips = published = None
+    contrast = published = comparison = None
     if data.find_readings:
         normalize = str.casefold if lowercase else str
         normalized = [normalize(line) for line in translations], [normalize(line) for line in references]
-        pairs, right = count_contrast_pairs(*normalized)
-        flips = count_contrast_flips(translator, data.sources, *normalized, data.find_readings, options)
+        contrast = count_contrast(translator, data.sources, *normalized, data.find_readings, options)
     if data.multi30k:
         published = score_published(translations, references, language=data.multi30k[0])
+    if baseline is not None:
+        comparison = compare(translations, baseline, references, tokenize=tokenize, lowercase=lowercase)
     return Evaluation(
         translations=tuple(translations),
         scores=score(translations, references, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter),
@@ -139,12 +132,8 @@ def evaluate(
         decoding=options,
         seconds=seconds,
         compile_seconds=started - compile_started,
-        contrast_pairs=pairs,
-        contrast_right=right,
-        flips=flips,
-        comparison=None
-        if baseline is None
-        else compare(translations, baseline, references, tokenize=tokenize, lowercase=lowercase),
+        contrast=contrast,
+        comparison=comparison,
         published=published,
     )
 

@@ -28,26 +28,21 @@ def print_evaluation(workdirs: str, data: EvaluationSet, evaluation: Evaluation)
     if evaluation.published and data.multi30k:
         comparable = comparability_note(evaluation.published.published_reference_length, *data.multi30k)
         table.add_row("BLEU, published protocol", f"{evaluation.published.published_bleu:.2f}", comparable)
-    if evaluation.comparison:
-        comparison = evaluation.comparison
-        for name, baseline_score, p_value in (
-            ("BLEU", comparison.baseline_bleu, comparison.bleu_p_value),
-            ("chrF", comparison.baseline_chrf, comparison.chrf_p_value),
+    if comparison := evaluation.comparison:
+        for name, baseline_score, p_value, signature in (
+            ("BLEU", comparison.baseline_bleu, comparison.bleu_p_value, comparison.compare_signature),
+            ("chrF", comparison.baseline_chrf, comparison.chrf_p_value, ""),
         ):
-            signature = comparison.compare_signature if name == "BLEU" else ""
             significance = f"(paired bootstrap: p = {p_value:.4f})"
             table.add_row(f"{name}, baseline", f"{baseline_score:.2f}  {significance}", signature)
-    if evaluation.contrast_pairs:
-        pairs, right = evaluation.contrast_pairs, evaluation.contrast_right
-        share = right / pairs if right else 0.0
-        table.add_row("contrast pairs right", f"{right} of {pairs}  ({share:.1%})", "")
-    if evaluation.flips and evaluation.flips.pairs:
-        for word, flipped in (
-            ("the deciding word", evaluation.flips.flipped),
-            ("another word", evaluation.flips.flipped_control),
+    if contrast := evaluation.contrast:
+        for name, count, total in (
+            ("contrast pairs right", contrast.contrast_right, contrast.contrast_pairs),
+            ("flipped by hiding the deciding word", contrast.contrast_flipped, contrast.contrast_masked_pairs),
+            ("flipped by hiding another word", contrast.contrast_flipped_control, contrast.contrast_masked_pairs),
         ):
-            count = f"{flipped} of {evaluation.flips.pairs}  ({flipped / evaluation.flips.pairs:.1%})"
-            table.add_row(f"flipped by hiding {word}", count, "")
+            if total:
+                table.add_row(name, f"{count} of {total}  ({count / total:.1%})", "")
     speed = f"{scores.sentences / evaluation.seconds:.1f} a second"
     table.add_row("sentences", f"{scores.sentences:,}", f"{evaluation.seconds:.1f} s, {speed}")
     table.add_row("compilation", f"{evaluation.compile_seconds:.1f} s", "")

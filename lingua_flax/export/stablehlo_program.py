@@ -64,10 +64,9 @@ def write_stablehlo(translator: Translator, data: DataConfig, folder: Path, shap
             prefixes=jnp.zeros((len(source), 0), jnp.int32),
             numbers=jnp.zeros((len(source), 2), jnp.int32),
         )
-        hypotheses = decoding.search_or_sample(
-            [replace_params(network.params, parameters)], request, None, 1, alpha,
-            graphdefs=(network.graphdef,), program=decoding.Program(beams, longest),
-        )  # fmt: skip
+        networks = [decoding.Network(network.graphdef, replace_params(network.params, parameters))]
+        how = decoding.Decoding(decoding.Program(beams, longest), None, 1, alpha)
+        hypotheses = decoding.search_or_sample(networks, request, how)
         return hypotheses.tokens[:, 0], hypotheses.scores[:, 0]
 
     parameters = {name: np.asarray(array) for name, array in params_by_name(translator.params).items()}

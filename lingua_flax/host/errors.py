@@ -32,11 +32,8 @@ def is_disk_full(error: BaseException | None) -> bool:
     there.
     """
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _NO_SPACE:
-            return True
-        if any(os.strerror(code) in str(error) for code in _NO_SPACE):
-            return True
-        if (match := re.search(r"os_error_code='(\d+)'", str(error))) and int(match[1]) in _NO_SPACE:
+        codes = [getattr(error, "errno", None), *map(int, re.findall(r"os_error_code='(\d+)'", str(error)))]
+        if any(code in codes or os.strerror(code) in str(error) for code in _NO_SPACE):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -33,9 +33,9 @@ class Interruption:
     def install(self) -> None:
         for number in SIGNALS:
             signal.signal(number, self._receive)
-        # When Python exits, it restores the default handlers, and a signal would kill a process whose work is done.
-        # The exit function registered first is called last, so all others can still be interrupted.
-        atexit.register(_ignore_signals)
+            # When Python exits, it restores the default handlers, and a signal would kill a process whose work is done.
+            # The exit functions registered first are called last, so all others can still be interrupted.
+            atexit.register(signal.signal, number, signal.SIG_IGN)
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
@@ -74,11 +74,6 @@ def _stop(number: int) -> None:
 
 def _stopped_by(number: int) -> str:
     return f"stopped by {signal.Signals(number).name}"
-
-
-def _ignore_signals() -> None:
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
 
 
 interruption = Interruption()  # one per process, since a signal has only one handler

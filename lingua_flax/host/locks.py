@@ -57,9 +57,8 @@ def lock_until_exit(path: Path, locked: object, refusal: str) -> None:
     if not lock:
         return
 
-    def release() -> None:
-        path.unlink(missing_ok=True)  # while still held
-        lock.release()
-
-    atexit.register(release)  # which also keeps the lock, whose file is closed when it is no longer referenced
+    # What is registered last is called first: the file is deleted while the lock is still held. Registering also keeps
+    # the lock, whose file is closed when it is no longer referenced.
+    atexit.register(lock.release)
+    atexit.register(path.unlink, missing_ok=True)
     path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")

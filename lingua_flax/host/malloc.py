@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import sys
 
 # Parameters of mallopt, from glibc's malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
@@ -17,16 +16,12 @@ def keep_freed_memory() -> None:
     costs time in page faults. Keeping the memory is faster but increases the peak (measured: docs/results/diary.md).
     Does nothing except on Linux with glibc.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    try:
+    with contextlib.suppress(OSError, AttributeError):  # there is no such library, or it is not glibc
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(_ARENA_MAX, 1)  # only the main arena can grow to any size without mmap
-    mallopt(_MMAP_MAX, 0)
-    mallopt(_TRIM_THRESHOLD, -1)
-    mallopt(_TOP_PAD, 1 << 26)
+        mallopt(_ARENA_MAX, 1)  # only the main arena can grow to any size without mmap
+        mallopt(_MMAP_MAX, 0)
+        mallopt(_TRIM_THRESHOLD, -1)
+        mallopt(_TOP_PAD, 1 << 26)
 
 
 def release_freed_memory() -> None:
@@ -34,6 +29,5 @@ def release_freed_memory() -> None:
 
     Does nothing except on Linux with glibc.
     """
-    if sys.platform.startswith("linux"):
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -29,6 +29,11 @@ MIN_MAP_WIDTH = 0.95  # wide enough for the name of a map
 WIDEST = 30.0
 TALLEST = 45.0  # a page of 30 by 45 inches has 3600 by 5400 pixels
 LEGEND = "each row sums to 1; a dot marks a token that continues the previous word"
+HEADINGS = {
+    "encoder": "encoder self-attention: source tokens that each source token attends to",
+    "decoder": "masked decoder self-attention: previous target tokens that the prediction of each token attends to",
+    "cross": "cross-attention: source tokens that the prediction of each token attends to",
+}
 COLOURS = "Blues"  # white is a weight of 0
 # The first font comes with matplotlib; the others, if installed, supply glyphs that it lacks.
 FONTS = ["DejaVu Sans", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans Devanagari", "Noto Sans Thai"]
@@ -51,28 +56,21 @@ class _Row(NamedTuple):
 
 def attention_figures(maps: AttentionMaps) -> list[Figure]:
     """Returns the pages of labelled heat maps, one map for each layer and head of the three kinds of attention."""
-    source, written = _labels(maps.source_tokens), _labels(maps.target_written)
-    kinds = (
-        ("encoder self-attention: source tokens that each source token attends to", maps.encoder, source, source),
-        (
-            "masked decoder self-attention: previous target tokens that the prediction of each token attends to",
-            maps.decoder,
-            written,
-            _labels(maps.target_read),
-        ),
-        ("cross-attention: source tokens that the prediction of each token attends to", maps.cross, written, source),
-    )
-    rows = [row for kind in kinds for row in _rows(*kind)]
+    source, read, written = map(_labels, (maps.source_tokens, maps.target_read, maps.target_written))
+    rows = [
+        *_rows(HEADINGS["encoder"], maps.encoder, source, source),
+        *_rows(HEADINGS["decoder"], maps.decoder, written, read),
+        *_rows(HEADINGS["cross"], maps.cross, written, source),
+    ]
     title = [f"source: {maps.text}", f"translation: {maps.translation}", LEGEND]
     return [_page(page, title) for page in _pages(rows)]
 
 
-def labelled_heat_map(
-    values: np.ndarray, rows: Sequence[str], columns: Sequence[str], title: str, cell: float = 1.6 * CELL
-) -> Figure:
+def labelled_heat_map(values: np.ndarray, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:
     """Returns one heat map of weights from 0 to 1, [rows, columns], with a colour bar."""
-    page = _Page([title], _label_space(rows), cell * len(columns), cell * len(rows) + _label_space(columns))
-    page.heat_map(values, page.left, page.top, cell, rows, columns, "")
+    cell = 1.6 * CELL
+    page = _Page([title], _label_space(rows), cell * len(columns), cell * len(rows) + _label_space(columns), cell)
+    page.heat_map(values, page.left, page.top, rows, columns, "")
     return page.finish()
 
 
@@ -116,8 +114,7 @@ def _page(rows: Sequence[_Row], title: Sequence[str]) -> Figure:
         for i, weights in enumerate(row.weights):
             map_left = page.left + i * _map_width(row.keys)
             name = f"layer {row.layer}, head {row.first_head + i}"
-            row_labels = row.queries if i == 0 else []
-            page.heat_map(weights, map_left, top + HEADING_HEIGHT, CELL, row_labels, row.keys, name)
+            page.heat_map(weights, map_left, top + HEADING_HEIGHT, [] if i else row.queries, row.keys, name)
         page.draw_text(page.left, top + 0.1, row.heading, 8)
         top += row.height
     return page.finish()
@@ -129,7 +126,8 @@ class _Page:
     The attributes left and top are the edges of the maps, but width and height are those of the page.
     """
 
-    def __init__(self, title: Sequence[str], left: float, width: float, height: float):
+    def __init__(self, title: Sequence[str], left: float, width: float, height: float, cell: float = CELL):
+        self.cell = cell
         self.left = MARGIN + left
         self.width = max(self.left + width + MARGIN, 5.0)
         lines = [line for text in title for line in textwrap.wrap(text, int(self.width / 0.1)) or [""]]
@@ -146,17 +144,10 @@ class _Page:
         self.figure.text(*position, text, fontsize=size, va="top", parse_math=False)
 
     def heat_map(
-        self,
-        weights: np.ndarray,
-        left: float,
-        top: float,
-        cell: float,
-        rows: Sequence[str],
-        columns: Sequence[str],
-        title: str,
+        self, weights: np.ndarray, left: float, top: float, rows: Sequence[str], columns: Sequence[str], title: str
     ) -> None:
         """Draws weights [queries, keys]; an empty list of row or column labels draws none."""
-        axes = self._axes(left, top, cell * weights.shape[1], cell * weights.shape[0])
+        axes = self._axes(left, top, self.cell * weights.shape[1], self.cell * weights.shape[0])
         self.image = axes.imshow(weights, cmap=COLOURS, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
         axes.set_title(title, fontsize=7, loc="left", pad=3)
         axes.set_xticks(range(len(columns)), columns, rotation=90, parse_math=False)

@@ -16,7 +16,7 @@ _DOCUMENT = Template("""<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
+<title>$text</title>
 <style>
 $style</style>
 <script>
@@ -38,11 +38,9 @@ $modules</script>
 
 def attention_html(inspection: dict[str, Any]) -> str:
     """Returns the document for a JSON object that Inspection.as_json has returned."""
-    text, translation = (html.escape(inspection[name]) for name in ("text", "translation"))
     return _DOCUMENT.substitute(
-        title=text,
-        text=text,
-        translation=translation,
+        text=html.escape(inspection["text"]),
+        translation=html.escape(inspection["translation"]),
         style=_read("style.css"),
         theme=_read("theme.js"),
         inspection=json.dumps(inspection, ensure_ascii=False).replace("<", "\\u003c"),  # "</script>" would end it

@@ -46,18 +46,20 @@ class AttentionMaps:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the maps as one JSON object; weights are nested lists [layer][head][query][key]."""
-        weights = {
-            "encoder_self_attention": self.encoder,
-            "decoder_self_attention": self.decoder,
-            "cross_attention": self.cross,
-        }
+
+        def rounded(weights: np.ndarray) -> Any:
+            return np.round(weights.astype(float), JSON_DECIMALS).tolist()
+
         return {
             "text": self.text,
             "translation": self.translation,
             "source_tokens": list(self.source_tokens),
             "target_tokens_read": list(self.target_read),
             "target_tokens_written": list(self.target_written),
-        } | {name: np.round(array.astype(float), JSON_DECIMALS).tolist() for name, array in weights.items()}
+            "encoder_self_attention": rounded(self.encoder),
+            "decoder_self_attention": rounded(self.decoder),
+            "cross_attention": rounded(self.cross),
+        }
 
     def attended_source_words(self) -> list[tuple[str, list[tuple[str, float]]]]:
         """Returns each target word with the source words and their cross-attention weights, largest first.
@@ -89,7 +91,7 @@ def attention_maps(translator: Translator, translation: Translation) -> Attentio
 
     Raises UserError if the line has no token, or too many for one pass.
     """
-    source, written = source_tokens(translator, translation.source), list(translation.hypotheses[0].tokens)
+    source, written = source_tokens(translator, translation.source), translation.hypotheses[0].tokens
     observed = observe(translator, source, written)
     tokenizer = translator.tokenizer
     return AttentionMaps(

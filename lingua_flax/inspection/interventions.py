@@ -21,15 +21,13 @@ from flax import nnx
 
 from lingua_flax.data.batch import pad_rows
 from lingua_flax.data.tokenizer import Tokenizer
-from lingua_flax.devices.processes import gather_to_host
-from lingua_flax.devices.sharding import put_on_devices, replicated
 from lingua_flax.host.errors import UserError
-from lingua_flax.inspection.observation import Observation, observe, padded_length, source_tokens
+from lingua_flax.inspection.observation import Observation, observe, padded_length, run_program, source_tokens
 from lingua_flax.inspection.recorded_search import RecordedSearch, recorded_beam_search
 from lingua_flax.model.parameters import params_by_name, replace_params
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from lingua_flax.translation.decoding import mask_special_tokens
+from lingua_flax.translation.decoding import length_limit, mask_special_tokens
 from lingua_flax.translation.hypotheses import Hypothesis, Translation
 from lingua_flax.translation.translator import Translator
 
@@ -82,53 +80,43 @@ class Inspection:
         of this size, text would take three times the time and the space.
         """
         observed = self.observation
-        pieces = tokenizer.target_pieces
+        source = zip(observed.source, tokenizer.source_pieces(observed.source), strict=True)
         attention = {"encoder": observed.encoder, "decoder": observed.decoder, "cross": observed.cross}
+
+        def named(token: int) -> dict[str, Any]:
+            return {"id": token, "piece": tokenizer.target_pieces([token])[0]}
+
+        def likely(token: int, probability: float) -> dict[str, Any]:
+            return {**named(token), "probability": probability}
+
         return {
             "text": self.text,
             "translation": self.hypotheses[0].text,
             "source": [
                 {"id": token, "piece": piece, "masked": position in self.intervention.masked}
-                for position, (token, piece) in enumerate(
-                    zip(observed.source, tokenizer.source_pieces(observed.source), strict=True)
-                )
+                for position, (token, piece) in enumerate(source)
             ],
             "target": [
-                {
-                    "id": prediction.token,
-                    "piece": pieces([prediction.token])[0],
-                    "probability": prediction.probability,
-                    "alternatives": [
-                        {"id": token, "piece": pieces([token])[0], "probability": probability}
-                        for token, probability in prediction.alternatives
-                    ],
-                }
-                for prediction in observed.target
+                likely(token, probability) | {"alternatives": [likely(*alternative) for alternative in alternatives]}
+                for token, probability, alternatives in observed.target
             ],
             "hypotheses": [{"text": hypothesis.text, "score": hypothesis.score} for hypothesis in self.hypotheses],
             "heads_off": [head._asdict() for head in self.intervention.heads_off],
-            "attention": {
-                name: {
-                    "shape": weights.shape,
-                    "weights": base64.b64encode(np.round(65535 * weights).astype("<u2").tobytes()).decode(),
-                }
-                for name, weights in attention.items()
-            },
+            "attention": {name: _encoded(weights) for name, weights in attention.items()},
             "beam": self.beam
             and [
                 [
-                    {
-                        "parent": candidate.parent,
-                        "id": candidate.token,
-                        "piece": pieces([candidate.token])[0],
-                        "score": candidate.score,
-                        "outcome": candidate.outcome,
-                    }
-                    for candidate in step
+                    {"parent": parent, **named(token), "score": score, "outcome": outcome}
+                    for parent, token, score, outcome in step
                 ]
                 for step in self.beam.steps
             ],
         }
+
+
+def _encoded(weights: np.ndarray) -> dict[str, Any]:
+    integers = np.round(65535 * weights).astype("<u2").tobytes()
+    return {"shape": weights.shape, "weights": base64.b64encode(integers).decode()}
 
 
 def inspect(
@@ -151,14 +139,10 @@ def inspect(
     decoded = changed.decode_ids(
         padded, options, masked, prefixes=[intervention.prefix], num_hypotheses=options.beam_size
     )
-    (hypotheses,) = changed.detokenized(decoded, 1, options.beam_size)
-    return Inspection(
-        text,
-        intervention,
-        hypotheses,
-        observe(changed, source, hypotheses[0].tokens, intervention.masked),
-        _recorded(changed, padded, masked, intervention.prefix, options) if record_beam else None,
-    )
+    (hypotheses,) = changed.detokenized(decoded, 1)
+    observation = observe(changed, source, hypotheses[0].tokens, intervention.masked)
+    beam = _recorded(changed, padded, masked, intervention.prefix, options) if record_beam else None
+    return Inspection(text, intervention, hypotheses, observation, beam)
 
 
 def inspection_of(translator: Translator, translation: Translation) -> Inspection:
@@ -172,23 +156,21 @@ def inspection_of(translator: Translator, translation: Translation) -> Inspectio
 
 def without_heads(translator: Translator, heads: Collection[Head]) -> Any:
     """Returns the parameters with these heads switched off: their rows of the output projection are zero."""
-    parts = {"encoder": "encoder.{}.self_attention", "decoder": "decoder.{}.self_attention"}
-    parts["cross"] = "decoder.{}.cross_attention"
-    kernels = params_by_name(translator.params)
-    replaced: dict[str, jax.Array] = {}
+    params = params_by_name(translator.params)
     width = translator.config.embed_dim // translator.config.num_heads
     for attention, layer, head in heads:
-        name = f"{parts[attention].format(layer)}.output.kernel"
-        kernel = replaced.get(name, kernels[name])
-        replaced[name] = kernel.at[head * width : (head + 1) * width].set(0.0)
-    return replace_params(translator.params, replaced) if replaced else translator.params
+        stack = "encoder" if attention == "encoder" else "decoder"
+        kind = "cross_attention" if attention == "cross" else "self_attention"
+        name = f"{stack}.{layer}.{kind}.output.kernel"
+        params[name] = params[name].at[head * width : (head + 1) * width].set(0.0)
+    return replace_params(translator.params, params)
 
 
 def _check(translator: Translator, source_length: int, intervention: Intervention, options: DecodingOptions) -> None:
     """Raises UserError if the intervention is not possible."""
     config = translator.config
     vocab_size = translator.tokenizer.target_vocab_size
-    limit = translator.length_limit(source_length, len(intervention.prefix), options)
+    limit = length_limit(source_length, len(intervention.prefix), options, translator.max_length)
     if not all(PAD_ID < token < vocab_size and token not in (BOS_ID, UNK_ID) for token in intervention.prefix):
         raise UserError(f"a prescribed token must be an id from 1 to {vocab_size - 1}, except {BOS_ID} and {UNK_ID}")
     if EOS_ID in intervention.prefix[:-1]:
@@ -212,26 +194,23 @@ def _recorded(
     translator: Translator, padded: np.ndarray, masked: np.ndarray, prefix: Sequence[int], options: DecodingOptions
 ) -> RecordedSearch:
     """Records the beam search of one sentence, given its padded ids and the positions that are masked, [1, S]."""
-    visible = np.where(masked, 0, padded != PAD_ID).astype(np.int32)
-    source = put_on_devices((padded, visible), replicated(translator.mesh))
+    visible = ((padded != PAD_ID) & ~masked).astype(np.int32)
     beams = options.beam_size
 
     def next_log_probs(hypotheses: Sequence[Sequence[int]]) -> np.ndarray:
         position = len(hypotheses[0])
         read = pad_rows([[BOS_ID, *ids] for ids in hypotheses], beams, padded_length(translator, position + 1))
         read[len(hypotheses) :, 0] = BOS_ID  # unused rows
-        inputs = put_on_devices((read, np.int32(position)), replicated(translator.mesh))
-        log_probs = _next_log_probs(translator.params, *source, *inputs, graphdef=translator.graphdef)
-        return gather_to_host(log_probs)[: len(hypotheses)]
+        log_probs = run_program(_next_log_probs, translator, padded, visible, read, np.int32(position))
+        return log_probs[: len(hypotheses)]
 
-    limit = translator.length_limit(int((padded != PAD_ID).sum()), len(prefix), options)
     return recorded_beam_search(
         next_log_probs,
         beams=beams,
-        max_length=limit,
+        max_length=length_limit(int((padded != PAD_ID).sum()), len(prefix), options, translator.max_length),
         end_token=EOS_ID,
         prefix=prefix,
-        min_length=min(limit, options.min_decoding_length),
+        min_length=options.min_decoding_length,
         alpha=options.length_penalty,
     )
 

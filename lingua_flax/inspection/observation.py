@@ -6,7 +6,7 @@ S source tokens, T target tokens, N heads.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -59,13 +59,12 @@ class Observation(NamedTuple):
 def source_tokens(translator: Translator, line: str) -> list[int]:
     """Returns the line's token ids; raises UserError if it is empty or longer than the network can see in one pass."""
     (ids,) = translator.tokenizer.encode_source([line])
-    max_length = translator.max_length
     if len(ids) < 2:
         raise UserError("an attention map needs a sentence, but the line is empty")
-    if len(ids) > max_length:
+    if len(ids) > translator.max_length:
         raise UserError(
             f"an attention map shows one pass of the network: the line has {len(ids) - 1} tokens, "
-            f"and the model sees at most {max_length - 1} plus the end token; shorten the line"
+            f"and the model sees at most {translator.max_length - 1} plus the end token; shorten the line"
         )
     return ids
 
@@ -87,34 +86,26 @@ def observe(
     inputs = [pad_rows([ids], 1, length) for ids in (source, [BOS_ID, *target[:-1]], target)]
     visible = (inputs[0] != PAD_ID).astype(np.int32)
     visible[0, list(masked)] = 0
-    arrays = put_on_devices((visible, *inputs), replicated(translator.mesh))
-    chosen, best, tokens, weights = gather_to_host(
-        _predictions(translator.params, *arrays, graphdef=translator.graphdef)
-    )
-    target_predictions = [
+    chosen, best, tokens, weights = run_program(_predictions, translator, visible, *inputs)
+    predictions = [
         Prediction(token, float(own), [(int(i), float(p)) for i, p in zip(ids, likeliest, strict=True)])
         for token, own, likeliest, ids in zip(target, chosen, best, tokens, strict=False)  # padding follows
     ]
     encoder = _without_padding(weights.encoder, s, s)
     encoder[:, :, list(masked)] = 0.0  # nothing reads what these positions compute
-    return Observation(
-        source=list(source),
-        target=target_predictions,
-        encoder=encoder,
-        decoder=_without_padding(weights.decoder, t, t),
-        cross=_without_padding(weights.cross, t, s),
-    )
+    decoder, cross = _without_padding(weights.decoder, t, t), _without_padding(weights.cross, t, s)
+    return Observation(list(source), predictions, encoder, decoder, cross)
+
+
+def run_program(program: Callable[..., Any], translator: Translator, *inputs: np.ndarray | np.generic) -> Any:
+    """Runs a compiled program with the network and host arrays, replicated on all devices; returns host arrays."""
+    arrays = put_on_devices(inputs, replicated(translator.mesh))
+    return gather_to_host(program(translator.params, *arrays, graphdef=translator.graphdef))
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")
 def _predictions(
-    params: Any,
-    visible: jax.Array,
-    source: jax.Array,
-    read: jax.Array,
-    written: jax.Array,
-    *,
-    graphdef: nnx.GraphDef,
+    params: Any, visible: jax.Array, source: jax.Array, read: jax.Array, written: jax.Array, *, graphdef: nnx.GraphDef
 ) -> tuple[jax.Array, jax.Array, jax.Array, AttentionWeights]:
     """Returns probabilities of the tokens written [T], those of the likeliest and their ids, and the attention."""
     logits, weights = nnx.merge(graphdef, params)(source, read, source_segments=visible)

@@ -7,19 +7,17 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
-import pydantic
 from pydantic.fields import FieldInfo
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_writable
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import with_absolute_paths
-from lingua_flax.options.messages import suggestion, validation_message
-from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Section, SectionWithAlternatives, section_of
+from lingua_flax.options.messages import suggestion, validated
+from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Section, SectionType, section_of
 
-Command = TypeVar("Command", bound=Section)
 Given = Mapping[str, Any]  # what a command line says, as text, by the dotted names of fields
 Flag = Annotated[bool, "takes no value"]  # an option --x; other booleans take True or False
 SHORT = {"training.init_from": "--init-from"}
@@ -36,39 +34,55 @@ def parse(command: type[Section], argv: Sequence[str], description: str) -> Give
       UserError: an option is unknown, has no value or is given twice.
       SystemExit: with status 0, after --help or --version.
     """
-    parser = _Parser(prog=sys.argv[0], usage="%(prog)s [OPTION ...]", description=description, allow_abbrev=False,
-                     argument_default=argparse.SUPPRESS)  # fmt: skip
+    usage = "%(prog)s [OPTION ...]"
+    parser = _Parser(sys.argv[0], usage, description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"lingua-flax {VERSION}")
     indices = sorted({int(index) for index in re.findall(r"--data\.mixture\.(\d+)\.", " ".join(argv))})
     _add_options(parser, parser, command, "", indices)
     given, rest = parser.parse_known_args(list(argv))
+    if rest and not rest[0].startswith("--"):
+        raise UserError(f'unexpected argument "{rest[0]}"; options look like --training.num-steps 1000')
     if rest:
-        _refuse_unknown(rest[0], command)
+        option = rest[0].split("=")[0]
+        raise UserError(f"unknown option {option}{suggestion(option[2:].replace('-', '_'), command, '--')}")
     return vars(given)
 
 
-def build(command: type[Command], given: Given, **base: Section) -> Command:
+def build(command: type[SectionType], given: Given, **base: Section) -> SectionType:
     """Returns the options of a command: those given, over those of the sections in `base`, over the defaults.
 
     Raises:
       UserError: a value is invalid, or there is no such entry of a mixture.
     """
-    nested: dict[str, Any] = {}
-    for name, value in given.items():
-        *sections, field = name.split(".")
-        table = nested
-        for section in sections:
-            table = table.setdefault(section, {})
-        table[field] = value
-    try:
-        return command.model_validate(
-            _merged(command, {name: section.model_dump() for name, section in base.items()}, nested)
-        )
-    except pydantic.ValidationError as error:
-        raise UserError(validation_message(error)) from error
+    values: dict[str, Any] = {name: section.model_dump() for name, section in base.items()}  # pydantic converts text
+    for name, text in given.items():
+        prefix, _, last = name.rpartition(".")
+        section, table = _table(command, values, prefix)
+        if last in getattr(section, "alternatives", ()):  # the one given replaces that of the config
+            table.update({each: None for each in section.alternatives if f"{prefix}.{each}" not in given})
+        field = next(field for each, field in section.model_fields.items() if last in (each, field.alias))
+        table[last] = None if text == "None" and type(None) in get_args(field.annotation) else text
+    return validated(command, values)
 
 
-def build_with_config(command: type[Command], given: Given, base: Config) -> tuple[Config, Command]:
+def _table(section: Any, table: Any, prefix: str) -> tuple[Any, Any]:
+    """Returns the section with a dotted name and its table of values, which is created if there is none yet.
+
+    The name is that of a section within the given one, and the table is within the given table.
+    """
+    for part in prefix.split(".") if prefix else ():
+        if not part.isdecimal():
+            section, table = section_of(section.model_fields[part]), table.setdefault(part, {})
+        elif int(part) < len(table):
+            table = table[int(part)]
+        else:
+            raise UserError(
+                f"--{prefix}: the config file has no such [[data.mixture]]; add it there (options only change entries)"
+            )
+    return section, table
+
+
+def build_with_config(command: type[SectionType], given: Given, base: Config) -> tuple[Config, SectionType]:
     """Returns the config, its paths made absolute, and all options of a command that has every option of a config.
 
     Raises:
@@ -139,20 +153,16 @@ def _add_options(parser: _Parser, group: Any, section: type[Section], prefix: st
         else:
             dest = prefix + (field.alias or name)
             dashed, underscored = f"--{dest}".replace("_", "-"), f"--{dest}"
-            names = dict.fromkeys([dashed, *([SHORT[dest]] if dest in SHORT else []), underscored])
-            option = group.add_argument(*names, dest=dest, action=_Once, **_nargs(field), help=_help(field))
+            names = dict.fromkeys([dashed, SHORT.get(dest, dashed), underscored])
+            nargs = 0 if takes_no_value(field) else "+" if get_origin(field.annotation) is tuple else None
+            texts = {"metavar": _metavar(field.annotation), "help": _help(field)}
+            option = group.add_argument(*names, dest=dest, action=_Once, nargs=nargs, **texts)
             option.option_strings = [name for name in names if name == dashed or "_" not in name]  # for --help
 
 
 def takes_no_value(field: FieldInfo) -> bool:
     """Returns whether the option of a field is a `Flag`."""
     return get_args(Flag)[1] in field.metadata
-
-
-def _nargs(field: FieldInfo) -> dict[str, Any]:
-    if takes_no_value(field):
-        return {"nargs": 0}
-    return {"metavar": _metavar(field.annotation)} | ({"nargs": "+"} if get_origin(field.annotation) is tuple else {})
 
 
 def _metavar(kind: Any) -> str:
@@ -169,40 +179,3 @@ def _help(field: FieldInfo) -> str:
     default = field.get_default(call_default_factory=True)
     has_default = not field.is_required() and default not in (None, ()) and not takes_no_value(field)
     return (field.description or "").replace("%", "%%") + (f" (default: {default})" if has_default else "")
-
-
-def _merged(section: type[Section], base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of `base` with those given in their place, whose text pydantic will convert."""
-    values = dict(base)
-    fields = {field.alias or name: field for name, field in section.model_fields.items()}
-    if issubclass(section, SectionWithAlternatives) and len(given.keys() & set(section.alternatives)) == 1:
-        values |= dict.fromkeys(section.alternatives)  # the one given replaces that of the config
-    for name, value in given.items():
-        inner = section_of(fields[name])
-        if inner is MixtureConfig:
-            values[name] = _merged_entries(values.get(name, ()), value)
-        elif inner:
-            values[name] = _merged(inner, values.get(name, {}), value)
-        else:
-            is_none = value == "None" and type(None) in get_args(fields[name].annotation)
-            values[name] = None if is_none else value
-    return values
-
-
-def _merged_entries(entries: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> list[Any]:
-    merged = list(entries)
-    for index, value in given.items():
-        if int(index) >= len(merged):
-            raise UserError(
-                f"--data.mixture.{index}: the config file has no such [[data.mixture]]; add it there "
-                "(options only change entries)"
-            )
-        merged[int(index)] = _merged(MixtureConfig, merged[int(index)], value)
-    return merged
-
-
-def _refuse_unknown(argument: str, command: type[Section]) -> NoReturn:
-    if not argument.startswith("--"):
-        raise UserError(f'unexpected argument "{argument}"; options look like --training.num-steps 1000')
-    option = argument.split("=")[0]
-    raise UserError(f"unknown option {option}{suggestion(option[2:].replace('-', '_'), command, '--')}")

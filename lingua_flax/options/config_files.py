@@ -4,41 +4,27 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pydantic
 import tomli_w
 
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.messages import validation_message, without_index
-from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Section, TokenizerConfig, TrainingConfig
+from lingua_flax.options.messages import all_fields, validation_message
+from lingua_flax.options.schema import Config, Section, SectionType
 
 CONFIG_NAME = "config.toml"
-SectionType = TypeVar("SectionType", bound=Section)
 
 # Options that may change when a run is resumed. So may [devices] and all paths, whose files are compared by content.
-CHANGEABLE = ("model.attention", "training.num_steps", "training.num_epochs", "training.patience", "training.log_every",
-              "training.eval_every", "training.checkpoint_every", "training.keep_checkpoints",
-              "training.tensorboard", "evaluation.tokenize")  # fmt: skip
-
-# By prefix of the names of their options, with "#" for the index of an entry.
-SECTIONS_WITH_PATHS: dict[str, type[Section]] = {
-    "data": DataConfig,
-    "data.mixture.#": MixtureConfig,
-    "tokenizer": TokenizerConfig,
-    "training": TrainingConfig,
-}
-
-PATHS = tuple(
-    f"{prefix}.{name}"
-    for prefix, section in SECTIONS_WITH_PATHS.items()
-    for name, field in section.model_fields.items()
-    if field.annotation == Path | None
-)
+CHANGEABLE = ["model.attention", "training.num_steps", "training.num_epochs", "training.patience"]
+CHANGEABLE += ["training.log_every", "training.eval_every", "training.checkpoint_every"]
+CHANGEABLE += ["training.keep_checkpoints", "training.tensorboard", "evaluation.tokenize"]
+PATHS = [name for name, field in all_fields(Config) if field.annotation == Path | None]
 
 
 def read_config(path: Path) -> Config:
@@ -51,22 +37,20 @@ def read_config(path: Path) -> Config:
         path = packaged_configs().get(path.name, path)
     try:
         table = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        # JSON mode checks types strictly ("3" is not a number), yet accepts a string as a path
+        return Config.model_validate_json(json.dumps(table, default=str), strict=True)
     except OSError as error:
         known = f"; the configs known by name are {', '.join(packaged_configs())}" if not path.suffix else ""
         raise UserError(f"{path}: cannot read the config ({error.strerror}){known}") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(f"{path}, line {line}: not valid UTF-8; save the file as UTF-8") from error
+    except pydantic.ValidationError as error:
+        raise UserError(f"{path}: {validation_message(error)}") from error
     except ValueError as error:  # TOMLDecodeError, or the error for a number with thousands of digits
         raise UserError(f"{path}: not valid TOML: {error}") from error
     except RecursionError as error:
         raise UserError(f"{path}: nested too deeply for a config") from error
-    try:  # JSON mode checks types strictly ("3" is not a number), yet accepts a string as a path
-        return Config.model_validate_json(json.dumps(table, default=str), strict=True)
-    except RecursionError as error:
-        raise UserError(f"{path}: nested too deeply for a config") from error
-    except pydantic.ValidationError as error:
-        raise UserError(f"{path}: {validation_message(error)}") from error
 
 
 def packaged_configs() -> dict[str, Path]:
@@ -95,31 +79,23 @@ def to_toml(config: Config) -> str:
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
 
 
-def with_absolute_paths(config: Config) -> Config:
-    """Returns the config with all paths absolute, so that it means the same in any working directory.
+def with_absolute_paths(section: SectionType) -> SectionType:
+    """Returns a section with all paths in it absolute, so that it means the same in any working directory.
 
     Raises UserError if a path begins with ~ or ~user and there is no such home directory.
     """
-
-    others = {"tokenizer": _with_absolute(config.tokenizer), "training": _with_absolute(config.training)}
-    return config.model_copy(update={"data": data_with_absolute_paths(config.data)} | others)
+    return section.model_copy(update={name: _absolute(value) for name, value in section})
 
 
-def data_with_absolute_paths(data: DataConfig) -> DataConfig:
-    """Returns the [data] section with all paths absolute; raises UserError as `with_absolute_paths` does."""
-    mixture = tuple(_with_absolute(entry) for entry in data.mixture)
-    return _with_absolute(data).model_copy(update={"mixture": mixture})
-
-
-def _with_absolute(section: SectionType) -> SectionType:
-    return section.model_copy(update={name: _absolute(value) for name, value in section if isinstance(value, Path)})
-
-
-def _absolute(path: Path) -> Path:
+def _absolute(value: Any) -> Any:
+    if isinstance(value, Section):
+        return with_absolute_paths(value)
+    if isinstance(value, tuple):  # of sections
+        return tuple(map(_absolute, value))
     try:
-        return path.expanduser().absolute()
+        return value.expanduser().absolute() if isinstance(value, Path) else value
     except RuntimeError as error:
-        raise UserError(f"{path}: there is no such home directory") from error
+        raise UserError(f"{value}: there is no such home directory") from error
 
 
 def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, section: str = "") -> list[str]:
@@ -131,14 +107,14 @@ def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, sectio
       section: prefix of the options to compare, such as "model."; by default all are compared.
     """
     old, new = _flat(saved), _flat(as_json(wanted))
-    # A share was converted into steps when the run was created, and the run keeps these.
-    converted = () if wanted.optimizer.warmup_share is None else ("optimizer.warmup_steps", "optimizer.warmup_share")
-    changeable = (*CHANGEABLE, *converted)
+    changeable = [*CHANGEABLE, *PATHS]
+    if wanted.optimizer.warmup_share is not None:  # converted into steps when the run was created, which it keeps
+        changeable += ["optimizer.warmup_steps", "optimizer.warmup_share"]
     return [
         f"{name}: {old[name]} {where}, now {new[name]}"
         for name in old
         if name in new and old[name] != new[name] and name.startswith(section)
-        if name not in changeable and not name.startswith("devices.") and without_index(name) not in PATHS
+        if re.sub(r"\.\d+\.", ".#.", name) not in changeable and not name.startswith("devices.")
     ]
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import pydantic
+from pydantic.fields import FieldInfo
 
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.schema import Config, MixtureConfig, Section, section_of
-
-SectionType = TypeVar("SectionType", bound=Section)
+from lingua_flax.options.schema import Config, MixtureConfig, Section, SectionType, section_of
 
 
 def validated(section: type[SectionType], values: Mapping[str, Any]) -> SectionType:
@@ -20,7 +19,7 @@ def validated(section: type[SectionType], values: Mapping[str, Any]) -> SectionT
     try:
         return section(**values)
     except pydantic.ValidationError as error:
-        raise UserError(validation_message(error, root=section)) from error
+        raise UserError(validation_message(error, section)) from error
 
 
 def suggestion(name: str, section: type[Section], prefix: str = "") -> str:
@@ -30,48 +29,39 @@ def suggestion(name: str, section: type[Section], prefix: str = "") -> str:
     command line, with hyphens.
     """
     number = next(iter(re.findall(r"\.(\d+)\.", name)), "0")
-    known = [field.replace("#", number) for field in field_names(section)]
-    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if not match:  # a field without its section, or in the wrong one
-        match = [full for full in known if full.rsplit(".")[-1] == name.rsplit(".")[-1]][:1]
-    if not match:
-        return ""
-    return f"; did you mean {prefix}{match[0].replace('_', '-') if prefix else match[0]}?"
+    known = [field_name.replace("#", number) for field_name, _ in all_fields(section)]
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if not matches:  # a field without its section, or in the wrong one
+        matches = [full for full in known if full.split(".")[-1] == name.split(".")[-1]]
+    meant = [prefix + (match.replace("_", "-") if prefix else match) for match in matches[:1]]
+    return f"; did you mean {meant[0]}?" if meant else ""
 
 
-def field_names(section: type[Section]) -> Iterator[str]:
-    """Yields all field names, with "#" for the index of an entry: data, data.name, ..., data.mixture.#.name, ..."""
+def all_fields(section: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
+    """Yields all fields and their dotted names, with "#" for the index of an entry, as in data.mixture.#.name."""
     for name, field in section.model_fields.items():
-        yield name
+        yield name, field
         if inner := section_of(field):
             prefix = f"{name}.#" if inner is MixtureConfig else name
-            yield from (f"{prefix}.{field_name}" for field_name in field_names(inner))
+            yield from ((f"{prefix}.{inner_name}", inner_field) for inner_name, inner_field in all_fields(inner))
 
 
-def without_index(name: str) -> str:
-    """Returns a field name with "#" instead of the index of an entry, as in `field_names`."""
-    return re.sub(r"\.\d+\.", ".#.", name)
-
-
-def validation_message(
-    error: pydantic.ValidationError, section: str | None = None, *, root: type[Section] = Config
-) -> str:
+def validation_message(error: pydantic.ValidationError, section: type[Section] = Config) -> str:
     """Returns one sentence for the first error of a validation: the field, what is wrong, and the value given.
 
-    The section that was validated is by default found by the name of its class; `root` has all options to suggest.
+    The section has all options to suggest.
     """
     first = error.errors()[0]
-    section = section or _section_of(error.title)
-    name = ".".join(filter(None, [section, *(str(part) for part in first["loc"])]))
-    if first["type"] == "extra_forbidden":
-        return f"unknown option {name}{suggestion(name, root)}"
-    if first["type"] == "missing":
+    kind, value, name = first["type"], first["input"], ".".join(map(str, first["loc"]))
+    if kind == "extra_forbidden":
+        return f"unknown option {name}{suggestion(name, section)}"
+    if kind == "missing":
         return f"--{name.replace('_', '-')} is required"
-    message = _PHRASES.get(first["type"], first["msg"].removeprefix("Value error, "))
-    if first["type"] == "value_error":
+    message = _PHRASES.get(kind, first["msg"].removeprefix("Value error, "))
+    if kind == "value_error":
         return f"{name}: {message}" if name else message
-    is_number = first["type"].startswith(("greater", "less"))  # also if the command line gives it as text
-    value = first["input"] if is_number else _quoted(first["input"])
+    if not kind.startswith(("greater", "less")):  # the value is a number, even if the command line gives it as text
+        value = f'"{value}"' if isinstance(value, str) else repr(value)
     return f"{name}: {message[0].lower()}{message[1:]}, got {value}"
 
 
@@ -80,15 +70,3 @@ _PHRASES = {  # of pydantic's errors that do not say it as plainly, by their typ
     "float_parsing": "must be a number",
     "bool_parsing": "must be True or False",
 }
-
-
-def _quoted(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
-
-
-def _section_of(title: str) -> str:
-    """Returns the dotted name of the section with this class name, or "" if it is the config itself or unknown."""
-    for name, field in Config.model_fields.items():
-        if getattr(field.annotation, "__name__", None) == title:
-            return name
-    return {"MeshConfig": "devices.mesh"}.get(title, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -35,6 +35,16 @@ class Section(BaseModel):
         if isinstance(value, str | Path) and "\0" in str(value):
             raise ValueError("a NUL character is not allowed in names and paths")
         return value
+
+    def _refuse_unused(self, names: str, reason: str) -> None:
+        """Raises ValueError if one of the options, separated by spaces, has a value of its own but no effect."""
+        for name in names.split():
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(f"{name} {value} has no effect {reason}")
+
+
+SectionType = TypeVar("SectionType", bound=Section)
 
 
 def section_of(field: FieldInfo) -> type[Section] | None:
@@ -133,18 +143,17 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _weight_needs_a_mixture(self) -> DataConfig:
-        if self.weight != 1.0 and not self.mixture:
-            raise ValueError(f"weight {self.weight} has no effect without a [[data.mixture]] to weigh it against")
+        if not self.mixture:
+            self._refuse_unused("weight", "without a [[data.mixture]] to weigh it against")
         return self
 
     @property
     def directions(self) -> list[tuple[str, str]]:
         """The (source, target) languages of all corpora, without duplicates; those of [data] come first."""
-        others = [
-            (entry.source_language or self.source_language, entry.target_language or self.target_language)
-            for entry in self.mixture
-        ]
-        return list(dict.fromkeys([(self.source_language, self.target_language), *others]))
+        corpora: list[DataConfig | MixtureConfig] = [self, *self.mixture]
+        source, target = self.source_language, self.target_language
+        pairs = ((each.source_language or source, each.target_language or target) for each in corpora)
+        return list(dict.fromkeys(pairs))
 
     @property
     def target_languages(self) -> list[str]:
@@ -183,10 +192,8 @@ class TokenizerConfig(Section):
     @model_validator(mode="after")
     def _sampling_is_a_probability_for_bpe(self) -> TokenizerConfig:
         if self.kind == "bpe" and self.sampling_alpha >= 1:
-            raise ValueError(
-                f"sampling_alpha must be below 1 for bpe, where it is the probability of dropping a merge, "
-                f"got {self.sampling_alpha}"
-            )
+            meaning = "where it is the probability of dropping a merge"
+            raise ValueError(f"sampling_alpha must be below 1 for bpe, {meaning}, got {self.sampling_alpha}")
         return self
 
 
@@ -230,30 +237,18 @@ class ModelConfig(Section):
     differ in the last digits."""
 
     @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> ModelConfig:
-        if self.embed_dim % self.num_heads:
-            raise ValueError(
-                f"num_heads must divide embed_dim, got {self.num_heads} heads for a width of {self.embed_dim}"
-            )
-        if self.positions == "sinusoidal" and self.embed_dim % 2:
-            raise ValueError(f"embed_dim must be even for sinusoidal positions, got {self.embed_dim}")
-        if self.positions == "rotary" and self.embed_dim // self.num_heads % 2:
-            raise ValueError(
-                f"embed_dim divided by num_heads must be even for rotary positions, "
-                f"got {self.embed_dim} and {self.num_heads}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _only_rotary_positions_rotate(self) -> ModelConfig:
+    def _options_agree(self) -> ModelConfig:
+        dim, heads = self.embed_dim, self.num_heads
+        if dim % heads:
+            raise ValueError(f"num_heads must divide embed_dim, got {heads} heads for a width of {dim}")
+        if self.positions == "sinusoidal" and dim % 2:
+            raise ValueError(f"embed_dim must be even for sinusoidal positions, got {dim}")
+        if self.positions == "rotary" and dim // heads % 2:
+            raise ValueError(f"embed_dim divided by num_heads must be even for rotary positions, got {dim} and {heads}")
         if self.positions != "rotary" and not self.rotary_cross_attention:
             raise ValueError(f"rotary_cross_attention has no effect with {self.positions} positions")
-        return self
-
-    @model_validator(mode="after")
-    def _learned_positions_have_no_base(self) -> ModelConfig:
-        if self.positions == "learned" and self.position_base != ModelConfig.model_fields["position_base"].default:
-            raise ValueError(f"position_base {self.position_base} has no effect with learned positions")
+        if self.positions == "learned":
+            self._refuse_unused("position_base", "with learned positions")
         return self
 
 
@@ -299,23 +294,13 @@ class OptimizerConfig(SectionWithAlternatives):
         return min(num_steps - 1, round(self.warmup_share * num_steps))
 
     @model_validator(mode="after")
-    def _decay_needs_adamw(self) -> OptimizerConfig:
-        if self.weight_decay and self.name != "adamw":
-            raise ValueError(f'weight_decay {self.weight_decay} has no effect with "{self.name}"; set name to "adamw"')
-        return self
-
-    @model_validator(mode="after")
-    def _only_wsd_has_a_decay_share(self) -> OptimizerConfig:
-        if self.schedule != "wsd" and self.decay_share != OptimizerConfig.model_fields["decay_share"].default:
-            raise ValueError(f'decay_share {self.decay_share} has no effect with "{self.schedule}", only with "wsd"')
-        return self
-
-    @model_validator(mode="after")
-    def _adafactor_is_not_adam(self) -> OptimizerConfig:
-        for name in ("beta1", "beta2", "epsilon"):
-            value = getattr(self, name)
-            if self.name == "adafactor" and value != OptimizerConfig.model_fields[name].default:
-                raise ValueError(f'{name} {value} has no effect with "adafactor", only with "adam" and "adamw"')
+    def _options_agree(self) -> OptimizerConfig:
+        if self.name != "adamw":
+            self._refuse_unused("weight_decay", f'with "{self.name}"; set name to "adamw"')
+        if self.schedule != "wsd":
+            self._refuse_unused("decay_share", f'with "{self.schedule}", only with "wsd"')
+        if self.name == "adafactor":
+            self._refuse_unused("beta1 beta2 epsilon", 'with "adafactor", only with "adam" and "adamw"')
         return self
 
 
@@ -374,21 +359,13 @@ class TrainingConfig(SectionWithAlternatives):
         return 1 if self.consistency == "none" else 2
 
     @model_validator(mode="after")
-    def _consistency_options_need_consistency(self) -> TrainingConfig:
-        users = {"consistency_weight": ("rdrop", "simcut"), "consistency_cut_rate": ("simcut",)}
-        for name, methods in users.items():
-            value = getattr(self, name)
-            if self.consistency not in methods and value != TrainingConfig.model_fields[name].default:
-                known = " and ".join(f'"{method}"' for method in methods)
-                raise ValueError(
-                    f'{name} {value} has no effect with consistency "{self.consistency}", only with {known}'
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _patience_needs_validation(self) -> TrainingConfig:
-        if self.patience and not self.eval_every:
-            raise ValueError(f"patience {self.patience} has no effect without validations; set eval_every above 0")
+    def _options_agree(self) -> TrainingConfig:
+        if self.consistency == "none":
+            self._refuse_unused("consistency_weight", 'with consistency "none", only with "rdrop" and "simcut"')
+        if self.consistency != "simcut":
+            self._refuse_unused("consistency_cut_rate", f'with consistency "{self.consistency}", only with "simcut"')
+        if not self.eval_every:
+            self._refuse_unused("patience", "without validations; set eval_every above 0")
         return self
 
 
@@ -470,29 +447,27 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Config:
+        data, model, training, schedule = self.data, self.model, self.training, self.optimizer.schedule
         if not self.rows_per_batch:
             raise ValueError(
-                f"training.tokens_per_batch must be at least data.row_length times training.accumulation_steps, "
-                f"got {self.training.tokens_per_batch} for {self.data.row_length} times "
-                f"{self.training.accumulation_steps}"
+                "training.tokens_per_batch must be at least data.row_length times training.accumulation_steps, "
+                f"got {training.tokens_per_batch} for {data.row_length} times {training.accumulation_steps}"
             )
-        if self.data.row_length > self.model.max_length:
-            raise ValueError(f"data.row_length {self.data.row_length} exceeds model.max_length {self.model.max_length}")
-        warmup, last = self.optimizer.warmup_steps, self.training.num_steps
-        schedule = self.optimizer.schedule
-        if schedule in FALLING_SCHEDULES and warmup is not None and last is not None and warmup >= last:
+        if data.row_length > model.max_length:
+            raise ValueError(f"data.row_length {data.row_length} exceeds model.max_length {model.max_length}")
+        warmup, last = self.optimizer.warmup_steps, training.num_steps
+        if schedule in FALLING_SCHEDULES and warmup and last and warmup >= last:
             raise ValueError(
                 f"optimizer.warmup_steps must be below training.num_steps for the {schedule} schedule, "
                 f"got {warmup} of {last}; lower it, or give optimizer.warmup_share instead"
             )
-        consistency, model = self.training.consistency, self.model
-        cut = self.training.consistency_cut_rate if consistency == "simcut" else 0.0
-        if consistency != "none" and not (model.dropout_rate or model.attention_dropout_rate or cut):
+        cut = training.consistency_cut_rate if training.consistency == "simcut" else 0.0
+        if training.consistency != "none" and not (model.dropout_rate or model.attention_dropout_rate or cut):
             raise ValueError(
-                f"training.consistency {consistency} has no effect without dropout: both passes are the same; set "
-                "model.dropout_rate"
+                f"training.consistency {training.consistency} has no effect without dropout: both passes are the same; "
+                "set model.dropout_rate"
             )
-        if self.model.tied_embeddings == "all" and not self.tokenizer.joint:
+        if model.tied_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError('model.tied_embeddings "all" needs tokenizer.joint; use "decoder" or "none"')
         if self.tokenizer.model_file and not self.tokenizer.joint:
             raise ValueError("tokenizer.model_file is one model for both sides, so tokenizer.joint must stay true")
@@ -517,15 +492,13 @@ class ProcessOptions(Section):
 
     @model_validator(mode="after")
     def _all_or_none(self) -> ProcessOptions:
-        given = (self.coordinator, self.num_processes, self.process_id)
-        if any(value is not None for value in given) and None in given:
+        given = address, count, index = self.coordinator, self.num_processes, self.process_id
+        if None in given and given != (None, None, None):
             raise ValueError("coordinator, num_processes and process_id go together: all three, or none")
-        if self.coordinator and not re.fullmatch(r".+:[1-9]\d*", self.coordinator):
-            raise ValueError(
-                f'coordinator must be an address and a port, such as 10.0.0.1:1234, got "{self.coordinator}"'
-            )
-        if self.num_processes and self.process_id is not None and self.process_id >= self.num_processes:
-            raise ValueError(f"process_id must be below num_processes, got {self.process_id} of {self.num_processes}")
+        if address and not re.fullmatch(r".+:[1-9]\d*", address):
+            raise ValueError(f'coordinator must be an address and a port, such as 10.0.0.1:1234, got "{address}"')
+        if count and index is not None and index >= count:
+            raise ValueError(f"process_id must be below num_processes, got {index} of {count}")
         return self
 
 
@@ -590,16 +563,12 @@ class DecodingOptions(Section):
 
     @model_validator(mode="after")
     def _options_agree(self) -> DecodingOptions:
-        sampling = {"top_k": self.top_k, "top_p": self.top_p, "seed": self.seed or None}
-        given = [f"{name} {value}" for name, value in sampling.items() if value is not None]
-        if given and not self.temperature:
-            raise ValueError(
-                f"{given[0]} has no effect without a temperature above 0, which samples instead of searching"
-            )
-        if self.max_decoding_length and self.min_decoding_length > self.max_decoding_length:
-            raise ValueError(
-                f"min_decoding_length {self.min_decoding_length} exceeds max_decoding_length {self.max_decoding_length}"
-            )
+        if not self.temperature:
+            reason = "without a temperature above 0, which samples instead of searching"
+            self._refuse_unused("top_k top_p seed", reason)
+        shortest, longest = self.min_decoding_length, self.max_decoding_length
+        if longest and shortest > longest:
+            raise ValueError(f"min_decoding_length {shortest} exceeds max_decoding_length {longest}")
         return self
 
     def check_num_hypotheses(self, count: int) -> None:

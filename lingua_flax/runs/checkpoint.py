@@ -9,6 +9,7 @@ a commit mark is not a step.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import logging
@@ -22,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, CustomSteps, LatestN, PreservationPolicy
 
 from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.devices.processes import (
@@ -41,10 +43,6 @@ COMMIT_MARK = "commit_success.txt"
 METADATA_FORMAT = 5  # increase it when this program can no longer use checkpoints that earlier versions have written
 Check = Callable[[dict[str, Any]], None]  # raises UserError for an incompatible checkpoint, given its metadata
 log = logging.getLogger(__name__)
-
-
-def _accept_any(metadata: dict[str, Any]) -> None:
-    """Accepts every checkpoint."""
 
 
 class DamagedCheckpoint(Exception):
@@ -77,11 +75,8 @@ def digests(item: str, tree: Any) -> dict[str, str]:
 
 def saved_steps(directory: Path) -> list[int]:
     """Returns the steps that are complete on disk, in ascending order."""
-    if not directory.is_dir():
-        return []
-    return sorted(
-        int(path.name) for path in directory.iterdir() if path.name.isdecimal() and (path / COMMIT_MARK).exists()
-    )
+    paths = directory.iterdir() if directory.is_dir() else ()
+    return sorted(int(path.name) for path in paths if path.name.isdecimal() and (path / COMMIT_MARK).exists())
 
 
 def read_metadata(directory: Path, step: int) -> dict[str, Any]:
@@ -144,9 +139,16 @@ def restore_item(directory: Path, step: int, item: str, template: Any, metadata:
     return tree
 
 
-def load_params(
-    directory: Path, which: str, template: Any, check: Check = _accept_any
-) -> tuple[int, Any, dict[str, Any]]:
+def best_saved_step(directory: Path, steps: Sequence[int]) -> int | None:
+    """Returns the best of the saved steps by validation BLEU, if the newest intact metadata names one."""
+    for step in reversed(steps):
+        with contextlib.suppress(DamagedCheckpoint):
+            best = read_metadata(directory, step)["best_step"]
+            return best if best in steps else None
+    return None
+
+
+def load_params(directory: Path, which: str, template: Any, check: Check) -> tuple[int, Any, dict[str, Any]]:
     """Loads the parameters of a checkpoint, or the mean of several.
 
     Returns the step, the parameters (numpy) and the metadata; for a mean, the newest step and its metadata.
@@ -162,15 +164,18 @@ def load_params(
     """
     steps = saved_steps(directory)
     saved = ", ".join(map(str, steps)) or "none"
-    average = re.fullmatch(r"average:([1-9]\d*)", which)
-    if not average and which not in ("best", "last") and not which.isdecimal():
+    known = re.fullmatch(r"best|last|(\d+)|average:([1-9]\d*)", which)
+    if not known:
         raise UserError(
             f'--checkpoint must be best, last, the number of a step or average:N, got "{which}" (saved: {saved})'
         )
-    if not steps or (which.isdecimal() and int(which) not in steps):
+    number, average = known.groups()
+    if not steps or (number and int(number) not in steps):
         raise UserError(f"{directory}: no checkpoint{f' {which}' if steps else ''}; saved: {saved}")
-    count = int(average[1]) if average else 1
-    candidates = [int(which)] if which.isdecimal() else _candidates(directory, steps, which)
+    count = int(average or 1)
+    candidates = [int(number)] if number else steps[::-1]
+    if which == "best" and (best := best_saved_step(directory, steps)):
+        candidates = [best, *candidates]
     loaded = list(itertools.islice(_intact_checkpoints(directory, candidates, {"params": template}, check), count))
     if not loaded:
         raise UserError(f"{directory}: checkpoint {which} is damaged and cannot be used; saved: {saved}")
@@ -201,18 +206,6 @@ def _intact_checkpoints(
         yield step, items, metadata
 
 
-def _candidates(directory: Path, steps: Sequence[int], which: str) -> list[int]:
-    """Returns the steps to try, newest first; for "best", the best one that the newest metadata names comes first."""
-    newest_first = list(reversed(steps))
-    for step in newest_first if which == "best" else []:
-        try:
-            best = read_metadata(directory, step)["best_step"]
-        except DamagedCheckpoint:
-            continue
-        return ([best] if best in steps else []) + newest_first
-    return newest_first
-
-
 class Checkpoints:
     """The checkpoints of a run during training: saves in the background and keeps the best and the newest few."""
 
@@ -222,11 +215,10 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._saving: Future[None] | None = None
         on_first_process(self._recover_replaced)
-        self._retention = _NewestAndBest(keep)
-        self._manager = ocp.CheckpointManager(
-            directory,
-            options=ocp.CheckpointManagerOptions(preservation_policy=self._retention, cleanup_tmp_directories=True),
-        )
+        self._kept: list[PreservationPolicy] = [LatestN(keep)]
+        policy = AnyPreservationPolicy(self._kept)
+        options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
+        self._manager = ocp.CheckpointManager(directory, options=options)
 
     def save(self, step: int, params: Any, training: Any, metadata: dict[str, Any], best_step: int | None) -> None:
         """Copies the arrays and returns; they are hashed and written in the background.
@@ -236,7 +228,7 @@ class Checkpoints:
         time. Raises the error of the previous save, if it failed.
         """
         self.wait()
-        self._retention.best_step = best_step
+        self._kept[1:] = [CustomSteps([best_step])] if best_step else []
         replaced = None
         if step in saved_steps(self._directory):  # saved when its validation was interrupted
             replaced = self._directory / f"replaced-{step}"
@@ -277,9 +269,7 @@ class Checkpoints:
         if replaced and is_first_process():
             shutil.rmtree(replaced)
 
-    def restore_newest(
-        self, params: Any, training: Any, check: Check = _accept_any
-    ) -> tuple[Any, Any, dict[str, Any]] | None:
+    def restore_newest(self, params: Any, training: Any, check: Check) -> tuple[Any, Any, dict[str, Any]] | None:
         """Restores the newest intact step and sets later ones aside.
 
         The arguments are templates, trees of jax.ShapeDtypeStructs, and the check of `load_params`. Returns the params
@@ -298,7 +288,8 @@ class Checkpoints:
         step, items, metadata = in_all_processes(newest)
         # A stale listing or a failed read in one process would let it go on from an earlier step than the others.
         check_equal_on_all_processes("newest intact checkpoint", json_digest(metadata))
-        self._set_aside_after(step)
+        on_first_process(lambda: self._set_aside_after(step))
+        self._manager.reload()
         return (items[0], items[1], metadata) if items else None
 
     def close(self) -> None:
@@ -322,34 +313,12 @@ class Checkpoints:
                 path.rename(step)
 
     def _set_aside_after(self, step: int) -> None:
-        """Renames later steps, which are damaged or half deleted, because the run will save them again."""
+        """Renames later steps, which are damaged or half deleted, because the run will save them again.
 
-        def rename() -> None:
-            for path in list(self._directory.iterdir()):
-                if path.name.isdecimal() and int(path.name) > step:
-                    path.rename(_unused_path(self._directory / f"damaged-{path.name}"))
-
-        on_first_process(rename)
-        self._manager.reload()
-
-
-def _unused_path(path: Path) -> Path:
-    """Returns the path itself or, if it exists, the first of path-2, path-3, ... that does not."""
-    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(candidate for candidate in itertools.chain([path], numbered) if not candidate.exists())
-
-
-class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
-    def __init__(self, keep: int):
-        self.keep = keep
-        self.best_step: int | None = None
-
-    def should_preserve(
-        self,
-        checkpoints: Sequence[ocp.checkpoint_managers.PolicyCheckpointInfo],
-        *,
-        context: ocp.checkpoint_managers.PreservationContext,
-    ) -> list[bool]:
-        del context
-        newest = {info.step for info in sorted(checkpoints, key=lambda info: info.step)[-self.keep :]}
-        return [info.step in newest or info.step == self.best_step for info in checkpoints]
+        The new name is damaged-STEP or, if there is one already, damaged-STEP-2, damaged-STEP-3, ...
+        """
+        for path in list(self._directory.iterdir()):
+            if path.name.isdecimal() and int(path.name) > step:
+                suffixes = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+                names = (path.with_name(f"damaged-{path.name}{suffix}") for suffix in suffixes)
+                path.rename(next(name for name in names if not name.exists()))

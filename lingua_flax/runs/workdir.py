@@ -19,21 +19,18 @@ MAX_LINE_BYTES = 2**18  # of metrics.jsonl; a validation has the text of its sam
 
 
 class Workdir:
-    """The files of one run. Only `lock`, `create` and the methods that write files change anything on disk."""
+    """The files of one run. Only `lock`, `create` and the methods that write files change anything on disk.
+
+    Attributes:
+      metrics: the file of the metrics, one JSON object per line.
+      checkpoints: the folder of the checkpoints, absolute because Orbax does not accept relative paths.
+    """
 
     def __init__(self, path: Path):
         self.path = path
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = (path / "checkpoints").absolute()
         self._locked = False
-
-    @property
-    def metrics(self) -> Path:
-        """The file of the metrics, one JSON object per line."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints, absolute because Orbax does not accept relative paths."""
-        return (self.path / "checkpoints").absolute()
 
     def check_creatable(self) -> None:
         """Raises UserError if the folder cannot be created or written; leaves nothing behind."""
@@ -86,12 +83,9 @@ class Workdir:
             return []
         if not self.metrics.is_file():
             raise UserError(f"{self.metrics}: not a file; move it away to continue the run")
-        metrics = []
         with open(self.metrics, encoding="utf-8", errors="replace") as file:
-            for number, line in enumerate(file, 1):
-                if line.endswith("\n"):
-                    metrics.append(parse_metrics(line, f"{self.metrics}, line {number}"))
-        return metrics
+            lines = (line for line in file if line.endswith("\n"))
+            return [parse_metrics(line, f"{self.metrics}, line {number}") for number, line in enumerate(lines, 1)]
 
     def last_step(self) -> int:
         """Returns the step of the last complete line of metrics.jsonl, or 0 if there is none; reads only its end."""
@@ -105,10 +99,8 @@ class Workdir:
 
     def set_metrics_aside(self) -> Path:
         """Renames metrics.jsonl, so that a run can start again without losing it. Returns the new path."""
-        numbers = itertools.count(1)
-        kept = next(path for n in numbers if not (path := self.path / f"metrics.{n}.jsonl").exists())
-        self.metrics.rename(kept)
-        return kept
+        paths = (self.path / f"metrics.{number}.jsonl" for number in itertools.count(1))
+        return self.metrics.rename(next(path for path in paths if not path.exists()))
 
     def replace_metrics(self, lines: Iterable[dict[str, Any]]) -> None:
         """Replaces the lines of metrics.jsonl, if the file exists."""

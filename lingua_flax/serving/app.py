@@ -1,39 +1,33 @@
-"""The HTTP interface: LibreTranslate's protocol, health, metrics, and its own documentation."""
+"""The HTTP interface: LibreTranslate's protocol, health, metrics, its own documentation, and the page at /."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
-from lingua_flax.serving.batcher import Batcher, QueueFullError, StoppedError
+from lingua_flax.inspection.attention_html import PAGE_FILES
+from lingua_flax.serving.batcher import Batcher, RefusedError
 from lingua_flax.serving.documentation import DOCS_FILES, DOCS_PAGE, DOCS_SCRIPT, request_body
 from lingua_flax.serving.engine import Engine, Item, Result
-from lingua_flax.serving.guard import BodyTooLargeError
 from lingua_flax.serving.inspector import Inspector
 from lingua_flax.serving.languages import Language
-from lingua_flax.serving.page_routes import add_page
 from lingua_flax.serving.prometheus import Metrics
-from lingua_flax.serving.protocol import (
-    DetectRequest,
-    InspectRequest,
-    Limits,
-    RequestError,
-    TranslateRequest,
-    check_size,
-    read_request,
-)
+from lingua_flax.serving.protocol import DetectRequest, InspectRequest, Limits, TranslateRequest, check_size
+from lingua_flax.serving.run_report import RunReport, example_sentences
 from lingua_flax.translation.word_alignment import pharaoh
 from lingua_flax.translation.words import split_words
 
@@ -41,7 +35,7 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-RETRY_AFTER = 1  # seconds
+RETRY = {"Retry-After": "1"}  # seconds
 
 
 class Server:
@@ -96,24 +90,22 @@ class Server:
             self.on_failure()
 
     async def translate(self, request: Request) -> dict[str, Any]:
-        """Answers POST /translate; raises RequestError if the request is refused or cannot be answered in time."""
-        parameters = await read_request(request, TranslateRequest)
+        """Translates a text or a list of texts, line by line."""
+        parameters = await TranslateRequest.read(request)
         parameters.check(self.limits)
         source = self.languages[0].code if parameters.source == "auto" else parameters.source
         language = next((known for known in self.languages if known.code == source), None)
         if not language:
-            raise RequestError(400, f"{source} is not supported")
+            raise HTTPException(400, f"{source} is not supported")
         if parameters.target not in language.targets:
-            raise RequestError(400, f"{parameters.target} is not available as a target language from {source}")
-        if not self._batcher:
-            raise RequestError(503, f"the server is not ready: {self.status}", RETRY_AFTER)
+            raise HTTPException(400, f"{parameters.target} is not available as a target language from {source}")
         if parameters.alignments and not self._aligns:
-            raise RequestError(400, "Invalid request: this server does not align words (--engine ctranslate2)")
+            raise HTTPException(400, "Invalid request: this server does not align words (--engine ctranslate2)")
         lines = [text.replace("\r\n", "\n").split("\n") for text in parameters.texts]
         count = 1 + parameters.alternatives
         items = [Item(line, parameters.target, count, parameters.alignments) for own in lines for line in own]
         check_size(len(items), "lines", self._max_waiting)
-        results = iter(await self._answered(request, self._batcher.submit(items)))
+        results = iter(await self._answered(request, self._batcher, items))
         results_of = [[next(results) for _ in own] for own in lines]
         translated = [_joined(own, count) for own in results_of]
         answer: dict[str, Any] = {"translatedText": [texts[0] for texts in translated]}
@@ -125,45 +117,43 @@ class Server:
             answer["alignments"] = [_joined_links(*pair) for pair in zip(lines, results_of, strict=True)]
         return answer if isinstance(parameters.q, list) else {name: values[0] for name, values in answer.items()}
 
-    async def inspect(self, request: Request) -> dict[str, Any]:
-        """Answers POST /inspect; raises RequestError if the request is refused or cannot be answered in time."""
-        parameters = await read_request(request, InspectRequest)
+    async def inspect(self, request: Request) -> Response:
+        """Translates a sentence, and returns what the network did; see the documentation for the format."""
+        parameters = await InspectRequest.read(request)
         check_size(len(parameters.q), "characters", self.limits.characters)
         if parameters.target not in ("", *(target for language in self.languages for target in language.targets)):
-            raise RequestError(400, f"{parameters.target} is not available as a target language")
-        if not self._inspections:
-            raise RequestError(503, f"the server is not ready: {self.status}", RETRY_AFTER)
-        (result,) = await self._answered(request, self._inspections.submit([parameters]))
-        return result
+            raise HTTPException(400, f"{parameters.target} is not available as a target language")
+        (result,) = await self._answered(request, self._inspections, [parameters])
+        return JSONResponse(result)
 
     def detected(self) -> dict[str, Any]:
         """Returns the language that texts are taken for: the first that the run translates from."""
         return {"confidence": 100.0 if len(self.languages) == 1 else 0.0, "language": self.languages[0].code}
 
-    async def _answered(self, request: Request, results: Awaitable[list[Answer]]) -> list[Answer]:
-        """Waits for the results, but no longer than the client does and the deadline allows.
+    async def _answered(self, request: Request, batcher: Batcher[Any, Answer] | None, items: list[Any]) -> list[Answer]:
+        """Waits for the results of the items, but no longer than the client does and the deadline allows.
 
-        Raises RequestError if there is no result, whatever the reason.
+        Raises HTTPException if there is no result, whatever the reason.
         """
-        answer = asyncio.ensure_future(results)
+        if not batcher:
+            raise HTTPException(503, f"the server is not ready: {self.status}", RETRY)
+        answer = asyncio.ensure_future(batcher.submit(items))
         gone = asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait({answer, gone}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return answer.result()
-        except QueueFullError as error:
-            raise RequestError(503, "too many requests are waiting; try again later", RETRY_AFTER) from error
-        except StoppedError as error:
-            raise RequestError(503, "the server is stopping", RETRY_AFTER) from error
+        except RefusedError as error:
+            raise HTTPException(503, str(error), RETRY) from error
         except UserError as error:
-            raise RequestError(400, f"Invalid request: {error}") from error
+            raise HTTPException(400, f"Invalid request: {error}") from error
         except Exception as error:
             log.exception("a batch could not be translated")
-            raise RequestError(500, "the text could not be translated") from error
+            raise HTTPException(500, "the text could not be translated") from error
         finally:
             answer.cancel()
             gone.cancel()
-        raise RequestError(504, f"no translation within {self.timeout:g} seconds")
+        raise HTTPException(504, f"no translation within {self.timeout:g} seconds")
 
 
 async def _disconnected(request: Request) -> None:
@@ -206,24 +196,18 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
 
     app = FastAPI(title="Lingua Flax", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.mount("/docs/files", StaticFiles(directory=DOCS_FILES))
-    app.add_exception_handler(RequestError, _refused)
-    app.add_exception_handler(BodyTooLargeError, _too_large)
-    app.add_exception_handler(HTTPException, _not_found)
+    # The page /docs shows the docstrings of all functions that answer requests.
+    app.post("/translate", openapi_extra=request_body(TranslateRequest))(server.translate)
+    app.post("/inspect", openapi_extra=request_body(InspectRequest, forms=False))(server.inspect)
 
-    @app.post("/translate", openapi_extra=request_body(TranslateRequest))
-    async def translate(request: Request) -> dict[str, Any]:
-        """Translates a text or a list of texts, line by line."""
-        return await server.translate(request)
-
-    @app.post("/inspect", openapi_extra=request_body(InspectRequest, forms=False))
-    async def inspect(request: Request) -> Response:
-        """Translates a sentence, and returns what the network did; see the documentation for the format."""
-        return JSONResponse(await server.inspect(request))
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> Response:
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
     @app.post("/detect", openapi_extra=request_body(DetectRequest))
     async def detect(request: Request) -> list[dict[str, Any]]:
         """Returns the language that a text is taken for."""
-        await read_request(request, DetectRequest)
+        await DetectRequest.read(request)
         return [server.detected()]
 
     @app.get("/languages")
@@ -249,21 +233,30 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
         return Response(DOCS_SCRIPT, media_type="text/javascript")
 
     if workdir:
-        add_page(app, workdir)
+        _add_page(app, workdir)
     return app
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
-    return JSONResponse({"error": str(error)}, error.status, headers)
+def _add_page(app: FastAPI, workdir: Path) -> None:
+    """Adds the page of a run, and what it asks for besides translations."""
+    report = RunReport(workdir)
+    reading = threading.Lock()
+    examples = functools.cache(example_sentences)
+    threading.Thread(target=examples, args=(workdir,), daemon=True).start()  # takes some seconds
 
+    @app.get("/run")
+    def run() -> dict[str, Any]:
+        """Returns the state of the run: progress, learning curves, samples of the last validation, checkpoints."""
+        with reading:
+            return report.read()
 
-async def _not_found(_: Request, error: Exception) -> Response:
-    """Answers requests for other paths and methods."""
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    @app.get("/examples")
+    def example() -> dict[str, Any]:
+        """Returns sentences to begin with."""
+        return examples(workdir)
 
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return FileResponse(PAGE_FILES / "index.html")
 
-async def _too_large(_: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 413)
+    app.mount("/page", StaticFiles(directory=PAGE_FILES))  # not at /, where it would answer wrong methods of all paths

@@ -77,17 +77,9 @@ class CTranslate2Engine:
             max_decoding_length=self._max_length - 1,
             return_scores=True,
         )
-        return [
-            tuple(
-                Hypothesis(text, score)
-                for text, score in zip(
-                    tokenizer.decode_target([tokenizer.target.piece_to_id(pieces) for pieces in result.hypotheses]),
-                    result.scores,
-                    strict=True,
-                )
-            )
-            for result in found
-        ]
+        ids = [[tokenizer.target.piece_to_id(pieces) for pieces in result.hypotheses] for result in found]
+        texts = map(tokenizer.decode_target, ids)
+        return [tuple(map(Hypothesis, own, result.scores)) for own, result in zip(texts, found, strict=True)]
 
 
 def load_ctranslate2(
@@ -98,7 +90,6 @@ def load_ctranslate2(
     `translators` has one for each target language. Raises UserError if CTranslate2 cannot represent the network.
     """
     first, *_ = translators.values()
-    ctranslate2_model.check_convertible(first.config)
     folder = cache_directory() / "ctranslate2" / _digest(first, quantization)
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)

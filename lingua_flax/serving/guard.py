@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, MutableMapping
-from typing import Any
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -16,10 +17,6 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
-
-
-class BodyTooLargeError(Exception):
-    """The body of a request exceeds the limit."""
 
 
 class Guard:
@@ -38,27 +35,20 @@ class Guard:
         self._allowed = {host.lower() for host in allowed_hosts} - set(LOOPBACK)
         self._hosts = self._allowed | set(LOOPBACK)
         self._max_body = max_body
+        self._too_large = f"the request is larger than {max_body:,} bytes"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name, []).append(value)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message.get("headers", []),
-                    *((name.encode(), value.encode()) for name, value in HEADERS.items()),
-                ]
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        if refusal := self._refusal(scope["method"], headers):
-            await _respond(send_with_headers, *refusal)
-            return
-        await self._app(scope, self._limited(receive), send_with_headers)
+        answers = self._refusal(scope["method"], Headers(scope=scope)) or self._app
+        await answers(scope, self._limited(receive), send_with_headers)
 
     def _is_own(self, origin: str, host: str) -> bool:
         """Returns whether a page is this server's own; a proxy may pass on another host than the browser names."""
@@ -68,17 +58,17 @@ class Guard:
             return False
         return parts.netloc == host or parts.hostname in self._allowed
 
-    def _refusal(self, method: str, headers: MutableMapping[bytes, list[bytes]]) -> tuple[int, str] | None:
-        """Returns status and message if a request is refused because of its headers."""
-        hosts = [value.decode("latin-1").lower() for value in headers.get(b"host", [])]
+    def _refusal(self, method: str, headers: Headers) -> JSONResponse | None:
+        """Returns the answer to a request that is refused because of its headers."""
+        hosts = [value.lower() for value in headers.getlist("host")]
         if len(hosts) != 1 or _name(hosts[0]) not in self._hosts:
-            return 403, "the request names another host than this server; allow it with --allowed-host"
-        origins = [value.decode("latin-1").lower() for value in headers.get(b"origin", [])]
-        if method not in ("GET", "HEAD") and not all(self._is_own(origin, hosts[0]) for origin in origins):
-            return 403, "requests from pages of other sites are refused"
-        length = headers.get(b"content-length", [b"0"])[0]
-        if not length.isdigit() or int(length) > self._max_body:
-            return 413, f"the request is larger than {self._max_body:,} bytes"
+            return _refused(403, "the request names another host than this server; allow it with --allowed-host")
+        origins = headers.getlist("origin")
+        if method not in ("GET", "HEAD") and not all(self._is_own(origin.lower(), hosts[0]) for origin in origins):
+            return _refused(403, "requests from pages of other sites are refused")
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > self._max_body:
+            return _refused(413, self._too_large)
         return None
 
     def _limited(self, receive: Receive) -> Receive:
@@ -90,7 +80,7 @@ class Guard:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._max_body:
-                raise BodyTooLargeError(f"the request is larger than {self._max_body:,} bytes")
+                raise HTTPException(413, self._too_large)
             return message
 
         return limited
@@ -102,12 +92,5 @@ def _name(host: str) -> str:
     return (name if name and port.isdigit() else host).strip("[]")
 
 
-async def _respond(send: Any, status: int, message: str) -> None:
-    body = json.dumps({"error": message}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _refused(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": message}, status, {"connection": "close"})

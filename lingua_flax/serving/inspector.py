@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,22 +15,22 @@ from lingua_flax.translation.translator import Translator
 CHECKPOINTS_IN_MEMORY = 4
 
 
+@dataclasses.dataclass
 class Inspector:
-    """Inspects sentences with JAX."""
+    """Inspects sentences with JAX.
 
-    def __init__(
-        self,
-        translators: Mapping[str, Translator],
-        options: DecodingOptions,
-        load: Callable[[str], Mapping[str, Translator]],
-    ):
-        """Creates an inspector with a translator for each target language.
+    Attributes:
+      translators: a translator for each target language.
+      options: how to decode.
+      load: loads the translators of another checkpoint; raises UserError if that does not exist.
+    """
 
-        `load` loads the translators of another checkpoint, and raises UserError if that does not exist.
-        """
-        self._translators = translators
-        self._options = options
-        self._load = functools.lru_cache(CHECKPOINTS_IN_MEMORY)(load)
+    translators: Mapping[str, Translator]
+    options: DecodingOptions
+    load: Callable[[str], Mapping[str, Translator]]
+
+    def __post_init__(self) -> None:
+        self.load = functools.lru_cache(CHECKPOINTS_IN_MEMORY)(self.load)
 
     def __call__(self, items: Sequence[InspectRequest]) -> list[dict[str, Any]]:
         """Returns a JSON object for each item.
@@ -39,9 +40,9 @@ class Inspector:
         return [self._inspect(item) for item in items]
 
     def _inspect(self, item: InspectRequest) -> dict[str, Any]:
-        translators = self._load(str(item.checkpoint)) if item.checkpoint else self._translators
+        translators = self.load(str(item.checkpoint)) if item.checkpoint else self.translators
         translator = translators[item.target or next(iter(translators))]
         heads = tuple(Head(head.attention, head.layer, head.head) for head in item.heads_off)
         intervention = Intervention(tuple(item.prefix), tuple(item.masked), heads)
-        inspection = inspect(translator, item.q, self._options, intervention, record_beam=item.beam)
+        inspection = inspect(translator, item.q, self.options, intervention, record_beam=item.beam)
         return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step}

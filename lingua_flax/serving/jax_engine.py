@@ -34,24 +34,18 @@ class JaxEngine:
 
     def translate(self, items: Sequence[Item]) -> list[Result]:
         """Translates the items, in order."""
-        results: dict[int, Result] = {}
-        for target, translator in self._translators.items():
-            own = [index for index, item in enumerate(items) if item.target == target]
-            if own:
-                results |= zip(own, self._translate([items[index] for index in own], translator), strict=True)
-        return [results[index] for index in range(len(items))]
+        results = {
+            target: iter(self._translate([item for item in items if item.target == target], translator))
+            for target, translator in self._translators.items()
+        }
+        return [next(results[item.target]) for item in items]
 
     def _translate(self, items: Sequence[Item], translator: Translator) -> list[Result]:
-        translations = translator.translate(
-            [item.line for item in items],
-            self._options,
-            num_hypotheses=max(item.num_hypotheses for item in items),
-            warn=False,
-        )
-        aligned = [index for index, item in enumerate(items) if item.aligned]
-        links = align_translations(translator, [translations[index] for index in aligned], self._alignment)
-        links_of = dict(zip(aligned, links, strict=True))
+        lines, count = [item.line for item in items], max((item.num_hypotheses for item in items), default=1)
+        translations = translator.translate(lines, self._options, num_hypotheses=count, warn=False)
+        aligned = [own for item, own in zip(items, translations, strict=True) if item.aligned]
+        links = iter(align_translations(translator, aligned, self._alignment))
         return [
-            Result([hypothesis.text for hypothesis in own.hypotheses[: item.num_hypotheses]], links_of.get(index, []))
-            for index, (item, own) in enumerate(zip(items, translations, strict=True))
+            Result([each.text for each in own.hypotheses[: item.num_hypotheses]], next(links) if item.aligned else [])
+            for item, own in zip(items, translations, strict=True)
         ]

@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SkipValidation,
-    StrictInt,
-    ValidationError,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, StrictInt, ValidationError, WithJsonSchema
+from pydantic.functional_validators import field_validator, model_validator
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from lingua_flax.inspection.interventions import Attention
 from lingua_flax.options.messages import validation_message
 
 SENTENCE = "Two dogs are playing in the snow."
-
-
-class RequestError(Exception):
-    """A refused request: its HTTP status, and the seconds after which the client may try again, if it may."""
-
-    def __init__(self, status: int, message: str, retry_after: int | None = None):
-        super().__init__(message)
-        self.status = status
-        self.retry_after = retry_after
 
 
 class Limits(NamedTuple):
@@ -49,15 +32,23 @@ class Limits(NamedTuple):
 
 
 def check_size(size: int, unit: str, limit: int) -> None:
-    """Raises RequestError if the size of a request exceeds a limit of the server."""
+    """Raises HTTPException if the size of a request exceeds a limit of the server."""
     if size > limit:
-        raise RequestError(413, f"Invalid request: {size:,} {unit} exceed the limit of {limit:,}")
+        raise HTTPException(413, f"Invalid request: {size:,} {unit} exceed the limit of {limit:,}")
 
 
 class Parameters(BaseModel):
     """The parameters of a request; others are ignored."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    async def read(cls, request: Request) -> Self:
+        """Returns the parameters of a request; raises HTTPException if one is missing or invalid."""
+        try:
+            return cls.model_validate(await _values(request))
+        except ValidationError as error:
+            raise HTTPException(400, f"Invalid request: {_message(error)}") from error
 
 
 class LibreTranslateParameters(Parameters):
@@ -99,11 +90,11 @@ class TranslateRequest(LibreTranslateParameters):
         return [self.q] if isinstance(self.q, str) else self.q
 
     def check(self, limits: Limits) -> None:
-        """Raises RequestError if more is asked for than the server allows."""
+        """Raises HTTPException if more is asked for than the server allows."""
         check_size(len(self.texts), "texts", limits.texts)
         check_size(max(map(len, self.texts)), "characters", limits.characters)
         if self.alternatives >= limits.beam_size:
-            raise RequestError(400, f"Invalid request: alternatives must be below the beam size {limits.beam_size}")
+            raise HTTPException(400, f"Invalid request: alternatives must be below the beam size {limits.beam_size}")
 
 
 class DetectRequest(LibreTranslateParameters):
@@ -142,17 +133,6 @@ class InspectRequest(Parameters):
     """Step; by default the checkpoint that is served."""
 
 
-RequestType = TypeVar("RequestType", bound=Parameters)
-
-
-async def read_request(request: Request, model: type[RequestType]) -> RequestType:
-    """Returns the parameters of a request; raises RequestError if one is missing or invalid."""
-    try:
-        return model.model_validate(await _values(request))
-    except ValidationError as error:
-        raise RequestError(400, f"Invalid request: {_message(error)}") from error
-
-
 def _message(error: ValidationError) -> str:
     first = error.errors()[0]
     if first["type"] == "missing":
@@ -166,9 +146,9 @@ async def _values(request: Request) -> dict[str, Any]:
             content = json.loads(await request.body())
             json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
         except (ValueError, RecursionError) as error:
-            raise RequestError(400, "Invalid JSON format") from error
+            raise HTTPException(400, "Invalid JSON format") from error
         if not isinstance(content, dict):
-            raise RequestError(400, "Invalid JSON format")
+            raise HTTPException(400, "Invalid JSON format")
         return content
     form = await request.form()
     return {**request.query_params, **{name: value for name, value in form.items() if isinstance(value, str)}}

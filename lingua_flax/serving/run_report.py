@@ -10,7 +10,7 @@ from typing import Any
 from lingua_flax.data.corpora.phrasebook.generator import generate
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_workdir_config
-from lingua_flax.runs.checkpoint import DamagedCheckpoint, read_metadata, saved_steps
+from lingua_flax.runs.checkpoint import best_saved_step, saved_steps
 from lingua_flax.runs.metrics import group_means, parse_metrics
 from lingua_flax.runs.workdir import Workdir
 
@@ -29,6 +29,7 @@ class RunReport:
         self._position = 0
         self._steps: list[tuple[int, float]] = []
         self._validations: list[dict[str, Any]] = []
+        self._samples: list[dict[str, Any]] = []
 
     def read(self) -> dict[str, Any]:
         """Returns the state of the run as a JSON object.
@@ -38,17 +39,16 @@ class RunReport:
         self._read_metrics()
         config = read_workdir_config(self._files.path)
         checkpoints = saved_steps(self._files.checkpoints)
-        validations = [{name: value for name, value in line.items() if name != "samples"} for line in self._validations]
         return {
             "name": self._files.path.name,
             "step": self._steps[-1][0] if self._steps else 0,
             "num_steps": config.training.num_steps,
             "seconds_since_change": self._seconds_since_change(),
             "checkpoints": checkpoints,
-            "best_checkpoint": self._best(checkpoints),
+            "best_checkpoint": best_saved_step(self._files.checkpoints, checkpoints),
             "training_loss": group_means(self._steps, MAX_POINTS).round(4).tolist() if self._steps else [],
-            "validations": validations,
-            "samples": self._validations[-1]["samples"] or [] if self._validations else [],
+            "validations": list(self._validations),
+            "samples": self._samples,
             "network": {
                 "encoder_layers": config.model.num_encoder_layers,
                 "decoder_layers": config.model.num_decoder_layers,
@@ -77,8 +77,9 @@ class RunReport:
 
     def _add(self, line: dict[str, Any]) -> None:
         if "validation_loss" in line:
-            names = ("step", "validation_loss", "validation_loss_shuffled", "validation_bleu", "samples")
+            names = ("step", "validation_loss", "validation_loss_shuffled", "validation_bleu")
             self._validations.append({name.removeprefix("validation_"): line.get(name) for name in names})
+            self._samples = line.get("samples") or []
         elif line.get("loss") is not None:
             self._steps.append((line["step"], line["loss"]))
 
@@ -87,16 +88,6 @@ class RunReport:
             return max(0.0, time.time() - self._files.metrics.stat().st_mtime)
         except OSError:
             return None
-
-    def _best(self, checkpoints: list[int]) -> int | None:
-        """Returns the step of the best checkpoint by validation BLEU, if the newest intact metadata names one."""
-        for step in reversed(checkpoints):
-            try:
-                best = read_metadata(self._files.checkpoints, step)["best_step"]
-            except (DamagedCheckpoint, UserError, OSError):
-                continue
-            return best if best in checkpoints else None
-        return None
 
 
 def example_sentences(workdir: Path) -> dict[str, Any]:

@@ -84,10 +84,7 @@ class _ConsistentCrossEntropy(NamedTuple):
     label_smoothing: float
     weight: float
     symmetric: bool  # R-Drop
-
-    @property
-    def num_sums(self) -> int:
-        return len(ConsistencySums._fields)
+    num_sums: int = len(ConsistencySums._fields)
 
     def __call__(
         self, x: Float[Array, "M 2 D"], targets: Int[Array, "M"], table: Float[Array, "V D"]

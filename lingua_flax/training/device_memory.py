@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +20,7 @@ from lingua_flax.training.state import initial_state, state_shardings
 from lingua_flax.training.step import make_train_step
 
 
-@dataclasses.dataclass(frozen=True)
-class DeviceMemory:
+class DeviceMemory(NamedTuple):
     """Bytes on each device during a step, computed from the shapes and the mesh except for `activations`.
 
     These include gradients and everything else that a step needs temporarily, as reported for the compiled program;
@@ -38,25 +36,20 @@ class DeviceMemory:
     @property
     def total(self) -> int:
         """The sum of all sizes that are known."""
-        return self.parameters + self.ema_params + self.optimizer + self.batch + (self.activations or 0)
+        return sum(filter(None, self))
 
     def __str__(self) -> str:
-        sizes = {name: size for name, size in dataclasses.asdict(self).items() if size}
-        sizes = {name.replace("activations", "activations and gradients"): size for name, size in sizes.items()}
-        return ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
+        names = ("parameters", "ema_params", "optimizer", "batch", "activations and gradients")
+        return ", ".join(f"{name} {format_bytes(size)}" for name, size in zip(names, self, strict=True) if size)
 
 
 def memory_between_steps(network: Structure, config: Config, mesh: Mesh) -> DeviceMemory:
     """Returns the memory in use on each device before a step runs: the training state and a batch."""
     state = jax.eval_shape(lambda params: initial_state(params, config), network.params)
-    shardings = state_shardings(network, config, mesh)
-    rows = row_sharding(mesh)
-    return DeviceMemory(
-        parameters=_bytes_per_device(state.params, shardings.params),
-        ema_params=_bytes_per_device(state.ema_params, shardings.ema_params),
-        optimizer=_bytes_per_device(state.optimizer, shardings.optimizer),
-        batch=sum(_shard_bytes(leaf, rows) for leaf in batch_shapes(config)),
-    )
+    sizes = jax.tree.map(_shard_bytes, state, state_shardings(network, config, mesh))
+    batch = [_shard_bytes(leaf, row_sharding(mesh)) for leaf in batch_shapes(config)]
+    parts = (sizes.params, sizes.ema_params, sizes.optimizer, batch)
+    return DeviceMemory(*(sum(jax.tree.leaves(part)) for part in parts))
 
 
 def compile_step(network: Structure, config: Config, mesh: Mesh, unroll: int = 1) -> jax.stages.Compiled:
@@ -74,7 +67,7 @@ def memory_of_step(network: Structure, config: Config, mesh: Mesh, compiled: jax
     if analysis is None:
         return between_steps
     new_outputs = analysis.output_size_in_bytes - analysis.alias_size_in_bytes  # not written over donated inputs
-    return dataclasses.replace(between_steps, activations=analysis.temp_size_in_bytes + max(0, new_outputs))
+    return between_steps._replace(activations=analysis.temp_size_in_bytes + max(0, new_outputs))
 
 
 @contextlib.contextmanager
@@ -89,15 +82,15 @@ def explain_out_of_memory(network: Structure, config: Config, mesh: Mesh) -> Ite
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             needed = memory_of_step(network, config, mesh, compile_step(network, config, mesh))
         state_bytes = needed.parameters + needed.ema_params + needed.optimizer
-        smaller_batch = "lower training.tokens_per_batch or raise training.accumulation_steps"
-        smaller_state = 'shard parameters and optimizer with devices.mesh.fsdp, or set optimizer.name to "adafactor"'
-        first, second = smaller_batch, smaller_state
+        remedies = [
+            "lower training.tokens_per_batch or raise training.accumulation_steps",
+            'shard parameters and optimizer with devices.mesh.fsdp, or set optimizer.name to "adafactor"',
+        ]
         if (needed.activations or 0) < 2 * state_bytes:  # then most of them are gradients
-            first, second = second, first
+            remedies.reverse()
         raise RunError(
             f"out of memory: a step needs {format_bytes(needed.total)} on each device ({needed}); "
-            f"{first}, or {second}. "
-            "Run the same command with --dry-run to see what a change would save"
+            f"{', or '.join(remedies)}. Run the same command with --dry-run to see what a change would save"
         ) from error
 
 
@@ -113,10 +106,6 @@ def batch_shapes(config: Config) -> Any:
     """Returns the shapes of a batch of this config as jax.ShapeDtypeStructs."""
     shape = jax.ShapeDtypeStruct((config.rows_per_batch, config.data.row_length), jnp.int32)
     return Batch._make([shape] * len(Batch._fields))
-
-
-def _bytes_per_device(tree: Any, shardings: Any) -> int:
-    return sum(jax.tree.leaves(jax.tree.map(_shard_bytes, tree, shardings)))
 
 
 def _shard_bytes(leaf: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> int:

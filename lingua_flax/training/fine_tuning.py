@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,27 +32,24 @@ def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[
     available = params_by_name(gather_to_host(translator.params))
     wanted = params_by_name(structure(config.model, tokenizer.source_vocab_size, tokenizer.target_vocab_size).params)
     same_vocabulary = translator.tokenizer.fingerprint == tokenizer.fingerprint
-    inherited, reasons = {}, {}  # reasons: why each of the other arrays is not inherited
+    inherited, others = {}, collections.defaultdict(list)  # others: names by the reason why they are not inherited
     for name, leaf in wanted.items():
         if name not in available:
-            reasons[name] = "not in that run"
+            others["not in that run"].append(name)
         elif name.partition(".")[0] in EMBEDDING_NAMES and not same_vocabulary:
-            reasons[name] = "different vocabulary"
+            others["different vocabulary"].append(name)
         elif available[name].shape != leaf.shape:
-            reasons[name] = "different shape"
+            others["different shape"].append(name)
         else:
             inherited[name] = np.asarray(available[name])
-    if not any(
-        leaf.ndim > 1 for leaf in inherited.values()
-    ):  # a few biases that happen to fit are not worth inheriting
+    # A few biases that happen to fit are not worth inheriting.
+    if not any(leaf.ndim > 1 for leaf in inherited.values()):
         raise UserError(f"{origin}: none of its matrices fits into this network; see [model] in its config.toml")
-    num_inherited, num_wanted = (sum(leaf.size for leaf in arrays.values()) for arrays in (inherited, wanted))
-    log.info(
-        "%d of %d arrays (%s of %s parameters) are taken from %s, step %s; optimizer, schedule and data start afresh",
-        len(inherited), len(wanted), f"{num_inherited:,}", f"{num_wanted:,}", origin, f"{translator.step:,}",
-    )  # fmt: skip
-    for reason in dict.fromkeys(reasons.values()):
-        names = [name for name in reasons if reasons[name] == reason]
+    taken, of = (sum(leaf.size for leaf in arrays.values()) for arrays in (inherited, wanted))
+    arrays = f"{len(inherited)} of {len(wanted)} arrays ({taken:,} of {of:,} parameters)"
+    start = f"{origin}, step {translator.step:,}; optimizer, schedule and data start afresh"
+    log.info("%s are taken from %s", arrays, start)
+    for reason, names in others.items():
         log.info("  newly initialized (%s): %s", reason, _summarize(names))
     if unused := [name for name in available if name not in wanted]:
         log.info("  unused (not in this network): %s", _summarize(unused))
@@ -60,9 +58,8 @@ def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[
 
 def _summarize(names: Sequence[str]) -> str:
     """Groups the names by layer or module, for example "encoder.0 (3 arrays), output_embedding"."""
-    groups: dict[str, int] = {}
+    groups: collections.Counter[str] = collections.Counter()
     for name in names:
-        parts = name.split(".")
-        group = ".".join(parts[:2]) if len(parts) > 1 and parts[1].isdecimal() else parts[0]
-        groups[group] = groups.get(group, 0) + 1
+        module, layer = f"{name}.".split(".")[:2]
+        groups[f"{module}.{layer}" if layer.isdecimal() else module] += 1
     return ", ".join(name if count == 1 else f"{name} ({count} arrays)" for name, count in groups.items())

@@ -19,7 +19,7 @@ class Curves:
     """The learning curves so far: a few numbers from each line of metrics.jsonl."""
 
     def __init__(self, bleu_description: str = "greedy") -> None:
-        self._bleu_description = bleu_description
+        self.bleu_description = bleu_description
         self._steps: list[tuple[int, float]] = []
         self._validations: list[tuple[int, float, float, float]] = []
 
@@ -27,8 +27,8 @@ class Curves:
         """Adds a line of metrics.jsonl. A training loss that is not finite is not drawn."""
         if "validation_loss" in line:
             shuffled = line.get("validation_loss_shuffled")
-            numbers = (line["validation_loss"], np.nan if shuffled is None else shuffled, line["validation_bleu"])
-            self._validations.append((line["step"], *numbers))
+            losses = (line["validation_loss"], np.nan if shuffled is None else shuffled)
+            self._validations.append((line["step"], *losses, line["validation_bleu"]))
         elif line.get("loss") is not None:
             self._steps.append((line["step"], line["loss"]))
 
@@ -53,7 +53,7 @@ class Curves:
         losses.set_ylim(bottom=0)
         if self._steps or self._validations:
             losses.legend()
-        scores.set_ylabel(f"validation BLEU ({self._bleu_description})")
+        scores.set_ylabel(f"validation BLEU ({self.bleu_description})")
         scores.set_ylim(bottom=0)
         scores.set_xlabel("step")
         for axes in (losses, scores):

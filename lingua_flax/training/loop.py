@@ -7,14 +7,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from lingua_flax.data.training_batches import TrainingBatch, TrainingBatches
+from lingua_flax.data.training_batches import TrainingBatch
 from lingua_flax.devices.compilation import Compilations
 from lingua_flax.devices.processes import check_equal_on_all_processes, is_first_process, process_max
 from lingua_flax.host.digests import json_digest
@@ -25,13 +23,11 @@ from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.device_memory import explain_out_of_memory
 from lingua_flax.training.preparation import Preparation
 from lingua_flax.training.programs import Programs
-from lingua_flax.training.progress import Plan, Progress
-from lingua_flax.training.recorder import NoRecorder, Recorder, show_table
+from lingua_flax.training.progress import Plan
+from lingua_flax.training.recorder import Recorder, show_table
 from lingua_flax.training.saved_run import SavedRun
-from lingua_flax.training.state import TrainState
 from lingua_flax.training.step_meter import STEPS_IN_FLIGHT, DispatchedStep, StepMeter
 from lingua_flax.training.validation import ValidationSet, validate, warm_up
-from lingua_flax.translation.translator import Translator
 
 MAX_SKIPPED = 3  # consecutive steps with a non-finite loss or gradient that stop the run
 log = logging.getLogger(__name__)
@@ -57,52 +53,18 @@ def train(
     for what, digest in compared.items():
         check_equal_on_all_processes(what, digest)
     programs = Programs(prepared, mesh)
-    plan = Plan(prepared.config, prepared.num_steps, bool(validation_set))
-    batches = prepared.batches(programs.local_rows)
-    saved = SavedRun(prepared, plan, workdir)
     with explain_out_of_memory(programs.network, prepared.config, mesh):
-        state, progress, logged_lines = saved.open(programs, batches)
-        if plan.is_finished(progress) and not plan.validation_is_due(progress):
-            summary = plan.summary(progress)
+        run = Run(prepared, programs, validation_set, workdir, interruption, compilations)
+        if run.plan.is_finished(run.progress) and not run.plan.validation_is_due(run.progress):
+            summary = run.plan.summary(run.progress)
             print(f"{workdir.path}: finished: {summary}. Evaluate it with lingua-flax evaluate.")
             return
-        if progress.best_step and progress.validation_set != validation_set.digest:
-            log.warning(
-                "the validation set or its scoring has changed: validations are no longer compared with the best so "
-                f"far, {progress.best} at step {progress.best_step}, and patience begins anew"
-            )
-        progress = progress.with_validation_set(validation_set.digest)
-        recorder = _new_recorder(prepared, plan, workdir, progress, logged_lines, validation_set.bleu_description)
-        run = Run(prepared, plan, programs, batches, validation_set, saved, recorder, StepMeter(compilations),
-                  SignalExchange(interruption), state, progress)  # fmt: skip
-        with interruption.deferred(), contextlib.closing(batches), contextlib.closing(saved), recorder:
-            run.train()
+        run.train()
     log.info("compiled %s", compilations)
     if jax.process_count() > 1:
-        count, per_batch = jax.process_count(), prepared.config.rows_per_batch
-        log.info(
-            "the first of %d processes gathered %d rows; each batch has %d", count, batches.rows_gathered, per_batch
-        )
+        rows = f"{run.batches.rows_gathered} rows; each batch has {prepared.config.rows_per_batch}"
+        log.info("the first of %d processes gathered %s", jax.process_count(), rows)
     show_table(str(workdir.path), run.results())
-
-
-def _new_recorder(
-    prepared: Preparation,
-    plan: Plan,
-    workdir: Workdir,
-    progress: Progress,
-    logged_lines: Sequence[dict[str, Any]],
-    bleu_description: str,
-) -> Recorder | NoRecorder:
-    if not is_first_process():
-        return NoRecorder()
-    corpus = prepared.corpus
-    title = f"{workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
-    recorder = Recorder(
-        workdir, title, prepared.config, prepared.num_steps, progress.step, logged_lines, bleu_description
-    )
-    recorder.ends_at(plan.last_step(progress))
-    return recorder
 
 
 class SignalExchange:
@@ -134,98 +96,107 @@ class SignalExchange:
             raise Interrupted(number)
 
 
-def _compile_validation(translator: Translator, validation_set: ValidationSet) -> None:
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # the validation itself will report the error
-        warm_up(translator, validation_set)
-
-
 class Run:
-    """A run that is open: `train` takes it to its end."""
+    """A run that is open, new or resumed; `train` takes it to its end."""
 
     def __init__(
         self,
         prepared: Preparation,
-        plan: Plan,
         programs: Programs,
-        batches: TrainingBatches,
         validation_set: ValidationSet,
-        saved: SavedRun,
-        recorder: Recorder | NoRecorder,
-        meter: StepMeter,
-        signals: SignalExchange,
-        state: TrainState,
-        progress: Progress,
+        workdir: Workdir,
+        interruption: Interruption,
+        compilations: Compilations,
     ):
-        self._prepared, self._plan, self._programs = prepared, plan, programs
-        self._batches, self._validation_set = batches, validation_set
-        self._saved, self._recorder, self._meter, self._signals = saved, recorder, meter, signals
-        self._state, self._progress = state, progress
-        self._first_step = progress.step + 1  # of this process
-        self._started = time.monotonic() - progress.seconds
+        self._prepared, self._programs, self._validation_set = prepared, programs, validation_set
+        self._workdir, self._interruption = workdir, interruption
+        self._signals, self._meter = SignalExchange(interruption), StepMeter(compilations)
+        self.plan = Plan(prepared.config, prepared.num_steps, bool(validation_set))
+        self.batches = prepared.batches(programs.local_rows)
+        self._saved = SavedRun(prepared, self.plan, workdir)
+        self._state, self.progress, self._logged_lines = self._saved.open(programs, self.batches)
+        self._recorder: Recorder | None = None
+        self._first_step = self.progress.step + 1  # of this process
+        self._started = time.monotonic() - self.progress.seconds
 
     def train(self) -> None:
         """Trains to the end of the run; saves the state before it raises Interrupted for a signal."""
-        self._batches.start()
-        template = self._programs.translator_template()
-        if self._validation_set and template.pads_to_longest and jax.process_count() == 1:
-            # While the step compiles: both are slow.
-            threading.Thread(target=_compile_validation, args=(template, self._validation_set)).start()
-        self._meter.restart()
-        try:
-            self._loop()
-        except Interrupted as interrupted:
-            self._log_all_steps()
-            self._save()
-            saved = f"step {self._progress.step} is saved" if self._progress.step else "no step was taken"
-            message = f"{saved}; run the same command again to continue"
-            raise Interrupted(interrupted.signal_number, message) from None
+        validates_on = self._validation_set.digest
+        if self.progress.best_step and self.progress.validation_set != validates_on:
+            log.warning(
+                "the validation set or its scoring has changed: validations are no longer compared with the best so "
+                f"far, {self.progress.best} at step {self.progress.best_step}, and patience begins anew"
+            )
+        self.progress = self.progress.with_validation_set(validates_on)
+        if is_first_process():
+            self._recorder = self._new_recorder()
+        with (
+            self._interruption.deferred(),
+            contextlib.closing(self.batches),
+            contextlib.closing(self._saved.checkpoints),
+            self._recorder or contextlib.nullcontext(),
+        ):
+            self.batches.start()
+            template = self._programs.translator_template()
+            if self._validation_set and template.pads_to_longest and jax.process_count() == 1:
+                # While the step compiles: both are slow.
+                threading.Thread(target=warm_up, args=(template, self._validation_set)).start()
+            self._meter.restart()
+            try:
+                self._loop()
+            except Interrupted as interrupted:
+                self._save()
+                saved = f"step {self.progress.step} is saved" if self.progress.step else "no step was taken"
+                message = f"{saved}; run the same command again to continue"
+                raise Interrupted(interrupted.signal_number, message) from None
+
+    def _new_recorder(self) -> Recorder:
+        corpus, described = self._prepared.corpus, self._validation_set.bleu_description
+        title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
+        steps = (self.plan.last_step(self.progress), self.progress.step)
+        return Recorder(self._workdir, title, self._prepared.config, *steps, self._logged_lines, described)
 
     def _loop(self) -> None:
         while True:
-            if self._plan.validation_is_due(self._progress):
-                self._log_all_steps()
+            if self.plan.validation_is_due(self.progress):
                 self._validate()
-            if self._plan.save_is_due(self._progress):
-                self._log_all_steps()
+            if self.plan.save_is_due(self.progress):
                 self._save()
-            if self._plan.is_finished(self._progress):
+            if self.plan.is_finished(self.progress):
                 return
             self._signals.check()
-            self._saved.check()
-            self._take_step(next(self._batches))
-            if self._log_is_due():
+            self._saved.checkpoints.check()
+            self._take_step(next(self.batches))
+            last = self._meter.last_finished  # steps in flight belong to the next log interval
+            if last and last % self._prepared.config.training.log_every == 0:
                 self._log_finished_steps()
 
     def _take_step(self, batch: TrainingBatch) -> None:
-        self._progress = progress = self._progress.after_step(batch.pairs)
+        self.progress = progress = self.progress.after_step(batch.pairs)
         placed = self._programs.placed_rows(batch.rows)
         self._meter.about_to_dispatch()
         self._state, metrics = self._programs.train_step(self._state, placed)
         if progress.step == self._first_step:
             log.info("step %d started: %s", progress.step, self._meter.compilations)
         self._signals.exchange()
-        epoch = progress.pairs / self._prepared.pairs_per_epoch
+        epoch = progress.pairs / len(self._prepared.planner.draws)
         self._meter.dispatched(DispatchedStep(progress.step, metrics, epoch, batch.real_tokens))
-
-    def _log_is_due(self) -> bool:
-        """Returns whether the last finished step ends a log interval; steps in flight belong to the next one."""
-        step = self._meter.last_finished
-        return step is not None and step % self._prepared.config.training.log_every == 0
 
     def _log_all_steps(self) -> None:
         """Waits for the steps in flight, then writes the metrics of all steps not logged yet."""
         self._meter.wait()
-        if self._meter.last_finished is not None:
+        if self._meter.last_finished:
             self._log_finished_steps()
 
     def _log_finished_steps(self) -> None:
         """Writes the metrics of the finished steps; raises RunError if MAX_SKIPPED steps in a row were not finite."""
-        self._progress = replace(self._progress, seconds=time.monotonic() - self._started)
-        lines, pace = self._meter.read(self._progress.seconds)
+        self.progress = replace(self.progress, seconds=time.monotonic() - self._started)
+        lines, pace = self._meter.read(self.progress.seconds)
         failed = next((line for line in lines if line["skipped_in_a_row"] >= MAX_SKIPPED), None)
         if failed:
             lines = lines[: lines.index(failed) + 1]
-        self._recorder.steps(lines, pace)
+        if self._recorder:
+            self._recorder.steps(lines, pace)
         for line in lines:
             if line["skipped_in_a_row"]:
                 log.warning("step %d skipped: its loss or gradient is not finite", line["step"])
@@ -234,33 +205,37 @@ class Run:
                 f"step {failed['step']}: the loss or its gradient was not finite for {MAX_SKIPPED} steps in a row, at "
                 f"learning rate {failed['learning_rate']:.2e}. Lower optimizer.peak_lr, raise optimizer.warmup_steps, "
                 "or set optimizer.clip_norm, in a new --workdir; the last good checkpoint remains in "
-                f"{self._saved.folder}"
+                f"{self._workdir.checkpoints}"
             )
 
     def _validate(self) -> None:
+        self._log_all_steps()
         started = time.monotonic()
         translator = self._programs.translator(self._state.eval_params)
         result = validate(translator, self._validation_set, self._signals.exchange_and_check)
-        self._progress = progress = self._progress.after_validation(result.ranking_bleu, result.loss)
-        is_best = progress.best_step == progress.step
-        self._recorder.validation(progress.step, result, time.monotonic() - started, best=is_best)
-        if self._plan.decays_from_now_on(progress):
-            self._progress = progress = replace(progress, decay_start=progress.step)
-            self._state = self._programs.with_decay(self._state, self._plan.decay(progress))
-            end = self._plan.last_step(progress)
-            self._recorder.ends_at(end)
+        self.progress = progress = self.progress.after_validation(result.ranking_bleu, result.loss)
+        if self._recorder:
+            is_best = progress.best_step == progress.step
+            self._recorder.validation(progress.step, result, time.monotonic() - started, best=is_best)
+        if self.plan.decays_from_now_on(progress):
+            self.progress = progress = replace(progress, decay_start=progress.step)
+            self._state = self._programs.with_decay(self._state, self.plan.decay(progress))
+            end = self.plan.last_step(progress)
+            if self._recorder:
+                self._recorder.ends_at(end)
             log.info("patience is exhausted: the learning rate decays from here on, and the run ends at step %d", end)
         self._meter.restart()
 
     def _save(self) -> None:
-        self._saved.save(self._state, self._progress, self._batches)
+        self._log_all_steps()
+        self._saved.save(self._state, self.progress, self.batches)
 
     def results(self) -> dict[str, str]:
         """Returns what the run has come to, in words, by name."""
-        progress = self._progress
+        progress = self.progress
         rows = {
-            "steps": self._plan.steps_taken(progress),
-            "epochs": f"{progress.pairs / self._prepared.pairs_per_epoch:.1f}",
+            "steps": self.plan.steps_taken(progress),
+            "epochs": f"{progress.pairs / len(self._prepared.planner.draws):.1f}",
             "training time": f"{progress.seconds / 60:.1f} minutes",
             "parameters": f"{sum(leaf.size for leaf in jax.tree.leaves(self._state.params)):,}",
             "steps skipped": f"{int(self._state.skipped)}",  # replicated: a process that was stopped need not answer

@@ -67,6 +67,7 @@ def cross_entropy(
     return total, count
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def blocked_sums(
     x: Float[Array, "B T *P D"],
     table: Float[Array, "V D"],
@@ -78,8 +79,12 @@ def blocked_sums(
 
     Only the first sum, the objective, has a gradient.
     """
-    rows, length = targets.shape
-    return _blocked_sums(x, table, targets, block_loss, _number_of_blocks(rows, length, block_size))
+
+    def add(totals: tuple[jax.Array, ...], block: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, ...], None]:
+        return jax.tree.map(jnp.add, totals, block_loss(*block, table)[0]), None
+
+    blocks = _number_of_blocks(targets.shape, block_size)
+    return jax.lax.scan(add, _zeros(block_loss), (_split(x, blocks), _split(targets, blocks)))[0]
 
 
 def _loss_sum_with_normalizer(
@@ -99,63 +104,48 @@ def _loss_sum_with_normalizer(
     return jnp.sum(jnp.where(targets != PAD_ID, losses, 0.0))
 
 
-def _number_of_blocks(rows: int, length: int, block_size: int | None) -> int:
-    """Returns the largest divisor of `length` for which a block has at least `block_size` positions, or 1.
+def _number_of_blocks(shape: tuple[int, ...], block_size: int | None) -> int:
+    """Returns the largest divisor of the rows' length for which a block has at least `block_size` positions, or 1.
 
     A block takes a part of every row, rather than some of the rows, because rows are sharded across devices.
     """
+    rows, length = shape
     fitting = [n for n in range(1, length + 1) if length % n == 0 and block_size and rows * length // n >= block_size]
     return max(fitting, default=1)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _blocked_sums(
-    x: jax.Array, table: jax.Array, targets: jax.Array, block_loss: BlockLoss, blocks: int
-) -> tuple[jax.Array, ...]:
-    def add(totals: tuple[jax.Array, ...], block: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, ...], None]:
-        return _add(totals, block_loss(*block, table)[0]), None
-
-    return jax.lax.scan(add, _zeros(block_loss), (_split(x, blocks), _split(targets, blocks)))[0]
-
-
 def _sums_and_gradients(
-    x: jax.Array, table: jax.Array, targets: jax.Array, block_loss: BlockLoss, blocks: int
+    x: jax.Array, table: jax.Array, targets: jax.Array, block_loss: BlockLoss, block_size: int | None
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, jax.Array]]:
     def add(totals: Any, block: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
         sums, gradient = block_loss(*block, table)
         table_gradient = transposed_product(gradient, block[0])
         x_gradient = product(gradient, table.astype(x.dtype))
-        return (_add(totals[0], sums), totals[1] + table_gradient), x_gradient
+        return jax.tree.map(jnp.add, totals, (sums, table_gradient)), x_gradient
 
+    blocks = _number_of_blocks(targets.shape, block_size)
     zeros = (_zeros(block_loss), jnp.zeros_like(table))
     (sums, table_gradient), x_gradient = jax.lax.scan(add, zeros, (_split(x, blocks), _split(targets, blocks)))
     return sums, (_join(x_gradient, x.shape), table_gradient)
 
 
 def _scale_gradients(
-    block_loss: BlockLoss, blocks: int, gradients: tuple[jax.Array, jax.Array], scales: tuple[jax.Array, ...]
+    _: BlockLoss, __: int | None, gradients: tuple[jax.Array, jax.Array], scales: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array, None]:
     x_gradient, table_gradient = gradients
     return x_gradient * scales[0].astype(x_gradient.dtype), table_gradient * scales[0], None
 
 
-_blocked_sums.defvjp(_sums_and_gradients, _scale_gradients)
+blocked_sums.defvjp(_sums_and_gradients, _scale_gradients)
 
 
 def _zeros(block_loss: BlockLoss) -> tuple[jax.Array, ...]:
     return (jnp.zeros(()),) * block_loss.num_sums
 
 
-def _add(totals: tuple[jax.Array, ...], sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-    return tuple(total + added for total, added in zip(totals, sums, strict=True))
-
-
 class _CrossEntropy(NamedTuple):
     label_smoothing: float
-
-    @property
-    def num_sums(self) -> int:
-        return 1
+    num_sums: int = 1
 
     def __call__(
         self, x: Float[Array, "M D"], targets: Int[Array, "M"], table: Float[Array, "V D"]

@@ -47,9 +47,7 @@ Objective = Callable[[Any, Batch, jax.Array], tuple[jax.Array, Sums]]
 
 def make_objective(network: Structure, config: Config, mesh: Mesh) -> Objective:
     """Returns the function that training minimizes: (params, batch, key) -> (objective, Sums), summed over tokens."""
-    options = config.training
-    is_consistent, cuts_tokens = options.consistency != "none", options.consistency == "simcut"
-    num_tags = config.data.num_tags
+    options, is_consistent = config.training, config.training.consistency != "none"
     platform = mesh.devices.flat[0].platform
     block_size = LOSS_BLOCK if mesh.size == 1 and platform == "cpu" else None
     log_normalizer = None
@@ -67,21 +65,12 @@ def make_objective(network: Structure, config: Config, mesh: Mesh) -> Objective:
         model = nnx.merge(network.graphdef, params)
         if is_consistent:
             batch = two_passes(batch)
-        keep_masks = (
-            draw_keep_masks(key, batch, options.consistency_cut_rate, num_tags) if cuts_tokens else (None, None)
-        )
-        x, _ = model.hidden_states(
-            batch.source,
-            batch.target_in,
-            source_segments=batch.source_segments,
-            source_positions=batch.source_positions,
-            target_segments=batch.target_segments,
-            target_positions=batch.target_positions,
-            dropout=Dropout(key),
-            source_keep_mask=keep_masks[0],
-            target_keep_mask=keep_masks[1],
-        )
-        table, targets = model.output_table, batch.target_out
+        inputs = batch._asdict()
+        table, targets = model.output_table, inputs.pop("target_out")
+        if options.consistency == "simcut":
+            keep_masks = draw_keep_masks(key, batch, options.consistency_cut_rate, config.data.num_tags)
+            inputs |= {"source_keep_mask": keep_masks[0], "target_keep_mask": keep_masks[1]}
+        x, _ = model.hidden_states(**inputs, dropout=Dropout(key))
         if is_consistent:
             sums = consistent_cross_entropy(x, table, targets, options, block_size)
             return sums.objective, Sums(sums.cross_entropy, sums.tokens, sums.divergence)

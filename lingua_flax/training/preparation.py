@@ -53,6 +53,7 @@ class Preparation:
       corpora: the open corpora; that of [data] comes first.
       tokenizer: the tokenizer, with the tag of the target language if data.tag_target is set.
       tokenizer_models: its serialized model, or one model for each side.
+      fingerprints: the digests of the data and the tokenizer, which a checkpoint must match to be resumed.
       num_steps: the length of the run in steps, computed if the config specifies it in epochs.
       inherited: parameters copied from another run, by path; empty if there are none.
     """
@@ -62,6 +63,7 @@ class Preparation:
     tokenizer: Tokenizer
     tokenizer_models: Sequence[bytes]
     planner: Planner
+    fingerprints: Mapping[str, str]
     num_steps: int
     inherited: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -69,16 +71,6 @@ class Preparation:
     def corpus(self) -> Corpus:
         """The corpus of [data], which provides the validation and test splits."""
         return self.corpora[0].corpus
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """The digests of the data and the tokenizer, which a checkpoint must match to be resumed."""
-        return _fingerprints(self.corpora, self.tokenizer)
-
-    @property
-    def pairs_per_epoch(self) -> int:
-        """The number of training pairs in all corpora together."""
-        return len(self.planner.draws)
 
     def batches(self, kept: np.ndarray | None = None) -> TrainingBatches:
         """Returns the training batches from the beginning, with the rows `kept` by this process, by default all."""
@@ -114,14 +106,11 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     if origin and has_checkpoint:
         log.info("training.init_from is not read again: the run resumes from its own checkpoint")
     inherited = matching_params(origin, config, tokenizer) if origin and not has_checkpoint else {}
-    num_steps = _num_steps(config, planner, _fingerprints(corpora, tokenizer))
-    config = _with_warmup_steps(config, num_steps, workdir)
-    return Preparation(config, corpora, tokenizer, models, planner, num_steps, inherited)
-
-
-def _fingerprints(corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer) -> dict[str, str]:
     corpus, *mixture = (training.corpus.fingerprint for training in corpora)
-    return {"corpus": corpus, "mixture": json_digest(mixture), "tokenizer": tokenizer.fingerprint}
+    fingerprints = {"corpus": corpus, "mixture": json_digest(mixture), "tokenizer": tokenizer.fingerprint}
+    num_steps = _num_steps(config, planner, fingerprints)
+    config = _with_warmup_steps(config, num_steps, workdir)
+    return Preparation(config, corpora, tokenizer, models, planner, fingerprints, num_steps, inherited)
 
 
 def open_with_tokenizer(
@@ -136,16 +125,18 @@ def open_with_tokenizer(
     for training in corpora:
         for note in training.corpus.notes:
             log.info("%s%s", _log_prefix(training, corpora), note)
-    languages = config.data.target_languages
-    if len(languages) > 1 and not config.data.tag_target:
-        log.warning(
-            "nothing tells the model which of %s to translate into: see data.tag_target", " and ".join(languages)
-        )
+    languages = " and ".join(config.data.target_languages)
+    if len(config.data.target_languages) > 1 and not config.data.tag_target:
+        log.warning("nothing tells the model which of %s to translate into: see data.tag_target", languages)
     paths = _tokenizer_files(config, workdir)
     models = read_models(paths) if paths else _train_tokenizer(config, corpora)
     tokenizer = parse_tokenizers(models, [str(path) for path in paths] or ("source", "target"))
     _check_model_file(config.tokenizer.model_file, tokenizer, workdir)
-    _check_tags(tokenizer, _tags(config), paths)
+    try:
+        for tag in _tags(config):
+            tokenizer.with_source_tag(tag)
+    except UserError as error:
+        raise UserError(f"{paths[0]}: {error}; train it with --control_symbols={','.join(_tags(config))}") from error
     return corpora, tokenizer, models
 
 
@@ -154,7 +145,7 @@ def vocab_sizes(config: Config, workdir: Path | None) -> tuple[int, int]:
     paths = _tokenizer_files(config, workdir)
     if not paths:
         return config.tokenizer.vocab_size, config.tokenizer.vocab_size
-    tokenizer = parse_tokenizers(read_models(paths), [str(path) for path in paths])
+    tokenizer = load_tokenizer(paths)
     return tokenizer.source_vocab_size, tokenizer.target_vocab_size
 
 
@@ -171,14 +162,6 @@ def _tags(config: Config) -> list[str]:
     """Returns the tags with which sources begin: those of the target languages, and that of corpora with tag_source."""
     languages = [language_tag(language) for language in config.data.target_languages if config.data.tag_target]
     return [*languages, *([MIXTURE_TAG] if any(entry.tag_source for entry in config.data.mixture) else [])]
-
-
-def _check_tags(tokenizer: Tokenizer, tags: Sequence[str], paths: Sequence[Path]) -> None:
-    try:
-        for tag in tags:
-            tokenizer.with_source_tag(tag)
-    except UserError as error:
-        raise UserError(f"{paths[0]}: {error}; train it with --control_symbols={','.join(tags)}") from error
 
 
 def tagged_tokenizer(config: Config, training: TrainingCorpus, tokenizer: Tokenizer) -> Tokenizer:
@@ -204,10 +187,8 @@ def _tokenized_pairs(
     all_pairs = tokenize(training.pairs, corpus.fingerprint, tokenizer, cache)
     pairs = all_pairs.no_longer_than(row_length)
     prefix = _log_prefix(training, corpora)
-    log.info(
-        "%skept %s of %s pairs, %s longer than %d tokens",
-        prefix, f"{len(pairs):,}", f"{len(all_pairs):,}", f"{len(all_pairs) - len(pairs):,}", row_length,
-    )  # fmt: skip
+    kept, of, longer = (f"{count:,}" for count in (len(pairs), len(all_pairs), len(all_pairs) - len(pairs)))
+    log.info("%skept %s of %s pairs, %s longer than %d tokens", prefix, kept, of, longer, row_length)
     if not len(pairs):
         raise UserError(f"{prefix}no training pair fits into data.row_length {row_length}; raise it")
     alpha = config.tokenizer.sampling_alpha
@@ -215,13 +196,11 @@ def _tokenized_pairs(
 
 
 def _log_shares(corpora: Sequence[TrainingCorpus], planner: Planner) -> None:
-    total = sum(planner.weights)
+    message = "%s%.1f%% of the training pairs drawn, each %.2f times an epoch"
     for training, pairs in zip(corpora, planner.corpora, strict=True):
-        share = training.weight / total
-        log.info(
-            "%s%.1f%% of the training pairs drawn, each %.2f times an epoch",
-            _log_prefix(training, corpora), 100 * share, share * len(planner.draws) / len(pairs),
-        )  # fmt: skip
+        share = training.weight / sum(planner.weights)
+        times = share * len(planner.draws) / len(pairs)
+        log.info(message, _log_prefix(training, corpora), 100 * share, times)
 
 
 def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
@@ -236,8 +215,7 @@ def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
         return in_workdir
     if config.tokenizer.model_file:
         return [config.tokenizer.model_file]
-    origin = config.training.init_from
-    return _tokenizer_files_of(origin, config.tokenizer) if origin else []
+    return _tokenizer_files_of(config.training.init_from, config.tokenizer) if config.training.init_from else []
 
 
 def _tokenizer_files_of(origin: Path, wanted: TokenizerConfig) -> list[Path]:
@@ -260,18 +238,15 @@ def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[
 
 
 def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> int:
-    training = config.training
-    if training.num_steps is not None:
-        return training.num_steps
-    assert training.num_epochs is not None  # one of the two has a value
-    rows = _rows_per_epoch(config, planner, fingerprints)
-    steps = math.ceil(training.num_epochs * rows / config.rows_per_batch)
+    epochs = config.training.num_epochs
+    if config.training.num_steps is not None:
+        return config.training.num_steps
+    assert epochs is not None  # one of the two has a value
+    steps = math.ceil(epochs * _rows_per_epoch(config, planner, fingerprints) / config.rows_per_batch)
     if steps > MAX_COUNT:
-        raise UserError(
-            f"training.num_epochs {training.num_epochs:g} amounts to {steps:.2g} steps, more than the maximum of "
-            f"{MAX_COUNT:,}; lower it"
-        )
-    log.info("training for %g epochs: %d steps", training.num_epochs, steps)
+        excess = f"{steps:.2g} steps, more than the maximum of {MAX_COUNT:,}"
+        raise UserError(f"training.num_epochs {epochs:g} amounts to {excess}; lower it")
+    log.info("training for %g epochs: %d steps", epochs, steps)
     return steps
 
 
@@ -302,14 +277,10 @@ def _with_warmup_steps(config: Config, num_steps: int, workdir: Path) -> Config:
     if optimizer.warmup_share is not None and (workdir / CONFIG_NAME).exists():
         steps = read_workdir_config(workdir).optimizer.num_warmup_steps(num_steps)
     if steps != computed:
-        log.info(
-            "warm-up stays at the %d steps with which this run was started; optimizer.warmup_share %g would now be %d",
-            steps, optimizer.warmup_share, computed,
-        )  # fmt: skip
+        now = f"optimizer.warmup_share {optimizer.warmup_share:g} would now be {computed}"
+        log.info("warm-up stays at the %d steps with which this run was started; %s", steps, now)
     if optimizer.schedule in FALLING_SCHEDULES and steps >= num_steps:
-        raise UserError(
-            f"optimizer.warmup_steps must be below the run's {num_steps} steps for the {optimizer.schedule} schedule, "
-            f"got {steps}"
-        )
+        limit = f"below the run's {num_steps} steps for the {optimizer.schedule} schedule"
+        raise UserError(f"optimizer.warmup_steps must be {limit}, got {steps}")
     resolved = optimizer.model_copy(update={"warmup_steps": steps, "warmup_share": None})
     return config.model_copy(update={"optimizer": resolved})

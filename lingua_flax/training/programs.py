@@ -36,13 +36,12 @@ class Programs:
     def __init__(self, prepared: Preparation, mesh: Mesh):
         """Raises UserError if the mesh does not divide the vocabularies."""
         config, tokenizer = prepared.config, prepared.tokenizer
-        self._config, self._inherited = config, prepared.inherited
+        self._config, self._inherited, self._mesh = config, prepared.inherited, mesh
         self._vocab_sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
         check_divides_vocabularies(mesh, self._vocab_sizes)
         precision, fast = compute_precision(config.devices.precision, mesh), fast_attention(config, mesh)
         kind = mesh.devices.flat[0].device_kind
         log.info("computing on %d x %s, %s, attention: %s", mesh.size, kind, precision.products, fast or "plain")
-        self._mesh, self._rows_per_batch = mesh, config.rows_per_batch
         self.local_rows = local_rows(mesh, config.rows_per_batch)
         self.network = structure(config.model, *self._vocab_sizes, precision, fast)
         self.train_step = make_train_step(self.network, config, prepared.num_steps, mesh)
@@ -50,10 +49,8 @@ class Programs:
         self._gathered = param_shardings(self.network, mesh, gathered=True)
         self._gather = jax.jit(lambda params: params, out_shardings=self._gathered)
         plain = structure(config.model, *self._vocab_sizes, precision) if fast else self.network
-        to_longest = pads_to_longest(config.devices.padding, mesh)
-        self._translator = Translator(
-            plain.graphdef, None, tokenizer, config.model, mesh=mesh, pads_to_longest=to_longest
-        )
+        longest = pads_to_longest(config.devices.padding, mesh)
+        self._translator = Translator(plain.graphdef, None, tokenizer, config.model, mesh=mesh, pads_to_longest=longest)
 
     def initial_state(self) -> TrainState:
         """Returns the state before the first step, with parameters copied from another run if the config says so."""
@@ -69,7 +66,7 @@ class Programs:
 
     def placed_rows(self, rows: Batch) -> Batch:
         """Returns the rows of this process as a part of the batch on the devices."""
-        return put_rows_on_devices(rows, self._mesh, self.local_rows, self._rows_per_batch)
+        return put_rows_on_devices(rows, self._mesh, self.local_rows, self._config.rows_per_batch)
 
     def with_decay(self, state: TrainState, decay: Decay | None) -> TrainState:
         """Returns the state with the decay of the "wsd" schedule; unchanged for another schedule."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
 from lingua_flax.host.figures import save_figure
@@ -45,29 +44,17 @@ class Recorder:
         bleu_description: str = "greedy",
     ):
         """Creates the recorder of a run, new or resumed after `first_step` steps with these lines of metrics.jsonl."""
-        self._workdir = workdir
-        self._title = title
+        self._workdir, self._title, self._config, self._num_steps = workdir, title, config, num_steps
+        self._warmup_steps = config.optimizer.num_warmup_steps(num_steps)
         self._is_drawn = False
-        self._bleu_description = bleu_description
         self._curves = Curves(bleu_description)
         for line in logged_lines:
             self._curves.add(line)
-        self._events = (
-            EventFiles(workdir.path / EVENTS_FOLDER, logged_lines, first_step) if config.training.tensorboard else None
-        )
-        self._log_every = config.training.log_every
-        self._warmup_steps = config.optimizer.num_warmup_steps(num_steps)
-        self._num_steps = num_steps
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("step"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.fields[status]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
+        folder = workdir.path / EVENTS_FOLDER
+        self._events = EventFiles(folder, logged_lines, first_step) if config.training.tensorboard else None
+        console = Console(stderr=True)
+        columns = ("step", MofNCompleteColumn(), BarColumn(), "{task.fields[status]}", TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
         self._task = self._bar.add_task("training", total=num_steps, completed=first_step, status="compiling")
 
     def __enter__(self) -> Recorder:
@@ -84,17 +71,15 @@ class Recorder:
     def steps(self, lines: list[dict[str, Any]], pace: Pace) -> None:
         """Writes a line of metrics for each step and shows the progress at the last one."""
         self._write(lines)
-        last = lines[-1]
+        step, loss, tokens, learning_rate = (lines[-1][name] for name in ("step", "loss", "tokens", "learning_rate"))
         rate, real = pace.tokens_per_second, pace.real_tokens
-        loss = math.nan if last["loss"] is None else last["loss"]
+        loss = math.nan if loss is None else loss
         status = f"loss {loss:.3f}  {rate:,.0f} target tokens/s  {real:.0%} real  {pace.idle:.1%} idle"
-        self._bar.update(self._task, completed=last["step"], status=status)
-        if not self._console.is_terminal and (last["step"] % self._log_every == 0 or last["step"] == self._num_steps):
-            left = (self._num_steps - last["step"]) * last["tokens"] / rate if rate else 0.0
-            log.info(
-                "step %d/%d  %s  learning rate %.2e  %s left",
-                last["step"], self._num_steps, status, last["learning_rate"], _duration(left),
-            )  # fmt: skip
+        self._bar.update(self._task, completed=step, status=status)
+        is_due = step % self._config.training.log_every == 0 or step == self._num_steps
+        if is_due and not self._bar.console.is_terminal:
+            left = _duration((self._num_steps - step) * tokens / rate if rate else 0.0)
+            log.info("step %d/%d  %s  learning rate %.2e  %s left", step, self._num_steps, status, learning_rate, left)
 
     def ends_at(self, step: int) -> None:
         """Shows the progress towards this step from now on, because the run ends there."""
@@ -109,24 +94,19 @@ class Recorder:
             "validation_loss_shuffled": result.shuffled_loss,
             "validation_bleu": result.bleu,
             "seconds": seconds,
-            "samples": [dataclasses.asdict(sample) for sample in result.samples],
+            "samples": [sample._asdict() for sample in result.samples],
         }
         self._write([line])
         self._draw()
-        shuffled = "" if result.shuffled_loss is None else f" ({result.shuffled_loss:.3f} with the sources shuffled)"
-        note = ", the best so far" if best else ""
-        if result.ranking_bleu is None:
-            note += " (by the loss: BLEU is too low or matches no 4-gram)" if best else ""
-        log.info(
-            "validation at step %d: loss %.3f%s, BLEU %.2f (%s)%s",
-            step, result.loss, shuffled, result.bleu, self._bleu_description, note,
-        )  # fmt: skip
-        is_warmed_up = step >= self._warmup_steps
-        if (
-            is_warmed_up
-            and result.shuffled_loss is not None
-            and result.shuffled_loss - result.loss < MIN_SHUFFLED_LOSS_GAP
-        ):
+        shuffled, gap = "", math.inf
+        if result.shuffled_loss is not None:
+            shuffled = f" ({result.shuffled_loss:.3f} with the sources shuffled)"
+            gap = result.shuffled_loss - result.loss
+        reason = " (by the loss: BLEU is too low or matches no 4-gram)" if result.ranking_bleu is None else ""
+        note = f", the best so far{reason}" if best else ""
+        bleu = f"{result.bleu:.2f} ({self._curves.bleu_description}){note}"
+        log.info("validation at step %d: loss %.3f%s, BLEU %s", step, result.loss, shuffled, bleu)
+        if step >= self._warmup_steps and gap < MIN_SHUFFLED_LOSS_GAP:
             log.warning(
                 "the loss is hardly worse with the sources shuffled: so far the model ignores the sentences that it "
                 "translates. If this persists, check that the two sides of the corpus are aligned (--inspect-data), "
@@ -148,25 +128,6 @@ class Recorder:
     def _draw(self) -> None:
         self._is_drawn = True
         save_figure(self._curves.draw(self._title), self._workdir.path / CURVES_NAME)
-
-
-class NoRecorder:
-    """The recorder of every process but the first: writes and shows nothing."""
-
-    def __enter__(self) -> NoRecorder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def steps(self, lines: list[dict[str, Any]], pace: Pace) -> None:
-        """Does nothing; see Recorder.steps."""
-
-    def ends_at(self, step: int) -> None:
-        """Does nothing; see Recorder.ends_at."""
-
-    def validation(self, step: int, result: Validation, seconds: float, *, best: bool) -> None:
-        """Does nothing; see Recorder.validation."""
 
 
 def show_table(title: str, rows: dict[str, str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from pathlib import Path
 from typing import Any
 
 from lingua_flax.data.tokenizer import model_paths
@@ -25,7 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class SavedRun:
-    """The files of a run; with several processes, the first one writes them."""
+    """The files of a run; with several processes, the first one writes them.
+
+    Attributes:
+      checkpoints: its checkpoints, to be closed at the end of the run.
+    """
 
     def __init__(self, prepared: Preparation, plan: Plan, workdir: Workdir):
         """Creates and locks the workdir.
@@ -38,7 +41,7 @@ class SavedRun:
         check_equal_on_all_processes(shared, json_digest(workdir.lock_holder()))
         # After locking: a run that is just ending may still append to them.
         self._metrics = in_all_processes(workdir.read_metrics)
-        self._checkpoints = Checkpoints(workdir.checkpoints, prepared.config.training.keep_checkpoints)
+        self.checkpoints = Checkpoints(workdir.checkpoints, prepared.config.training.keep_checkpoints)
         self._saved_version: tuple[int, int] | None = None  # last step and last validation of the newest checkpoint
 
     def open(self, programs: Programs, batches: TrainingBatches) -> tuple[TrainState, Progress, list[dict[str, Any]]]:
@@ -54,18 +57,8 @@ class SavedRun:
             return bool(line["step"] <= (progress.validated if "validation_loss" in line else progress.step))
 
         logged_lines = list(filter(is_in_state, self._metrics))
-        last_logged = self._metrics[-1]["step"] if self._metrics else 0
-        if not restored and last_logged > self._prepared.config.training.checkpoint_every:
-            on_first_process(self._set_metrics_aside)
-        on_first_process(lambda: self._workdir.replace_metrics(logged_lines))  # later steps are repeated
-        on_first_process(self._write_tokenizer)
-        on_first_process(lambda: self._workdir.write(CONFIG_NAME, to_toml(self._prepared.config).encode()))
+        on_first_process(lambda: self._write_files(logged_lines, restarts=not restored))
         return programs.with_decay(state, self._plan.decay(progress)), progress, logged_lines
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the checkpoints."""
-        return self._workdir.checkpoints
 
     def save(self, state: TrainState, progress: Progress, batches: TrainingBatches) -> None:
         """Saves the state unless no step was taken or the newest checkpoint already holds it."""
@@ -82,20 +75,12 @@ class SavedRun:
             "config": as_json(self._prepared.config),
             "num_steps": self._prepared.num_steps,
         }
-        self._checkpoints.save(progress.step, *checkpoint_items(state), metadata, progress.best_step)
+        self.checkpoints.save(progress.step, *checkpoint_items(state), metadata, progress.best_step)
         self._saved_version = version
-
-    def check(self) -> None:
-        """Raises the error of a save that has failed in the background, if any."""
-        self._checkpoints.check()
-
-    def close(self) -> None:
-        """Waits until everything is on disk; raises the error of the last save if it failed."""
-        self._checkpoints.close()
 
     def _restored(self, programs: Programs, batches: TrainingBatches) -> tuple[TrainState, Progress] | None:
         templates = checkpoint_items(programs.state_template())
-        checkpoint = self._checkpoints.restore_newest(*templates, self._check_unchanged)
+        checkpoint = self.checkpoints.restore_newest(*templates, self._check_unchanged)
         if checkpoint is None:
             return None
         params, training, metadata = checkpoint
@@ -129,18 +114,18 @@ class SavedRun:
     def _warn_of_changed_schedule(self, progress: Progress, num_steps: int) -> None:
         schedule, now = self._prepared.config.optimizer.schedule, self._prepared.num_steps
         if (schedule == "cosine" or (schedule == "wsd" and not progress.decay_start)) and num_steps != now:
-            log.warning(
-                "the %s schedule depends on the number of steps, %d when this checkpoint was saved and now %d: the "
-                "learning rates change from here on", schedule, num_steps, now,
-            )  # fmt: skip
+            steps = f"{num_steps} when this checkpoint was saved and now {now}"
+            effect = "the learning rates change from here on"
+            log.warning("the %s schedule depends on the number of steps, %s: %s", schedule, steps, effect)
 
-    def _set_metrics_aside(self) -> None:
-        aside = self._workdir.set_metrics_aside()
-        log.warning(
-            "%s has no checkpoint, so the run starts again; its metrics are now in %s", self._workdir.path, aside
-        )
-
-    def _write_tokenizer(self) -> None:
-        paths = model_paths(self._workdir.path, joint=self._prepared.config.tokenizer.joint)
+    def _write_files(self, logged_lines: list[dict[str, Any]], *, restarts: bool) -> None:
+        workdir, config = self._workdir, self._prepared.config
+        last_logged = self._metrics[-1]["step"] if self._metrics else 0
+        if restarts and last_logged > config.training.checkpoint_every:
+            message = "%s has no checkpoint, so the run starts again; its metrics are now in %s"
+            log.warning(message, workdir.path, workdir.set_metrics_aside())
+        workdir.replace_metrics(logged_lines)  # later steps are repeated
+        paths = model_paths(workdir.path, joint=config.tokenizer.joint)
         for path, model in zip(paths, self._prepared.tokenizer_models, strict=True):
-            self._workdir.write(path.name, model)
+            workdir.write(path.name, model)
+        workdir.write(CONFIG_NAME, to_toml(config).encode())

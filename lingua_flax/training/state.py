@@ -82,15 +82,8 @@ def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
 
     optimizer = jax.tree_util.tree_map_with_path(like_its_parameter, template.optimizer)
     ema_params = None if template.ema_params is None else shardings
-    return template._replace(
-        params=shardings,
-        optimizer=optimizer,
-        ema_params=ema_params,
-        step=on_every_device,
-        skipped=on_every_device,
-        skipped_in_a_row=on_every_device,
-        decay=None if template.decay is None else on_every_device,
-    )
+    counters = jax.tree.map(lambda _: on_every_device, template)
+    return counters._replace(params=shardings, optimizer=optimizer, ema_params=ema_params)
 
 
 def updated_ema(ema_params: Any, params: Any, decay: float, updates: jax.Array) -> Any:

@@ -6,11 +6,10 @@ read once they have arrived, so that the device is never stopped to read them.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -20,8 +19,7 @@ from lingua_flax.training.step import StepMetrics
 STEPS_IN_FLIGHT = 2  # enough to keep the device busy, few enough that a signal is handled promptly
 
 
-@dataclasses.dataclass(frozen=True)
-class DispatchedStep:
+class DispatchedStep(NamedTuple):
     """A dispatched step, with its metrics on the device.
 
     Steps are counted from 1, and `epoch` counts the epochs of training data seen so far, including this step.
@@ -34,21 +32,18 @@ class DispatchedStep:
     real_tokens: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Pace:
+class Pace(NamedTuple):
     """The pace of the steps of one progress line.
 
     Attributes:
       tokens_per_second: real target tokens per second.
       real_tokens: the share of the batches' positions, both sides, that hold a token.
       idle: upper bound on the share of time in which the device was idle because a batch or the host was late.
-      compilations: those of this process so far.
     """
 
     tokens_per_second: float
     real_tokens: float
     idle: float
-    compilations: Compilations
 
 
 class StepMeter:
@@ -84,9 +79,9 @@ class StepMeter:
             self._finish_oldest()
 
     @property
-    def last_finished(self) -> int | None:
-        """The number of the last finished step, or None if all finished steps have been read."""
-        return self._finished[-1].number if self._finished else None
+    def last_finished(self) -> int:
+        """The number of the last finished step, or 0 if all finished steps have been read."""
+        return self._finished[-1].number if self._finished else 0
 
     def read(self, seconds: float) -> tuple[list[dict[str, Any]], Pace]:
         """Returns the metrics.jsonl lines of the finished steps, of which there must be at least one, and their pace.
@@ -96,15 +91,18 @@ class StepMeter:
         steps, self._finished = self._finished, []
         step_metrics: list[StepMetrics] = jax.device_get([step.metrics for step in steps])
         elapsed = self._last_seen_busy - self._interval_start
-        pace = Pace(
-            sum(float(metrics.tokens) for metrics in step_metrics) / elapsed,
-            sum(step.real_tokens for step in steps) / len(steps),
-            self._idle_seconds / elapsed,
-            dataclasses.replace(self.compilations),
-        )
+        tokens = sum(float(metrics.tokens) for metrics in step_metrics)
+        real_tokens = sum(step.real_tokens for step in steps) / len(steps)
+        pace = Pace(tokens / elapsed, real_tokens, self._idle_seconds / elapsed)
         self._interval_start, self._idle_seconds = self._last_seen_busy, 0.0
-        lines = [_line(step, metrics, pace, seconds) for step, metrics in zip(steps, step_metrics, strict=True)]
-        return lines, pace
+        of_interval = {
+            "tokens_per_second": round(pace.tokens_per_second, 1),
+            "idle": round(pace.idle, 4),
+            "programs_compiled": self.compilations.programs,
+            "compile_seconds": round(self.compilations.seconds, 2),
+            "seconds": round(seconds, 3),
+        }
+        return [_of_step(*step) | of_interval for step in zip(steps, step_metrics, strict=True)], pace
 
     def _finish_oldest(self) -> None:
         step = self._in_flight.popleft()
@@ -113,8 +111,8 @@ class StepMeter:
         self._last_seen_busy = time.monotonic()
 
 
-def _line(step: DispatchedStep, metrics: StepMetrics, pace: Pace, seconds: float) -> dict[str, Any]:
-    """Returns the line of metrics.jsonl of a step; numbers that are not finite become None."""
+def _of_step(step: DispatchedStep, metrics: StepMetrics) -> dict[str, Any]:
+    """Returns what belongs to a single step in its line of metrics.jsonl; numbers that are not finite become None."""
     divergence = {} if metrics.divergence is None else {"divergence": _finite(metrics.divergence)}
     return {
         "step": step.number,
@@ -127,11 +125,6 @@ def _line(step: DispatchedStep, metrics: StepMetrics, pace: Pace, seconds: float
         "epoch": round(step.epoch, 4),
         "real_tokens": round(step.real_tokens, 4),
         "skipped_in_a_row": int(metrics.skipped_in_a_row),
-        "tokens_per_second": round(pace.tokens_per_second, 1),
-        "idle": round(pace.idle, 4),
-        "programs_compiled": pace.compilations.programs,
-        "compile_seconds": round(pace.compilations.seconds, 2),
-        "seconds": round(seconds, 3),
     }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
@@ -26,10 +27,10 @@ NUM_SAMPLES = 3
 MIN_BLEU = 5.0  # in percent; below it, the loss tells two checkpoints apart more reliably
 LOSS_BLOCK = 8192  # positions whose logits are computed at a time: 1.2 GB for a vocabulary of 37,000
 GREEDY = DecodingOptions(beam_size=1)
+Ids = Sequence[list[int]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """A validation sentence with its reference and its translation."""
 
     source: str
@@ -37,8 +38,7 @@ class Sample:
     translation: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Validation:
+class Validation(NamedTuple):
     """The result of a validation.
 
     Attributes:
@@ -56,7 +56,7 @@ class Validation:
     samples: tuple[Sample, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ValidationSet:
     """The validation split, tokenized once for all validations; for the shuffled sources, see `shuffled_sources`.
 
@@ -65,9 +65,9 @@ class ValidationSet:
 
     sources: Sequence[str]
     references: Sequence[str]
-    source_ids: Sequence[list[int]]
-    target_ids: Sequence[list[int]]
-    shuffled_source_ids: Sequence[list[int]] | None
+    source_ids: Ids
+    target_ids: Ids
+    shuffled_source_ids: Ids | None
     tokenize: str
     lowercase: bool
 
@@ -105,9 +105,8 @@ def validate(
     loss was computed; it may raise to stop.
     """
     loss = _mean_loss(translator, data.source_ids, data.target_ids, after_batch)
-    shuffled_loss = None
-    if data.shuffled_source_ids:
-        shuffled_loss = _mean_loss(translator, data.shuffled_source_ids, data.target_ids, after_batch)
+    shuffled = data.shuffled_source_ids
+    shuffled_loss = _mean_loss(translator, shuffled, data.target_ids, after_batch) if shuffled else None
     sources, references = data.sources, data.references
     lines = translator.translate(sources, GREEDY, source_ids=data.source_ids, warn=False, after_batch=after_batch)
     translations = [line.text for line in lines]
@@ -132,21 +131,20 @@ def shuffled_sources(sources: Sequence[str]) -> list[str] | None:
 
 
 def warm_up(translator: Translator, data: ValidationSet) -> None:
-    """Compiles the programs that `validate` runs, concurrently; params may be jax.ShapeDtypeStructs with shardings."""
+    """Compiles the programs that `validate` runs, concurrently; params may be jax.ShapeDtypeStructs with shardings.
+
+    Errors of the compiler are ignored: the validation itself will report them.
+    """
 
     def compile_loss() -> None:
         for batch in _loss_batches(translator, data.source_ids, data.target_ids):
             compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
 
-    compile_concurrently(compile_loss, lambda: translator.warm_up(data.sources, GREEDY, data.source_ids))
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        compile_concurrently(compile_loss, lambda: translator.warm_up(data.sources, GREEDY, data.source_ids))
 
 
-def _mean_loss(
-    translator: Translator,
-    source_ids: Sequence[list[int]],
-    target_ids: Sequence[list[int]],
-    after_batch: Callable[[int], None],
-) -> float:
+def _mean_loss(translator: Translator, source_ids: Ids, target_ids: Ids, after_batch: Callable[[int], None]) -> float:
     total = count = 0.0
     for batch in _loss_batches(translator, source_ids, target_ids):
         program = compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
@@ -156,15 +154,10 @@ def _mean_loss(
     return total / count
 
 
-def _loss_batches(
-    translator: Translator, source_ids: Sequence[list[int]], target_ids: Sequence[list[int]]
-) -> Iterator[Batch]:
+def _loss_batches(translator: Translator, source_ids: Ids, target_ids: Ids) -> Iterator[Batch]:
     """Yields batches of pairs, each side truncated to the maximum length of the network."""
     source_ids, target_ids = ([cut(ids, translator.max_length) for ids in side] for side in (source_ids, target_ids))
-    lengths = [max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)]
-    rows = translator.batch_size
-    for group, length in translator.length_batches(lengths, rows):
-        yield translator.batch([source_ids[i] for i in group], [target_ids[i] for i in group], rows, length)
+    yield from (batch for _, batch in translator.pair_batches(source_ids, target_ids, translator.batch_size))
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")

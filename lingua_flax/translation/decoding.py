@@ -5,7 +5,7 @@ B sentences, S padded source length, P padded prefix length, K beams or samples,
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,24 +20,17 @@ from lingua_flax.devices.compilation import compiled_program
 from lingua_flax.devices.processes import gather_to_host
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from lingua_flax.translation.search import (
-    Constraints,
-    Hypotheses,
-    SearchConfig,
-    StateGrowth,
-    beam_search,
-    greedy_search,
-    sample,
-)
+from lingua_flax.translation import search
 
 EXTRA_INITIAL_POSITIONS = 4  # of the caches, beyond the source length; few translations need more
-PREFIX_LENGTH_MULTIPLE = 8  # prefixes are padded to a multiple of this, so that fewer programs are compiled
 
 
-class Network(NamedTuple):
-    """A network's hashable structure (graphdef) and its parameters (params)."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A network as an argument of a compiled program, which depends on its structure, but not on its parameters."""
 
-    graphdef: nnx.GraphDef
+    graphdef: nnx.GraphDef = dataclasses.field(metadata={"static": True})
     params: Any
 
 
@@ -64,9 +57,10 @@ def default_max_length(source_length: Any) -> Any:
     return 2 * source_length + 10
 
 
-def padded_prefix_length(tokens: int) -> int:
-    """Returns the padded length of prefixes of up to `tokens` tokens."""
-    return -(-tokens // PREFIX_LENGTH_MULTIPLE) * PREFIX_LENGTH_MULTIPLE
+def length_limit(source_tokens: int, prefix_tokens: int, options: DecodingOptions, max_length: int) -> int:
+    """Returns the maximum number of tokens of a translation, its prefix and end token included."""
+    limit = max(default_max_length(source_tokens) + prefix_tokens, options.min_decoding_length)
+    return options.max_decoding_length or min(limit, max_length)
 
 
 class Program(NamedTuple):
@@ -85,77 +79,49 @@ class Program(NamedTuple):
     keeps_full_batches: bool = True
 
 
-class Decoding(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Decoding:
     """How a batch is decoded.
 
     Attributes:
-      alpha: the length penalty.
-      sampling: a seed and a temperature; None for a search.
+      sampling: a seed, uint32, and a temperature, float32; None for a search.
+      num_hypotheses: int32.
+      alpha: the exponent of the length penalty, float32.
     """
 
-    program: Program
-    num_hypotheses: np.int32
-    alpha: np.float32
-    sampling: tuple[np.uint32, np.float32] | None
-
-    @classmethod
-    def of(
-        cls,
-        options: DecodingOptions,
-        request: DecodingRequest,
-        max_length: int,
-        num_hypotheses: int = 1,
-        keeps_full_batches: bool = False,
-    ) -> Decoding:
-        """Returns how to decode a request with networks that accept `max_length` tokens."""
-        default = default_max_length(request.source.shape[1]) + request.prefixes.shape[1]
-        program = Program(
-            width=num_hypotheses if options.temperature else options.beam_size,
-            length=options.max_decoding_length or min(max(default, options.min_decoding_length), max_length),
-            top_k=options.top_k,
-            top_p=options.top_p,
-            keeps_full_batches=keeps_full_batches,
-        )
-        sampling = (np.uint32(options.seed), np.float32(options.temperature)) if options.temperature else None
-        return cls(program, np.int32(num_hypotheses), np.float32(options.length_penalty), sampling)
+    program: Program = dataclasses.field(metadata={"static": True})
+    sampling: Any
+    num_hypotheses: Any
+    alpha: Any
 
 
-def decode_batch(networks: Sequence[Network], request: DecodingRequest, how: Decoding) -> Hypotheses:
+def decoding_of(
+    options: DecodingOptions, request: DecodingRequest, max_length: int, num_hypotheses: int, keeps_full_batches: bool
+) -> Decoding:
+    """Returns how to decode a request with networks that accept `max_length` tokens."""
+    width = num_hypotheses if options.temperature else options.beam_size
+    length = length_limit(request.source.shape[1], request.prefixes.shape[1], options, max_length)
+    program = Program(width, length, options.top_k, options.top_p, keeps_full_batches)
+    sampling = (np.uint32(options.seed), np.float32(options.temperature)) if options.temperature else None
+    return Decoding(program, sampling, np.int32(num_hypotheses), np.float32(options.length_penalty))
+
+
+def decode_batch(networks: Sequence[Network], request: DecodingRequest, how: Decoding) -> search.Hypotheses:
     """Decodes a batch on the devices, with one network or with all networks of an ensemble.
 
     Returns the best hypotheses on the host: tokens [B, num_hypotheses, L] and scores [B, num_hypotheses].
     """
-    program, arguments = compile_decode_batch(networks, request, how)
-    hypotheses, count = gather_to_host(program(*arguments)), int(how.num_hypotheses)
-    return Hypotheses(hypotheses.tokens[:, :count], hypotheses.scores[:, :count])
+    program = compiled_program(search_or_sample, networks, request, how)
+    hypotheses, count = gather_to_host(program(networks, request, how)), int(how.num_hypotheses)
+    return search.Hypotheses(hypotheses.tokens[:, :count], hypotheses.scores[:, :count])
 
 
-def compile_decode_batch(
-    networks: Sequence[Network], request: DecodingRequest, how: Decoding
-) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
-    """Returns the program that `decode_batch` runs, and its arguments.
-
-    To only compile the program, pass jax.ShapeDtypeStructs in place of the arrays.
-    """
-    graphdefs = tuple(network.graphdef for network in networks)
-    arguments = [network.params for network in networks], request, how.sampling, how.num_hypotheses, how.alpha
-    return compiled_program(search_or_sample, *arguments, graphdefs=graphdefs, program=how.program), arguments
-
-
-@functools.partial(jax.jit, static_argnames=("graphdefs", "program"))
-def search_or_sample(
-    params: Sequence[Any],
-    request: DecodingRequest,
-    sampling: tuple[int, float] | None,
-    num_hypotheses: jax.Array | int,
-    alpha: jax.Array | float,
-    *,
-    graphdefs: tuple[nnx.GraphDef, ...],
-    program: Program,
-) -> Hypotheses:
-    """Decodes a batch; the arguments are those of `Decoding`."""
-    width, length, top_k, top_p, keeps_full_batches = program
-    models = [nnx.merge(*network) for network in zip(graphdefs, params, strict=True)]
+@jax.jit
+def search_or_sample(networks: Sequence[Network], request: DecodingRequest, how: Decoding) -> search.Hypotheses:
+    """Decodes a batch; returns as many hypotheses as there are beams or samples."""
+    width, length, top_k, top_p, keeps_full_batches = how.program
+    models = [nnx.merge(network.graphdef, network.params) for network in networks]
     initial_length = min(length, request.source.shape[1] + request.prefixes.shape[1] + EXTRA_INITIAL_POSITIONS)
     initial_length = length if keeps_full_batches else initial_length
     initial = [model.start_decoding(request.source, width, initial_length, request.visible) for model in models]
@@ -171,16 +137,16 @@ def search_or_sample(
     def grow(states: Any, length: int) -> Any:
         return [(memory, [cache.padded_to(length * width) for cache in caches]) for memory, caches in states]
 
-    constraints = Constraints(*map(jnp.asarray, (request.max_lengths, request.min_lengths, request.prefixes)))
-    growable = StateGrowth(initial_length, grow)
-    task = SearchConfig(constraints, length, BOS_ID, EOS_ID, alpha, growable, not keeps_full_batches)
-    if sampling:
-        seed, temperature = sampling
+    constraints = search.Constraints(*map(jnp.asarray, (request.max_lengths, request.min_lengths, request.prefixes)))
+    growable = search.StateGrowth(initial_length, grow)
+    task = search.SearchConfig(constraints, length, BOS_ID, EOS_ID, how.alpha, growable, not keeps_full_batches)
+    if how.sampling:
+        seed, temperature = how.sampling
         keys = _random_keys(seed, request.numbers, width)
-        return sample(step, initial, task, keys=keys, temperature=temperature, top_k=top_k, top_p=top_p)
+        return search.sample(step, initial, task, keys=keys, temperature=temperature, top_k=top_k, top_p=top_p)
     if width == 1:
-        return greedy_search(step, initial, task)
-    return beam_search(step, initial, task, beams=width, num_hypotheses=num_hypotheses)
+        return search.greedy_search(step, initial, task)
+    return search.beam_search(step, initial, task, beams=width, num_hypotheses=how.num_hypotheses)
 
 
 def mask_special_tokens(logits: jax.Array) -> jax.Array:
@@ -213,13 +179,12 @@ def _random_keys(seed: jax.Array | int, numbers: jax.Array | np.ndarray, samples
 
 def score_batch(networks: Sequence[Network], batch: Batch) -> np.ndarray:
     """Returns the natural log-probability of each target given its source, end token included, [B]."""
-    graphdefs = tuple(network.graphdef for network in networks)
-    return gather_to_host(_score_batch([network.params for network in networks], batch, graphdefs=graphdefs))
+    return gather_to_host(_score_batch(networks, batch))
 
 
-@functools.partial(jax.jit, static_argnames="graphdefs")
-def _score_batch(params: Sequence[Any], batch: Batch, *, graphdefs: tuple[nnx.GraphDef, ...]) -> jax.Array:
-    models = [nnx.merge(*network) for network in zip(graphdefs, params, strict=True)]
+@jax.jit
+def _score_batch(networks: Sequence[Network], batch: Batch) -> jax.Array:
+    models = [nnx.merge(network.graphdef, network.params) for network in networks]
     logits = _average_probabilities([model(batch.source, batch.target_in)[0] for model in models])
     targets = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(batch.target_out)[..., None], axis=-1)
     return jnp.sum(jnp.where(batch.target_out != PAD_ID, targets[..., 0], 0.0), axis=-1)

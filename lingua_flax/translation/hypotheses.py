@@ -50,9 +50,9 @@ def join_parts(parts: Sequence[tuple[str, tuple[Hypothesis, ...]]]) -> tuple[Hyp
     """Joins the hypotheses of a line's parts rank by rank: the best of every part, then the second best, and so on."""
     if not parts:
         return (Hypothesis("", 0.0),)
-    texts = [text for text, _ in parts]
+    texts, hypotheses = zip(*parts, strict=True)
     if len(parts) == 1:
-        return parts[0][1]
+        return hypotheses[0]
     return tuple(
         Hypothesis(
             text=" ".join(filter(None, (hypothesis.text for hypothesis in ranked))),
@@ -60,7 +60,5 @@ def join_parts(parts: Sequence[tuple[str, tuple[Hypothesis, ...]]]) -> tuple[Hyp
             tokens=(*(token for hypothesis in ranked for token in hypothesis.tokens if token != EOS_ID), EOS_ID),
             parts=tuple(zip(texts, ranked, strict=True)),
         )
-        for ranked in zip(
-            *(hypotheses for _, hypotheses in parts), strict=False
-        )  # parts can have different numbers of hypotheses
+        for ranked in zip(*hypotheses, strict=False)  # parts can have different numbers of hypotheses
     )

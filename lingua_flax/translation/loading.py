@@ -1,4 +1,4 @@
-"""Loading a translator from workdirs, with the checks that its files belong together."""
+"""Loading the networks of a translator from workdirs, with the checks that their files belong together."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flax import nnx
 from jax.sharding import Mesh
 
 from lingua_flax.data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
@@ -17,65 +18,73 @@ from lingua_flax.devices.sharding import put_on_devices, replicated
 from lingua_flax.host.errors import UserError
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config, refused_changes
-from lingua_flax.options.schema import ComputeConfig, Config, MeshConfig
+from lingua_flax.options.schema import ComputeConfig, Config, MeshConfig, ModelConfig
 from lingua_flax.runs.checkpoint import check_format, load_params
 from lingua_flax.runs.workdir import Workdir
-from lingua_flax.translation.translator import Translator
 
 log = logging.getLogger(__name__)
 
 
-def load_translator(
-    workdir: Path,
-    checkpoint: str,
-    devices: ComputeConfig | None,
-    target_language: str | None,
-    ensemble: Sequence[Path],
-) -> Translator:
-    """Loads one network or an ensemble, as described in `Translator.load`."""
+@dataclasses.dataclass(frozen=True)
+class TrainedNetwork:
+    """A trained network with its tokenizer; the attributes are described in `Translator`."""
+
+    graphdef: nnx.GraphDef
+    params: Any
+    tokenizer: Tokenizer
+    config: ModelConfig
+    step: int = 0
+    mesh: Mesh = dataclasses.field(default_factory=lambda: make_mesh(MeshConfig()))
+    pads_to_longest: bool = False
+
+
+def load_networks(
+    workdirs: Sequence[Path], checkpoint: str, devices: ComputeConfig | None, target_language: str | None
+) -> list[TrainedNetwork]:
+    """Loads the network of a run, or the networks of an ensemble, as described in `Translator.load`."""
+    workdir = workdirs[0]
     config = read_workdir_config(workdir)
-    trained_on = config.devices
-    devices = devices or trained_on.compute
+    devices = devices or config.devices.compute
     mesh = make_mesh(MeshConfig(), available_devices(devices.platform))
     platform = mesh.devices.flat[0].platform
-    if trained_on.platform not in ("auto", platform):
-        log.info("%s: trained on %s, computing on %s", workdir, trained_on.platform, platform)
-    first, *others = (_load_one(path, checkpoint, devices, mesh, target_language) for path in (workdir, *ensemble))
-    for path, other in zip(ensemble, others, strict=True):
-        if other.tokenizer.fingerprint != first.tokenizer.fingerprint:
+    if config.devices.platform not in ("auto", platform):
+        log.info("%s: trained on %s, computing on %s", workdir, config.devices.platform, platform)
+    networks = [_load_one(path, checkpoint, devices, mesh, target_language) for path in workdirs]
+    tokenizer = networks[0].tokenizer
+    for path, network in zip(workdirs, networks, strict=True):
+        if network.tokenizer.fingerprint != tokenizer.fingerprint:
             raise UserError(
                 f"{path}: its tokenizer differs from that of {workdir}; all runs of an ensemble must share one "
                 "tokenizer (tokenizer.model_file)"
             )
-        if other.tokenizer.source_tags != first.tokenizer.source_tags:
+        if network.tokenizer.source_tags != tokenizer.source_tags:
             raise UserError(f"{path}: its source tag differs from that of {workdir}; see data.tag_target")
-        if not first.tokenizer.source_tags:
+        if not tokenizer.source_tags:
             _check_direction(path, workdir, config.data.directions[0])
-    return dataclasses.replace(first, others=tuple(others))
+    return networks
 
 
 def _load_one(
     workdir: Path, checkpoint: str, devices: ComputeConfig, mesh: Mesh, target_language: str | None
-) -> Translator:
-    files = Workdir(workdir)
-    config = read_workdir_config(files.path)
-    tokenizer = load_tokenizer(model_paths(files.path, joint=config.tokenizer.joint))
+) -> TrainedNetwork:
+    config = read_workdir_config(workdir)
+    tokenizer = load_tokenizer(model_paths(workdir, joint=config.tokenizer.joint))
     tokenizer = _with_target_tag(tokenizer, config, target_language)
     sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     network = structure(config.model, *sizes, compute_precision(devices.precision, mesh))
 
     def check(metadata: dict[str, Any]) -> None:
-        check_format(metadata, files.path)
+        check_format(metadata, workdir)
         step = metadata["step"]
         if metadata["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
-            raise UserError(f"{files.path}: its tokenizer is not the one that checkpoint {step} was trained with")
+            raise UserError(f"{workdir}: its tokenizer is not the one that checkpoint {step} was trained with")
         if changed := refused_changes(metadata["config"], config, f"in checkpoint {step}", "model."):
-            raise UserError(f"{files.path}: its {CONFIG_NAME} differs from its checkpoints: {'; '.join(changed)}")
+            raise UserError(f"{workdir}: its {CONFIG_NAME} differs from its checkpoints: {'; '.join(changed)}")
 
-    step, params, _ = load_params(files.checkpoints, checkpoint, network.params, check)
+    step, params, _ = load_params(Workdir(workdir).checkpoints, checkpoint, network.params, check)
     placed = put_on_devices(params, replicated(mesh))
     to_longest = pads_to_longest(devices.padding, mesh)
-    return Translator(network.graphdef, placed, tokenizer, config.model, step, mesh, pads_to_longest=to_longest)
+    return TrainedNetwork(network.graphdef, placed, tokenizer, config.model, step, mesh, to_longest)
 
 
 def _check_direction(path: Path, first: Path, wanted: tuple[str, str]) -> None:

@@ -36,17 +36,14 @@ def map_concurrently(
     if max_workers == 1:
         yield from ((item, function(item)) for item in items)
         return
-    pending: deque[tuple[Item, Future[Result]]] = deque()
+    pending: deque[Future[tuple[Item, Result]]] = deque()
     with ThreadPoolExecutor(max_workers) as threads:
         try:
             for item in items:
-                pending.append((item, threads.submit(function, item)))
+                pending.append(threads.submit(lambda item: (item, function(item)), item))
                 if len(pending) > max_workers:
-                    oldest, future = pending.popleft()
-                    yield oldest, future.result()
+                    yield pending.popleft().result()
             while pending:
-                oldest, future = pending.popleft()
-                yield oldest, future.result()
+                yield pending.popleft().result()
         finally:
-            for _, future in pending:
-                future.cancel()
+            threads.shutdown(cancel_futures=True)

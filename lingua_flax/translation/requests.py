@@ -14,9 +14,10 @@ from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import PAD_ID, UNK_ID
-from lingua_flax.translation.decoding import DecodingRequest, default_max_length, padded_prefix_length
+from lingua_flax.translation.decoding import DecodingRequest, length_limit
 from lingua_flax.translation.line_splitting import split_source
 
+PREFIX_LENGTH_MULTIPLE = 8  # prefixes are padded to a multiple of this, so that fewer programs are compiled
 MAX_LINES_IN_WARNING = 5
 log = logging.getLogger(__name__)
 
@@ -32,20 +33,14 @@ class Part(NamedTuple):
     part: int
     text: str
     source: list[int]
-    prefix: list[int]
+    prefix: Sequence[int]
     limit: int
-
-
-def length_limit(source_tokens: int, prefix_tokens: int, options: DecodingOptions, max_length: int) -> int:
-    """Returns the maximum number of tokens of a translation, its prefix and end token included."""
-    limit = max(default_max_length(source_tokens) + prefix_tokens, options.min_decoding_length)
-    return options.max_decoding_length or min(limit, max_length)
 
 
 def divide(
     lines: Sequence[str],
     source_ids: Sequence[list[int]],
-    prefixes: Sequence[str],
+    prefixes: Sequence[str] | None,
     tokenizer: Tokenizer,
     options: DecodingOptions,
     max_length: int,
@@ -57,7 +52,7 @@ def divide(
     its translation may be.
     """
     parts: list[Part] = []
-    encoded = zip(lines, source_ids, _encode_prefixes(prefixes, tokenizer), strict=True)
+    encoded = zip(lines, source_ids, _encode_prefixes(prefixes or [""] * len(lines), tokenizer), strict=True)
     for line, (text, source, prefix) in enumerate(encoded, first_line):
         pieces = [(text, source)] if len(source) <= max_length else split_source(text, tokenizer, max_length)
         for number, (part_text, ids) in enumerate(pieces):
@@ -94,16 +89,14 @@ def request_of(
         visible[: len(masked)] *= ~masked
     limits = np.ones(rows, np.int32)
     limits[: len(parts)] = [part.limit for part in parts]
-    numbers = np.zeros((rows, 2), np.int32)
-    numbers[: len(parts)] = [(part.line, part.part) for part in parts]
-    prefix_length = padded_prefix_length(max(len(part.prefix) for part in parts))
+    prefix_length = -(-max(len(part.prefix) for part in parts) // PREFIX_LENGTH_MULTIPLE) * PREFIX_LENGTH_MULTIPLE
     return DecodingRequest(
         source=source,
         visible=visible,
         max_lengths=limits,
-        min_lengths=np.minimum(limits, options.min_decoding_length).astype(np.int32),
+        min_lengths=np.minimum(limits, options.min_decoding_length),
         prefixes=pad_rows([part.prefix for part in parts], rows, prefix_length),
-        numbers=numbers,
+        numbers=pad_rows([(part.line, part.part) for part in parts], rows, 2),
     )
 
 
@@ -111,13 +104,10 @@ def warn_about_long_lines(
     parts: Sequence[Part], source_ids: Sequence[list[int]], first_line: int, longest: int
 ) -> None:
     """Logs each line that is translated in several parts."""
-    counts = Counter(part.line for part in parts)
-    for line, count in counts.items():
+    for line, count in Counter(part.line for part in parts).items():
         if count > 1:
-            log.warning(
-                "line %d has %d tokens and the model takes %d at a time: translated in %d parts",
-                line, len(source_ids[line - first_line]) - 1, longest - 1, count,
-            )  # fmt: skip
+            numbers = line, len(source_ids[line - first_line]) - 1, longest - 1, count
+            log.warning("line %d has %d tokens and the model takes %d at a time: translated in %d parts", *numbers)
 
 
 def warn_about_limits(lines: set[int]) -> None:

@@ -86,11 +86,7 @@ def length_penalty(length: Num[Array, "*B"], alpha: float | Float[Array, ""]) ->
 
 def greedy_search(step: Step, state: Any, task: SearchConfig) -> Hypotheses:
     """Chooses the likeliest token at each position until every sentence has ended; K is 1."""
-
-    def likeliest(logits: jax.Array, _: jax.Array, __: None) -> jax.Array:
-        return jnp.argmax(logits, axis=-1)
-
-    return _decode_independent_rows(step, state, task, likeliest, None, rows=1)
+    return _decode_independent_rows(step, state, task, lambda logits, *_: jnp.argmax(logits, axis=-1), None, rows=1)
 
 
 def sample(
@@ -167,14 +163,12 @@ def _decode_independent_rows(
         allowed = _mask_forbidden(logits, carry.position, carry.constraints, task.end_token)
         token = jnp.where(carry.done, 0, choose(allowed, carry.position, carry.choose_inputs))
         gained = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
-        return _RowsState(
+        return carry._replace(
             position=carry.position + 1,
             last=token,
             tokens=jax.lax.dynamic_update_slice_in_dim(carry.tokens, token[..., None], carry.position, axis=2),
             score=carry.score + jnp.where(carry.done, 0.0, gained),
             done=carry.done | (token == task.end_token),
-            constraints=carry.constraints,
-            choose_inputs=carry.choose_inputs,
             state=state,
         )
 
@@ -246,14 +240,10 @@ def _run_until_done(
 
         return jax.lax.while_loop(lambda progress: ~jnp.all(progress[0]), finish_some, (done(carry), result(carry)))[1]
 
-    if sizes := _smaller_batch_sizes(len(done(carry))) if task.shrink_batches else []:
+    batch = len(done(carry))
+    if sizes := [size for size in (batch * 3 // 8, batch * 3 // 32) if size > 1 and task.shrink_batches]:
         return run(carry, sizes, initial_room)
     return run(carry._replace(state=grow(carry.state, length)), sizes, length)
-
-
-def _smaller_batch_sizes(batch: int) -> list[int]:
-    """Returns the sizes of the ever smaller batches in which the last sentences continue; none if `batch` is small."""
-    return [size for size in (batch * 3 // 8, batch * 3 // 32) if size > 1]
 
 
 def beam_search(
@@ -281,46 +271,40 @@ def beam_search(
             beam.scores, logits, beam.position, beam.constraints, count=2 * beams, end=task.end_token
         )
         ends = tokens == task.end_token
-        sequences = _extend(beam.tokens, origins, tokens, beam.position)
-        finished_scores = jnp.where(
-            ends & (scores > IMPOSSIBLE / 2),
-            scores / length_penalty(beam.position + 1, task.length_penalty),
-            IMPOSSIBLE,
+        sequences = jax.lax.dynamic_update_slice_in_dim(
+            _take_rows(beam.tokens, origins), tokens[:, :, None], beam.position, axis=2
         )
+        is_finished = ends & (scores > IMPOSSIBLE / 2)
+        finished_scores = scores / length_penalty(beam.position + 1, task.length_penalty)
+        finished_scores = jnp.where(is_finished, finished_scores, IMPOSSIBLE)
         finished_scores = jnp.where(done(beam)[:, None], IMPOSSIBLE, finished_scores)
         finished = _best_finished(beam.finished, sequences[:, :beams], finished_scores[:, :beams])
         alive_scores, chosen = jax.lax.top_k(jnp.where(ends, 2 * IMPOSSIBLE, scores), beams)
         origins = jnp.take_along_axis(origins, chosen, axis=1)
-        return _BeamState(
+        return beam._replace(
             position=beam.position + 1,
             last=jnp.take_along_axis(tokens, chosen, axis=1),
             tokens=_take_rows(sequences, chosen),
             scores=jnp.maximum(alive_scores, IMPOSSIBLE),
             finished=finished,
             beam_history=_take_rows(beam_history, origins),
-            constraints=beam.constraints,
             state=state,
         )
 
-    return _run_until_done(
-        task,
-        body,
-        done,
-        lambda beam: beam.finished,
-        _BeamState(
-            position=jnp.int32(0),
-            last=jnp.full((batch, beams), task.start_token, jnp.int32),
-            tokens=jnp.zeros((batch, beams, length), jnp.int32),
-            # All beams start with the same hypothesis, so only the first one counts.
-            scores=jnp.full((batch, beams), IMPOSSIBLE).at[:, 0].set(0.0),
-            finished=Hypotheses(
-                jnp.zeros((batch, beams, length), jnp.int32), jnp.full((batch, beams), IMPOSSIBLE, jnp.float32)
-            ),
-            beam_history=jnp.zeros((batch, beams, length), jnp.int32),
-            constraints=task.constraints,
-            state=state,
+    initial = _BeamState(
+        position=jnp.int32(0),
+        last=jnp.full((batch, beams), task.start_token, jnp.int32),
+        tokens=jnp.zeros((batch, beams, length), jnp.int32),
+        # All beams start with the same hypothesis, so only the first one counts.
+        scores=jnp.full((batch, beams), IMPOSSIBLE).at[:, 0].set(0.0),
+        finished=Hypotheses(
+            jnp.zeros((batch, beams, length), jnp.int32), jnp.full((batch, beams), IMPOSSIBLE, jnp.float32)
         ),
+        beam_history=jnp.zeros((batch, beams, length), jnp.int32),
+        constraints=task.constraints,
+        state=state,
     )
+    return _run_until_done(task, body, done, lambda beam: beam.finished, initial)
 
 
 class _BeamState(NamedTuple):
@@ -426,13 +410,6 @@ def _block_size(columns: int, elements_per_result: float) -> int:
     ideal = math.sqrt(elements_per_result)
     block = min((n for n in range(1, columns + 1) if columns % n == 0), key=lambda n: abs(math.log(n / ideal)))
     return block if ideal >= 4 and 0.5 < block / ideal < 2.0 else 1
-
-
-def _extend(
-    sequences: Int[Array, "B K L"], origins: Int[Array, "B C"], tokens: Int[Array, "B C"], index: Int[Array, ""]
-) -> Int[Array, "B C L"]:
-    """Returns the sequences of the continuations: those of the beams `origins`, with `tokens` at position `index`."""
-    return jax.lax.dynamic_update_slice_in_dim(_take_rows(sequences, origins), tokens[:, :, None], index, axis=2)
 
 
 def _best_finished(finished: Hypotheses, sequences: Int[Array, "B C L"], scores: Float[Array, "B C"]) -> Hypotheses:

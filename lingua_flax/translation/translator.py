@@ -16,38 +16,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flax import nnx
-from jax.sharding import Mesh
 
 from lingua_flax.data.batch import Batch, bucket_lengths, length_batches, unpacked_batch
-from lingua_flax.data.tokenizer import Tokenizer, language_tag
-from lingua_flax.devices.compilation import compile_concurrently
-from lingua_flax.devices.mesh import make_mesh, round_up_to_row_shards
+from lingua_flax.data.tokenizer import language_tag
+from lingua_flax.devices.compilation import compile_concurrently, compiled_program
+from lingua_flax.devices.mesh import round_up_to_row_shards
 from lingua_flax.devices.sharding import put_on_devices, row_sharding
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.options.messages import validated
-from lingua_flax.options.schema import ComputeConfig, DecodingOptions, MeshConfig, ModelConfig
+from lingua_flax.options.schema import ComputeConfig, DecodingOptions
 from lingua_flax.options.special_ids import PAD_ID
-from lingua_flax.translation import decoding
+from lingua_flax.translation import decoding, requests
 from lingua_flax.translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts
+from lingua_flax.translation.loading import TrainedNetwork, load_networks
 from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
-from lingua_flax.translation.requests import (
-    Part,
-    divide,
-    length_limit,
-    request_of,
-    warn_about_limits,
-    warn_about_long_lines,
-)
 from lingua_flax.translation.search import IMPOSSIBLE, Hypotheses
-
-log = logging.getLogger(__name__)
 
 # A few sentences are padded to one of these batch sizes instead of a full batch, which is faster to run and to compile.
 SMALL_BATCH_SIZES = (1, 4, 16)
@@ -60,7 +49,7 @@ SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
 
 
 @dataclasses.dataclass(frozen=True)
-class Translator:
+class Translator(TrainedNetwork):
     """A trained network with its tokenizer, or an ensemble of networks that share a tokenizer.
 
     Replacing `params` (dataclasses.replace) does not require recompilation.
@@ -72,19 +61,12 @@ class Translator:
       config: the configuration of the network.
       step: step of the checkpoint; of averaged checkpoints, the newest step.
       mesh: devices across which the sentences of a batch are sharded, by default all devices.
-      others: the other networks of an ensemble; the probabilities of all networks are averaged.
       pads_to_longest: whether all lines of a call are padded to the same length, so that one program serves them all
         (see devices.padding).
+      others: the other networks of an ensemble; the probabilities of all networks are averaged.
     """
 
-    graphdef: nnx.GraphDef
-    params: Any
-    tokenizer: Tokenizer
-    config: ModelConfig
-    step: int = 0
-    mesh: Mesh = dataclasses.field(default_factory=lambda: make_mesh(MeshConfig()))
-    others: tuple[Translator, ...] = ()
-    pads_to_longest: bool = False
+    others: tuple[TrainedNetwork, ...] = ()
 
     @classmethod
     def load(
@@ -111,9 +93,9 @@ class Translator:
             `target_language`; the tokenizers or the languages of an ensemble differ; or no device of the requested
             platform exists.
         """
-        from lingua_flax.translation.loading import load_translator  # which imports this module
-
-        return load_translator(Path(workdir), checkpoint, devices, target_language, [Path(path) for path in ensemble])
+        workdirs = [Path(path) for path in (workdir, *ensemble)]
+        first, *others = load_networks(workdirs, checkpoint, devices, target_language)
+        return cls(**vars(first), others=tuple(others))
 
     def into(self, language: str) -> Translator:
         """Returns the translator into another language, of a network that was trained with data.tag_target.
@@ -190,26 +172,33 @@ class Translator:
           UserError: an option or a prefix is invalid, or not possible with this model.
           TypeError: `lines` is a single string.
         """
-        options = _apply_overrides(options, overrides)
+        if overrides:
+            given = {name: getattr(options, name) for name in DecodingOptions.model_fields}
+            options = validated(DecodingOptions, given | overrides)
         self.check(options, num_hypotheses)
-        _check_lines(lines, prefixes)
+        if isinstance(lines, str):
+            raise TypeError("translate takes a list of lines, not a single string")
+        if prefixes is not None and len(prefixes) != len(lines):
+            raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
         source_ids = source_ids or self.tokenizer.encode_source(lines)
-        parts = self._divide(lines, source_ids, prefixes, options, first_line)
+        parts = requests.divide(lines, source_ids, prefixes, self.tokenizer, options, self.max_length, first_line)
         if warn:
-            warn_about_long_lines(parts, source_ids, first_line, self.max_length)
-        options, batches = self._batches(parts, options, num_hypotheses)
+            requests.warn_about_long_lines(parts, source_ids, first_line, self.max_length)
+        rows, batches = self._batches(parts, options, num_hypotheses)
         hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # by index into `parts`
 
         def search(batch: tuple[list[int], int]) -> Hypotheses:
-            request = self._request([parts[i] for i in batch[0]], options, batch[1])
-            return decoding.decode_batch(self.networks, request, self._decoding(options, request, num_hypotheses))
+            group, length = batch
+            arguments = self._arguments([parts[i] for i in group], options, rows, length, num_hypotheses)
+            return decoding.decode_batch(*arguments)
 
         after_batch(len(lines) - sum(part.part == 0 for part in parts))  # lines without a token
         for (group, _), decoded in map_concurrently(search, batches, num_concurrent_programs(self.mesh)):
-            hypotheses.update(zip(group, self.detokenized(decoded, len(group), num_hypotheses), strict=True))
+            hypotheses.update(zip(group, self.detokenized(decoded, len(group)), strict=True))
             after_batch(sum(parts[i].part == 0 for i in group))
         if warn:
-            warn_about_limits({part.line for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit})
+            reached = {part.line for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit}
+            requests.warn_about_limits(reached)
         by_line: list[list[tuple[str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
         for i, part in enumerate(parts):
             by_line[part.line - first_line].append((part.text, hypotheses[i]))
@@ -219,31 +208,25 @@ class Translator:
         self, lines: Sequence[str], options: DecodingOptions, source_ids: Sequence[list[int]] | None = None
     ) -> None:
         """Compiles the programs that translate(lines, options) runs, concurrently and without running them."""
-        parts = self._divide(lines, source_ids or self.tokenizer.encode_source(lines), None, options)
-        options, batches = self._batches(parts, options, num_hypotheses=1)
-        self._compile([(options, length) for length in sorted({length for _, length in batches})])
+        source_ids = source_ids or self.tokenizer.encode_source(lines)
+        parts = requests.divide(lines, source_ids, None, self.tokenizer, options, self.max_length)
+        rows, batches = self._batches(parts, options, num_hypotheses=1)
+        self._compile(options, ((rows, length) for length in sorted({length for _, length in batches})))
 
     def warm_up_all(self, options: DecodingOptions) -> None:
         """Compiles the programs for every number and length of lines without prefixes, as `warm_up` does."""
         full = options.batch_size or self.decoding_batch_size(self.max_length, options.beam_size)
         sizes = [*(size for size in SMALL_BATCH_SIZES if size < full), full]
-        self._compile(
-            [
-                (options.model_copy(update={"batch_size": rows}), length)
-                for rows in sizes
-                for length in bucket_lengths(self.max_length)
-            ]
-        )
+        self._compile(options, itertools.product(sizes, bucket_lengths(self.max_length)))
 
-    def _compile(self, programs: Sequence[tuple[DecodingOptions, int]]) -> None:
-        """Compiles the programs for these options, which include a batch size, and these padded lengths."""
-        part = Part(line=1, part=0, text="", source=[], prefix=[], limit=1)
+    def _compile(self, options: DecodingOptions, shapes: Iterable[tuple[int, int]]) -> None:
+        """Compiles the programs for batches of these numbers of rows and padded lengths."""
+        part = requests.Part(line=1, part=0, text="", source=[], prefix=[], limit=1)
 
-        def compile_decode_batch(options: DecodingOptions, length: int) -> None:
-            request = self._request([part], options, length)
-            decoding.compile_decode_batch(self.networks, request, self._decoding(options, request))
+        def compile_program(rows: int, length: int) -> None:
+            compiled_program(decoding.search_or_sample, *self._arguments([part], options, rows, length))
 
-        compile_concurrently(*(functools.partial(compile_decode_batch, *program) for program in programs))
+        compile_concurrently(*(functools.partial(compile_program, *shape) for shape in shapes))
 
     def score(
         self,
@@ -267,16 +250,12 @@ class Translator:
         if len(sources) != len(targets):
             raise UserError(f"{len(sources):,} sources, but {len(targets):,} translations; they must be aligned")
         source_ids, target_ids = self.tokenizer.encode_source(sources), self.tokenizer.encode_target(targets)
-        lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
-        for number, length in enumerate(lengths, 1):
-            if length > self.max_length:
+        for number, pair in enumerate(zip(source_ids, target_ids, strict=True), 1):
+            if (length := max(map(len, pair))) > self.max_length:
                 raise UserError(f"line {number} has {length} tokens; the model can score at most {self.max_length}")
         scored: dict[int, ScoredTranslation] = {}
-        for group, length in self.length_batches(lengths, batch_size):
-            scores = decoding.score_batch(
-                self.networks,
-                self.batch([source_ids[i] for i in group], [target_ids[i] for i in group], batch_size, length),
-            )
+        for group, batch in self.pair_batches(source_ids, target_ids, batch_size):
+            scores = decoding.score_batch(self.networks, batch)
             for i, score in zip(group, scores, strict=False):  # the last rows of the batch may be empty
                 scored[i] = ScoredTranslation(float(score), len(target_ids[i]))
             after_batch(len(group))
@@ -296,25 +275,28 @@ class Translator:
         No layer attends to positions at which `masked` [B, S] is True, as with padding. The hypotheses of each
         sentence begin with the ids in `prefixes`, and the `num_hypotheses` best are returned.
         """
+        limit = functools.partial(decoding.length_limit, options=options, max_length=self.max_length)
         rows = [ids[ids != PAD_ID].tolist() for ids in source]
         parts = [
-            Part(i, 0, "", ids, list(prefix), self.length_limit(len(ids), len(prefix), options) if ids else 1)
+            requests.Part(i, 0, "", ids, prefix, limit(len(ids), len(prefix)) if ids else 1)
             for i, (ids, prefix) in enumerate(zip(rows, prefixes or [()] * len(rows), strict=True), 1)
         ]
-        options = options.model_copy(update={"batch_size": len(source)})
-        request = self._request(parts, options, source.shape[1], masked)
-        decoded = decoding.decode_batch(self.networks, request, self._decoding(options, request, num_hypotheses))
+        arguments = self._arguments(parts, options, len(source), source.shape[1], num_hypotheses, masked)
+        decoded = decoding.decode_batch(*arguments)
         return Hypotheses(*(array[: len(source)] for array in decoded))
 
-    def batch(self, sources: Sequence[list[int]], targets: Sequence[list[int]], rows: int, length: int) -> Batch:
-        """Returns a batch with one pair a row, sharded across the devices.
+    def pair_batches(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]], rows: int
+    ) -> Iterator[tuple[list[int], Batch]]:
+        """Yields batches of `rows` pairs of token ids, one pair a row, on the devices: (the pairs' indices, the batch).
 
         Missing rows are padding; `rows` is rounded up to a multiple of the number of row shards.
         """
-        return put_on_devices(
-            unpacked_batch(sources, targets, round_up_to_row_shards(self.mesh, rows), length),
-            row_sharding(self.mesh),
-        )
+        sharded_rows = round_up_to_row_shards(self.mesh, rows)
+        lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
+        for group, length in self.length_batches(lengths, rows):
+            sides = [sources[i] for i in group], [targets[i] for i in group]
+            yield group, put_on_devices(unpacked_batch(*sides, sharded_rows, length), row_sharding(self.mesh))
 
     def check(self, options: DecodingOptions, num_hypotheses: int = 1) -> None:
         """Raises UserError if this model cannot decode with these options."""
@@ -326,58 +308,43 @@ class Translator:
 
     def check_prefixes(self, lines: Sequence[str], prefixes: Sequence[str], options: DecodingOptions) -> None:
         """Raises UserError if a prefix has a character without a token, or is as long as its translation may be."""
-        self._divide(lines, self.tokenizer.encode_source(lines), prefixes, options)
+        source_ids = self.tokenizer.encode_source(lines)
+        requests.divide(lines, source_ids, prefixes, self.tokenizer, options, self.max_length)
 
-    def length_limit(self, source_tokens: int, prefix_tokens: int, options: DecodingOptions) -> int:
-        """Returns the maximum number of tokens of a translation, its prefix and end token included."""
-        return length_limit(source_tokens, prefix_tokens, options, self.max_length)
-
-    def _divide(
+    def _arguments(
         self,
-        lines: Sequence[str],
-        source_ids: Sequence[list[int]],
-        prefixes: Sequence[str] | None,
+        parts: Sequence[requests.Part],
         options: DecodingOptions,
-        first_line: int = 1,
-    ) -> list[Part]:
-        prefixes = prefixes or [""] * len(lines)
-        return divide(lines, source_ids, prefixes, self.tokenizer, options, self.max_length, first_line)
-
-    def _request(
-        self, parts: Sequence[Part], options: DecodingOptions, length: int, masked: np.ndarray | None = None
-    ) -> decoding.DecodingRequest:
-        """Returns the parts as a batch on the devices.
-
-        It has options.batch_size rows, rounded up to a multiple of the number of row shards.
-        """
-        assert options.batch_size
-        rows = round_up_to_row_shards(self.mesh, options.batch_size)
-        return put_on_devices(request_of(parts, options, rows, length, masked), row_sharding(self.mesh))
-
-    def _decoding(
-        self, options: DecodingOptions, request: decoding.DecodingRequest, num_hypotheses: int = 1
-    ) -> decoding.Decoding:
-        return decoding.Decoding.of(options, request, self.max_length, num_hypotheses, self.pads_to_longest)
+        rows: int,
+        length: int,
+        num_hypotheses: int = 1,
+        masked: np.ndarray | None = None,
+    ) -> tuple[list[decoding.Network], decoding.DecodingRequest, decoding.Decoding]:
+        """Returns the arguments of `decode_batch` for a batch of parts; `rows` is rounded up as in `pair_batches`."""
+        batch = requests.request_of(parts, options, round_up_to_row_shards(self.mesh, rows), length, masked)
+        request = put_on_devices(batch, row_sharding(self.mesh))
+        how = decoding.decoding_of(options, request, self.max_length, num_hypotheses, self.pads_to_longest)
+        return self.networks, request, how
 
     def _batches(
-        self, parts: Sequence[Part], options: DecodingOptions, num_hypotheses: int
-    ) -> tuple[DecodingOptions, list[tuple[list[int], int]]]:
-        """Groups the parts into batches: the indices of the parts of each, and their padded length.
+        self, parts: Sequence[requests.Part], options: DecodingOptions, num_hypotheses: int
+    ) -> tuple[int, list[tuple[list[int], int]]]:
+        """Returns the batch size, one of SMALL_BATCH_SIZES if that is enough for all parts, and the batches.
 
-        Also returns the options with the batch size to use: one of SMALL_BATCH_SIZES if that is enough for all parts.
+        A batch is the indices of its parts and their padded length.
         """
         lengths = [len(part.source) for part in parts]
         width = num_hypotheses if options.temperature else options.beam_size
         full = options.batch_size or self.decoding_batch_size(max(lengths, default=1), width)
         rows = min([size for size in SMALL_BATCH_SIZES if len(parts) <= size < full], default=full)
-        return options.model_copy(update={"batch_size": rows}), self.length_batches(lengths, rows)
+        return rows, self.length_batches(lengths, rows)
 
-    def detokenized(self, hypotheses: Hypotheses, rows: int, count: int) -> list[tuple[Hypothesis, ...]]:
-        """Returns the `count` best hypotheses of each of the first `rows` sentences, as text.
+    def detokenized(self, hypotheses: Hypotheses, rows: int) -> list[tuple[Hypothesis, ...]]:
+        """Returns the hypotheses of each of the first `rows` sentences, as text.
 
         Raises RunError if the network computes NaN or infinity, so that a sentence has no hypothesis with a score.
         """
-        tokens, scores = (array[:rows, :count] for array in hypotheses)
+        tokens, scores = (array[:rows] for array in hypotheses)
         if not (scores[:, 0] > IMPOSSIBLE / 2).all():
             raise RunError(
                 "the outputs of the network are not finite: its training has diverged. Use an earlier --checkpoint, or "
@@ -391,18 +358,3 @@ class Translator:
             )
             for beams, row in zip(tokens, scores, strict=True)
         ]
-
-
-def _apply_overrides(options: DecodingOptions, overrides: dict[str, Any]) -> DecodingOptions:
-    if not overrides:
-        return options
-    return validated(
-        DecodingOptions, {name: getattr(options, name) for name in DecodingOptions.model_fields} | overrides
-    )
-
-
-def _check_lines(lines: Sequence[str], prefixes: Sequence[str] | None) -> None:
-    if isinstance(lines, str):
-        raise TypeError("translate takes a list of lines, not a single string")
-    if prefixes is not None and len(prefixes) != len(lines):
-        raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from lingua_flax.devices.processes import gather_to_host
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import AlignmentOptions
 from lingua_flax.options.special_ids import EOS_ID
+from lingua_flax.translation.decoding import Network
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.translator import SCORING_BATCH_SIZE, Translator
 from lingua_flax.translation.words import is_part_of_word, split_words, word_indices
@@ -54,21 +55,10 @@ def align(
     check_alignment(translator, options)
     source_ids = [cut(ids, translator.max_length) for ids in translator.tokenizer.encode_source(sources)]
     target_ids = [cut([*(token for token in ids if token != EOS_ID), EOS_ID], translator.max_length) for ids in targets]
-    lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
+    layer, head = options.alignment_layer, options.alignment_head
     links: dict[int, Links] = {}
-    for group, length in translator.length_batches(lengths, SCORING_BATCH_SIZE):
-        batch = translator.batch(
-            [source_ids[i] for i in group], [target_ids[i] for i in group], SCORING_BATCH_SIZE, length
-        )
-        attended = gather_to_host(
-            _attended(
-                [network.params for network in translator.networks],
-                batch,
-                graphdefs=tuple(network.graphdef for network in translator.networks),
-                layer=options.alignment_layer,
-                head=options.alignment_head,
-            )
-        )
+    for group, batch in translator.pair_batches(source_ids, target_ids, SCORING_BATCH_SIZE):
+        attended = gather_to_host(_attended(translator.networks, batch, layer=layer, head=head))
         for i, row in zip(group, attended, strict=False):  # the last rows of the batch may be empty
             steps = row[1:] if options.alignment_step == "read" else row
             links[i] = _links(translator.tokenizer, sources[i], source_ids[i], target_ids[i], steps)
@@ -124,27 +114,24 @@ def pharaoh(links: Links) -> str:
 def check_alignment(translator: Translator, options: AlignmentOptions) -> None:
     """Raises UserError unless every network has the layer and the head."""
     for member in (translator, *translator.others):
-        config = member.config
-        if (options.alignment_layer or 1) > config.num_decoder_layers:
-            raise UserError(
-                f"alignment_layer {options.alignment_layer}: the network has {config.num_decoder_layers} decoder layers"
-            )
-        if (options.alignment_head or 1) > config.num_heads:
-            raise UserError(f"alignment_head {options.alignment_head}: the network has {config.num_heads} heads")
+        layers, heads = member.config.num_decoder_layers, member.config.num_heads
+        if (options.alignment_layer or 1) > layers:
+            raise UserError(f"alignment_layer {options.alignment_layer}: the network has {layers} decoder layers")
+        if (options.alignment_head or 1) > heads:
+            raise UserError(f"alignment_head {options.alignment_head}: the network has {heads} heads")
 
 
-@functools.partial(jax.jit, static_argnames=("graphdefs", "layer", "head"))
-def _attended(
-    params: Sequence[Any], batch: Batch, *, graphdefs: tuple[nnx.GraphDef, ...], layer: int | None, head: int | None
-) -> jax.Array:
+@functools.partial(jax.jit, static_argnames=("layer", "head"))
+def _attended(networks: Sequence[Network], batch: Batch, *, layer: int | None, head: int | None) -> jax.Array:
     """Returns the source position that each decoder position attends to most, int32 [B, T].
 
     The weights of all networks are averaged, and those of all layers or heads where none is given.
     """
     layers, heads = (slice(None) if number is None else slice(number - 1, number) for number in (layer, head))
+    models = [nnx.merge(network.graphdef, network.params) for network in networks]
     weights = [
-        jnp.mean(jnp.stack(nnx.merge(*network)(batch.source, batch.target_in)[1].cross[layers])[:, :, heads], (0, 2))
-        for network in zip(graphdefs, params, strict=True)
+        jnp.mean(jnp.stack(model(batch.source, batch.target_in)[1].cross[layers])[:, :, heads], (0, 2))
+        for model in models
     ]
     return jnp.argmax(sum(weights), axis=-1).astype(jnp.int32)
 

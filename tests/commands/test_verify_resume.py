@@ -28,9 +28,8 @@ def test_killed_run_passes(run, toy, tmp_path):
     assert "160 steps, SIGKILL 3 times: the same run, bit for bit (--kill-seed 1)" in result.stdout
     rows = re.findall(r"^│ (\d) +│ ([a-z ]+?) +│", result.stdout, re.MULTILINE)
     assert [number for number, _ in rows] == ["1", "2", "3"]
-    assert {"the compilation"} <= {during for _, during in rows} <= {
-        "the compilation", "a save", "a validation", "training"
-    }  # fmt: skip
+    kinds = {during for _, during in rows}
+    assert {"the compilation"} <= kinds <= {"the compilation", "a save", "a validation", "training"}
     for what in ("160 batches", "numbers", "arrays"):
         assert re.search(rf"│ [\d, ]*{what} +│ ([0-9a-f]{{16}}) +│ \1 +│ the same │", result.stdout)
     again = run("verify-resume", "--config", toy, *options)

@@ -33,10 +33,10 @@ RESUMED_ON = {"fsdp": "tensor", "data": "mixed"}  # runs that are resumed from t
 FIRST_STEPS, ALL_STEPS = 6, 8  # before and after such a run is resumed
 # Sizes that eight divides; a moving average, the parts of an accumulated batch, and rotated and normalized heads are
 # sharded.
-OPTIONS = ["--tokenizer.vocab-size", 40, "--model.num-heads", 8, "--training.ema-decay", 0.9,
-           "--training.accumulation-steps", 2, "--training.tokens-per-batch", 1024, "--optimizer.warmup-steps", 3,
-           "--training.checkpoint-every", FIRST_STEPS, "--training.eval-every", FIRST_STEPS,
-           "--model.positions", "rotary", "--model.qk-norm", "True"]  # fmt: skip
+OPTIONS = ["--tokenizer.vocab-size", 40, "--training.ema-decay", 0.9, "--optimizer.warmup-steps", 3]
+OPTIONS += ["--model.num-heads", 8, "--model.positions", "rotary", "--model.qk-norm", "True"]
+OPTIONS += ["--training.accumulation-steps", 2, "--training.tokens-per-batch", 1024]
+OPTIONS += ["--training.checkpoint-every", FIRST_STEPS, "--training.eval-every", FIRST_STEPS]
 
 
 def losses(workdir) -> list[float]:
@@ -107,29 +107,35 @@ def test_evaluation_and_translation_use_all_devices_and_keep_order(trained, run,
 
 
 REFUSED = [
-    ({"devices": {"mesh": {"data": 16}}},
-     "devices.mesh data 16, fsdp 1, tensor 1 needs 16 devices; available: 8"),
-    ({"devices": {"mesh": {"tensor": 3}}}, "devices.mesh data -1, fsdp 1, tensor 3: 3 does not divide the 8 devices"),
-    ({"training": {"tokens_per_batch": 12 * 128}}, "devices.mesh.data 8 does not divide the 12 rows per batch"),
-    ({"training": {"tokens_per_batch": 2048, "accumulation_steps": 4}},
-     "does not divide the 4 rows per accumulation step .*training.accumulation_steps"),
-    ({"devices": {"mesh": {"data": 2, "fsdp": 4}}, "training": {"tokens_per_batch": 12 * 128}},
-     "devices.mesh.data 2 times devices.mesh.fsdp 4 does not divide the 12 rows"),
-    ({"devices": {"mesh": {"data": 1, "fsdp": 8}}, "model": {"embed_dim": 20}},
-     "devices.mesh.fsdp 8 does not divide model.embed_dim 20"),
-    ({"devices": {"mesh": {"tensor": 8}}}, "devices.mesh.tensor 8 does not divide model.num_heads 4"),
-    ({"devices": {"mesh": {"tensor": 4}}, "model": {"mlp_dim": 1022}},
-     "devices.mesh.tensor 4 does not divide model.mlp_dim 1022"),
-    ({"devices": {"mesh": {"tensor": 4}}, "tokenizer": {"vocab_size": 8001}},
-     "devices.mesh.tensor 4 does not divide the 8001 pieces of tokenizer.vocab_size"),
-]  # fmt: skip
+    ({"data": 16}, {}, "devices.mesh data 16, fsdp 1, tensor 1 needs 16 devices; available: 8"),
+    ({"tensor": 3}, {}, "devices.mesh data -1, fsdp 1, tensor 3: 3 does not divide the 8 devices"),
+    ({}, {"training": {"tokens_per_batch": 12 * 128}}, "devices.mesh.data 8 does not divide the 12 rows per batch"),
+    (
+        {},
+        {"training": {"tokens_per_batch": 2048, "accumulation_steps": 4}},
+        "does not divide the 4 rows per accumulation step .*training.accumulation_steps",
+    ),
+    (
+        {"data": 2, "fsdp": 4},
+        {"training": {"tokens_per_batch": 12 * 128}},
+        "devices.mesh.data 2 times devices.mesh.fsdp 4 does not divide the 12 rows",
+    ),
+    ({"data": 1, "fsdp": 8}, {"model": {"embed_dim": 20}}, "devices.mesh.fsdp 8 does not divide model.embed_dim 20"),
+    ({"tensor": 8}, {}, "devices.mesh.tensor 8 does not divide model.num_heads 4"),
+    ({"tensor": 4}, {"model": {"mlp_dim": 1022}}, "devices.mesh.tensor 4 does not divide model.mlp_dim 1022"),
+    (
+        {"tensor": 4},
+        {"tokenizer": {"vocab_size": 8001}},
+        "devices.mesh.tensor 4 does not divide the 8001 pieces of tokenizer.vocab_size",
+    ),
+]
 
 
 def test_mesh_that_does_not_divide_a_dimension_is_refused(run):
-    configs = json.dumps([options for options, _ in REFUSED])
+    configs = json.dumps([{"devices": {"mesh": mesh}} | options for mesh, options, _ in REFUSED])
     done = run(SCRIPTS / "refused_meshes.py", configs, env=os.environ | EIGHT)
     assert done.returncode == 0, done.stderr
-    for line, (_, message) in zip(done.stdout.splitlines(), REFUSED, strict=True):
+    for line, (_, _, message) in zip(done.stdout.splitlines(), REFUSED, strict=True):
         assert re.search(message, line), line
 
 

@@ -142,8 +142,8 @@ def test_slurm_needs_no_options(trained, tmp_path, run):
     source = tmp_path / "in.en"
     source.write_text("one two.\nthree.\n")
     command = ["translate", "--workdir", trained[0], "--input", source, "--beam-size", 1]
-    common = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2",
-              "JAX_COORDINATOR_PORT": str(free_port())}  # fmt: skip
+    common = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "127.0.0.1", "JAX_COORDINATOR_PORT": str(free_port())}
+    common |= {"SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}
     tasks = [common | {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)} for task in range(2)]
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(
@@ -271,19 +271,22 @@ def test_processes_that_cannot_be_connected(monkeypatch, coordinator, process, w
 
 
 @pytest.mark.parametrize(
-    ("program", "options", "message"),
+    ("command", "message"),
     [
-        ("train", ["--coordinator", "here:1"],
-         "coordinator, num_processes and process_id go together: all three, or none"),
-        ("evaluate", ["--num-processes", 2, "--process-id", 0], "go together"),
-        ("translate", ["--coordinator", "here", "--num-processes", 2, "--process-id", 0],
-         'coordinator must be an address and a port, such as 10.0.0.1:1234, got "here"'),
-        ("train", ["--coordinator", "here:1", "--num-processes", 2, "--process-id", 2],
-         "process_id must be below num_processes, got 2 of 2"),
+        ("train --coordinator here:1", "coordinator, num_processes and process_id go together: all three, or none"),
+        ("evaluate --num-processes 2 --process-id 0", "go together"),
+        (
+            "translate --coordinator here --num-processes 2 --process-id 0",
+            'coordinator must be an address and a port, such as 10.0.0.1:1234, got "here"',
+        ),
+        (
+            "train --coordinator here:1 --num-processes 2 --process-id 2",
+            "process_id must be below num_processes, got 2 of 2",
+        ),
     ],
-)  # fmt: skip
-def test_invalid_process_options_are_refused(trained, run, program, options, message):
-    done = run(program, "--workdir", trained[0], *options)
+)
+def test_invalid_process_options_are_refused(trained, run, command, message):
+    done = run(*command.split(), "--workdir", trained[0])
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

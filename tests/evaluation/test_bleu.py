@@ -6,7 +6,7 @@ import pytest
 import sacrebleu
 
 from lingua_flax.evaluation.bleu import bleu_tokenizer, compare, corpus_bleu, score
-from lingua_flax.evaluation.contrast import count_contrast_pairs
+from lingua_flax.evaluation.contrast import right_pairs
 from lingua_flax.evaluation.evaluate import sample_indices
 from lingua_flax.host.errors import UserError
 
@@ -102,9 +102,9 @@ def test_lowercase_scores_and_comparisons_ignore_case():
 
 def test_contrast_pair_is_right_if_both_translations_are():
     references = list("abcdefgh")
-    assert count_contrast_pairs(references, references) == (4, 4)
-    assert count_contrast_pairs(list("abcxxfxx"), references) == (4, 1)
-    assert count_contrast_pairs([], []) == (0, 0)
+    assert right_pairs(references, references) == [True] * 4
+    assert right_pairs(list("abcxxfxx"), references) == [True, False, False, False]
+    assert right_pairs([], []) == []
 
 
 def test_samples_are_evenly_spaced():

@@ -10,12 +10,7 @@ from lingua_flax.data.corpora.phrasebook import find_readings
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.evaluation import contrast
 from lingua_flax.evaluation.bleu import score
-from lingua_flax.evaluation.contrast import (
-    FlipCounts,
-    count_contrast_flips,
-    differing_word_index,
-    translate_with_masked_tokens,
-)
+from lingua_flax.evaluation.contrast import ContrastCounts, count_contrast, differing_word_index
 from lingua_flax.evaluation.evaluate import Evaluation, EvaluationSet, evaluate
 from lingua_flax.evaluation.table import print_evaluation
 from lingua_flax.options.schema import DecodingOptions, TokenizerConfig
@@ -51,11 +46,12 @@ def text_of(translator, line, positions):
 
 
 def test_flips_are_counted_in_correct_pairs_for_the_masked_words(translator, monkeypatch):
-    masked_words, answers = [], [
+    masked_words = []
+    answers = [
         # With the deciding word masked: flipped, flipped too, neither reading. The control: one flips the other way.
         ["… la rive.", "… la rive.", "La batte.", "La batte.", "Ils parlent.", "Ils parlent."],
         ["… la rive.", "… la banque.", "La batte.", "La chauve-souris.", "Ils savent.", "Ils connaissent."],
-    ]  # fmt: skip
+    ]
 
     def record(_, lines, masked, options):
         masked_words.append([text_of(translator, *at) for at in zip(lines, masked, strict=True)])
@@ -63,8 +59,8 @@ def test_flips_are_counted_in_correct_pairs_for_the_masked_words(translator, mon
 
     monkeypatch.setattr(contrast, "translate_with_masked_tokens", record)
     translations = [*REFERENCES[:6], "La date était douce.", REFERENCES[7]]  # the last pair is not correct
-    flips = count_contrast_flips(translator, SOURCES, translations, REFERENCES, find_readings, DecodingOptions())
-    assert flips == FlipCounts(pairs=3, flipped=2, flipped_control=1)
+    counts = count_contrast(translator, SOURCES, translations, REFERENCES, find_readings, DecodingOptions())
+    assert counts == ContrastCounts(4, 3, 3, contrast_flipped=2, contrast_flipped_control=1)
     assert masked_words[0] == ["river", "street", "hungry", "unbelievable", "why", "Marie"]
     assert masked_words[1] == ["across", "across", "The", "The", "They", "They"]
     assert len(pieces(translator, "unbelievable")) > 3  # all tokens of a word are masked
@@ -83,8 +79,7 @@ def test_contrast_pairs_of_a_lowercase_model_ignore_case(monkeypatch):
     answers = iter([flipped, lower])  # the deciding word masked, then another one
     monkeypatch.setattr(contrast, "translate_with_masked_tokens", lambda *_: next(answers))
     result = evaluate(translator, EvaluationSet("lower", SOURCES, REFERENCES, find_readings), DecodingOptions())
-    assert (result.contrast_pairs, result.contrast_right) == (4, 4)
-    assert result.flips == FlipCounts(pairs=4, flipped=4, flipped_control=0)
+    assert result.contrast == ContrastCounts(4, 4, 4, contrast_flipped=4, contrast_flipped_control=0)
 
 
 def test_differing_word_needs_exactly_one_difference(translator):
@@ -97,7 +92,7 @@ def test_differing_word_needs_exactly_one_difference(translator):
     assert index("the bat.", "the bat is.") is None
 
 
-def test_hidden_positions_apply_to_their_own_sentences_in_order(translator):
+def test_masked_positions_apply_to_their_own_sentences_in_order(translator):
     """The search returns the tokens that are not masked."""
 
     def search(source, options, masked):
@@ -113,28 +108,28 @@ def test_hidden_positions_apply_to_their_own_sentences_in_order(translator):
     lines = [SOURCES[0], "The bat.", SOURCES[2]]
     first = group_pieces(pieces(translator, lines[0]))[0]
     masked = [first.positions, [], range(1, 40)]
-    translations = translate_with_masked_tokens(copying, lines, masked, DecodingOptions(batch_size=2))
+    translations = contrast.translate_with_masked_tokens(copying, lines, masked, DecodingOptions(batch_size=2))
     assert translations == [lines[0][3:], lines[1], text_of(translator, lines[2], [0])]
 
 
 def test_readings_are_found_in_either_order():
     readings, senses = find_readings((SOURCES[0], SOURCES[1]), (REFERENCES[0], REFERENCES[1]))
     assert senses == (0, 1)
-    assert [readings.of(text) for text in ("la rive", "les rives", "la banque", "une banque et une rive", "")] == [
-        0, None, 1, None, None,
-    ]  # fmt: skip
+    texts = ("la rive", "les rives", "la banque", "une banque et une rive", "")
+    assert [readings.of(text) for text in texts] == [0, None, 1, None, None]
     assert find_readings((SOURCES[1], SOURCES[0]), (REFERENCES[1], REFERENCES[0]))[1] == (1, 0)
     assert find_readings(("A cat.", "A dog."), ("Un chat.", "Un chien.")) is None
 
 
 def test_an_evaluation_reports_flips(capsys):
-    evaluation = Evaluation(
-        translations=("a", "b"), scores=score(["a", "b"], ["a", "b"]), checkpoint_step=3, decoding=DecodingOptions(),
-        seconds=1.0, compile_seconds=2.0, contrast_pairs=1, contrast_right=1, flips=FlipCounts(40, 30, 1),
-    )  # fmt: skip
+    lines = ["a", "b"]
+    how = {"checkpoint_step": 3, "decoding": DecodingOptions(), "seconds": 1.0, "compile_seconds": 2.0}
+    evaluation = Evaluation(lines, score(lines, lines), **how, contrast=ContrastCounts(80, 60, 40, 30, 1))
     record = evaluation.as_json()
-    assert [record[f"contrast_{name}"] for name in ("masked_pairs", "flipped", "flipped_control")] == [40, 30, 1]
-    print_evaluation("title", EvaluationSet("split", ["a", "b"], ["a", "b"]), evaluation)
+    names = ("pairs", "right", "masked_pairs", "flipped", "flipped_control")
+    assert [record[f"contrast_{name}"] for name in names] == [80, 60, 40, 30, 1]
+    print_evaluation("title", EvaluationSet("split", lines, lines), evaluation)
     shown = capsys.readouterr().out
+    assert "contrast pairs right                │ 60 of 80  (75.0%)" in shown
     assert "flipped by hiding the deciding word │ 30 of 40  (75.0%)" in shown
     assert "flipped by hiding another word      │ 1 of 40  (2.5%)" in shown

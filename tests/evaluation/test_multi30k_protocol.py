@@ -40,14 +40,11 @@ def test_references_have_the_published_length(multi30k, language):
 def test_benchmark_scores_runs_like_evaluate(multi30k, run, tmp_path):
     folders = [tmp_path / "one", tmp_path / "two"]
     options = ["--data.directory", multi30k, "--training.num-steps", 2, "--training.eval-every", 0]
-    options += ["--optimizer.warmup-steps", 1]
+    options += ["--optimizer.warmup-steps", 1, "--config", "configs/multi30k_en_de.toml"]
     options += ["--training.tokens-per-batch", 512, "--model.embed-dim", 16, "--model.mlp-dim", 16]
     for seed, folder in enumerate(folders):
         more = ["--tokenizer.model-file", folders[0] / "tokenizer.model"] if seed else []
-        done = run(
-            "train", "--config", "configs/multi30k_en_de.toml", "--workdir", folder, *options, *more,
-            "--training.seed", seed,
-        )  # fmt: skip
+        done = run("train", "--workdir", folder, "--training.seed", seed, *options, *more)
         assert done.returncode == 0, done.stderr
     decoding = ["--beam-size", 1, "--max-decoding-length", 4, "--checkpoint", "last"]
     expected = []
@@ -100,11 +97,15 @@ def test_other_references_are_reported_as_not_comparable():
 
 @pytest.mark.parametrize(
     ("options", "parts"),
-    [([], ["its corpus is", "not multi30k"]), (["--split", "test"], ["not multi30k"]),
-     (["--json", "x.json"], ["--json has no effect"]), (["--score", "x.de"], ["--score has no effect"]),
-     (["--beam-sise", 3], ["--beam-sise"]),
-     (["--ensemble"], ["--ensemble needs two or more different workdirs"])],
-)  # fmt: skip
+    [
+        ([], ["its corpus is", "not multi30k"]),
+        (["--split", "test"], ["not multi30k"]),
+        (["--json", "x.json"], ["--json has no effect"]),
+        (["--score", "x.de"], ["--score has no effect"]),
+        (["--beam-sise", 3], ["--beam-sise"]),
+        (["--ensemble"], ["--ensemble needs two or more different workdirs"]),
+    ],
+)
 def test_invalid_command_is_reported_in_one_sentence(run, trained, options, parts):
     done = run("benchmarks/multi30k.py", trained[0], trained[0], *options)
     assert done.returncode == 2

@@ -33,10 +33,8 @@ MAX_LENGTH = 40
 def translator():
     """A random network with distinct numbers of layers, heads and tokens, whose translations are not empty."""
     tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=60)))
-    config = ModelConfig(
-        num_encoder_layers=1, num_decoder_layers=2, embed_dim=24, num_heads=3, mlp_dim=48, max_length=MAX_LENGTH,
-        tied_embeddings="none", positions="learned",
-    )  # fmt: skip
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "embed_dim": 24, "num_heads": 3, "mlp_dim": 48}
+    config = ModelConfig(**sizes, max_length=MAX_LENGTH, tied_embeddings="none", positions="learned")
     graphdef = structure(config, 60, 60).graphdef
     params = initial_params(config, 60, 60, jax.random.key(4))
     params["output_embedding"] *= 4.0  # spreads the logits, so that rounding decides no ties
@@ -131,13 +129,13 @@ def test_attended_words_by_hand():
     assert maps.table() == ["ab    <- xy 0.69, </s> 0.31", "</s>  <- </s> 1.00, xy 0.00"]
 
 
-# --- Hidden words ---------------------------------------------------------------------------------------------------
+# --- Masked words ---------------------------------------------------------------------------------------------------
 
 
 MASKED = (1, 4)
 
 
-def hide(source, *positions):
+def mask_of(source, *positions):
     mask = np.zeros(source.shape, bool)
     mask[0, list(positions)] = True
     return mask
@@ -148,8 +146,8 @@ def greedy_tokens(translator, source, masked=None):
     return [int(token) for token in np.asarray(translator.decode_ids(source, GREEDY, masked).tokens)[0, 0] if token]
 
 
-def test_hidden_keys_get_no_weight_in_any_layer(translator, source):
-    visible = ((source != PAD_ID) & ~hide(source, *MASKED)).astype(np.int32)
+def test_masked_keys_get_no_weight_in_any_layer(translator, source):
+    visible = ((source != PAD_ID) & ~mask_of(source, *MASKED)).astype(np.int32)
     target = pad_rows([[BOS_ID, 7]], 1, MAX_LENGTH)
     _, weights = forward_pass(translator.params, source, target, visible, translator.graphdef)
     queries = visible[0] > 0
@@ -160,7 +158,7 @@ def test_hidden_keys_get_no_weight_in_any_layer(translator, source):
 
 
 def test_masked_words_are_masked_as_in_uncached_greedy_search(translator, source):
-    mask = hide(source, *range(1, 12))
+    mask = mask_of(source, *range(1, 12))
     visible = ((source != PAD_ID) & ~mask).astype(np.int32)
     tokens, limit = [BOS_ID], min(MAX_LENGTH, 2 * np.count_nonzero(source) + 10)
     while tokens[-1] != EOS_ID:
@@ -173,11 +171,11 @@ def test_masked_words_are_masked_as_in_uncached_greedy_search(translator, source
     assert greedy_tokens(translator, source) != tokens[1:]
 
 
-def test_another_word_in_the_hidden_place_changes_nothing(translator, source):
+def test_another_word_in_the_masked_place_changes_nothing(translator, source):
     other = source.copy()
     other[0, MASKED] = [11, 12]
     assert greedy_tokens(translator, source) != greedy_tokens(translator, other)
-    mask = hide(source, *MASKED)
+    mask = mask_of(source, *MASKED)
     assert greedy_tokens(translator, source, mask) == greedy_tokens(translator, other, mask)
 
 
@@ -187,11 +185,9 @@ def test_another_word_in_the_hidden_place_changes_nothing(translator, source):
 def test_many_maps_continue_on_pages_with_cells_of_full_size(maps):
     """Two layers of six heads, too many maps for one row; 30 source tokens and 26 target tokens."""
     source, target = ("▁word", "s") * 15, ("▁m$ot", "$s") * 13
-    large = dataclasses.replace(
-        maps, source_tokens=source, target_read=target, target_written=target,
-        encoder=np.full((2, 6, 30, 30), 0.03), decoder=np.full((2, 6, 26, 26), 0.04),
-        cross=np.full((2, 6, 26, 30), 0.03),
-    )  # fmt: skip
+    shapes = {"encoder": (2, 6, 30, 30), "decoder": (2, 6, 26, 26), "cross": (2, 6, 26, 30)}
+    weights = {name: np.full(shape, 0.03) for name, shape in shapes.items()}
+    large = dataclasses.replace(maps, source_tokens=source, target_read=target, target_written=target, **weights)
     pages = attention_figures(large)
     assert len(pages) > 1
     names = []

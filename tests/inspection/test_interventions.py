@@ -16,7 +16,7 @@ from lingua_flax.inspection.observation import NUM_ALTERNATIVES, observe, source
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from tests.inspection.test_attention_maps import LINE, MAX_LENGTH, forward_pass, hide, translator
+from tests.inspection.test_attention_maps import LINE, MAX_LENGTH, forward_pass, mask_of, translator
 
 __all__ = ["translator"]  # a fixture
 
@@ -124,7 +124,7 @@ def test_longest_prefix(translator, end):
     assert len(inspection.observation.target) == MAX_LENGTH == len(inspection.beam.steps)
 
 
-# --- Hidden tokens --------------------------------------------------------------------------------------------------
+# --- Masked tokens --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["masked", "all"])
@@ -141,14 +141,14 @@ def test_masked_tokens_get_no_weight(inspections, name):
 
 def test_hypotheses_with_masked_tokens_are_those_of_the_masked_search(translator, inspections):
     source = pad_rows([source_tokens(translator, LINE)], 1, MAX_LENGTH // 2)
-    for masked, name in ((hide(source, *MASKED), "masked"), (None, "none")):
+    for masked, name in ((mask_of(source, *MASKED), "masked"), (None, "none")):
         tokens, scores = translator.decode_ids(source, OPTIONS, masked)
         best = inspections[name].hypotheses[0]
         assert tuple(int(token) for token in tokens[0, 0] if token) == best.tokens
         assert best.score == pytest.approx(float(scores[0, 0]), abs=1e-5)
 
 
-def test_another_token_in_the_hidden_place_changes_nothing(translator, inspections):
+def test_another_token_in_the_masked_place_changes_nothing(translator, inspections):
     expected = inspections["masked"]
     source = list(expected.observation.source)
     source[MASKED[0]], source[MASKED[1]] = 11, 12

@@ -42,7 +42,7 @@ def test_self_attention_matches_worked_example():
 
 def test_multi_head_attention_matches_worked_example():
     example = EXAMPLES["multi_head_the_cat_sat"]
-    attention = MultiHeadAttention(4, 2, dropout_rate=0.0, rngs=nnx.Rngs(0))
+    attention = MultiHeadAttention(ModelConfig(embed_dim=4, num_heads=2), rngs=nnx.Rngs(0))
     for projection, name in ((attention.query, "WQ"), (attention.key, "WK"), (attention.value, "WV")):
         projection.kernel[...] = jnp.concatenate([jnp.array(head[name]) for head in example["heads"]], axis=1)
     attention.output.kernel[...] = jnp.array(example["WO"])
@@ -119,7 +119,7 @@ def test_layer_norm_matches_worked_example():
     example = EXAMPLES["layer_norm"]
     config = ModelConfig(embed_dim=3, num_heads=1, positions="learned", norm="post")
     residual = ResidualConnection(config, precision=FLOAT32, rngs=nnx.Rngs(0))
-    normalized = residual(jnp.array(example["input"]), jnp.zeros_like)
+    normalized, _ = residual(jnp.array(example["input"]), lambda y: (jnp.zeros_like(y), None))
     np.testing.assert_allclose(normalized, example["normalized"], **ROUNDED)
 
 
@@ -133,11 +133,13 @@ def test_residual_connection_matches_its_definition(norm):
         return (y - y.mean()) / np.sqrt(y.var() + 1e-6)
 
     expected = x + normalize(x) ** 2 if norm == "pre" else normalize(x + x**2)
-    np.testing.assert_allclose(residual(jnp.array(x), jnp.square), expected, rtol=1e-5)
+    actual, extra = residual(jnp.array(x), lambda y: (y**2, "extra"))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    assert extra == "extra"
 
 
 def test_shapes_and_initialization_of_base_model():
-    attention = MultiHeadAttention(512, 8, dropout_rate=0.0, rngs=nnx.Rngs(0))
+    attention = MultiHeadAttention(ModelConfig(embed_dim=512, num_heads=8), rngs=nnx.Rngs(0))
     x = jnp.ones((1, 6, 512))
     keys, values = attention.keys_values(x)
     output, weights = attention(x, x)
@@ -179,8 +181,8 @@ def test_attention_matches_jax(random_heads):
 
 
 def test_precomputed_keys_and_values_give_identical_results():
-    attention = MultiHeadAttention(15, 3, dropout_rate=0.0, rngs=nnx.Rngs(0))
-    x, memory = jax.random.normal(jax.random.key(1), (2, 7, 15)), jax.random.normal(jax.random.key(2), (2, 11, 15))
+    attention = MultiHeadAttention(ModelConfig(embed_dim=12, num_heads=3), rngs=nnx.Rngs(0))
+    x, memory = jax.random.normal(jax.random.key(1), (2, 7, 12)), jax.random.normal(jax.random.key(2), (2, 11, 12))
     projected = attention.keys_values(memory)
     assert isinstance(projected, KeysValues)
     for direct, cached in zip(attention(x, memory), attention.attend(x, projected), strict=True):
@@ -200,7 +202,7 @@ def test_rotation_is_multiplication_of_complex_numbers():
 
 def test_normalized_queries_and_keys_match_numpy_reference():
     """Queries and keys keep only their directions, multiplied by learned scales; values are not normalized."""
-    attention = MultiHeadAttention(6, 2, qk_norm=True, dropout_rate=0.0, rngs=nnx.Rngs(0))
+    attention = MultiHeadAttention(ModelConfig(embed_dim=6, num_heads=2, qk_norm=True), rngs=nnx.Rngs(0))
     attention.query_norm.scale[...] = jnp.array([0.5, 1.0, 2.0])
     attention.key_norm.scale[...] = jnp.array([3.0, 1.0, 1.5])
     random = np.random.default_rng(0)

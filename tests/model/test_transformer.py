@@ -14,8 +14,8 @@ from lingua_flax.model.transformer import AttentionWeights, Structure, Transform
 from lingua_flax.options.precision import BFLOAT16, BFLOAT16_PRODUCTS
 from lingua_flax.options.schema import ModelConfig
 
-SMALL = {"num_encoder_layers": 1, "num_decoder_layers": 2, "embed_dim": 12, "num_heads": 2, "mlp_dim": 17,
-         "max_length": 32}  # fmt: skip
+SMALL = {"num_encoder_layers": 1, "num_decoder_layers": 2, "embed_dim": 12, "num_heads": 2}
+SMALL |= {"mlp_dim": 17, "max_length": 32}
 VOCABULARY = 23
 # Every value of every option; the fewer the networks, the less there is to compile.
 DEFAULT = {}
@@ -230,7 +230,8 @@ def test_parameter_counts_of_the_models_of_vaswani_et_al(width, heads, hidden, e
 def test_bfloat16_with_float32_parameters_and_logits(precision):
     half = structure(ModelConfig(**SMALL), VOCABULARY, VOCABULARY, precision)
     assert {leaf.dtype for leaf in jax.tree.leaves(half.params)} == {jnp.dtype("float32")}
-    memory, _ = jax.eval_shape(lambda params: model(half.graphdef, params).encode(jnp.array(SOURCE)), half.params)
+    inputs = map(jnp.array, (SOURCE, SOURCE.clip(max=1), SOURCE_POSITIONS))
+    memory, _ = jax.eval_shape(lambda params: model(half.graphdef, params).encode(*inputs), half.params)
     actual, weights = forward(half.graphdef, params(), SOURCE, TARGET, {})
     assert memory.dtype == precision.activations
     assert weights.encoder[0].dtype == actual.dtype == jnp.float32

@@ -163,8 +163,8 @@ def test_a_bad_command_line_is_reported_in_one_sentence(tmp_path, arguments, wor
 
 def test_command_line_overrides_file_which_overrides_defaults(tmp_path):
     path = write(tmp_path, "[training]\nnum_steps = 7\nseed = 3\n[devices]\nmesh = {data = 1}")
-    argv = ["--config", str(path), "--workdir", str(tmp_path / "w"), "--training.num_steps", "9", "--tokenizer.joint",
-            "False", "--model.tied-embeddings", "none", "--data.directory", "somewhere"]  # fmt: skip
+    argv = ["--config", str(path), "--workdir", str(tmp_path / "w"), "--training.num_steps", "9"]
+    argv += ["--tokenizer.joint", "False", "--model.tied-embeddings", "none", "--data.directory", "somewhere"]
     config, command = resolve_config(argv)
     assert command.workdir == tmp_path / "w"
     assert (config.training.num_steps, config.training.seed, config.training.log_every) == (9, 3, 50)
@@ -200,14 +200,18 @@ def test_the_warm_up_given_last_wins_in_steps_or_as_a_share(tmp_path):
         assert read_config(write(tmp_path, to_toml(config))) == config
 
 
-@pytest.mark.parametrize(
-    ("name", "steps"),
-    {
-        "tiny": 300, "multi30k_en_de": 1000, "multi30k_en_fr": 1000, "multi30k_en_de_fr": 1000, "ted_pt_en": 2000,
-        "multi30k_en_de_diversified": 571, "multi30k_en_de_student": 785, "multi30k_en_fr_diversified": 714,
-        "wmt14_en_de_base": 4000, "wmt14_en_de_deep_encoder": 4000, "wmt14_en_de_big": 4000, "wmt14_en_fr_big": 4000,
-    }.items(),
-)  # fmt: skip
+WARM_UPS = {
+    300: "tiny",
+    571: "multi30k_en_de_diversified",
+    714: "multi30k_en_fr_diversified",
+    785: "multi30k_en_de_student",
+    1000: "multi30k_en_de multi30k_en_fr multi30k_en_de_fr",
+    2000: "ted_pt_en",
+    4000: "wmt14_en_de_base wmt14_en_de_deep_encoder wmt14_en_de_big wmt14_en_fr_big",
+}
+
+
+@pytest.mark.parametrize(("name", "steps"), [(name, steps) for steps in WARM_UPS for name in WARM_UPS[steps].split()])
 def test_shipped_configs_warm_up_for_a_share_of_any_length(name, steps):
     """With their own lengths, for the number of steps with which their scores were measured."""
     config = read_config(ROOT / "configs" / f"{name}.toml")

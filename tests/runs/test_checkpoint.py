@@ -35,6 +35,14 @@ def template(tree):
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), tree)
 
 
+def accept(metadata):
+    """Checks nothing."""
+
+
+def load(directory, which, shapes):
+    return load_params(directory, which, shapes, accept)
+
+
 def save(directory, steps, best=None, keep=2):
     checkpoints = Checkpoints(directory, keep)
     for step in steps:
@@ -44,7 +52,7 @@ def save(directory, steps, best=None, keep=2):
 
 def restore(directory):
     checkpoints = Checkpoints(directory, 2)
-    restored = checkpoints.restore_newest(template(params(0)), template(training(0)))
+    restored = checkpoints.restore_newest(template(params(0)), template(training(0)), accept)
     checkpoints.close()
     return restored
 
@@ -188,7 +196,7 @@ def test_params_are_selected_by_best_last_or_number(tmp_path):
     shape = template(params(0))
     assert saved_steps(tmp_path) == [10, 20, 30]
     for which, step in (("best", 10), ("last", 30), ("20", 20)):
-        loaded, tree, record = load_params(tmp_path, which, shape)
+        loaded, tree, record = load(tmp_path, which, shape)
         assert loaded == record["step"] == step
         assert digests("", tree) == digests("", params(step))
 
@@ -196,53 +204,53 @@ def test_params_are_selected_by_best_last_or_number(tmp_path):
 def test_newest_checkpoints_are_averaged(tmp_path, caplog):
     caplog.set_level("INFO")
     save(tmp_path, [10, 20, 30], best=10)
-    step, tree, record = load_params(tmp_path, "average:2", template(params(0)))
+    step, tree, record = load(tmp_path, "average:2", template(params(0)))
     assert step == record["step"] == 30
     for leaf, older, newer in zip(*map(jax.tree.leaves, (tree, params(20), params(30))), strict=True):
         np.testing.assert_allclose(leaf, (np.asarray(older, float) + np.asarray(newer, float)) / 2)
         assert leaf.dtype == older.dtype
     assert "averaged over the checkpoints 20, 30" in caplog.text
-    assert digests("", load_params(tmp_path, "average:1", template(params(0)))[1]) == digests("", params(30))
+    assert digests("", load(tmp_path, "average:1", template(params(0)))[1]) == digests("", params(30))
 
 
 def test_average_skips_damaged_checkpoints_and_refuses_too_few(tmp_path, caplog):
     save(tmp_path, [10, 20, 30], best=10)
     flip(largest_file(tmp_path / "20" / "params"))
-    _, tree, _ = load_params(tmp_path, "average:2", template(params(0)))
+    _, tree, _ = load(tmp_path, "average:2", template(params(0)))
     for leaf, older, newer in zip(*map(jax.tree.leaves, (tree, params(10), params(30))), strict=True):
         np.testing.assert_allclose(leaf, (np.asarray(older, float) + np.asarray(newer, float)) / 2)
     assert "checkpoint 20 is damaged" in caplog.text
     with pytest.raises(UserError, match=r"3 checkpoints to average, but only 2 can be used .*keep_checkpoints"):
-        load_params(tmp_path, "average:3", template(params(0)))
+        load(tmp_path, "average:3", template(params(0)))
     with pytest.raises(UserError, match="average:N"):
-        load_params(tmp_path, "average:0", template(params(0)))
+        load(tmp_path, "average:0", template(params(0)))
 
 
 def test_error_for_missing_step_lists_the_saved_steps(tmp_path):
     save(tmp_path, [10, 20])
     shape = template(params(0))
     with pytest.raises(UserError, match="no checkpoint 15; saved: 10, 20"):
-        load_params(tmp_path, "15", shape)
+        load(tmp_path, "15", shape)
     with pytest.raises(UserError, match='the number of a step or average:N, got "newest"'):
-        load_params(tmp_path, "newest", shape)
+        load(tmp_path, "newest", shape)
     with pytest.raises(UserError, match="no checkpoint; saved: none"):
-        load_params(tmp_path / "other", "best", shape)
+        load(tmp_path / "other", "best", shape)
 
 
 def test_damaged_best_is_replaced_by_newest_but_a_numbered_step_is_not(tmp_path, caplog):
     save(tmp_path, [10, 20, 30], best=10)
     flip(largest_file(tmp_path / "10" / "params"))
     shape = template(params(0))
-    assert load_params(tmp_path, "best", shape)[0] == 30
+    assert load(tmp_path, "best", shape)[0] == 30
     assert "checkpoint 10 is damaged" in caplog.text
     with pytest.raises(UserError, match="checkpoint 10 is damaged"):
-        load_params(tmp_path, "10", shape)
+        load(tmp_path, "10", shape)
 
 
 def test_different_shape_is_refused(tmp_path):
     save(tmp_path, [10])
     with pytest.raises(UserError):
-        load_params(tmp_path, "last", template(params(0) | {"b": jnp.arange(8.0)}))
+        load(tmp_path, "last", template(params(0) | {"b": jnp.arange(8.0)}))
 
 
 @pytest.mark.parametrize(
@@ -255,6 +263,6 @@ def test_killed_save_never_leaves_a_partial_checkpoint_that_loads(run, tmp_path,
     folder = tmp_path / "checkpoints"
     result = run(Path(__file__).parent / "scripts" / "kill_during_save.py", folder, moment)
     assert result.returncode == -signal.SIGKILL, result.stderr
-    step, tree, _ = load_params(folder, "last", template({"w": jnp.zeros((300, 1000))}))
+    step, tree, _ = load(folder, "last", template({"w": jnp.zeros((300, 1000))}))
     assert step in (3, 4)
     assert (tree["w"] == step).all()

@@ -236,9 +236,9 @@ def test_full_disk_ends_run_in_one_sentence_and_run_resumes(reference, config, r
 def test_full_disk_during_preparation_ends_run_in_one_sentence(run, small_disk, tmp_path):
     cache = os.environ | {"XDG_CACHE_HOME": str(small_disk)}
     filler = fill(small_disk, 100_000)
-    train = ["train", "--config", "configs/tiny.toml", "--workdir", tmp_path / "w", "--training.num-steps", 1,
-             "--training.eval-every", 0, "--optimizer.warmup-steps", 0, "--model.num-encoder-layers", 1,
-             "--model.num-decoder-layers", 1]  # fmt: skip
+    train = ["train", "--config", "configs/tiny.toml", "--workdir", tmp_path / "w", "--training.num-steps", 1]
+    train += ["--training.eval-every", 0, "--optimizer.warmup-steps", 0]
+    train += ["--model.num-encoder-layers", 1, "--model.num-decoder-layers", 1]
     result = run(*train, env=cache)
     assert result.returncode == 1, result.stderr
     assert "the disk is full" in result.stderr

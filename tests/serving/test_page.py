@@ -205,7 +205,7 @@ def test_alternatives_are_usable_by_touch(open_page, url):
     expect(translation(page)).to_have_text(ask(url, prefix=prefix)["translation"])
 
 
-def test_hidden_source_tokens(page, url):
+def test_masked_source_tokens(page, url):
     source = ask(url)["source"]
     for position in (4, 1):
         page.get_by_label("Source tokens").get_by_role("button").nth(position).click()

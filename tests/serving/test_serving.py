@@ -368,10 +368,9 @@ def test_documentation_describes_requests(url):
 
 
 def test_languages_of_a_network_for_several():
-    data = DataConfig(
-        name="multi30k", source_language="en", target_language="de", tag_target=True,
-        mixture=({"target_language": "fr"}, {"source_language": "de", "target_language": "en"}),
-    )  # fmt: skip
+    mixture = ({"target_language": "fr"}, {"source_language": "de", "target_language": "en"})
+    first = {"name": "multi30k", "source_language": "en", "target_language": "de"}
+    data = DataConfig(**first, tag_target=True, mixture=mixture)
     assert [language.model_dump() for language in languages(data)] == [
         {"code": "en", "name": "English", "targets": ["de", "fr"]},
         {"code": "de", "name": "German", "targets": ["en"]},

@@ -1,4 +1,4 @@
-"""What a run reports about its pace: programs compiled, and how long the device has waited for batches."""
+"""What a run reports about its pace: programs compiled, and how long the device was idle."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_steps_make_no_implicit_transfers(late_run):
     assert read_lines(workdir)[-1]["step"] == 12
 
 
-def test_late_batches_count_as_waiting(late_run):
+def test_the_device_is_idle_while_batches_are_late(late_run):
     assert all(0.9 < line["idle"] <= 1.0 for line in read_lines(late_run[0]))
 
 
@@ -40,6 +40,6 @@ def test_second_run_loads_its_two_programs_from_the_cache(late_run, toy, run, tm
         assert all(0.0 <= line["idle"] <= 1.0 for line in lines)
 
 
-def test_waiting_is_a_share_of_time_in_a_run_with_validations(trained):
+def test_idle_time_is_a_share_of_time_in_a_run_with_validations(trained):
     shares = [line["idle"] for line in read_lines(trained[0]) if "idle" in line]
     assert 0.0 <= min(shares) <= max(shares) <= 1.0

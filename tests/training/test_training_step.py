@@ -30,7 +30,7 @@ def reference_loss(x, table, targets, smoothing):
 
 @pytest.mark.parametrize(("block_size", "blocks"), [(None, 1), (3, 6), (4, 3), (7, 2), (18, 1), (19, 1)])
 def test_blocks_hold_at_least_the_requested_number_of_positions(block_size, blocks):
-    assert _number_of_blocks(3, 6, block_size) == blocks
+    assert _number_of_blocks((3, 6), block_size) == blocks
 
 
 @pytest.mark.parametrize(("block_size", "smoothing"), [(None, 0.0), (None, 0.1), (3, 0.0), (4, 0.1)])

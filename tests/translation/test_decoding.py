@@ -127,15 +127,12 @@ def test_correct_translation_is_likelier_than_wrong_one(trained, run, tmp_path):
 def comparison(trained, run, tmp_path_factory):
     """Returns a folder and two evaluations written to it: of samples, and of beam search compared with them."""
     folder = tmp_path_factory.mktemp("comparison")
-    sampled = run(
-        "evaluate", "--workdir", trained[0], "--temperature", 0.1, "--seed", 1, *ONE_PROGRAM,
-        "--output", folder / "sampled.txt", "--json", folder / "sampled.json",
-    )  # fmt: skip
+    command = ("evaluate", "--workdir", trained[0], *ONE_PROGRAM)
+    files = ("--output", folder / "sampled.txt", "--json", folder / "sampled.json")
+    sampled = run(*command, *files, "--temperature", 0.1, "--seed", 1)
     assert sampled.returncode == 0, sampled.stderr
-    searched = run(
-        "evaluate", "--workdir", trained[0], "--beam-size", 2, "--compare", folder / "sampled.txt", *ONE_PROGRAM,
-        "--output", folder / "searched.fr", "--json", folder / "searched.json",
-    )  # fmt: skip
+    files = ("--output", folder / "searched.fr", "--json", folder / "searched.json")
+    searched = run(*command, *files, "--beam-size", 2, "--compare", folder / "sampled.txt")
     assert searched.returncode == 0, searched.stderr
     return folder, sampled, searched
 
@@ -301,11 +298,10 @@ class Terminal:
 
     def __init__(self, *command: object, cache: Path) -> None:
         self.master, self.slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [*python(command[0]), *map(str, command[1:])], cwd=ROOT, start_new_session=True,
-            stdin=self.slave, stdout=self.slave, stderr=self.slave,
-            env=os.environ | PROJECT_ON_PATH | {"XDG_CACHE_HOME": str(cache), "TERM": "dumb"},
-        )  # fmt: skip
+        arguments = [*python(command[0]), *map(str, command[1:])]
+        environment = os.environ | PROJECT_ON_PATH | {"XDG_CACHE_HOME": str(cache), "TERM": "dumb"}
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), self.slave)
+        self.process = subprocess.Popen(arguments, cwd=ROOT, start_new_session=True, env=environment, **streams)
         self.settings = termios.tcgetattr(self.slave)
         self.seen = ""
 

@@ -23,10 +23,8 @@ from tests.data.test_data import PAIRS
 MAX_LENGTH = 40
 GREEDY = DecodingOptions(beam_size=1)
 BEAM = DecodingOptions(beam_size=3)
-LINES = [
-    "the cat eats fish .", "a dog sleeps", "where is it?", "", "the old village sleeps near the water", "milk",
-    "he drinks coffee", "seven geese", "a bridge",
-]  # fmt: skip
+LINES = ["the cat eats fish .", "a dog sleeps", "where is it?", "", "the old village sleeps near the water", "milk"]
+LINES += ["he drinks coffee", "seven geese", "a bridge"]
 TWO_LENGTHS = [*LINES, *["milk"] * 3]  # four short lines, whose batch of four is padded less than the other two
 FEW = 4  # lines in a batch that is never continued as a smaller one, which compiles in a third of the time
 
@@ -34,10 +32,8 @@ FEW = 4  # lines in a batch that is never continued as a smaller one, which comp
 @pytest.fixture(scope="module")
 def translator():
     tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=60)))
-    config = ModelConfig(
-        num_encoder_layers=1, num_decoder_layers=1, embed_dim=32, num_heads=2, mlp_dim=48, max_length=MAX_LENGTH,
-        tied_embeddings="none",
-    )  # fmt: skip
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "embed_dim": 32, "num_heads": 2, "mlp_dim": 48}
+    config = ModelConfig(**sizes, max_length=MAX_LENGTH, tied_embeddings="none")
     return Translator(structure(config, 60, 60).graphdef, random_params(config, seed=4), tokenizer, config)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lingua_flax.runs.checkpoint import digests, read_item, saved_steps
 from lingua_flax.runs.workdir import Workdir
@@ -15,8 +14,7 @@ from lingua_flax.runs.workdir import Workdir
 MACHINE_DEPENDENT = {"seconds", "tokens_per_second", "idle", "programs_compiled", "compile_seconds"}
 
 
-@dataclass(frozen=True)
-class PartComparison:
+class PartComparison(NamedTuple):
     """A part of two runs that has to be equal in both.
 
     Attributes:

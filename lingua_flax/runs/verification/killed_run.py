@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+from typing import NamedTuple
 
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.options.config_files import CONFIG_NAME
@@ -24,6 +25,7 @@ DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 POLL_SECONDS = 0.002  # between two checks of a run's files
 RESUMED = re.compile(r"resuming from step (\d+)")
 FIRST_STEP = re.compile(r"step \d+ started")
+log = logging.getLogger(__name__)
 
 
 class TrainProcess:
@@ -44,14 +46,12 @@ class TrainProcess:
         repeatedly while waiting for the process; it raises to stop waiting.
         """
         flags = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
+        environment = os.environ | {"XLA_FLAGS": flags, "JAX_COMPILATION_CACHE_DIR": str(compilation_cache)}
         command = [sys.executable, "-m", "lingua_flax", "train", "--config", str(config), "--workdir", str(workdir)]
-        self.workdir = workdir
+        self.workdir = Workdir(workdir)
         self._check = check
         self.started = time.monotonic()
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"XLA_FLAGS": flags, "JAX_COMPILATION_CACHE_DIR": str(compilation_cache)},
-        )  # fmt: skip
+        self.process = Popen(command, env=environment, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, text=True)
         self.resumed_from: int | None = None
         self.seconds_to_first_step: float | None = None
         self.prepared: float | None = None
@@ -75,33 +75,34 @@ class TrainProcess:
             self._check()
             if self.process.poll() is not None:
                 return False
-            if self.prepared is None and (self.workdir / CONFIG_NAME).exists():
+            if self.prepared is None and (self.workdir.path / CONFIG_NAME).exists():
                 self.prepared = time.monotonic() - self.started
             time.sleep(POLL_SECONDS)
         return True
 
     def finish(self) -> None:
-        """Waits until the process ends.
+        """Waits until the process ends, and kills it if waiting is stopped.
 
         Raises UserError, with the message of the process, if it ended with status 2, and RunError if it failed
         otherwise.
         """
-        self.wait_until(lambda: False)
-        self._reader.join()
+        try:
+            self.wait_until(lambda: False)
+        finally:
+            self.kill()
         if self.process.returncode:
             errors = [line for line in self.printed if line.startswith("error: ")]
             message = "".join(errors[-1:] or self.printed[-3:]).strip().removeprefix("error: ")
             raise (UserError(message) if self.process.returncode == 2 else RunError(f"training failed: {message}"))
 
     def kill(self) -> None:
-        """Kills the process with SIGKILL."""
+        """Kills the process with SIGKILL, unless it has ended, and reads the rest of its output."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
 
 
-@dataclass(frozen=True)
-class PhaseDurations:
+class PhaseDurations(NamedTuple):
     """The durations of phases of the uninterrupted run, in seconds; kills are timed within them.
 
     Attributes:
@@ -118,20 +119,17 @@ class PhaseDurations:
     @classmethod
     def of(cls, training: TrainProcess) -> PhaseDurations:
         """Returns the durations of a finished run."""
-        lines = Workdir(training.workdir).read_metrics()
+        lines = training.workdir.read_metrics()
         last_step = [line for line in lines if "loss" in line][-1]
-        assert training.seconds_to_first_step is not None
-        assert training.prepared is not None
-        return cls(
-            training.seconds_to_first_step,
-            training.seconds_to_first_step - training.prepared,
-            last_step["tokens"] / last_step["tokens_per_second"],
-            min((line["seconds"] for line in lines if "validation_loss" in line), default=0.0),
-        )
+        step = last_step["tokens"] / last_step["tokens_per_second"]
+        validation = min((line["seconds"] for line in lines if "validation_loss" in line), default=0.0)
+        start, prepared = training.seconds_to_first_step, training.prepared
+        assert start is not None
+        assert prepared is not None
+        return cls(start, start - prepared, step, validation)
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(NamedTuple):
     """When to kill a process: in the phase `during`, which does not begin before `step`, after this fraction of it."""
 
     during: str
@@ -163,70 +161,52 @@ def draw_moments(config: Config, num_steps: int, kills: int, seed: int) -> list[
     return sorted(moments, key=lambda moment: (moment.step, kinds.index(moment.during)))
 
 
-@dataclass(frozen=True)
-class Kill:
-    """A kill that took place.
-
-    Attributes:
-      after: the last step in the metrics.
-      resumed_from: the step that the process had resumed from, 0 for none; None if it was killed before that.
-      seconds_to_first_step: seconds from the start of the process to its first step; None if it was killed before that.
-    """
+class Kill(NamedTuple):
+    """A kill that took place; `after` is the last step in the metrics."""
 
     during: str
     after: int
-    resumed_from: int | None
-    seconds_to_first_step: float | None
+    process: TrainProcess
 
 
-def run_killed(start: Callable[[], TrainProcess], moments: Sequence[Moment], config: Config, pace: PhaseDurations,
-               report: Callable[[int, Kill], None]) -> tuple[list[Kill], TrainProcess]:  # fmt: skip
+def run_killed(
+    start: Callable[[], TrainProcess], moments: Sequence[Moment], config: Config, pace: PhaseDurations
+) -> tuple[list[Kill], TrainProcess]:
     """Runs a training process, kills and restarts it at each of the moments, and then lets it finish.
 
     A moment that is not reached because the process ends first does not count as a kill. `pace` holds the durations of
-    the uninterrupted run, and `report` is called with the number of each kill, from 1, and the kill. Returns the kills,
-    and the process that finished the run.
+    the uninterrupted run. Logs each kill. Returns the kills, and the process that finished the run.
     """
     kills: list[Kill] = []
     for moment in moments:
         training = start()
-        pace = replace(
-            pace, start=min([pace.start, *(kill.seconds_to_first_step for kill in kills if kill.seconds_to_first_step)])
-        )
         try:
             is_reached = _wait_for(moment, training, config, pace)
         finally:
             training.kill()
         if is_reached:
-            after = Workdir(training.workdir).last_step()
-            kills.append(
-                Kill(_phase_at_kill(moment, training), after, training.resumed_from, training.seconds_to_first_step)
-            )
-            report(len(kills), kills[-1])
+            kills.append(Kill(_phase_at_kill(moment, training), training.workdir.last_step(), training))
+            log.info("kill %d: during %s, after step %d", len(kills), kills[-1].during, kills[-1].after)
+            pace = pace._replace(start=min(pace.start, training.seconds_to_first_step or pace.start))
     last = start()
-    try:
-        last.finish()
-    finally:
-        last.kill()
+    last.finish()
     return kills, last
 
 
 def _wait_for(moment: Moment, training: TrainProcess, config: Config, pace: PhaseDurations) -> bool:
     """Waits for the moment; returns False if the process ends first."""
     workdir, step = training.workdir, moment.step
+    logged = step - step % config.training.log_every
     condition, seconds = {
         "a start": (lambda: True, pace.start),
         "the compilation": (lambda: training.prepared, pace.compilation),
         "the first step": (lambda: training.seconds_to_first_step, pace.step),
-        "a save": (lambda: _half_saved(workdir, step) or step in saved_steps(workdir / "checkpoints"), 0.0),
+        "a save": (lambda: _half_saved(workdir, step) or step in saved_steps(workdir.checkpoints), 0.0),
         # The validation begins right after the line of its step is written.
-        "a validation": (lambda: Workdir(workdir).last_step() >= step, pace.validation),
+        "a validation": (lambda: workdir.last_step() >= step, pace.validation),
         "training": (
-            lambda: (
-                training.seconds_to_first_step
-                and Workdir(workdir).last_step() >= step - step % config.training.log_every
-            ),
-            pace.step * (step % config.training.log_every),
+            lambda: training.seconds_to_first_step and workdir.last_step() >= logged,
+            pace.step * (step - logged),
         ),
     }[moment.during]
     if not training.wait_until(condition):
@@ -242,14 +222,11 @@ def _phase_at_kill(moment: Moment, training: TrainProcess) -> str:
         "a start": training.seconds_to_first_step,
         "the compilation": training.seconds_to_first_step,
         "a save": not _half_saved(workdir, step),
-        "a validation": any(
-            "validation_loss" in line and line["step"] == step for line in Workdir(workdir).read_metrics()
-        ),
+        "a validation": any("validation_loss" in line and line["step"] == step for line in workdir.read_metrics()),
     }
     return "training" if missed.get(moment.during) else moment.during
 
 
-def _half_saved(workdir: Path, step: int) -> bool:
+def _half_saved(workdir: Workdir, step: int) -> bool:
     """Returns whether a checkpoint of the step has been begun; it has a temporary name until it is complete."""
-    folder = workdir / "checkpoints"
-    return folder.is_dir() and any(path.name.startswith(f"{step}.") for path in folder.iterdir())
+    return any(workdir.checkpoints.glob(f"{step}.*"))

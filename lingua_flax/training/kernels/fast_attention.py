@@ -179,7 +179,7 @@ def _head_lanes(head_dim: int) -> list[jax.Array]:
 
 def _visible(operands: Operands, *, causal: bool) -> jax.Array:
     """Returns the mask [T, S], True where a query may attend to a key."""
-    _, _, _, query_segments, key_segments = operands
+    query_segments, key_segments = operands[3:]
     length, keys = query_segments.shape[1], key_segments.shape[1]
     row, column = (jax.lax.broadcasted_iota(jnp.int32, (length, length), axis) for axis in (0, 1))
     query_column = jnp.sum(jnp.where(row == column, query_segments, 0), axis=1, keepdims=True)  # transpose to [T, 1]
@@ -212,14 +212,11 @@ class FusedAttention:
     ) -> jax.Array:
         """Computes attention for query [B, T, D], keys and values [B, S, D]; returns [B, T, D]."""
         head_dim = query.shape[-1] // num_heads
-        options = Options(head_dim, mask.causal, self.interpret)
-
-        def local(operands: Operands) -> jax.Array:
-            return fused_attention(operands, options)
-
-        rows, heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, MESH_AXIS_OF["heads"])
         operands = Operands(query / math.sqrt(head_dim), keys, values, mask.queries, mask.keys)
-        return on_each_device(local, self.mesh, (Operands._make([heads, heads, heads, rows, rows]),), heads)(operands)
+        local = functools.partial(fused_attention, options=Options(head_dim, mask.causal, self.interpret))
+        rows, heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, MESH_AXIS_OF["heads"])
+        specs = Operands._make([heads, heads, heads, rows, rows])
+        return on_each_device(local, mesh=self.mesh, in_specs=(specs,), out_specs=heads)(operands)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,10 +232,8 @@ class CudnnAttention:
         self, query: jax.Array, keys: jax.Array, values: jax.Array, num_heads: int, mask: SegmentMask
     ) -> jax.Array:
         """Computes attention for query [B, T, D], keys and values [B, S, D]; returns [B, T, D]."""
-        heads = [array.reshape(*array.shape[:2], num_heads, -1) for array in (query, keys, values)]
-        output = jax.nn.dot_product_attention(
-            heads[0], heads[1], heads[2], mask=mask.dense(), implementation=self.implementation
-        )
+        q, k, v = (array.reshape(*array.shape[:2], num_heads, -1) for array in (query, keys, values))
+        output = jax.nn.dot_product_attention(q, k, v, mask=mask.dense(), implementation=self.implementation)
         return output.reshape(query.shape)
 
 

@@ -60,7 +60,7 @@ def _forward(
         max_sums = jax.lax.pmax(local_sums, PIECES_AXIS)
         return max_sums + jnp.log(jax.lax.psum(jnp.exp(local_sums - max_sums), PIECES_AXIS))
 
-    log_sums = on_each_device(local, options.mesh, (_POSITIONS, _PIECES), _POSITIONS)(x, table)
+    log_sums = on_each_device(local, mesh=options.mesh, in_specs=(_POSITIONS, _PIECES), out_specs=_POSITIONS)(x, table)
     return log_sums, (x, table, log_sums)
 
 
@@ -73,7 +73,8 @@ def _backward(
         return d_x.astype(x.dtype), d_table.astype(table.dtype)
 
     inputs = (_POSITIONS, _PIECES, _POSITIONS, _POSITIONS)
-    return on_each_device(local, options.mesh, inputs, (_POSITIONS, _PIECES))(*residuals, gradient)
+    outputs = (_POSITIONS, _PIECES)
+    return on_each_device(local, mesh=options.mesh, in_specs=inputs, out_specs=outputs)(*residuals, gradient)
 
 
 _log_normalizer.defvjp(_forward, _backward)
@@ -186,25 +187,20 @@ def _call(
     """
     length, (vocabulary, width) = len(x), table.shape
     outer = 1 if by_piece else 0
+    loops = (1, 0) if by_piece else (0, 1)  # that over positions and that over pieces
     sizes = block_sizes(width, x.dtype.itemsize)
     rows, pieces = min(length, sizes[outer]), min(vocabulary, sizes[1 - outer])
     blocks = pl.cdiv(length, rows), pl.cdiv(vocabulary, pieces)
 
     def block_spec(size: int, num_columns: int, axis: int) -> pl.BlockSpec:
-        grid_axis = axis if outer == 0 else 1 - axis
-        return pl.BlockSpec((size, num_columns), lambda *ids: (ids[grid_axis], 0))
+        return pl.BlockSpec((size, num_columns), lambda *ids: (ids[loops[axis]], 0))
 
     def run_on_block(*refs: Any) -> None:
-        position, piece = (pl.program_id(axis if outer == 0 else 1 - axis) for axis in (0, 1))
-        block = _Block(
-            position * rows + jax.lax.broadcasted_iota(jnp.int32, (rows, 1), 0),
-            piece * pieces + jax.lax.broadcasted_iota(jnp.int32, (1, pieces), 1),
-            length,
-            vocabulary,
-            pl.program_id(1) == 0,
-            pl.program_id(1) == pl.num_programs(1) - 1,
-        )
-        kernel(*refs, block=block)
+        position, piece = map(pl.program_id, loops)
+        positions = position * rows + jax.lax.broadcasted_iota(jnp.int32, (rows, 1), 0)
+        indices = piece * pieces + jax.lax.broadcasted_iota(jnp.int32, (1, pieces), 1)
+        is_first, is_last = pl.program_id(1) == 0, pl.program_id(1) == pl.num_programs(1) - 1
+        kernel(*refs, block=_Block(positions, indices, length, vocabulary, is_first, is_last))
 
     input_bytes = (x.nbytes, table.nbytes)
     return pl.pallas_call(

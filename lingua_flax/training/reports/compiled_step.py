@@ -5,25 +5,19 @@ The step is compiled for the devices of this machine, for CPUs that simulate the
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import time
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 from jax.sharding import Mesh
 
+from lingua_flax.devices import tpu_topology
 from lingua_flax.devices.mesh import check_divides, check_divides_vocabularies, make_mesh
 from lingua_flax.devices.platform import compute_precision, simulated_devices
-from lingua_flax.devices.tpu_topology import (
-    check_tpu_compiler,
-    chip_in_topology,
-    topology_devices,
-    tpu_compiler_environment,
-)
 from lingua_flax.host.errors import RunError
 from lingua_flax.host.workers import WorkerPool
 from lingua_flax.model.flops import training_flops
@@ -36,8 +30,7 @@ from lingua_flax.training.kernels.fast_attention import fast_attention
 Result = TypeVar("Result")
 
 
-@dataclasses.dataclass(frozen=True)
-class CompiledStep:
+class CompiledStep(NamedTuple):
     """The figures of a compiled training step for each device; those that are not known are None.
 
     Attributes:
@@ -63,11 +56,6 @@ class CompiledStep:
     fits: bool | None = None
     shortage: str | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the figures that --json writes."""
-        names = ("flops", "bytes_accessed", "argument_bytes", "temporary_bytes", "device_memory_bytes", "fits")
-        return {name: getattr(self, name) for name in (*names, "compile_seconds", "compiled_for")}
-
 
 def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     """Compiles the training step for the config's topology or for this machine's devices, simulated if too few.
@@ -77,7 +65,7 @@ def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     wrong.
     """
     if config.devices.topology:
-        chip_in_topology(config.devices.topology)
+        tpu_topology.chip_in_topology(config.devices.topology)
         return with_tpu_compiler(_compiled_for_topology, config, sizes)
     count = math.prod(size for _, size in config.devices.mesh if size != REMAINING_DEVICES)
     mesh = make_mesh(config.devices.mesh, simulated_devices(config.devices.platform, count))
@@ -85,8 +73,8 @@ def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     simulated = " (simulated)" if device.platform == "cpu" and mesh.size > 1 else ""
     memory = (device.memory_stats() or {}).get("bytes_limit")
     step = _compiled(config, sizes, mesh, f"{mesh.size} x {device.device_kind}{simulated}", memory)
-    if step.flops and step.flops < _min_flops(config, sizes, mesh):  # loops were counted once, or kernels not
-        step = dataclasses.replace(step, flops=None, bytes_accessed=None)
+    if step.flops and step.flops < model_flops(config, sizes[1]) / mesh.size:  # loops were counted once, or kernels not
+        return step._replace(flops=None, bytes_accessed=None)
     return step
 
 
@@ -94,14 +82,12 @@ def _compiled_for_topology(config: Config, sizes: tuple[int, int]) -> CompiledSt
     """Compiles the step for the config's topology, in the process that `with_tpu_compiler` starts."""
     topology = config.devices.topology
     assert topology
-    mesh = make_mesh(config.devices.mesh, topology_devices(topology))
-    step = _compiled(config, sizes, mesh, topology, chip_in_topology(topology).memory)
-    min_flops = _min_flops(config, sizes, mesh)
+    mesh = make_mesh(config.devices.mesh, tpu_topology.topology_devices(topology))
+    step = _compiled(config, sizes, mesh, topology, tpu_topology.chip_in_topology(topology).memory)
+    min_flops = model_flops(config, sizes[1]) / mesh.size
     if step.flops and step.flops < min_flops:
-        raise RunError(
-            f"the TPU's compiler counts {step.flops:.3g} operations in a step that needs at least {min_flops:.3g}: "
-            "its count is incomplete"
-        )
+        counted = f"{step.flops:.3g} operations in a step that needs at least {min_flops:.3g}"
+        raise RunError(f"the TPU's compiler counts {counted}: its count is incomplete")
     return step
 
 
@@ -113,24 +99,22 @@ def _compiled(
     precision = _compute_precision(config, mesh)
     network = structure(config.model, *sizes, precision, fast_attention(config, mesh))
     memory = memory_between_steps(network, config, mesh)
+    step = CompiledStep(compiled_for, dict(mesh.shape), str(precision.products), memory)
+    step = step._replace(device_memory_bytes=device_memory)
     started = time.monotonic()
-    step = CompiledStep(
-        compiled_for, dict(mesh.shape), str(precision.products), memory, device_memory_bytes=device_memory
-    )
     try:
         compiled = compile_step(network, config, mesh)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error) or "hbm" not in str(error).lower():  # vector memory, say
             raise
         shortage = str(error).splitlines()[0].partition(": ")[2]
-        return dataclasses.replace(step, compile_seconds=time.monotonic() - started, fits=False, shortage=shortage)
+        return step._replace(compile_seconds=time.monotonic() - started, fits=False, shortage=shortage)
     seconds = time.monotonic() - started
     memory, analysis = memory_of_step(network, config, mesh, compiled), compiled.memory_analysis()
     flops, accessed = _costs(compiled)
     if mesh.devices.flat[0].platform == "tpu" and config.training.accumulation_steps > 1:
         flops, accessed = _costs_of_all_parts(compiled, network, config, mesh)
-    return dataclasses.replace(
-        step,
+    return step._replace(
         memory=memory,
         compile_seconds=seconds,
         flops=flops,
@@ -161,9 +145,8 @@ def _costs_of_all_parts(
     except jax.errors.JaxRuntimeError:  # unrolling needs more memory
         return None, None
     other_parts = config.training.accumulation_steps - 1
-    flops, accessed = (
-        one + other_parts * (two - one) for one, two in zip(_costs(compiled), _costs(unrolled), strict=True)
-    )
+    costs = zip(_costs(compiled), _costs(unrolled), strict=True)
+    flops, accessed = (one + other_parts * (two - one) for one, two in costs)
     return flops, accessed
 
 
@@ -192,10 +175,10 @@ def _bytes_of(result: str) -> float:
     )
 
 
-def _min_flops(config: Config, sizes: tuple[int, int], mesh: Mesh) -> float:
-    """Returns the operations of the model's matrix products on each device, fewer than those of a step."""
+def model_flops(config: Config, target_vocab_size: int) -> int:
+    """Returns the operations of the model's matrix products in a step, on all devices together."""
     length, passes = config.data.row_length, config.rows_per_batch * config.training.num_passes
-    return passes * training_flops(config.model, sizes[1], length, length) / mesh.size
+    return passes * training_flops(config.model, target_vocab_size, length, length)
 
 
 def _compute_precision(config: Config, mesh: Mesh) -> Precision:
@@ -212,11 +195,10 @@ def with_tpu_compiler(function: Callable[..., Result], *arguments: Any) -> Resul
     libtpu needs an environment of its own, ends its process on an internal error, and cannot be interrupted by signals.
     Raises UserError if libtpu is not installed, and RunError if it ended the process.
     """
-    check_tpu_compiler()
-    with tpu_compiler_environment(), WorkerPool(1) as process:
+    tpu_topology.check_tpu_compiler()
+    with tpu_topology.tpu_compiler_environment(), WorkerPool(1) as process:
         try:
             return process.submit(function, *arguments).result()
         except BrokenProcessPool as error:
-            raise RunError(
-                "libtpu, the TPU's compiler, has failed and ended its process; any output above may say why"
-            ) from error
+            message = "libtpu, the TPU's compiler, has failed and ended its process; any output above may say why"
+            raise RunError(message) from error

@@ -26,23 +26,41 @@ from lingua_flax.data.tokenizer import Tokenizer
 CHUNK = 4096  # pairs processed together
 
 
-@dataclass(frozen=True)
 class SideCounts:
-    """The counts of one side of a split.
+    """The counts of one side of a split, to which its lines are added.
 
     Attributes:
-      words, tokens: their numbers in each sentence, [pairs] int32.
       pieces: the number of all tokens without tags and </s>.
       fallbacks: the number of pieces that are <unk> or a byte.
       spells_bytes: whether the tokenizer spells unknown characters as bytes.
     """
 
-    language: str
-    words: np.ndarray
-    tokens: np.ndarray
-    pieces: int
-    fallbacks: int
-    spells_bytes: bool
+    def __init__(self, language: str, processor: sentencepiece.SentencePieceProcessor, control_tokens: int):
+        ids = range(processor.get_piece_size())
+        self.language, self._processor, self._control_tokens = language, processor, control_tokens
+        self.spells_bytes = any(map(processor.is_byte, ids))
+        self._is_fallback = np.array([processor.is_unknown(i) or processor.is_byte(i) for i in ids])
+        self._words, self._tokens = array("i"), array("i")  # numbers for each sentence
+        self.pieces = self.fallbacks = 0
+
+    def add(self, lines: Sequence[str]) -> None:
+        """Counts more lines; not possible while an array of counts is in use."""
+        sentences = self._processor.encode(lines)
+        pieces = np.fromiter(itertools.chain.from_iterable(sentences), np.int64)
+        self._words.extend(len(line.split()) for line in lines)
+        self._tokens.extend(len(ids) + self._control_tokens for ids in sentences)
+        self.pieces += len(pieces)
+        self.fallbacks += int(self._is_fallback[pieces].sum())
+
+    @property
+    def words(self) -> np.ndarray:
+        """The number of words in each sentence, [pairs] int32."""
+        return np.frombuffer(self._words, np.int32)
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The number of tokens in each sentence, [pairs] int32."""
+        return np.frombuffer(self._tokens, np.int32)
 
 
 @dataclass(frozen=True)
@@ -90,8 +108,8 @@ def inspect_corpora(
     main = next(iter(corpora))
     for name, corpus, split in inspected_splits(corpora):
         tokenizer = tokenizers.get(name, tokenizers[main])
-        source = _SideCounter(tokenizer.source, control_tokens=1 + len(tokenizer.source_tags))
-        target = _SideCounter(tokenizer.target, control_tokens=1)
+        source = SideCounts(corpus.source_language, tokenizer.source, control_tokens=1 + len(tokenizer.source_tags))
+        target = SideCounts(corpus.target_language, tokenizer.target, control_tokens=1)
         sources, pairs = array("Q"), array("Q")  # digests
         identical = 0
         for chunk in chunks(corpus.splits[split], CHUNK):
@@ -101,20 +119,14 @@ def inspect_corpora(
             pairs.extend(_digest("\n".join(pair)) for pair in chunk)
             identical += sum(pair.source == pair.target for pair in chunk)
             after_chunk(len(chunk))
-        is_train = split == "train"
-        if is_train:
+        repeated = (_count_repeated(pairs), _count_repeated(sources))
+        in_train: tuple[int | None, int | None] = (None, None)
+        if split == "train":
             train_sources.extend(sources)
             train_pairs.extend(pairs)
-        inspected[name] = SplitCounts(
-            pairs=corpus.splits[split],
-            source=source.counts(corpus.source_language),
-            target=target.counts(corpus.target_language),
-            repeated_pairs=_count_repeated(pairs),
-            repeated_sources=_count_repeated(sources),
-            in_train=None if is_train else _count_shared(pairs, train_pairs),
-            sources_in_train=None if is_train else _count_shared(sources, train_sources),
-            identical=identical,
-        )
+        else:
+            in_train = (_count_shared(pairs, train_pairs), _count_shared(sources, train_sources))
+        inspected[name] = SplitCounts(corpus.splits[split], source, target, *repeated, *in_train, identical)
     return inspected
 
 
@@ -124,30 +136,6 @@ def inspected_splits(corpora: Mapping[str, Corpus]) -> list[tuple[str, Corpus, s
     other_train = [(name, corpora[name], "train") for name in others]
     not_train = [(name, corpora[main], name) for name in corpora[main].splits if name != "train"]
     return [("train", corpora[main], "train"), *other_train, *not_train]
-
-
-class _SideCounter:
-    """Counts the words and tokens of one side of a split while it is read."""
-
-    def __init__(self, processor: sentencepiece.SentencePieceProcessor, control_tokens: int):
-        ids = range(processor.get_piece_size())
-        self._processor = processor
-        self._control_tokens = control_tokens
-        self._spells_bytes = any(map(processor.is_byte, ids))
-        self._is_fallback = np.array([processor.is_unknown(i) or processor.is_byte(i) for i in ids])
-        self._words, self._pieces = array("i"), array("i")  # numbers for each sentence
-        self._fallbacks = 0
-
-    def add(self, lines: Sequence[str]) -> None:
-        sentences = self._processor.encode(lines)
-        self._words.extend(len(line.split()) for line in lines)
-        self._pieces.extend(map(len, sentences))
-        self._fallbacks += int(self._is_fallback[np.fromiter(itertools.chain.from_iterable(sentences), np.int64)].sum())
-
-    def counts(self, language: str) -> SideCounts:
-        words, pieces = np.array(self._words, np.int32), np.array(self._pieces, np.int32)
-        tokens = pieces + self._control_tokens
-        return SideCounts(language, words, tokens, int(pieces.sum()), self._fallbacks, self._spells_bytes)
 
 
 def _digest(text: str) -> int:

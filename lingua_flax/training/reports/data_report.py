@@ -54,49 +54,40 @@ def report_data(config: Config, workdir: Path | None) -> None:
             log.warning("%s", error)
     corpora = {entry.option: entry.corpus for entry in training}
     tokenizers = {entry.option: tagged_tokenizer(config, entry, tokenizer) for entry in training}
-    with progress_bar(
-        sum(len(corpus.splits[split]) for _, corpus, split in inspected_splits(corpora)), "pairs"
-    ) as advance:
+    count = sum(len(corpus.splits[split]) for _, corpus, split in inspected_splits(corpora))
+    with progress_bar(count, "pairs") as advance:
         splits = inspect_corpora(corpora, tokenizers, advance)
-    title = "; ".join(
-        f"{corpus.name}, {corpus.source_language} to {corpus.target_language}" for corpus in corpora.values()
-    )
+    titles = (f"{corpus.name}, {corpus.source_language} to {corpus.target_language}" for corpus in corpora.values())
+    title = "; ".join(titles)
     picture.parent.mkdir(parents=True, exist_ok=True)
     save_figure(_histograms(title, splits, config.data.row_length), picture)
-    for table in (
-        _pairs_table(title, splits, config.data.row_length),
-        _lengths_table(splits),
-        _sides_table(splits, config.model.max_length),
-        _lines_table(splits),
-    ):
+    tables = (_pairs_table(title, splits, config.data.row_length), _lengths_table(splits))
+    for table in (*tables, _sides_table(splits, config.model.max_length), _lines_table(splits)):
         print_table(table)
         print()
     print(f"histograms of the lengths: {picture}")
 
 
-def _table(title: str, *columns: str, text_columns: int, caption: str) -> Table:
-    """Returns an empty table whose first columns hold text and the others numbers."""
-    table = Table(title=escape(title), title_justify="left", caption=escape(caption), caption_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(escape(column), justify="left" if number < text_columns else "right", vertical="bottom")
+def _table(title: str, text_columns: str, number_columns: str, *caption: str) -> Table:
+    """Returns an empty table with the given lines as its caption; the names of columns are separated by "|"."""
+    lines = escape("\n".join(caption))
+    table = Table(title=escape(title), title_justify="left", caption=lines, caption_justify="left")
+    for column in text_columns.split("|"):
+        table.add_column(escape(column), vertical="bottom")
+    for column in number_columns.split("|") if number_columns else []:
+        table.add_column(escape(column), vertical="bottom", justify="right")
     return table
 
 
 def _pairs_table(title: str, splits: Mapping[str, SplitCounts], row_length: int) -> Table:
-    table = _table(
-        title,
-        "split", "pairs", "repeated\npairs", "repeated\nsources", "pairs\nin train", "sources\nin train",
-        "target\nis source", "lopsided", f"left out by\nrow_length {row_length}",
-        text_columns=1,
-        caption="repeated: an earlier line of the split is the same, character for character\n"
-        f"lopsided: one side has more than {LOPSIDED:g} times the tokens of the other",
-    )  # fmt: skip
+    columns = "pairs|repeated\npairs|repeated\nsources|pairs\nin train|sources\nin train|target\nis source|lopsided"
+    repeated = "repeated: an earlier line of the split is the same, character for character"
+    lopsided = f"lopsided: one side has more than {LOPSIDED:g} times the tokens of the other"
+    table = _table(title, "split", f"{columns}|left out by\nrow_length {row_length}", repeated, lopsided)
     for name, split in splits.items():
-        lopsided, left_out = np.count_nonzero(split.ratio > LOPSIDED), np.count_nonzero(split.longer > row_length)
-        counts = (
-            split.repeated_pairs, split.repeated_sources, split.in_train, split.sources_in_train,
-            split.identical, lopsided, left_out if split.in_train is None else None,
-        )  # fmt: skip
+        known = (split.repeated_pairs, split.repeated_sources, split.in_train, split.sources_in_train, split.identical)
+        left_out = np.count_nonzero(split.longer > row_length) if split.in_train is None else None
+        counts = (*known, np.count_nonzero(split.ratio > LOPSIDED), left_out)
         table.add_row(escape(name), f"{len(split.pairs):,}", *(_part(count, len(split.pairs)) for count in counts))
     return table
 
@@ -109,37 +100,32 @@ def _part(count: int | np.integer | None, total: int) -> str:
 
 
 def _lengths_table(splits: Mapping[str, SplitCounts]) -> Table:
-    statistics = ("mean", "median", "99%", "longest")
     table = _table(
         "lengths of the sentences, in words and in tokens",
-        "split", "side", "words", *statistics, "tokens", *statistics,
-        text_columns=2,
-        caption="words: separated by whitespace\n"
-        "tokens: SentencePiece's, the </s> that ends a sentence, and the tags that a source may begin with\n"
+        "split|side",
+        "words|mean|median|99%|longest|tokens|mean|median|99%|longest",
+        "words: separated by whitespace",
+        "tokens: SentencePiece's, the </s> that ends a sentence, and the tags that a source may begin with",
         "99%: the length that 99% of the sentences do not exceed",
-    )  # fmt: skip
+    )
     for name, side in _sides(splits):
         table.add_row(name, escape(side.language), *_statistics(side.words), *_statistics(side.tokens))
     return table
 
 
 def _sides_table(splits: Mapping[str, SplitCounts], max_length: int) -> Table:
-    spells_bytes = any(side.spells_bytes for _, side in _sides(splits))
-    table = _table(
-        "tokenization of the sentences",
-        "split", "side", "tokens per word", "byte tokens" if spells_bytes else "<unk>", "empty",
-        f"above max_length {max_length}",
-        text_columns=2,
-        caption="tokens per word: without </s> and tags; empty: sentences without a word\n"
-        + ("byte tokens: they spell unknown characters" if spells_bytes else "<unk>: unknown tokens"),
-    )  # fmt: skip
+    fallback, meaning = "<unk>", "unknown tokens"
+    if any(side.spells_bytes for _, side in _sides(splits)):
+        fallback, meaning = "byte tokens", "they spell unknown characters"
+    columns = f"tokens per word|{fallback}|empty|above max_length {max_length}"
+    caption = ("tokens per word: without </s> and tags; empty: sentences without a word", f"{fallback}: {meaning}")
+    table = _table("tokenization of the sentences", "split|side", columns, *caption)
     for name, side in _sides(splits):
         words, sentences = side.words.sum(), len(side.words)
-        table.add_row(
-            name, escape(side.language), f"{side.pieces / words:.2f}" if words else "",
-            _part(side.fallbacks, side.pieces), _part(np.count_nonzero(side.words == 0), sentences),
-            _part(np.count_nonzero(side.tokens > max_length), sentences),
-        )  # fmt: skip
+        ratio = f"{side.pieces / words:.2f}" if words else ""
+        empty, long = np.count_nonzero(side.words == 0), np.count_nonzero(side.tokens > max_length)
+        parts = (_part(side.fallbacks, side.pieces), _part(empty, sentences), _part(long, sentences))
+        table.add_row(name, escape(side.language), ratio, *parts)
     return table
 
 
@@ -162,21 +148,17 @@ def _percentiles(lengths: np.ndarray, percent: float | list[float]) -> np.ndarra
 def _lines_table(splits: Mapping[str, SplitCounts]) -> Table:
     table = _table(
         "the longest and the most lopsided pairs",
-        "split", "line", "", "words", "tokens", "source", "target",
-        text_columns=7,
-        caption="line: counted from 1 in the split as it is used, without pairs that were left out or held out\n"
+        "split|line||words|tokens|source|target",
+        "",
+        "line: counted from 1 in the split as it is used, without pairs that were left out or held out",
         "words, tokens: of source and target",
-    )  # fmt: skip
+    )
     for name, split in splits.items():
         lopsided = [line for line in _indices_of_greatest(split.ratio) if split.ratio[line] > LOPSIDED]
         for kind, lines in (("long", _indices_of_greatest(split.longer)), ("lopsided", lopsided)):
             for line in lines:
-                words, tokens = (
-                    f"{source[line]:,}, {target[line]:,}"
-                    for source, target in (
-                        (split.source.words, split.target.words), (split.source.tokens, split.target.tokens)
-                    )
-                )  # fmt: skip
+                words = f"{split.source.words[line]:,}, {split.target.words[line]:,}"
+                tokens = f"{split.source.tokens[line]:,}, {split.target.tokens[line]:,}"
                 text = (escape(_excerpt(text)) for text in split.pairs[line])
                 table.add_row(escape(name), f"{line + 1:,}", kind, words, tokens, *text)
         table.add_section()

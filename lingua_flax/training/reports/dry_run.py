@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 from rich.table import Table
 
 from lingua_flax.devices.tpu_topology import Chip, chip_in_topology
 from lingua_flax.host.terminal import print_table
-from lingua_flax.model.flops import training_flops
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.model.transformer import Structure, structure
 from lingua_flax.options.schema import Config
@@ -18,7 +18,7 @@ from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.device_memory import format_bytes
 from lingua_flax.training.preparation import vocab_sizes
 from lingua_flax.training.recorder import show_table
-from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_step
+from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_step, model_flops
 
 # The share of target positions that hold a token, assumed for a run that has not begun: packing fills about 98% of the
 # positions on the longer side and fewer on the other (measured: docs/results/performance.md).
@@ -44,7 +44,9 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
         _show_min_times(step, chip_in_topology(config.devices.topology))
     _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
     if json_file:
-        json_file.write_text(json.dumps(step.as_json(), indent=1) + "\n", encoding="utf-8")
+        names = ("flops", "bytes_accessed", "argument_bytes", "temporary_bytes", "device_memory_bytes", "fits")
+        figures = {name: getattr(step, name) for name in (*names, "compile_seconds", "compiled_for")}
+        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 EMBEDDINGS = {  # labels of the embeddings that are shared, by model.tied_embeddings
@@ -73,23 +75,21 @@ def parameters_by_module(network: Structure) -> dict[str, int]:
     In the encoder and the decoder, each kind of sublayer is counted over all layers, such as "encoder feed_forward",
     and so are the norms.
     """
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for path, leaf in params_by_name(network.params).items():
         name, *inner = path.split(".")
         if name in ("encoder", "decoder"):
             name = f"{name} norms" if inner[1].endswith("_residual") else f"{name} {inner[1]}"
         elif name.endswith("_norm"):
             name = f"{name.removesuffix('_norm')} norms"
-        counts[name] = counts.get(name, 0) + math.prod(leaf.shape)
+        counts[name] += leaf.size
     order = ("source_embedding", "target_embedding", "output_embedding", "position_embedding", "encoder", "decoder")
     return dict(sorted(counts.items(), key=lambda item: order.index(item[0].split()[0])))
 
 
 def _show_step(config: Config, vocab_size: int) -> None:
     length, parts = config.data.row_length, config.training.accumulation_steps
-    positions = config.rows_per_batch * length
-    passes = config.rows_per_batch * config.training.num_passes
-    flops = passes * training_flops(config.model, vocab_size, length, length)
+    positions, flops = config.rows_per_batch * length, model_flops(config, vocab_size)
     rows = {
         "rows": f"{config.rows_per_batch:,} of {length} source and {length} target positions",
         "target positions": f"{positions:,}, most of which hold a token",
@@ -101,19 +101,13 @@ def _show_step(config: Config, vocab_size: int) -> None:
 
 
 def _show_memory(step: CompiledStep) -> None:
-    memory = step.memory
-    rows = {
-        "mesh": ", ".join(f"{axis} {size}" for axis, size in step.mesh.items()),
-        "compiled for": f"{step.compiled_for}, {step.dtype}",
-        "parameters": format_bytes(memory.parameters),
-        "moving average": format_bytes(memory.ema_params),
-        "optimizer": format_bytes(memory.optimizer),
-        "batch": format_bytes(memory.batch),
-        "activations and gradients": "not known" if memory.activations is None else format_bytes(memory.activations),
-        "in all": format_bytes(memory.total),
-    }
-    if not memory.ema_params:
-        del rows["moving average"]
+    rows = {"mesh": ", ".join(f"{axis} {size}" for axis, size in step.mesh.items())}
+    rows["compiled for"] = f"{step.compiled_for}, {step.dtype}"
+    parts = ("parameters", "moving average", "optimizer", "batch", "activations and gradients")
+    for name, size in zip(parts, step.memory, strict=True):
+        if size or name != "moving average":
+            rows[name] = "not known" if size is None else format_bytes(size)
+    rows["in all"] = format_bytes(step.memory.total)
     if step.device_memory_bytes:
         fits = "this fits" if step.fits else step.shortage or "this does not fit"
         rows["the device has"] = f"{format_bytes(step.device_memory_bytes)}: {fits}"
@@ -122,18 +116,15 @@ def _show_memory(step: CompiledStep) -> None:
 
 def _show_min_times(step: CompiledStep, chip: Chip) -> None:
     """Prints lower bounds of a step's time on each device: as if only operations took time, or only moving bytes."""
-    rows = {}
-    if step.flops and step.bytes_accessed:
-        for name, amount_text, amount, rate, unit in (
-            ("operations", f"{step.flops:.3g}", step.flops, chip.flops_per_second, "TFLOP/s"),
-            ("bytes accessed", format_bytes(step.bytes_accessed), step.bytes_accessed, chip.bytes_per_second, "GB/s"),
-        ):
-            in_units = rate / {"TFLOP/s": 1e12, "GB/s": 1e9}[unit]
-            rows[name] = f"{amount_text}: {1000 * amount / rate:,.3g} ms at {in_units:,.0f} {unit}"
-    if step.sent_bytes:
-        seconds = 2 * step.sent_bytes / chip.link_bytes_per_second  # a device receives as much as it sends
-        both_ways = f"{chip.link_bytes_per_second / 1e9:,.0f} GB/s in and out"
-        rows["bytes sent to others"] = f"{format_bytes(step.sent_bytes)}: {1000 * seconds:,.3g} ms at {both_ways}"
+    rows, flops, accessed, sent = {}, step.flops, step.bytes_accessed, step.sent_bytes
+    if flops and accessed:
+        time, rate = flops / chip.flops_per_second, f"{chip.flops_per_second / 1e12:,.0f} TFLOP/s"
+        rows["operations"] = f"{flops:.3g}: {1000 * time:,.3g} ms at {rate}"
+        time, rate = accessed / chip.bytes_per_second, f"{chip.bytes_per_second / 1e9:,.0f} GB/s"
+        rows["bytes accessed"] = f"{format_bytes(accessed)}: {1000 * time:,.3g} ms at {rate}"
+    if sent:  # twice, because a device receives as much as it sends
+        time, rate = 2 * sent / chip.link_bytes_per_second, f"{chip.link_bytes_per_second / 1e9:,.0f} GB/s in and out"
+        rows["bytes sent to others"] = f"{format_bytes(sent)}: {1000 * time:,.3g} ms at {rate}"
     rows["compiled in"] = f"{step.compile_seconds:.0f} s"
     show_table("a step at peak rates", rows)
 
@@ -141,16 +132,17 @@ def _show_min_times(step: CompiledStep, chip: Chip) -> None:
 def _show_length(
     config: Config, vocab_size: int, devices: int, workdir: Path | None, tokens_per_second: float | None
 ) -> None:
-    training, length = config.training, config.data.row_length
-    if training.num_steps is None:
-        show_table("the run", {"length": f"{training.num_epochs:g} epochs; the number of steps depends on the corpus"})
+    num_steps, per_step = config.training.num_steps, config.rows_per_batch * config.data.row_length
+    if num_steps is None:
+        epochs = f"{config.training.num_epochs:g} epochs"
+        show_table("the run", {"length": f"{epochs}; the number of steps depends on the corpus"})
         return
-    positions = training.num_steps * config.rows_per_batch * length
-    rows = {"steps": f"{training.num_steps:,}", "target positions": f"{positions:,}"}
+    positions = num_steps * per_step
+    rows = {"steps": f"{num_steps:,}", "target positions": f"{positions:,}"}
     if tokens_per_second:
-        measured = _measured_real_tokens(config, workdir)
+        measured = _measured_real_tokens(workdir, per_step)
         share = measured or ASSUMED_REAL_TOKENS
-        flops = training.num_passes * training_flops(config.model, vocab_size, length, length) / length
+        flops = model_flops(config, vocab_size) / per_step
         positions_per_second = tokens_per_second / share
         rows["real tokens"] = f"{share:.1%} of the target positions ({'metrics.jsonl' if measured else 'assumed'})"
         rows["time"] = f"{positions / positions_per_second / 3600:,.2f} hours at {tokens_per_second:,.0f} tokens/s"
@@ -160,8 +152,8 @@ def _show_length(
     show_table("the run", rows)
 
 
-def _measured_real_tokens(config: Config, workdir: Path | None) -> float | None:
-    """Returns the share of target positions that held a token in the run so far, or None if it has taken no steps."""
+def _measured_real_tokens(workdir: Path | None, positions: int) -> float | None:
+    """Returns the share of each step's target positions that held a token so far, or None before the first step."""
     lines = Workdir(workdir).read_metrics() if workdir else []
     tokens = [line["tokens"] for line in lines if line.get("tokens")]
-    return sum(tokens) / (len(tokens) * config.rows_per_batch * config.data.row_length) if tokens else None
+    return sum(tokens) / (len(tokens) * positions) if tokens else None

@@ -19,4 +19,4 @@ if __name__ == "__main__":  # the processes that plan batches import this
     data = {"name": "text", "train_source": Path(sys.argv[1]), "cache_directory": Path(sys.argv[2])}
     prepared = prepare(Config(data=data, tokenizer={"vocab_size": 30}), Path(sys.argv[2]) / "workdir")
     next(prepared.batches())
-    print(opened, prepared.pairs_per_epoch)
+    print(opened, len(prepared.planner.draws))

@@ -10,7 +10,7 @@ import lingua_flax.training.step_meter
 from lingua_flax.__main__ import main
 
 take_step = lingua_flax.training.loop.Run._take_step
-late = 0  # seconds; each batch arrives 1,000 s after the last step, by the clock that measures the waiting
+late = 0  # seconds; each batch arrives 1,000 s after the last step, by the clock that measures idle time
 
 
 def guarded(self, batch):
