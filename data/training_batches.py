@@ -10,7 +10,6 @@ import contextlib
 import functools
 import math
 import os
-import pickle
 from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -118,7 +117,6 @@ class PlannedWindows:
         self._processes = processes
         self._ahead = 2 * processes if planner.samples else WINDOWS_AHEAD
         self._pool: WorkerPool | None = None
-        self._pickled = b""
         self._planned: dict[int, Future[Window]] = {}
         self._current: tuple[int, Window] | None = None
 
@@ -136,11 +134,10 @@ class PlannedWindows:
             return
         if self._pool is None:
             self._pool = WorkerPool(min(self._processes, self._ahead))
-            self._pickled = pickle.dumps(self._planner)
         with _worker_death_as_run_error():
             for number in range(first, first + self._ahead):
                 if number not in self._planned:
-                    self._planned[number] = self._pool.submit(_window, self._pickled, number)
+                    self._planned[number] = self._pool.submit(_window, self._planner, number)
 
     def close(self) -> None:
         """Shuts down the worker processes."""
@@ -173,7 +170,7 @@ def rows_per_epoch(planner: Planner) -> int:
     if len(numbers) < 4 * usable_cores():
         return sum(len(planner.window(number)) for number in numbers)
     with _worker_death_as_run_error(), WorkerPool(usable_cores()) as pool:
-        return sum(pool.map(functools.partial(_number_of_rows, pickle.dumps(planner)), numbers))
+        return sum(pool.map(functools.partial(_number_of_rows, planner), numbers))
 
 
 def usable_cores() -> int:
@@ -183,16 +180,15 @@ def usable_cores() -> int:
 
 # Worker processes.
 
-
-def _window(planner: bytes, number: int) -> Window:
-    return _unpickled(planner).window(number)
+_planner: Planner | None = None  # of a worker process
 
 
-def _number_of_rows(planner: bytes, number: int) -> int:
+def _window(planner: Planner, number: int) -> Window:
+    """Returns a window of the planner, which is the same for all tasks of a pool; the first copy keeps its caches."""
+    global _planner
+    _planner = _planner or planner
+    return _planner.window(number)
+
+
+def _number_of_rows(planner: Planner, number: int) -> int:
     return len(_window(planner, number))
-
-
-@functools.lru_cache(maxsize=1)
-def _unpickled(planner: bytes) -> Planner:
-    unpickled: Planner = pickle.loads(planner)
-    return unpickled

@@ -88,7 +88,7 @@ def distill(argv: Sequence[str]) -> None:
             translator.check(options)
             corpus = open_corpus(options.data)
             if options.data == with_absolute_paths(read_workdir_config(options.workdir).data):
-                check_corpus(options.workdir, translator.step, corpus, "train")
+                check_corpus(options.workdir, translator.step, corpus.fingerprint, "train")
             return translator, corpus
 
         translator, corpus = in_all_processes(opened)

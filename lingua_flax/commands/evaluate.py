@@ -124,7 +124,7 @@ def read_lines_to_score(translator: Translator, options: EvaluateCommand) -> Eva
 
     corpus = open_corpus(options.data)
     for workdir, network in zip((options.workdir, *options.ensemble), (translator, *translator.others), strict=True):
-        check_corpus(workdir, network.step, corpus, options.split)
+        check_corpus(workdir, network.step, corpus.fingerprint, options.split, corpus.held_out)
     return EvaluationSet.from_split(corpus, options.split)
 
 

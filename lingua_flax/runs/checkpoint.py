@@ -25,7 +25,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, CustomSteps, LatestN, PreservationPolicy
 
-from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.devices.processes import (
     check_equal_on_all_processes,
     gather_to_host,
@@ -92,14 +91,14 @@ def read_metadata(directory: Path, step: int) -> dict[str, Any]:
     return metadata
 
 
-def check_corpus(workdir: Path, step: int, corpus: Corpus, split: str) -> None:
+def check_corpus(workdir: Path, step: int, fingerprint: str, split: str, held_out: Sequence[str] = ()) -> None:
     """Raises UserError if a split depends on the training pairs, and these are not those of the checkpoint.
 
-    A held-out split is chosen from them: after a change it may have pairs that the network was trained on.
+    A split that was held out of them is chosen anew after a change: it may have pairs that the network was trained on.
     """
-    if split != "train" and split not in corpus.held_out:
+    if split != "train" and split not in held_out:
         return
-    if read_metadata(Workdir(workdir).checkpoints, step)["fingerprints"]["corpus"] != corpus.fingerprint:
+    if read_metadata(Workdir(workdir).checkpoints, step)["fingerprints"]["corpus"] != fingerprint:
         raise UserError(
             f"{workdir}: its corpus has changed since checkpoint {step}, so the {split} split is no longer the same, "
             "and the network may have been trained on what was held out of training; restore the original files, or "

@@ -49,7 +49,7 @@ def report_data(config: Config, workdir: Path | None) -> None:
     training, tokenizer, _ = open_with_tokenizer(config, workdir)
     if workdir and (steps := saved_steps(Workdir(workdir).checkpoints)):
         try:
-            check_corpus(workdir, steps[-1], training[0].corpus, "train")
+            check_corpus(workdir, steps[-1], training[0].corpus.fingerprint, "train")
         except UserError as error:
             log.warning("%s", error)
     corpora = {entry.option: entry.corpus for entry in training}
