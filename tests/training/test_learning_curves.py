@@ -65,7 +65,7 @@ def test_the_picture_is_drawn_at_every_validation(tmp_path):
     with Recorder(Workdir(tmp_path), "a run", config, 10) as recorder:
         recorder.validation(4, Validation(2.0, None, 1.0, None, ()), 1.0, best=True)
         first = picture.read_bytes()
-        recorder.validation(8, Validation(1.0, None, 9.0, ()), 1.0, best=True)
+        recorder.validation(8, Validation(1.0, None, 9.0, 9.0, ()), 1.0, best=True)
         assert picture.read_bytes() != first
 
 
@@ -75,7 +75,7 @@ def test_the_samples_of_a_validation_are_in_its_line(tmp_path):
     workdir = Workdir(tmp_path)
     with Recorder(workdir, "a run", Config(), 10) as recorder:
         recorder.validation(4, Validation(2.0, None, 1.0, None, samples), 1.5, best=True)
-        recorder.validation(8, Validation(2.0, 3.0, 1.0, ()), 1.5, best=False)
+        recorder.validation(8, Validation(2.0, 3.0, 1.0, None, ()), 1.5, best=False)
     first, second = workdir.read_metrics()
     assert first == {
         "step": 4,
