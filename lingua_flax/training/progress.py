@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import replace
+from typing import NamedTuple
 
 from lingua_flax.options.schema import Config
 from lingua_flax.training.optimizer import Decay
 
 
-@dataclasses.dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """The progress of a run, saved as JSON with every checkpoint.
 
     Attributes:
@@ -29,20 +27,19 @@ class Progress:
     decay_start: int | None = None
 
     def after_step(self, pairs: int) -> Progress:
-        return replace(self, step=self.step + 1, pairs=self.pairs + pairs)
+        return self._replace(step=self.step + 1, pairs=self.pairs + pairs)
 
     def after_validation(self, bleu: float) -> Progress:
         if self.best_bleu is None or bleu > self.best_bleu:
-            return replace(self, validated=self.step, best_bleu=bleu, best_step=self.step, validations_since_best=0)
-        return replace(self, validated=self.step, validations_since_best=self.validations_since_best + 1)
+            return self._replace(validated=self.step, best_bleu=bleu, best_step=self.step, validations_since_best=0)
+        return self._replace(validated=self.step, validations_since_best=self.validations_since_best + 1)
 
     def with_new_patience(self) -> Progress:
         """Returns the progress of a run that has been given more steps."""
-        return replace(self, validations_since_best=0, decay_start=None)
+        return self._replace(validations_since_best=0, decay_start=None)
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """When a run of up to `num_steps` steps does what."""
 
     config: Config
