@@ -106,7 +106,7 @@ def show(config: Path, options: argparse.Namespace, results: Results) -> None:
         print(f"| {title} | " + " | ".join(cells) + " |")
     cold = results.cold
     print(f"| start to first step, s (tokenizer training, empty cache) | {cold['first_step_seconds']:.1f} | |")
-    print(f"| device waiting for the host, upper bound | {results.median('Lingua Flax', 'idle'):.2%} | |")
+    print(f"| device idle, upper bound | {results.median('Lingua Flax', 'idle'):.2%} | |")
     print(f"| programs compiled, compile time in s | {cold['programs']:.0f}, {cold['compile_seconds']:.1f} | |")
     print(f"\nSpeed ratio {results.speed_ratio(*PROGRAMS)}.")
     show_utilization(results, options.device)

@@ -74,7 +74,7 @@ class PendingArray:
 
 
 def measure() -> None:
-    """Prints the share of time spent waiting and the utilization of the device, without the first tenth of the run."""
+    """Prints the share of time in which the device is idle and its utilization, without the first tenth of the run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--milliseconds", type=float, required=True)
     parser.add_argument("--steps", type=int, default=4000)

@@ -105,13 +105,9 @@ class _ConsistentCrossEntropy(NamedTuple):
                 divergence = (divergence + jnp.sum(jnp.exp(second) * (second - first), axis=-1)) / 2
                 cross_entropy = (cross_entropy - jnp.sum(expected * second, axis=-1)) / 2
                 weight = self.weight / 2
-            sums = ConsistencySums(
-                total(cross_entropy + weight * divergence),
-                jnp.sum(is_counted, dtype=jnp.float32),
-                total(cross_entropy),
-                total(divergence),
-            )
-            return sums.objective, sums
+            minimized = total(cross_entropy + weight * divergence)
+            tokens = jnp.sum(is_counted, dtype=jnp.float32)
+            return minimized, ConsistencySums(minimized, tokens, total(cross_entropy), total(divergence))
 
         (_, sums), gradient = jax.value_and_grad(objective, has_aux=True)(logits)
         return tuple(sums), gradient.astype(x.dtype)

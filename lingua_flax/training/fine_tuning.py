@@ -45,10 +45,10 @@ def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[
     # A few biases that happen to fit are not worth inheriting.
     if not any(leaf.ndim > 1 for leaf in inherited.values()):
         raise UserError(f"{origin}: none of its matrices fits into this network; see [model] in its config.toml")
-    taken, of = (sum(leaf.size for leaf in arrays.values()) for arrays in (inherited, wanted))
-    arrays = f"{len(inherited)} of {len(wanted)} arrays ({taken:,} of {of:,} parameters)"
-    start = f"{origin}, step {translator.step:,}; optimizer, schedule and data start afresh"
-    log.info("%s are taken from %s", arrays, start)
+    taken, total = (sum(leaf.size for leaf in arrays.values()) for arrays in (inherited, wanted))
+    counts = f"{len(inherited)} of {len(wanted)} arrays ({taken:,} of {total:,} parameters)"
+    source = f"{origin}, step {translator.step:,}"
+    log.info("%s are taken from %s; optimizer, schedule and data start afresh", counts, source)
     for reason, names in others.items():
         log.info("  newly initialized (%s): %s", reason, _summarize(names))
     if unused := [name for name in available if name not in wanted]:

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 
 import jax
 from jax.sharding import Mesh
@@ -190,7 +189,7 @@ class Run:
 
     def _log_finished_steps(self) -> None:
         """Writes the metrics of the finished steps; raises RunError if MAX_SKIPPED steps in a row were not finite."""
-        self.progress = replace(self.progress, seconds=time.monotonic() - self._started)
+        self.progress = self.progress._replace(seconds=time.monotonic() - self._started)
         lines, pace = self._meter.read(self.progress.seconds)
         failed = next((line for line in lines if line["skipped_in_a_row"] >= MAX_SKIPPED), None)
         if failed:
@@ -218,7 +217,7 @@ class Run:
             is_best = progress.best_step == progress.step
             self._recorder.validation(progress.step, result, time.monotonic() - started, best=is_best)
         if self.plan.decays_from_now_on(progress):
-            self.progress = progress = replace(progress, decay_start=progress.step)
+            self.progress = progress = progress._replace(decay_start=progress.step)
             self._state = self._programs.with_decay(self._state, self.plan.decay(progress))
             end = self.plan.last_step(progress)
             if self._recorder:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ ROWS_FORMAT = 2  # increase it when the same pairs fill another number of rows
 log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Preparation:
     """The prepared inputs of a training run.
 
@@ -65,7 +65,7 @@ class Preparation:
     planner: Planner
     fingerprints: Mapping[str, str]
     num_steps: int
-    inherited: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    inherited: Mapping[str, Any]
 
     @property
     def corpus(self) -> Corpus:
@@ -131,7 +131,12 @@ def open_with_tokenizer(
     paths = _tokenizer_files(config, workdir)
     models = read_models(paths) if paths else _train_tokenizer(config, corpora)
     tokenizer = parse_tokenizers(models, [str(path) for path in paths] or ("source", "target"))
-    _check_model_file(config.tokenizer.model_file, tokenizer, workdir)
+    given = config.tokenizer.model_file
+    if given and given.exists() and load_tokenizer([given]).fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            f"tokenizer.model_file {given} is not the tokenizer that {workdir} was made with (the content "
+            f"differs); set it to {workdir}/tokenizer.model, or choose another --workdir"
+        )
     try:
         for tag in _tags(config):
             tokenizer.with_source_tag(tag)
@@ -147,15 +152,6 @@ def vocab_sizes(config: Config, workdir: Path | None) -> tuple[int, int]:
         return config.tokenizer.vocab_size, config.tokenizer.vocab_size
     tokenizer = load_tokenizer(paths)
     return tokenizer.source_vocab_size, tokenizer.target_vocab_size
-
-
-def _check_model_file(model_file: Path | None, tokenizer: Tokenizer, workdir: Path | None) -> None:
-    """Raises UserError if tokenizer.model_file differs from the tokenizer in use, that of the workdir."""
-    if model_file and model_file.exists() and load_tokenizer([model_file]).fingerprint != tokenizer.fingerprint:
-        raise UserError(
-            f"tokenizer.model_file {model_file} is not the tokenizer that {workdir} was made with (the content "
-            f"differs); set it to {workdir}/tokenizer.model, or choose another --workdir"
-        )
 
 
 def _tags(config: Config) -> list[str]:
@@ -187,8 +183,8 @@ def _tokenized_pairs(
     all_pairs = tokenize(training.pairs, corpus.fingerprint, tokenizer, cache)
     pairs = all_pairs.no_longer_than(row_length)
     prefix = _log_prefix(training, corpora)
-    kept, of, longer = (f"{count:,}" for count in (len(pairs), len(all_pairs), len(all_pairs) - len(pairs)))
-    log.info("%skept %s of %s pairs, %s longer than %d tokens", prefix, kept, of, longer, row_length)
+    kept, total, longer = (f"{count:,}" for count in (len(pairs), len(all_pairs), len(all_pairs) - len(pairs)))
+    log.info("%skept %s of %s pairs, %s longer than %d tokens", prefix, kept, total, longer, row_length)
     if not len(pairs):
         raise UserError(f"{prefix}no training pair fits into data.row_length {row_length}; raise it")
     alpha = config.tokenizer.sampling_alpha

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import replace
+from typing import NamedTuple
 
 from lingua_flax.options.schema import Config
 from lingua_flax.training.optimizer import Decay
 
 
-@dataclasses.dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """The progress of a run, saved as JSON with every checkpoint.
 
     Attributes:
@@ -34,22 +32,21 @@ class Progress:
     decay_start: int | None = None
 
     def after_step(self, pairs: int) -> Progress:
-        return replace(self, step=self.step + 1, pairs=self.pairs + pairs)
+        return self._replace(step=self.step + 1, pairs=self.pairs + pairs)
 
     def after_validation(self, bleu: float | None, loss: float) -> Progress:
         """Returns the progress after a validation: higher BLEU is better, then lower loss; no BLEU is the worst."""
-        new = replace(self, validated=self.step)
+        new = self._replace(validated=self.step)
         if self.best_step is None or _rank(bleu, loss) > _rank(self.best_bleu, self.best_loss):
-            return replace(new, best_bleu=bleu, best_loss=loss, best_step=self.step, validations_since_best=0)
-        return replace(new, validations_since_best=self.validations_since_best + 1)
+            return new._replace(best_bleu=bleu, best_loss=loss, best_step=self.step, validations_since_best=0)
+        return new._replace(validations_since_best=self.validations_since_best + 1)
 
     def with_validation_set(self, digest: str) -> Progress:
         """Returns the progress of a run that validates on this set: what was best on another one is not compared."""
         if digest == self.validation_set:
             return self
-        return replace(
-            self, validation_set=digest, best_bleu=None, best_loss=None, best_step=None, validations_since_best=0
-        )
+        new = self._replace(validation_set=digest, validations_since_best=0)
+        return new._replace(best_bleu=None, best_loss=None, best_step=None)
 
     @property
     def best(self) -> str:
@@ -60,15 +57,14 @@ class Progress:
 
     def with_new_patience(self) -> Progress:
         """Returns the progress of a run that has been given more steps."""
-        return replace(self, validations_since_best=0, decay_start=None)
+        return self._replace(validations_since_best=0, decay_start=None)
 
 
 def _rank(bleu: float | None, loss: float | None) -> tuple[float, float]:
     return -1.0 if bleu is None else bleu, -loss if loss is not None and math.isfinite(loss) else -math.inf
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """When a run of up to `num_steps` steps does what."""
 
     config: Config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from typing import Any
 
@@ -70,7 +69,7 @@ class SavedRun:
             "format": METADATA_FORMAT,
             "version": VERSION,
             "data": batches.state(),
-            "progress": dataclasses.asdict(progress),
+            "progress": progress._asdict(),
             "fingerprints": self._prepared.fingerprints,
             "config": as_json(self._prepared.config),
             "num_steps": self._prepared.num_steps,

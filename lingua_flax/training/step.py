@@ -51,9 +51,8 @@ def batch_digest(batch: Batch) -> jax.Array:
     so no process needs all rows and no host waits for the result.
     """
     total = jnp.zeros((2,), jnp.uint32)
-    for side, (ids, segments) in enumerate(
-        ((batch.source, batch.source_segments), (batch.target_out, batch.target_segments))
-    ):
+    sides = ((batch.source, batch.source_segments), (batch.target_out, batch.target_segments))
+    for side, (ids, segments) in enumerate(sides):
         columns = jax.lax.broadcasted_iota(jnp.uint32, ids.shape, 1)
         rows = jax.lax.broadcasted_iota(jnp.uint32, ids.shape, 0)
         for lane in range(2):

@@ -48,10 +48,8 @@ def corpus_of(splits: dict[str, list[tuple[str, str]]]) -> Corpus:
 
 def train_model(lines, **options) -> bytes:
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, pad_id=0, eos_id=1, bos_id=2, unk_id=3, minloglevel=2,
-        **options,
-    )  # fmt: skip
+    options |= {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, **options)
     return model.getvalue()
 
 
@@ -243,10 +241,8 @@ def test_share_is_never_rounded_to_zero():
 
 def test_inspection_without_a_workdir(run, folder, tmp_path):
     before = contents(folder)
-    done = run(
-        "train", "--config", folder / "c.toml", "--inspect-data",
-        "--tokenizer.model-file", folder / "character.model", cwd=tmp_path,
-    )  # fmt: skip
+    options = ["--config", folder / "c.toml", "--tokenizer.model-file", folder / "character.model"]
+    done = run("train", "--inspect-data", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert rows(done.stdout) == ROWS
     assert "left out by" in done.stdout

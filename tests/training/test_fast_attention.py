@@ -189,6 +189,9 @@ def packed_batch() -> Batch:
     return Batch(ids[0], segments, positions.astype(np.int32), ids[1], ids[2], segments, positions.astype(np.int32))
 
 
+ONLY_ON_TPUS = 'runs only on TPUs; use "auto" to select a supported implementation'
+
+
 def mesh_of(platform: str, tensor: int = 1):
     """Returns a stand-in with the attributes of a mesh on which the selection depends."""
     device = SimpleNamespace(platform=platform)
@@ -216,23 +219,21 @@ def test_implementation_is_selected_by_platform_and_options(platform, options, e
 
 
 @pytest.mark.parametrize(
-    ("options", "platform", "dtype", "row_length", "reason"),
+    ("attention", "options", "platform", "dtype", "row_length", "reason"),
     [
-        ({"attention": "fused"}, "cpu", "float32", 128,
-         'model.attention "fused" runs only on TPUs; use "auto" to select a supported implementation'),
-        ({"attention": "fused"}, "tpu", "bfloat16", 1024, "supports rows of at most 512 positions"),
-        ({"attention": "fused", "num_heads": 2}, "tpu", "bfloat16", 128, "needs a head width that divides 128"),
-        ({"attention": "cudnn"}, "tpu", "bfloat16", 128, 'model.attention "cudnn" runs only on NVIDIA GPUs'),
-        ({"attention": "cudnn"}, "gpu", "float32", 128, "supports bfloat16, not float32"),
-        ({"attention": "cudnn", "attention_dropout_rate": 0.1}, "gpu", "bfloat16", 128,
-         "does not support attention dropout"),
-        ({"attention": "cudnn", "embed_dim": 36, "num_heads": 3}, "gpu", "bfloat16", 128, "a multiple of 8"),
+        ("fused", {}, "cpu", "float32", 128, f'model.attention "fused" {ONLY_ON_TPUS}'),
+        ("fused", {}, "tpu", "bfloat16", 1024, "supports rows of at most 512 positions"),
+        ("fused", {"num_heads": 2}, "tpu", "bfloat16", 128, "needs a head width that divides 128"),
+        ("cudnn", {}, "tpu", "bfloat16", 128, 'model.attention "cudnn" runs only on NVIDIA GPUs'),
+        ("cudnn", {}, "gpu", "float32", 128, "supports bfloat16, not float32"),
+        ("cudnn", {"attention_dropout_rate": 0.1}, "gpu", "bfloat16", 128, "does not support attention dropout"),
+        ("cudnn", {"embed_dim": 36, "num_heads": 3}, "gpu", "bfloat16", 128, "a multiple of 8"),
     ],
-)  # fmt: skip
-def test_unsupported_implementation_is_refused(options, platform, dtype, row_length, reason):
+)
+def test_unsupported_implementation_is_refused(attention, options, platform, dtype, row_length, reason):
     sections = {"data": {"row_length": row_length}, "devices": {"precision": dtype}}
     with pytest.raises(UserError, match=reason):
-        fast_attention(base(options | {"max_length": 1024}, **sections), mesh_of(platform))
+        fast_attention(base(options | {"max_length": 1024, "attention": attention}, **sections), mesh_of(platform))
     auto = base(options | {"max_length": 1024, "attention": "auto"}, **sections)
     assert fast_attention(auto, mesh_of(platform)) is None or platform == "tpu"
 
@@ -241,6 +242,5 @@ def test_unsupported_implementation_is_refused_before_corpus_is_prepared(run, tm
     for options in (["--workdir", tmp_path / "w"], ["--dry-run"]):
         result = run("train", "--config", "configs/tiny.toml", "--model.attention", "fused", *options)
         assert result.returncode == 2, result.stderr
-        reason = 'model.attention "fused" runs only on TPUs; use "auto" to select a supported implementation'
-        assert result.stderr == f"error: {reason}\n"
+        assert result.stderr == f'error: model.attention "fused" {ONLY_ON_TPUS}\n'
     assert not (tmp_path / "w").exists()

@@ -1,6 +1,5 @@
 """When a run validates, saves, decays and ends, worked out by hand from a config and its progress."""
 
-import dataclasses
 import math
 
 import pytest
@@ -49,7 +48,7 @@ def test_loss_decides_where_bleu_does_not():
 def test_another_validation_set_is_not_compared_with_the_old_ones_best():
     old = validated(62.0, 60.0, 59.0).with_validation_set("old")
     assert old.best_step is None  # from a run without one
-    old = dataclasses.replace(validated(62.0, 60.0, 59.0), validation_set="old")
+    old = validated(62.0, 60.0, 59.0)._replace(validation_set="old")
     assert old.with_validation_set("old") == old
     new = old.with_validation_set("new")
     assert (new.step, new.validated, new.best, new.validations_since_best) == (30, 30, "", 0)

@@ -122,13 +122,13 @@ VOCABULARY = 19
 
 
 def tiny_config(**sections) -> Config:
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "embed_dim": 12, "num_heads": 2, "mlp_dim": 17}
     base = {
         "data": {"row_length": 8},
-        "model": {"num_encoder_layers": 1, "num_decoder_layers": 1, "embed_dim": 12, "num_heads": 2, "mlp_dim": 17,
-                  "max_length": 8, "dropout_rate": 0.0},
+        "model": sizes | {"max_length": 8, "dropout_rate": 0.0},
         "optimizer": {"warmup_steps": 4, "peak_lr": 0.01},
         "training": {"tokens_per_batch": 48, "num_steps": 12},
-    }  # fmt: skip
+    }
     for name, section in sections.items():
         base[name] = base[name] | section
     return Config.model_validate(base)

@@ -22,10 +22,8 @@ from tests.translation.test_translator import log_probabilities, random_params
 @pytest.fixture(scope="module")
 def translator():
     tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=60)))
-    config = ModelConfig(
-        num_encoder_layers=1, num_decoder_layers=1, embed_dim=16, num_heads=2, mlp_dim=16, max_length=40,
-        tied_embeddings="none",
-    )  # fmt: skip
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "embed_dim": 16, "num_heads": 2, "mlp_dim": 16}
+    config = ModelConfig(**sizes, max_length=40, tied_embeddings="none")
     graphdef = structure(config, 60, 60).graphdef
     return Translator(graphdef, random_params(config, seed=4), tokenizer, config)
 
@@ -52,9 +50,8 @@ def test_losses_match_forward_passes_over_each_pair(translator, four_pairs):
     def mean_loss(sources):
         total = count = 0
         for source, reference in zip(sources, four_pairs.references, strict=True):
-            (source_ids,), (target_ids,) = (
-                translator.tokenizer.encode_source([source]), translator.tokenizer.encode_target([reference]),
-            )  # fmt: skip
+            (source_ids,) = translator.tokenizer.encode_source([source])
+            (target_ids,) = translator.tokenizer.encode_target([reference])
             logs = log_probabilities(translator, source_ids, target_ids)
             total -= logs[range(len(target_ids)), target_ids].sum()
             count += len(target_ids)

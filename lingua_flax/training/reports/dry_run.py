@@ -49,15 +49,12 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
         json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
-EMBEDDINGS = {  # labels of the embeddings that are shared, by model.tied_embeddings
-    "all": {"target_embedding": "embedding of source, target and output"},
-    "decoder": {"target_embedding": "embedding of target and output"},
-    "none": {},
-}
+# Labels of an embedding that is shared, by model.tied_embeddings.
+SHARED = {"all": "embedding of source, target and output", "decoder": "embedding of target and output"}
 
 
 def _show_parameters(config: Config, network: Structure) -> None:
-    labels = EMBEDDINGS[config.model.tied_embeddings]
+    labels = {"target_embedding": SHARED.get(config.model.tied_embeddings, "target embedding")}
     counts = parameters_by_module(network)
     total = sum(counts.values())
     table = Table(title="parameters", title_justify="left", show_footer=True)
