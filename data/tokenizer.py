@@ -94,7 +94,21 @@ class Tokenizer:
 
 
 def _encode(processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str]) -> list[list[int]]:
-    return processor.encode(list(lines)) if lines else []
+    try:
+        return processor.encode(list(lines)) if lines else []
+    except TypeError as error:
+        for line in lines:
+            if not _is_unicode(line):
+                raise UserError(f"{line!a}: not valid Unicode: it has half of a surrogate pair") from error
+        raise
+
+
+def _is_unicode(line: str) -> bool:
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def add_special_ids(ids: Sequence[int], tags: Sequence[int] = ()) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from flax import nnx
 from lingua_flax.export.description import EXAMPLE, tokenizer_names
 from lingua_flax.export.parity import Engine
 from lingua_flax.host.errors import UserError
+from lingua_flax.model.positions import sinusoidal_positions
 from lingua_flax.options.schema import ModelConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import default_max_length
@@ -36,8 +38,15 @@ pieces = {tags}source.encode("{example}", out_type=str) + ["</s>"]
 print(target.decode(result.hypotheses[0]))
 ```
 
+{limit}"""
+# A learned table cannot be longer than the network's; CTranslate2 fails where a table ends.
+LIMIT_OF_LEARNED = """\
 Sentences of more than {longest} pieces, on either side, are an error: the network has {positions} positions,
-one of them for the end of the sentence."""
+one of them for the end of the sentence. Always give `max_decoding_length`, which is 256 by default."""
+LIMIT_OF_OTHERS = """\
+The network was trained for at most {longest} pieces on either side: longer sentences are not refused, but
+translated badly."""
+MIN_POSITIONS = 1024  # of sinusoidal tables: CTranslate2 reads up to 1,024 pieces by default, and writes up to 256
 
 
 def check_convertible(config: ModelConfig) -> None:
@@ -62,21 +71,24 @@ def write_ctranslate2(translator: Translator, folder: Path, quantization: str = 
     the pieces of a line and "</s>". Matrices have the type `quantization` on disk: float32, float16, bfloat16, int8 or
     another type of CTranslate2.
 
-    Raises UserError if CTranslate2 cannot represent the network.
+    Raises UserError if CTranslate2 cannot represent the network, or if a type with bfloat16 lacks PyTorch.
     """
     check_convertible(translator.config)
+    if "bfloat16" in quantization and not find_spec("torch"):
+        raise UserError(f"CTranslate2 makes {quantization} with PyTorch: pip install torch, or choose another type")
     spec = _specification(translator)
     spec.validate()
     spec.optimize(quantization=None if quantization == "float32" else quantization)
     spec.save(str(folder))
     tokenizer = translator.tokenizer
     tags = tokenizer.source_pieces(tokenizer.source_tags)
-    positions = translator.max_length
+    limit = LIMIT_OF_LEARNED if translator.config.positions == "learned" else LIMIT_OF_OTHERS
+    longest = translator.max_length - 1  # without the end token
     return USAGE.format(
         tags=f"{tags} + " if tags else "",
         example=EXAMPLE,
-        positions=positions,
-        longest=positions - 1,  # without the end token
+        longest=longest,
+        limit=limit.format(longest=longest, positions=translator.max_length),
         **tokenizer_names(translator),
     )
 
@@ -105,7 +117,11 @@ def _specification(translator: Translator) -> TransformerSpec:
     if is_rotary:
         del spec.encoder.position_encodings
     else:
-        table = np.asarray(nnx.merge(translator.graphdef, translator.params).position_table())
+        table = nnx.merge(translator.graphdef, translator.params).position_table()
+        if config.positions == "sinusoidal":
+            length = max(config.max_length, MIN_POSITIONS)
+            table = sinusoidal_positions(length, config.embed_dim, config.position_base)
+        table = np.asarray(table)
         spec.encoder.position_encodings.encodings = spec.decoder.position_encodings.encodings = table
     for stack, name in ((spec.encoder, "encoder"), (spec.decoder, "decoder")):
         for number, layer in enumerate(stack.layer):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.draw_order import Draws
-from lingua_flax.data.packing import WINDOW, Planner, assign_rows
+from lingua_flax.data.packing import Planner, assign_rows
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.data.tokenized_pairs import tokenize
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
@@ -113,5 +113,5 @@ def test_batches_of_captions_mix_sentence_lengths(captions):
     rng = np.random.default_rng(0)
     random_spread = np.mean([spread(rng.permutation(len(window))) for _ in range(50)])
     assert spread(np.arange(len(window))) < 1.3 * random_spread
-    unpacked_spread = np.std(window.target.lengths) / np.sqrt(32 * WINDOW / len(window))  # if pairs were independent
+    unpacked_spread = np.std(window.target.lengths) / np.sqrt(32 * len(window.segments) / len(window))  # if independent
     assert random_spread < 2 * unpacked_spread

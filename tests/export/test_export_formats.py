@@ -131,3 +131,24 @@ def test_what_ctranslate2_cannot_represent_is_refused(tmp_path, options, remedy)
     with pytest.raises(UserError, match=remedy):
         write_ctranslate2(random_translator(**options), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("options", [{}, {"positions": "rotary", "rotary_cross_attention": False}])
+def test_ctranslate2_runs_on_with_its_defaults(tmp_path, options):
+    """It decodes up to 256 tokens and reads up to 1,024, and fails where a table of positions ends."""
+    translator = random_translator(**options)
+    usage = write_ctranslate2(translator, tmp_path)
+    source = translator.tokenizer.source_pieces(encoded(translator)[0][0] * 100)[:1000]
+    (result,) = ctranslate2.Translator(str(tmp_path)).translate_batch([source], min_decoding_length=256)
+    assert len(result.hypotheses[0]) == 256
+    assert "longer sentences are not refused" in usage
+    assert "max_decoding_length`, which is 256" in write_ctranslate2(random_translator(positions="learned"), tmp_path)
+
+
+def test_types_that_need_pytorch_are_refused_without_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("lingua_flax.export.ctranslate2_model.find_spec", lambda name: None)
+    for quantization in ("bfloat16", "int8_bfloat16"):
+        with pytest.raises(UserError, match=rf"makes {quantization} with PyTorch: pip install torch"):
+            write_ctranslate2(random_translator(), tmp_path, quantization)
+    for quantization in ("float16", "int16", "int8", "int8_float32", "int8_float16"):
+        write_ctranslate2(random_translator(), tmp_path, quantization)
