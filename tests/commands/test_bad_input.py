@@ -279,7 +279,9 @@ def test_invalid_translations(refused, workdir, tmp_path):
     (tmp_path / "bad").write_bytes(b"one.\n\xff\n")
     refused("translate", "--workdir", workdir, "--input", tmp_path / "bad", words=["bad, line 2", "not valid UTF-8"])
     refused("translate", "--workdir", workdir, "--input", tmp_path / "none", words=["none: no such file"])
-    refused("translate", "--workdir", workdir, "--prefix", "b\udcff", words=["'b\\udcff': not valid Unicode"])
+    (tmp_path / "good").write_text("one.\n")
+    prefixed = ("--input", tmp_path / "good", "--prefix", "b\udcff")
+    refused("translate", "--workdir", workdir, *prefixed, words=["'b\\udcff': not valid Unicode"])
     refused("translate", "--workdir", workdir, "--num-hypotheses", 6, words=["num_hypotheses 6 exceeds beam_size 5"])
 
 
