@@ -31,10 +31,8 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig
 
 # Listed in error messages: TFDS cannot list which of its datasets are translation corpora.
-TRANSLATION_CORPORA = (
-    "opus", "para_crawl", "ted_hrlr_translate", "ted_multi_translate", "wmt13_translate", "wmt14_translate",
-    "wmt15_translate", "wmt16_translate", "wmt17_translate", "wmt18_translate", "wmt19_translate", "wmt_t2t_translate",
-)  # fmt: skip
+TRANSLATION_CORPORA = ["flores", "opus", "para_crawl", "ted_hrlr_translate", "ted_multi_translate"]
+TRANSLATION_CORPORA += [f"wmt{year}_translate" for year in range(13, 20)] + ["wmt_t2t_translate"]
 # Every builder would ask a server for facts that are not needed, and leave an empty folder among the temporary files.
 tfds.core.DatasetInfo.initialize_from_bucket = lambda self: None
 _CHUNK = 1024  # records read at a time, which is much faster than one by one

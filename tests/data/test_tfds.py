@@ -291,7 +291,7 @@ def test_corpus_without_train_split_is_refused(tmp_path: Path, cache: Path, regi
         ("multi30k/en-de", "en de", r'unknown corpus "multi30k/en-de" \(did you mean "multi30k"\?\)'),
         ("https://x.org/ted:1", "pt en", r'corpus "https://x.org/ted:1"; the corpora are phrasebook, multi30k, text'),
         ("", "pt en", r'unknown corpus ""'),
-        ("mnist", "pt en", "mnist of TensorFlow Datasets is not a corpus of sentence pairs.*those are opus"),
+        ("mnist", "pt en", "mnist of TensorFlow Datasets is not a corpus of sentence pairs.*those are flores"),
         ("wmt_translate", "de en", "wmt_translate of TensorFlow Datasets is not a corpus"),
         ("tatoeba/tatoeba_de", "de en", "tatoeba of TensorFlow Datasets is not a corpus"),
         ("ted_hrlr_translate/pt_to_eng", "pt en", r'no config "pt_to_eng" \(did you mean "pt_to_en"\?\); it has az'),
