@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -136,7 +137,7 @@ class Server:
         Raises HTTPException if there is no result, whatever the reason.
         """
         if not batcher:
-            raise HTTPException(503, f"the server is not ready: {self.status}", RETRY)
+            raise HTTPException(503, f"the server is not ready: {_without_folders(self.status)}", RETRY)
         answer = asyncio.ensure_future(batcher.submit(items))
         gone = asyncio.ensure_future(_disconnected(request))
         try:
@@ -146,7 +147,7 @@ class Server:
         except RefusedError as error:
             raise HTTPException(503, str(error), RETRY) from error
         except UserError as error:
-            raise HTTPException(400, f"Invalid request: {error}") from error
+            raise HTTPException(400, f"Invalid request: {_without_folders(str(error))}") from error
         except Exception as error:
             log.exception("a batch could not be translated")
             raise HTTPException(500, "the text could not be translated") from error
@@ -154,6 +155,11 @@ class Server:
             answer.cancel()
             gone.cancel()
         raise HTTPException(504, f"no translation within {self.timeout:g} seconds")
+
+
+def _without_folders(message: str) -> str:
+    """Returns a message in which of absolute paths only the names are left: clients need not know where files lie."""
+    return re.sub(r"(?<![\w:/])/(?:[^\s/]+/)+", "", message)
 
 
 async def _disconnected(request: Request) -> None:
@@ -204,6 +210,10 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     async def refused(_: Request, error: HTTPException) -> Response:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
+    @app.exception_handler(UserError)
+    async def unavailable(_: Request, error: UserError) -> Response:
+        return JSONResponse({"error": _without_folders(str(error))}, 503, RETRY)
+
     @app.post("/detect", openapi_extra=request_body(DetectRequest))
     async def detect(request: Request) -> list[dict[str, Any]]:
         """Returns the language that a text is taken for."""
@@ -218,7 +228,7 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     @app.get("/health")
     async def health() -> Response:
         """Returns status 200 once the server translates, and 503 before."""
-        return JSONResponse({"status": server.status}, 200 if server.status == "ok" else 503)
+        return JSONResponse({"status": _without_folders(server.status)}, 200 if server.status == "ok" else 503)
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable
 
@@ -24,8 +23,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        # create_server adds the address to the message of every error but that of an unknown name.
-        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        reason = str(error.strerror).partition(" (while")[0]  # to which create_server has added the address
         raise UserError(f"cannot listen on {host}, port {port} ({reason})") from error
 
 

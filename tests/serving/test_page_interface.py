@@ -152,7 +152,7 @@ def test_other_checkpoint_by_number(url, workdir, translator):
         ({"beam": "perhaps"}, 400, 'beam: must be True or False, got "perhaps"'),
         ({"target": "de"}, 400, "de is not available as a target language"),
         ({"target": 3}, 400, "target: input should be a valid string, got 3"),
-        ({"checkpoint": 7}, 400, "no checkpoint 7; saved: "),
+        ({"checkpoint": 7}, 400, "Invalid request: checkpoints: no checkpoint 7; saved: "),
         ({"checkpoint": 10**30}, 400, "no checkpoint 1000"),
         ({"checkpoint": "last"}, 400, 'checkpoint: input should be a valid integer, got "last"'),
         ({"checkpoint": -1}, 400, "checkpoint: input should be greater than 0, got -1"),

@@ -446,7 +446,8 @@ def test_real_server_translates_as_translate_does(trained, run, tmp_path):
     line = next(line for line in log if line.startswith("listening on "))
     url = line.split()[-1]
     assert next(log) == f"waiting for the first checkpoint in {workdir}/checkpoints\n"
-    assert request(url, "/health")[0] == 503
+    status, answer, _ = request(url, "/health")
+    assert (status, answer) == (503, {"status": "waiting for the first checkpoint in checkpoints"})  # not where that is
     shutil.copytree(trained[0] / "checkpoints", tmp_path / "copied")
     (tmp_path / "copied").rename(workdir / "checkpoints")
     assert next(log) == "ready\n"
@@ -458,9 +459,21 @@ def test_real_server_translates_as_translate_does(trained, run, tmp_path):
     path = tmp_path / "links.txt"
     run("translate", "--workdir", workdir, "--beam-size", 1, "--alignments", path, input=f"{lines[0]}\n{lines[2]}\n")
     assert translate(url, [lines[0], lines[2]], alignments=True)[1]["alignments"] == path.read_text().splitlines()
+    workdir.rename(tmp_path / "moved")
+    status, answer, headers = request(url, "/run")
+    assert (status, headers["Retry-After"]) == (503, "1")
+    assert answer["error"].startswith("workdir: not a workdir (there is no such folder)")
+    assert str(tmp_path) not in str(answer)
     process.terminate()
     assert process.communicate() == ("", "stopped by SIGTERM\n")
     assert process.returncode == 143
+
+
+def test_host_that_does_not_exist_is_refused(trained, run):
+    done = run("serve", "--workdir", trained[0], "--host", "nosuch.invalid")
+    assert done.returncode == 2
+    assert "cannot listen on nosuch.invalid" in done.stderr
+    assert "Unknown error" not in done.stderr
 
 
 def test_ipv6_address_may_have_brackets(trained, tmp_path):
