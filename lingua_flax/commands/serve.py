@@ -67,7 +67,8 @@ class ServeCommand(CheckpointOptions, AlignmentOptions):
     max_characters: PositiveInt = 5000
     """Length of a text."""
     max_waiting: PositiveInt = 1024
-    """Number of lines that may wait; beyond it, requests are answered with status 503."""
+    """Number of lines that may wait; beyond it, requests are answered with status 503. A single request with more
+    lines is refused with status 413."""
     timeout: PositiveFloat = 30.0
     """Seconds after which a request is given up with status 504."""
 

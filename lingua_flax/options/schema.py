@@ -335,7 +335,8 @@ class TrainingConfig(SectionWithAlternatives):
     eval_every: Count = 500
     """Steps between validations (loss, greedy BLEU, sample translations), one more at the end; 0 turns them off."""
     checkpoint_every: PositiveInt = 500
-    """Steps between checkpoints; one is also saved after a validation with the best BLEU so far."""
+    """Steps between checkpoints; one is also saved after a validation that is the best so far, at the end, and after a
+    signal."""
     tensorboard: bool = True
     """Write event files for TensorBoard to the folder tensorboard in the workdir."""
     keep_checkpoints: PositiveInt = 3

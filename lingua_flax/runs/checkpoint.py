@@ -153,7 +153,7 @@ def load_params(directory: Path, which: str, template: Any, check: Check) -> tup
     Returns the step, the parameters (numpy) and the metadata; for a mean, the newest step and its metadata.
 
     Args:
-      which: "best" by validation BLEU (the newest if there was no validation), "last", a step number, or "average:N"
+      which: "best" by validation (the newest if there was no validation), "last", a step number, or "average:N"
         for the mean of the newest N. A damaged step is logged and replaced by the newest intact one that is left,
         unless a step number is given.
       check: called before the arrays are read, because arrays of another network look like damaged ones.
