@@ -27,12 +27,12 @@ from lingua_flax.translation.line_splitting import split_line
 
 MAX_LENGTH = 64  # tokens
 CHUNK = 4096  # lines
-NASTY = ["\0", "\x1b[31m", "\ufeff", "\r", "\r\r", "\u2028", "\u2029", "\x85", "\v", "\f", "\t", "\u202eabc", "שלום",
-         "مرحبا", "👩‍👩‍👧", "🇫🇷", "e\u0301\u0323", "\u200b", "\u3000", "▁", "⁇", "</s>", "<s>", "<pad>", "<unk>",
-         "<2fr>", "<0x0A>", "\ufffd", "\U0010ffff", "ﬁ", "㌔", "你好。", "I swam across the river.", " "]  # fmt: skip
+NASTY = ["\0", "\x1b[31m", "\ufeff", "\r", "\r\r", "\u2028", "\u2029", "\x85", "\v", "\f", "\t", "\u202eabc"]
+NASTY += ["שלום", "مرحبا", "👩‍👩‍👧", "🇫🇷", "e\u0301\u0323", "\u200b", "\u3000", "▁", "⁇", "</s>", "<s>", "<pad>"]
+NASTY += ["<unk>", "<2fr>", "<0x0A>", "\ufffd", "\U0010ffff", "ﬁ", "㌔", "你好。", "I swam across the river.", " "]
 # First and last code points: ASCII, Latin, Greek, combining, Arabic, Devanagari, CJK, symbols, emoji, private use.
-RANGES = [(0x01, 0x09), (0x20, 0x7E), (0xA0, 0x17F), (0x370, 0x3FF), (0x300, 0x36F), (0x600, 0x6FF), (0x900, 0x97F),
-          (0x4E00, 0x9FFF), (0x2000, 0x206F), (0x1F300, 0x1FAFF), (0xE000, 0xF8FF), (0x100000, 0x10FFFF)]  # fmt: skip
+RANGES = [(0x01, 0x09), (0x20, 0x7E), (0xA0, 0x17F), (0x370, 0x3FF), (0x300, 0x36F), (0x600, 0x6FF), (0x900, 0x97F)]
+RANGES += [(0x4E00, 0x9FFF), (0x2000, 0x206F), (0x1F300, 0x1FAFF), (0xE000, 0xF8FF), (0x100000, 0x10FFFF)]
 
 
 def generate_lines(count: int, rng: random.Random) -> Iterator[str]:

@@ -100,10 +100,9 @@ def make_step(
 ) -> tuple[Step, torch.Tensor]:
     """Returns a training step, and its learning rate as a scalar on the device, which the caller sets."""
     o = config.optimizer
-    optimizer = torch.optim.Adam(
-        model.parameters(), lr=torch.zeros((), device=device), betas=(o.beta1, o.beta2), eps=o.epsilon,
-        fused=not options.unfused, capturable=device.type == "cuda",
-    )  # fmt: skip
+    how = {"fused": not options.unfused, "capturable": device.type == "cuda"}
+    rate = torch.zeros((), device=device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(o.beta1, o.beta2), eps=o.epsilon, **how)
     dtype = torch.float32 if "autocast" in options.without else torch.bfloat16
     loss_function = packed_loss
     if "compile" not in options.without:

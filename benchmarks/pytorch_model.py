@@ -34,10 +34,9 @@ class Translator(nn.Module):
         d = config.embed_dim
         self.embedding = nn.Embedding(vocab_size, d)
         nn.init.normal_(self.embedding.weight, std=d**-0.5)
-        self.transformer = nn.Transformer(
-            d, config.num_heads, config.num_encoder_layers, config.num_decoder_layers, config.mlp_dim,
-            dropout=config.dropout_rate, batch_first=True, norm_first=config.norm == "pre",
-        )  # fmt: skip
+        sizes = (d, config.num_heads, config.num_encoder_layers, config.num_decoder_layers, config.mlp_dim)
+        norm_first = config.norm == "pre"
+        self.transformer = nn.Transformer(*sizes, config.dropout_rate, batch_first=True, norm_first=norm_first)
         for module in self.modules():
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = config.attention_dropout_rate
@@ -58,10 +57,8 @@ class Translator(nn.Module):
         # need not merge two kinds of masks.
         padding_mask = source == PAD_ID
         causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1]).isinf()
-        return self.transformer(
-            self.embed(source), self.embed(target), tgt_mask=causal, tgt_is_causal=True,
-            src_key_padding_mask=padding_mask, memory_key_padding_mask=padding_mask,
-        )  # fmt: skip
+        masks = {"tgt_mask": causal, "src_key_padding_mask": padding_mask, "memory_key_padding_mask": padding_mask}
+        return self.transformer(self.embed(source), self.embed(target), tgt_is_causal=True, **masks)
 
 
 def batch_loss(model: Translator, source: torch.Tensor, target: torch.Tensor, smoothing: float) -> torch.Tensor:

@@ -13,7 +13,7 @@ import itertools
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -104,6 +104,12 @@ def encode_lines(lines: Iterable[str], path: str | os.PathLike[str] = "") -> byt
     """
     content = "".join(f"{line}\n" for line in lines).encode("utf-8")
     return gzip.compress(content, mtime=0) if is_gzip(path) else content
+
+
+def check_aligned(name: object, lines: Sequence[str], other_name: object, others: Sequence[str]) -> None:
+    """Raises UserError unless two files have the same number of lines."""
+    if len(lines) != len(others):
+        raise UserError(f"{name} has {len(lines):,} lines, but {other_name} has {len(others):,}; they must be aligned")
 
 
 def is_gzip(path: str | os.PathLike[str]) -> bool:

@@ -61,10 +61,8 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> list[s
     """
     script = "\n".join(command).removeprefix(PROMPT)
     print(script, flush=True)
-    result = subprocess.run(
-        ["bash", "-c", script],
-        cwd=folder, env=os.environ | environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    bash, env = ["bash", "-c", script], os.environ | environment
+    result = subprocess.run(bash, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if result.returncode not in (0, 2):
         raise subprocess.CalledProcessError(result.returncode, script, result.stdout)
     text = result.stdout.replace(str(folder.parent / "cache"), "/home/you/.cache")

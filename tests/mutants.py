@@ -85,8 +85,8 @@ def main() -> None:
     parser.add_argument("--only", help="run only mutants whose names contain this text")
     parser.add_argument("--jobs", type=int, default=2, help="mutants tested at the same time")
     options = parser.parse_args()
-    mutants = [mutant for mutant in read_mutants(Path(__file__).with_name("mutants.toml"))
-               if not options.only or options.only in mutant.name]  # fmt: skip
+    listed = read_mutants(Path(__file__).with_name("mutants.toml"))
+    mutants = [mutant for mutant in listed if not options.only or options.only in mutant.name]
     sound = sorted({test for mutant in mutants for test in mutant.tests})
     if failed := run_tests(sound).failed:
         raise SystemExit(f"error: {failed} fails without any mutant")

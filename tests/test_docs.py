@@ -117,14 +117,13 @@ def test_every_program_is_shown():
 
 def test_every_use_is_shown():
     shown = {word for page in PAGES for words in commands(page) for word in words if word.startswith("--")}
-    assert shown >= {
-        "--inspect-data", "--training.ema-decay", "--optimizer.name", "--tokenizer.sampling-alpha", "--init-from",
-        "--target-language", "--temperature", "--top-p", "--min-decoding-length", "--max-decoding-length", "--prefix",
-        "--prefix-file",
-        "--checkpoint", "--ensemble", "--score", "--compare", "--output", "--json", "--num-hypotheses", "--json-lines",
-        "--attention", "--positions", "--split", "--seed", "--data.name", "--dry-run", "--tokens-per-second",
-        "--devices.mesh.data", "--devices.topology", "--coordinator", "--num-processes", "--process-id", "--kills",
-    }  # fmt: skip
+    options = """
+        inspect-data training.ema-decay optimizer.name tokenizer.sampling-alpha init-from target-language temperature
+        top-p min-decoding-length max-decoding-length prefix prefix-file checkpoint ensemble score compare output json
+        num-hypotheses json-lines attention positions split seed data.name dry-run tokens-per-second devices.mesh.data
+        devices.topology coordinator num-processes process-id kills
+    """
+    assert shown >= {f"--{option}" for option in options.split()}
 
 
 def test_readme_is_short():

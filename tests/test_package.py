@@ -15,11 +15,11 @@ import pytest
 from tests.conftest import HUNG_AFTER, ROOT
 
 LINKS = {"model", "data", "configs"}
-SMALL = (
-    "--training.num-steps", "50", "--training.tokens-per-batch", "256", "--training.eval-every", "0",
-    "--tokenizer.vocab-size", "500", "--model.num-encoder-layers", "1", "--model.num-decoder-layers", "1",
-    "--model.embed-dim", "16", "--model.num-heads", "2", "--model.mlp-dim", "32",
-)  # fmt: skip
+SMALL = """
+    --training.num-steps 50 --training.tokens-per-batch 256 --training.eval-every 0 --tokenizer.vocab-size 500
+    --model.num-encoder-layers 1 --model.num-decoder-layers 1 --model.embed-dim 16 --model.num-heads 2
+    --model.mlp-dim 32
+"""
 
 
 def check(command, **options) -> str:
@@ -118,7 +118,7 @@ def test_wheel_works_beside_folders_of_the_same_names(wheels, folder, tmp_path):
     environment = Environment(tmp_path / "environment")
     environment.install(wheels["plain"])
     program = environment.bin / "lingua-flax"
-    check([program, "train", "--config", "tiny", "--workdir", "w", *SMALL], cwd=folder)
+    check([program, "train", "--config", "tiny", "--workdir", "w", *SMALL.split()], cwd=folder)
     assert check([program, "translate", "--workdir", "w"], cwd=folder, input="I swam.\n").count("\n") == 1
     place, _ = environment.run("use_as_library.py", folder).splitlines()
     assert Path(place).is_relative_to(tmp_path / "environment")

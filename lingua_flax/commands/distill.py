@@ -12,14 +12,15 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lingua_flax.data.corpora.pair_files import format_of
+from lingua_flax.data.corpora.pair_files import format_of, json_keys
 from lingua_flax.data.text_files import encode_lines
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import write_atomically
 from lingua_flax.host.locks import lock_until_exit
+from lingua_flax.host.terminal import progress_bar
 from lingua_flax.options.command_line import build, check_languages, new_output, output_exists, parse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config, with_absolute_paths
 from lingua_flax.options.schema import ComputeConfig, DataConfig, DecodingOptions, NetworkOptions, ProcessOptions
@@ -53,9 +54,9 @@ def read_options(argv: Sequence[str]) -> DistillCommand:
 
     Raises UserError if an option is invalid or the output exists already, and SystemExit after --help.
     """
-    hint = "the file for the pairs, for example --output distilled.jsonl"
     given = parse(DistillCommand, argv, DESCRIPTION)
-    workdir, output = required_workdir(given), new_output(given, hint)
+    workdir = required_workdir(given)
+    output = new_output(given, "the file for the pairs, for example --output distilled.jsonl")
     if format_of(output) != ".jsonl":
         raise UserError(f"--output {output}: the name must end in .jsonl or .jsonl.gz")
     config = read_workdir_config(workdir)
@@ -77,14 +78,13 @@ def distill(argv: Sequence[str]) -> None:
 
     initialize_devices(options.devices.platform, options)
     set_up_compilation()
-    target_language = options.data.target_language if options.data.tag_target else None
+    language = options.data.target_language if options.data.tag_target else None
     with distributed_session():
         on_first_process(functools.partial(_lock, options.output))
 
         def opened() -> tuple[Translator, Corpus]:
-            translator = Translator.load(
-                options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
-            )
+            networks = (options.workdir, options.checkpoint, options.devices, language, options.ensemble)
+            translator = Translator.load(*networks)
             translator.check(options)
             corpus = open_corpus(options.data)
             if options.data == with_absolute_paths(read_workdir_config(options.workdir).data):
@@ -126,51 +126,43 @@ class UnfinishedOutput:
         existing part has a different one, or is incomplete.
         """
         self._output = output
-        self._identity = identity
-        self._part = output.with_name(f"{output.name}.part")
-        self._record = output.with_name(f"{output.name}.part.json")
-        self.pairs = 0
-        self._size = 0
-        if self._record.exists():
-            record = json.loads(self._record.read_text(encoding="utf-8"))
-            if record["identity"] != identity:
+        self._part, self._file = (output.with_name(f"{output.name}.{ending}") for ending in ("part", "part.json"))
+        self._record: dict[str, Any] = {"identity": identity, "pairs": 0, "bytes": 0}
+        if self._file.exists():
+            self._record = json.loads(self._file.read_text(encoding="utf-8"))
+            if self._record["identity"] != identity:
                 raise UserError(
                     f"{self._part} was begun with other networks, data, precision or decoding options; delete it and "
-                    f"{self._record.name}, or choose another --output"
+                    f"{self._file.name}, or choose another --output"
                 )
-            if not self._part.exists() or self._part.stat().st_size < record["bytes"]:
+            if not self._part.exists() or self._part.stat().st_size < self._record["bytes"]:
                 raise UserError(
-                    f"{self._part} is missing or shorter than {self._record.name} says; delete both to start again"
+                    f"{self._part} is missing or shorter than {self._file.name} says; delete both to start again"
                 )
-            self.pairs, self._size = record["pairs"], record["bytes"]
+        self.pairs: int = self._record["pairs"]
 
-    def append(self, pairs: int, lines: Sequence[str]) -> None:
+    def append(self, lines: Sequence[str]) -> None:
         """Appends the lines of the next pairs; a kill at any moment leaves all earlier ones usable."""
-        with open(self._part, "r+b" if self._size else "wb") as part:
-            part.seek(self._size)
+        with open(self._part, "r+b" if self.pairs else "wb") as part:
+            part.seek(self._record["bytes"])
             part.write(encode_lines(lines, self._output))
             part.truncate()
             part.flush()
             os.fsync(part.fileno())
-            self._size = part.tell()
-        self.pairs += pairs
-        record = {"identity": self._identity, "pairs": self.pairs, "bytes": self._size}
-        write_atomically(self._record, json.dumps(record).encode())
+            self.pairs += len(lines)
+            self._record |= {"pairs": self.pairs, "bytes": part.tell()}
+        write_atomically(self._file, json.dumps(self._record).encode())
 
     def finish(self) -> None:
         """Gives the output its name."""
         self._part.replace(self._output)
-        self._record.unlink()
+        self._file.unlink()
 
 
-def _translate(
-    translator: Translator, pairs: PairSource, options: DistillCommand, unfinished: UnfinishedOutput
-) -> None:
-    from lingua_flax.data.corpora.pair_files import json_keys
+def _translate(translator: Translator, pairs: PairSource, options: DistillCommand, output: UnfinishedOutput) -> None:
     from lingua_flax.devices.processes import is_first_process, on_first_process, process_max
-    from lingua_flax.host.terminal import progress_bar
 
-    done = int(process_max(unfinished.pairs if is_first_process() else 0))
+    done = int(process_max(output.pairs if is_first_process() else 0))
     if done:
         log.info("continuing after %s of %s sentences", f"{done:,}", f"{len(pairs):,}")
     source, target = json_keys((options.data.source_language, options.data.target_language))
@@ -178,13 +170,10 @@ def _translate(
         advance(done)
         for start in range(done, len(pairs), CHUNK):
             chunk = [pairs[index] for index in range(start, min(start + CHUNK, len(pairs)))]
-            translations = translator.translate(
-                [pair.source for pair in chunk], options, first_line=start + 1, after_batch=advance
-            )
-            lines = [
-                json.dumps({source: pair.source, target: translation.text}, ensure_ascii=False)
-                for pair, translation in zip(chunk, translations, strict=True)
-            ]
-            on_first_process(functools.partial(unfinished.append, len(chunk), lines))
-    on_first_process(unfinished.finish)
+            sources = [pair.source for pair in chunk]
+            translations = translator.translate(sources, options, first_line=start + 1, after_batch=advance)
+            translated = [{source: each.source, target: each.text} for each in translations]
+            lines = [json.dumps(pair, ensure_ascii=False) for pair in translated]
+            on_first_process(functools.partial(output.append, lines))
+    on_first_process(output.finish)
     log.info("%s sentences translated: %s", f"{len(pairs):,}", options.output)

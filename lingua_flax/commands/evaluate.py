@@ -7,23 +7,17 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from lingua_flax.data.text_files import is_gzip, read_lines, write_lines
+from lingua_flax.data.text_files import check_aligned, is_gzip, read_lines, write_lines
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable
-from lingua_flax.options.command_line import Flag, build, check_languages, parse, required_workdir
+from lingua_flax.host.terminal import progress_bar
+from lingua_flax.options import schema
+from lingua_flax.options.command_line import Flag, build, check_languages, parse, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config, with_absolute_paths
-from lingua_flax.options.schema import (
-    ComputeConfig,
-    DataConfig,
-    DecodingOptions,
-    EvaluationConfig,
-    NetworkOptions,
-    ProcessOptions,
-)
 
 if TYPE_CHECKING:
     from lingua_flax.evaluation.evaluate import EvaluationSet
@@ -32,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class EvaluateCommand(NetworkOptions, DecodingOptions, ProcessOptions):
+class EvaluateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.ProcessOptions):
     """Options of the command evaluate."""
 
     workdir: Path
@@ -55,9 +49,9 @@ class EvaluateCommand(NetworkOptions, DecodingOptions, ProcessOptions):
     name ends in .gz is compressed."""
     json_file: Annotated[Path | None, Field(alias="json")] = None
     """File for all scores, as one JSON object."""
-    data: DataConfig = DataConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
-    devices: ComputeConfig = ComputeConfig()
+    data: schema.DataConfig = schema.DataConfig()
+    evaluation: schema.EvaluationConfig = schema.EvaluationConfig()
+    devices: schema.ComputeConfig = schema.ComputeConfig()
 
 
 DESCRIPTION = "Translates a split of the run's corpus, or any text file, and scores the translations with sacreBLEU."
@@ -76,18 +70,15 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
     options = options.model_copy(update={"data": with_absolute_paths(options.data)})
     if (options.source is None) != (options.reference is None):
         raise UserError("--source and --reference go together: two files with the same number of lines")
-    if options.source and "split" in given:
-        raise UserError("--split has no effect with --source and --reference; leave it out")
+    if options.source:
+        refuse(given, ["split"], "with --source and --reference; leave it out")
     check_languages(options.data, config.data, workdir)
     if options.score:
-        decoding = (name for name in DecodingOptions.model_fields if name != "batch_size")
-        meaningless = ["compare", "ter", "evaluation.tokenize", *decoding]
-        if name := next((name for name in meaningless if name in given), None):
-            raise UserError(f"--{name.replace('_', '-')} has no effect with --score, which translates nothing")
-    check_distinct_files(
-        read=(options.source, options.reference, options.compare),
-        written=(*output_files(options), options.json_file),
-    )
+        decoding = (name for name in schema.DecodingOptions.model_fields if name != "batch_size")
+        of_translations = ["compare", "ter", "evaluation.tokenize", *decoding]
+        refuse(given, of_translations, "with --score, which translates nothing")
+    written = (*output_files(options), options.json_file)
+    check_distinct_files(read=(options.source, options.reference, options.compare), written=written)
     return options
 
 
@@ -111,11 +102,7 @@ def read_lines_to_score(translator: Translator, options: EvaluateCommand) -> Eva
 
     if options.source and options.reference:
         sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
-        if len(sources) != len(references):
-            raise UserError(
-                f"{options.source} has {len(sources):,} lines, but {options.reference} has {len(references):,}; "
-                "they must be aligned"
-            )
+        check_aligned(options.source, sources, options.reference, references)
         if not sources:
             raise UserError(f"{options.source}: has no lines to score")
         return EvaluationSet(str(options.source), sources, references)
@@ -128,23 +115,9 @@ def read_lines_to_score(translator: Translator, options: EvaluateCommand) -> Eva
     return EvaluationSet.from_split(corpus, options.split)
 
 
-def read_baseline(options: EvaluateCommand, num_lines: int) -> list[str] | None:
-    """Reads the translations to compare with, or returns None if --compare is not given.
-
-    Raises UserError if the file cannot be read or does not have num_lines lines.
-    """
-    if not options.compare:
-        return None
-    baseline = list(read_lines(options.compare))
-    if len(baseline) != num_lines:
-        raise UserError(f"{options.compare} has {len(baseline):,} lines, but there are {num_lines:,} to translate")
-    return baseline
-
-
 def score_references(translator: Translator, options: EvaluateCommand) -> None:
     """Writes the references' log-probabilities to --output or stdout, and their sum to the log and to --json."""
     from lingua_flax.devices.processes import in_all_processes, is_first_process
-    from lingua_flax.host.terminal import progress_bar
     from lingua_flax.translation.translator import SCORING_BATCH_SIZE
 
     data = in_all_processes(lambda: read_lines_to_score(translator, options))
@@ -154,28 +127,21 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
             scores = translator.score(data.sources, data.references, batch_size=rows, after_batch=advance)
     except UserError as error:
         raise UserError(f"{options.source or options.split}, {error}") from error
-    total, tokens = sum(score.log_probability for score in scores), sum(score.tokens for score in scores)
-    lines = [f"{score.log_probability:.4f}" for score in scores]
     if not is_first_process():
         return
+    lines = [f"{score.log_probability:.4f}" for score in scores]
     if options.output:
         write_lines(options.output, lines)
     else:
         print("\n".join(lines))
-    log.info(
-        "%s sentences, %s tokens: log-probability %.2f, %.4f a token, perplexity %.2f",
-        f"{len(scores):,}", f"{tokens:,}", total, total / tokens, math.exp(-total / tokens),
-    )  # fmt: skip
+    total, tokens = sum(score.log_probability for score in scores), sum(score.tokens for score in scores)
+    mean, perplexity = total / tokens, math.exp(-total / tokens)
+    summary = f"log-probability {total:.2f}, {mean:.4f} a token, perplexity {perplexity:.2f}"
+    log.info("%s sentences, %s tokens: %s", f"{len(scores):,}", f"{tokens:,}", summary)
     if options.json_file:
-        totals = {
-            "log_probability": total,
-            "tokens": tokens,
-            "perplexity": math.exp(-total / tokens),
-            "sentences": len(scores),
-            "checkpoint_step": translator.step,
-            "checkpoint": options.checkpoint,
-        }
-        options.json_file.write_text(json.dumps(totals, indent=1) + "\n", encoding="utf-8")
+        content: dict[str, Any] = {"log_probability": total, "tokens": tokens, "perplexity": perplexity}
+        content |= {"sentences": len(scores), "checkpoint_step": translator.step, "checkpoint": options.checkpoint}
+        options.json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def score_translations(translator: Translator, options: EvaluateCommand) -> None:
@@ -184,14 +150,16 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
     from lingua_flax.evaluation.bleu import bleu_tokenizer
     from lingua_flax.evaluation.evaluate import evaluate
     from lingua_flax.evaluation.table import print_evaluation
-    from lingua_flax.host.terminal import progress_bar
 
     translator.check(options)
 
     def read() -> tuple[EvaluationSet, list[str] | None, str]:
         data = read_lines_to_score(translator, options)
         tokenize = bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, data.references)
-        return data, read_baseline(options, len(data.sources)), tokenize
+        baseline = list(read_lines(options.compare)) if options.compare else None
+        if baseline is not None and len(baseline) != (wanted := len(data.sources)):
+            raise UserError(f"{options.compare} has {len(baseline):,} lines, but there are {wanted:,} to translate")
+        return data, baseline, tokenize
 
     data, baseline, tokenize = in_all_processes(read)
     with progress_bar(len(data.sources), "sentences") as advance:
@@ -204,12 +172,10 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
     for path, lines in zip(output_files(options), contents, strict=False):
         write_lines(path, lines)
     if options.json_file:
-        scores = evaluation.as_json() | {"checkpoint": options.checkpoint}
-        if options.ensemble:
-            scores["networks"] = 1 + len(options.ensemble)
+        networks = {"networks": 1 + len(options.ensemble)} if options.ensemble else {}
+        scores = evaluation.as_json() | {"checkpoint": options.checkpoint} | networks
         options.json_file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
-    workdirs = " + ".join(map(str, (options.workdir, *options.ensemble)))
-    print_evaluation(workdirs, data, evaluation)
+    print_evaluation(" + ".join(map(str, (options.workdir, *options.ensemble))), data, evaluation)
 
 
 def evaluate(argv: Sequence[str]) -> None:
@@ -225,12 +191,9 @@ def evaluate(argv: Sequence[str]) -> None:
         check_writable(path)
     initialize_devices(options.devices.platform, options)
     compilations = set_up_compilation()
-    target_language = options.data.target_language if options.data.tag_target else None
+    language = options.data.target_language if options.data.tag_target else None
     with distributed_session():
-        translator = in_all_processes(
-            lambda: Translator.load(
-                options.workdir, options.checkpoint, options.devices, target_language, options.ensemble
-            )
-        )
+        networks = (options.workdir, options.checkpoint, options.devices, language, options.ensemble)
+        translator = in_all_processes(lambda: Translator.load(*networks))
         (score_references if options.score else score_translations)(translator, options)
     log.info("compiled %s", compilations)

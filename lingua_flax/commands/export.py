@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +15,7 @@ from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.files import new_folder
 from lingua_flax.host.installation import install_command
 from lingua_flax.host.interruption import interruption
-from lingua_flax.options.command_line import build, new_output, output_exists, parse, required_workdir
+from lingua_flax.options.command_line import build, new_output, output_exists, parse, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.schema import CheckpointOptions, ComputeConfig, DataConfig, PositiveInt, Quantization
 
@@ -66,16 +65,13 @@ def read_options(argv: Sequence[str]) -> ExportCommand:
     Raises UserError if an option is invalid or has no effect, the output exists already or cannot be written, or the
     format needs a package that is not installed. Raises SystemExit after --help.
     """
-    hint = "the folder to write, for example --output exported"
     given = parse(ExportCommand, argv, DESCRIPTION)
     required_workdir(given)
-    new_output(given, hint)
+    new_output(given, "the folder to write, for example --output exported")
     options = build(ExportCommand, given)
     for name, owner in ONLY_WITH.items():
-        if name in given and options.format != owner:
-            raise UserError(
-                f"--{name.replace('_', '-')} has no effect with --format {options.format}, only with {owner}"
-            )
+        if options.format != owner:
+            refuse(given, [name], f"with --format {options.format}, only with {owner}")
     if not importlib.util.find_spec(PACKAGES[options.format]):
         raise UserError(f"--format {options.format} needs the extra export: {install_command('export')}")
     return options
@@ -98,14 +94,17 @@ def export(argv: Sequence[str]) -> None:
     translator = Translator.load(options.workdir, options.checkpoint, devices, options.target_language)
     data = direction_into(options.target_language, config.data) if options.target_language else config.data
     lines = lines_to_verify(translator, data, options)
-    with interruption.deferred(), refusing_existing(options.output), new_folder(options.output) as folder:
-        usage, load_engine = write_format(translator, data, options, folder)
-        interruption.check()
-        write_tokenizers(translator, folder)
-        write_readme(folder, translator, data, usage, scores)
-        write_manifest(folder, options.format, translator.step)
-        if lines:
-            check_parity(translator, options, load_engine(), lines)
+    try:
+        with interruption.deferred(), new_folder(options.output) as folder:
+            usage, load_engine = write_format(translator, data, options, folder)
+            interruption.check()
+            write_tokenizers(translator, folder)
+            write_readme(folder, translator, data, usage, scores)
+            write_manifest(folder, options.format, translator.step)
+            if lines:
+                check_parity(translator, options, load_engine(), lines)
+    except FileExistsError as error:  # the folder was created in the meantime
+        raise output_exists(options.output) from error
     log.info("exported to %s; its README.md shows how to translate a sentence", options.output)
 
 
@@ -113,15 +112,6 @@ def direction_into(target_language: str, data: DataConfig) -> DataConfig:
     """Returns the [data] section with the languages of the run's first direction into a language."""
     source = next(source for source, target in data.directions if target == target_language)
     return data.model_copy(update={"source_language": source, "target_language": target_language})
-
-
-@contextlib.contextmanager
-def refusing_existing(path: Path) -> Iterator[None]:
-    """Turns the error of a folder that was created in the meantime into a UserError."""
-    try:
-        yield
-    except FileExistsError as error:
-        raise output_exists(path) from error
 
 
 def read_scores(path: Path) -> dict[str, Any]:

@@ -14,17 +14,9 @@ from pydantic import Field
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
-from lingua_flax.options.command_line import Given, build, parse, required_workdir
+from lingua_flax.options import schema
+from lingua_flax.options.command_line import build, parse, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
-from lingua_flax.options.schema import (
-    AlignmentOptions,
-    CheckpointOptions,
-    DecodingOptions,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    Quantization,
-)
 
 if TYPE_CHECKING:
     from lingua_flax.serving.app import Server
@@ -36,7 +28,7 @@ log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 2.0  # between looks for a first checkpoint
 
 
-class ServeCommand(CheckpointOptions, AlignmentOptions):
+class ServeCommand(schema.CheckpointOptions, schema.AlignmentOptions):
     """Options of the command serve."""
 
     workdir: Path
@@ -50,26 +42,26 @@ class ServeCommand(CheckpointOptions, AlignmentOptions):
     engine: Literal["jax", "ctranslate2"] = "jax"
     """jax translates as the command translate does. ctranslate2, to which the server exports the network at its start,
     cannot run every network (see lingua-flax export), does not align words, and divides scores by length^alpha."""
-    quantization: Quantization = "float32"
+    quantization: schema.Quantization = "float32"
     """ctranslate2: type of the matrices."""
     device: Literal["cpu", "gpu", "tpu"] = "cpu"
     """Kind of device; a training run may be using the others."""
-    beam_size: PositiveInt = 5
+    beam_size: schema.PositiveInt = 5
     """Number of hypotheses kept at each decoding step."""
-    length_penalty: NonNegativeFloat = 0.6
+    length_penalty: schema.NonNegativeFloat = 0.6
     """Exponent alpha of the length penalty of Wu et al. (2016)."""
-    batch_size: PositiveInt | None = None
+    batch_size: schema.PositiveInt | None = None
     """Number of lines translated together; by default 512 on accelerators, and on CPUs 64 divided by the number of
     cores, of which at most 4 count (ctranslate2: 64). With fewer, the server starts sooner, since it compiles fewer
     programs, but translates more slowly under load."""
-    max_texts: PositiveInt = 64
+    max_texts: schema.PositiveInt = 64
     """Number of texts in a request."""
-    max_characters: PositiveInt = 5000
+    max_characters: schema.PositiveInt = 5000
     """Length of a text."""
-    max_waiting: PositiveInt = 1024
+    max_waiting: schema.PositiveInt = 1024
     """Number of lines that may wait; beyond it, requests are answered with status 503. A single request with more
     lines is refused with status 413."""
-    timeout: PositiveFloat = 30.0
+    timeout: schema.PositiveFloat = 30.0
     """Seconds after which a request is given up with status 504."""
 
 
@@ -86,21 +78,15 @@ def read_options(argv: Sequence[str]) -> ServeCommand:
     options = build(ServeCommand, given)
     if not importlib.util.find_spec("fastapi_offline") or not importlib.util.find_spec("uvicorn"):
         raise UserError(f"lingua-flax serve needs the extra serve: {install_command('serve')}")
-    if options.engine == "ctranslate2":
-        check_ctranslate2(given, options)
-    elif "quantization" in given:
-        raise UserError("--quantization has no effect with --engine jax, only with ctranslate2")
-    return options
-
-
-def check_ctranslate2(given: Given, options: ServeCommand) -> None:
-    """Raises UserError if the engine ctranslate2 is not installed, or another option excludes it."""
+    if options.engine == "jax":
+        refuse(given, ["quantization"], "with --engine jax, only with ctranslate2")
+        return options
     if not importlib.util.find_spec("ctranslate2"):
         raise UserError(f"--engine ctranslate2 needs the extra export: {install_command('export')}")
     if options.device != "cpu":
         raise UserError(f"--engine ctranslate2 computes on the CPU; leave out --device {options.device}")
-    if name := next((name for name in AlignmentOptions.model_fields if name in given), None):
-        raise UserError(f"--{name.replace('_', '-')} has no effect with --engine ctranslate2, only with jax")
+    refuse(given, schema.AlignmentOptions.model_fields, "with --engine ctranslate2, only with jax")
+    return options
 
 
 def serve(argv: Sequence[str]) -> None:
@@ -131,11 +117,8 @@ def serve(argv: Sequence[str]) -> None:
     largest = 12 * options.max_texts * options.max_characters + 4096
     guarded = Guard(Measured(app, server.metrics), allowed_hosts=(host, *allowed_hosts), max_body=largest)
     if host not in LOOPBACK:
-        log.warning(
-            "listening on %s: other machines can connect, by the names given with --allowed-host, and nothing asks for "
-            "a password",
-            host,
-        )
+        reached = "other machines can connect, by the names given with --allowed-host, and nothing asks for a password"
+        log.warning("listening on %s: %s", host, reached)
     listener = listen(host, options.port)
     log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, listener.getsockname()[1])
     process = WebServer(guarded, server.stop)
@@ -158,16 +141,18 @@ def load(options: ServeCommand, server: Server) -> Engine:
         log.info(server.status)
         while not saved_steps(checkpoints):
             time.sleep(CHECKPOINT_SECONDS)
-    devices = read_workdir_config(options.workdir).devices.compute.model_copy(update={"platform": options.device})
-    translator = Translator.load(options.workdir, options.checkpoint, devices)
-    decoding = DecodingOptions(
-        beam_size=options.beam_size, length_penalty=options.length_penalty, batch_size=options.batch_size
-    )
-    translators = for_each_target(translator, options.workdir)
+    config = read_workdir_config(options.workdir)
+    devices = config.devices.compute.model_copy(update={"platform": options.device})
 
     def load_checkpoint(checkpoint: str) -> dict[str, Translator]:
-        return for_each_target(Translator.load(options.workdir, checkpoint, devices), options.workdir)
+        """Returns a translator into each of the target languages of the run."""
+        translator = Translator.load(options.workdir, checkpoint, devices)
+        if config.data.tag_target:
+            return {language: translator.into(language) for language in config.data.target_languages}
+        return {config.data.target_language: translator}
 
+    translators = load_checkpoint(options.checkpoint)
+    decoding = schema.DecodingOptions(**options.model_dump(include={"beam_size", "length_penalty", "batch_size"}))
     server.inspector = Inspector(translators, decoding, load_checkpoint)
     if options.engine == "ctranslate2":
         from lingua_flax.serving.ctranslate2_engine import load_ctranslate2
@@ -178,11 +163,3 @@ def load(options: ServeCommand, server: Server) -> Engine:
 
     server.status = "compiling"
     return JaxEngine(translators, decoding, options)
-
-
-def for_each_target(translator: Translator, workdir: Path) -> dict[str, Translator]:
-    """Returns a translator into each of the target languages of the run."""
-    data = read_workdir_config(workdir).data
-    if data.tag_target:
-        return {language: translator.into(language) for language in data.target_languages}
-    return {data.target_language: translator}

@@ -80,8 +80,10 @@ def train(argv: Sequence[str]) -> None:
     """Runs the command."""
     config, command = resolve_config(argv)
     workdir = command.workdir
+    # Imported here, as below, so that invalid options are reported at once.
+    from lingua_flax.devices.compilation import set_up_compilation
+
     if command.dry_run:
-        from lingua_flax.devices.compilation import set_up_compilation
         from lingua_flax.training.reports.dry_run import show_dry_run
 
         set_up_compilation()
@@ -96,8 +98,6 @@ def train(argv: Sequence[str]) -> None:
         return
     assert workdir  # resolve_config requires it for training
     keep_freed_memory()
-    # Imported here so that invalid options are reported at once.
-    from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.mesh import check_divides, make_mesh
     from lingua_flax.devices.platform import initialize_devices
     from lingua_flax.devices.processes import distributed_session, in_all_processes, on_first_process

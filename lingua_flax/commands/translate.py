@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import logging
@@ -10,23 +9,16 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from lingua_flax.commands.prompt import prompt_lines
-from lingua_flax.data.text_files import chunks, decode_lines, encode_lines, read_lines
+from lingua_flax.data.text_files import check_aligned, chunks, decode_lines, encode_lines, read_lines
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable
+from lingua_flax.options import schema
 from lingua_flax.options.command_line import Flag, build, parse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
-from lingua_flax.options.schema import (
-    AlignmentOptions,
-    ComputeConfig,
-    DecodingOptions,
-    NetworkOptions,
-    PositiveInt,
-    ProcessOptions,
-)
 
 if TYPE_CHECKING:
     from lingua_flax.data.tokenizer import Tokenizer
@@ -37,7 +29,7 @@ log = logging.getLogger(__name__)
 CHUNK = 1024  # lines translated together; sorting them by length keeps padding low
 
 
-class TranslateCommand(NetworkOptions, DecodingOptions, AlignmentOptions, ProcessOptions):
+class TranslateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.AlignmentOptions, schema.ProcessOptions):
     """Options of the command translate."""
 
     workdir: Path
@@ -50,7 +42,7 @@ class TranslateCommand(NetworkOptions, DecodingOptions, AlignmentOptions, Proces
     """Text with which every translation must begin."""
     prefix_file: Path | None = None
     """Text file with a separate prefix for each input line; an empty line means no prefix."""
-    num_hypotheses: PositiveInt = 1
+    num_hypotheses: schema.PositiveInt = 1
     """Number of translations to write for each input line, at most beam_size unless they are sampled (temperature).
     Above 1, each is written as line number, score and text, separated by tabs."""
     json_lines: Flag = False
@@ -65,7 +57,7 @@ class TranslateCommand(NetworkOptions, DecodingOptions, AlignmentOptions, Proces
     """File for a picture of the run's position encodings (.png); nothing is translated."""
     target_language: str | None = None
     """Language to translate into, for a model trained with data.tag_target; by default its data.target_language."""
-    devices: ComputeConfig = ComputeConfig()
+    devices: schema.ComputeConfig = schema.ComputeConfig()
 
 
 DESCRIPTION = "Translates each line of the input, in order; an empty line stays empty."
@@ -84,21 +76,18 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
         raise UserError("--prefix and --prefix-file are mutually exclusive: one prefix for all lines, or one per line")
     if options.ensemble and (options.attention or options.positions):
         raise UserError("--attention and --positions show one network; leave out --ensemble")
-    for name, path, endings in (
-        ("attention", options.attention, (".json", ".png", ".html")),
-        ("positions", options.positions, (".png",)),
-    ):
+    for name, endings in {"attention": (".json", ".png", ".html"), "positions": (".png",)}.items():
+        path = getattr(options, name)
         if path and path.suffix.lower() not in endings:
             raise UserError(f"--{name} {path}: the name must end in {' or '.join(endings)}")
     if options.positions and (options.input or options.output or options.attention or options.alignments):
         raise UserError("--positions translates nothing: leave out --input, --output, --attention and --alignments")
-    chosen = [name for name, field in AlignmentOptions.model_fields.items() if getattr(options, name) != field.default]
+    fields = schema.AlignmentOptions.model_fields
+    chosen = [name for name, field in fields.items() if getattr(options, name) != field.default]
     if chosen and not options.alignments:
         raise UserError(f"--{chosen[0].replace('_', '-')} has no effect without --alignments FILE")
-    check_distinct_files(
-        read=(options.input, options.prefix_file),
-        written=(options.output, options.attention, options.alignments),
-    )
+    written = (options.output, options.attention, options.alignments)
+    check_distinct_files(read=(options.input, options.prefix_file), written=written)
     return options
 
 
@@ -110,11 +99,7 @@ def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
     if not options.prefix_file:
         return zip(open_lines(options), itertools.repeat(options.prefix or ""), strict=False)
     lines, prefixes = list(open_lines(options)), list(read_lines(options.prefix_file))
-    if len(lines) != len(prefixes):
-        name = options.input or "standard input"
-        raise UserError(
-            f"{options.prefix_file} has {len(prefixes):,} lines, but {name} has {len(lines):,}; they must be aligned"
-        )
+    check_aligned(options.prefix_file, prefixes, options.input or "standard input", lines)
     return zip(lines, prefixes, strict=True)
 
 
@@ -131,14 +116,11 @@ def open_lines(options: TranslateCommand) -> Iterator[str]:
         lines = prompt_lines("> ", cache_directory() / "translate_history")
     else:
         lines = decode_lines(sys.stdin.buffer, "standard input")
-    return _only_line(lines, options) if options.attention else lines
-
-
-def _only_line(lines: Iterator[str], options: TranslateCommand) -> Iterator[str]:
+    if not options.attention:
+        return lines
     line = next(lines, "")
     if not at_a_terminal(options) and next(lines, None) is not None:
-        name = options.input or "standard input"
-        raise UserError(f"{name}: --attention shows a single sentence; give only one line")
+        raise UserError(f"{options.input or 'standard input'}: --attention shows a single sentence; give only one line")
     return iter([line])
 
 
@@ -160,9 +142,8 @@ def translate(argv: Sequence[str]) -> None:
         check_writable(path)
     initialize_devices(options.devices.platform, options)
     if not (options.input or options.positions):
-        check_single_process(
-            "standard input reaches only one of them: give the text with --input, a file that all of them can read"
-        )
+        remedy = "give the text with --input, a file that all of them can read"
+        check_single_process(f"standard input reaches only one of them: {remedy}")
     set_up_compilation()
     with distributed_session():
         _translate(options, pairs)
@@ -174,9 +155,8 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
     from lingua_flax.translation.word_alignment import align_translations, check_alignment, pharaoh
 
     def loaded() -> Translator:
-        translator = Translator.load(
-            options.workdir, options.checkpoint, options.devices, options.target_language, options.ensemble
-        )
+        language, ensemble = options.target_language, options.ensemble
+        translator = Translator.load(options.workdir, options.checkpoint, options.devices, language, ensemble)
         translator.check(options, options.num_hypotheses)
         check_alignment(translator, options)
         return translator
@@ -193,16 +173,13 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
         translator.check_prefixes([line for line, _ in known], [prefix for _, prefix in known], options)
     translated = _translated_chunks(translator, pairs, options)
     first = next(translated, [])  # before the output is opened: a mistake in these lines must not erase an old file
-    done = 0
-    with open_outputs(options) as (out, links_out):
+    numbers = itertools.count(1)
+    # Only the first process of a run writes to its files.
+    output, alignments = (options.output, options.alignments) if is_first_process() else (os.devnull, os.devnull)
+    with open(output or os.dup(sys.stdout.fileno()), "wb") as out, open(alignments or os.devnull, "wb") as links_out:
         for translations in itertools.chain([first], translated):
-            texts = [
-                text
-                for number, translation in enumerate(translations, done + 1)
-                for text in output_lines(number, translation, translator.tokenizer, options)
-            ]
-            out.write(encode_lines(texts, options.output or ""))
-            done += len(translations)
+            texts = (output_lines(next(numbers), each, translator.tokenizer, options) for each in translations)
+            out.write(encode_lines(itertools.chain.from_iterable(texts), options.output or ""))
             out.flush()
             if options.alignments:
                 links = align_translations(translator, translations, options)
@@ -220,25 +197,13 @@ def _translated_chunks(
     """Yields the translations of some lines at a time; raises UserError if one cannot be translated or shown."""
     from lingua_flax.inspection.observation import source_tokens
 
-    done = 0
+    first, count = 1, options.num_hypotheses
     for chunk in chunks(pairs, 1 if at_a_terminal(options) else CHUNK):
+        lines, prefixes = map(list, zip(*chunk, strict=True))
         if options.attention:
-            source_tokens(translator, chunk[0][0])  # refuses a line that no map can show
-        yield translator.translate(
-            [line for line, _ in chunk], options, num_hypotheses=options.num_hypotheses,
-            prefixes=[prefix for _, prefix in chunk], first_line=done + 1,
-        )  # fmt: skip
-        done += len(chunk)
-
-
-@contextlib.contextmanager
-def open_outputs(options: TranslateCommand) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Opens the files for translations and alignments; only the first process of a run writes to them."""
-    from lingua_flax.devices.processes import is_first_process
-
-    output, alignments = (options.output, options.alignments) if is_first_process() else (os.devnull, os.devnull)
-    with open(output or os.dup(sys.stdout.fileno()), "wb") as out, open(alignments or os.devnull, "wb") as links_out:
-        yield out, links_out
+            source_tokens(translator, lines[0])  # refuses a line that no map can show
+        yield translator.translate(lines, options, num_hypotheses=count, prefixes=prefixes, first_line=first)
+        first += len(chunk)
 
 
 def output_lines(
@@ -248,20 +213,13 @@ def output_lines(
     if options.json_lines:
         (source,) = tokenizer.encode_source([translation.source])
         hypotheses = [
-            {
-                "text": hypothesis.text,
-                "score": hypothesis.score,
-                "tokens": tokenizer.target_pieces(hypothesis.tokens),
-            }
-            for hypothesis in translation.hypotheses
+            {"text": own.text, "score": own.score, "tokens": tokenizer.target_pieces(own.tokens)}
+            for own in translation.hypotheses
         ]
-        fields = {
-            "source": translation.source,
-            "source_tokens": tokenizer.source_pieces(source),
-            "hypotheses": hypotheses,
-        }
+        pieces = tokenizer.source_pieces(source)
+        fields = {"source": translation.source, "source_tokens": pieces, "hypotheses": hypotheses}
         yield json.dumps(fields, ensure_ascii=False)
     elif options.num_hypotheses > 1:
-        yield from (f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in translation.hypotheses)
+        yield from (f"{number}\t{own.score:.4f}\t{own.text}" for own in translation.hypotheses)
     else:
         yield translation.text

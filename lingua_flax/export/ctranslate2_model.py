@@ -10,7 +10,6 @@ import ctranslate2
 import numpy as np
 from ctranslate2.specs import TransformerSpec, common_spec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
-from flax import nnx
 
 from lingua_flax.export.description import EXAMPLE, tokenizer_names
 from lingua_flax.export.parity import Engine
@@ -38,7 +37,7 @@ pieces = {tags}source.encode("{example}", out_type=str) + ["</s>"]
 print(target.decode(result.hypotheses[0]))
 ```
 
-{limit}"""
+"""
 # A learned table cannot be longer than the network's; CTranslate2 fails where a table ends.
 LIMIT_OF_LEARNED = """\
 Sentences of more than {longest} pieces, on either side, are an error: the network has {positions} positions,
@@ -51,14 +50,12 @@ MIN_POSITIONS = 1024  # of sinusoidal tables: CTranslate2 reads up to 1,024 piec
 
 def check_convertible(config: ModelConfig) -> None:
     """Raises UserError if CTranslate2 cannot represent a network with this configuration."""
+    rotates = config.positions == "rotary" and config.rotary_cross_attention
+    # CTranslate2 normalizes the queries of cross-attention over all heads together.
+    normalizes = config.qk_norm and config.num_heads > 1
     reasons = {
-        "rotates the queries and keys of cross-attention (train with --model.rotary-cross-attention False)": (
-            config.positions == "rotary" and config.rotary_cross_attention
-        ),
-        # CTranslate2 normalizes the queries of cross-attention over all heads together.
-        "normalizes queries and keys head by head (train with --model.qk-norm False)": (
-            config.qk_norm and config.num_heads > 1
-        ),
+        "rotates the queries and keys of cross-attention (train with --model.rotary-cross-attention False)": rotates,
+        "normalizes queries and keys head by head (train with --model.qk-norm False)": normalizes,
     }
     if given := " and ".join(reason for reason, holds in reasons.items() if holds):
         raise UserError(f"CTranslate2 cannot run a network that {given}; stablehlo, safetensors and --engine jax can")
@@ -80,17 +77,10 @@ def write_ctranslate2(translator: Translator, folder: Path, quantization: str = 
     spec.validate()
     spec.optimize(quantization=None if quantization == "float32" else quantization)
     spec.save(str(folder))
-    tokenizer = translator.tokenizer
-    tags = tokenizer.source_pieces(tokenizer.source_tags)
-    limit = LIMIT_OF_LEARNED if translator.config.positions == "learned" else LIMIT_OF_OTHERS
-    longest = translator.max_length - 1  # without the end token
-    return USAGE.format(
-        tags=f"{tags} + " if tags else "",
-        example=EXAMPLE,
-        longest=longest,
-        limit=limit.format(longest=longest, positions=translator.max_length),
-        **tokenizer_names(translator),
-    )
+    tags = translator.tokenizer.source_pieces(translator.tokenizer.source_tags)
+    lengths = {"positions": translator.max_length, "longest": translator.max_length - 1}  # without the end token
+    usage = USAGE + (LIMIT_OF_LEARNED if translator.config.positions == "learned" else LIMIT_OF_OTHERS)
+    return usage.format(tags=f"{tags} + " if tags else "", example=EXAMPLE, **lengths, **tokenizer_names(translator))
 
 
 def _specification(translator: Translator) -> TransformerSpec:
@@ -117,11 +107,9 @@ def _specification(translator: Translator) -> TransformerSpec:
     if is_rotary:
         del spec.encoder.position_encodings
     else:
-        table = nnx.merge(translator.graphdef, translator.params).position_table()
-        if config.positions == "sinusoidal":
-            length = max(config.max_length, MIN_POSITIONS)
-            table = sinusoidal_positions(length, config.embed_dim, config.position_base)
-        table = np.asarray(table)
+        length = max(config.max_length, MIN_POSITIONS)
+        sinusoidal = sinusoidal_positions(length, config.embed_dim, config.position_base)
+        table = np.array(params.get("position_embedding", sinusoidal))
         spec.encoder.position_encodings.encodings = spec.decoder.position_encodings.encodings = table
     for stack, name in ((spec.encoder, "encoder"), (spec.decoder, "decoder")):
         for number, layer in enumerate(stack.layer):
@@ -138,31 +126,27 @@ def _specification(translator: Translator) -> TransformerSpec:
 
 
 def _copy_layer(spec: Any, params: Any) -> None:
-    self_attention = params["self_attention"]
-    _copy_norm(spec.self_attention.layer_norm, params["self_attention_residual"]["norm"])
-    _copy_linear(spec.self_attention.linear[0], self_attention["query"], self_attention["key"], self_attention["value"])
-    _copy_linear(spec.self_attention.linear[1], self_attention["output"])
-    _copy_qk_norm(spec.self_attention, self_attention)
+    _copy_attention(spec.self_attention, params, "self_attention", "query key value", "output")
     if "cross_attention" in params:
-        cross_attention = params["cross_attention"]
-        _copy_norm(spec.attention.layer_norm, params["cross_attention_residual"]["norm"])
-        _copy_linear(spec.attention.linear[0], cross_attention["query"])
-        _copy_linear(spec.attention.linear[1], cross_attention["key"], cross_attention["value"])
-        _copy_linear(spec.attention.linear[2], cross_attention["output"])
-        _copy_qk_norm(spec.attention, cross_attention)
+        _copy_attention(spec.attention, params, "cross_attention", "query", "key value", "output")
     _copy_norm(spec.ffn.layer_norm, params["feed_forward_residual"]["norm"])
     _copy_linear(spec.ffn.linear_0, params["feed_forward"]["up"])
     _copy_linear(spec.ffn.linear_1, params["feed_forward"]["down"])
 
 
+def _copy_attention(spec: Any, params: Any, name: str, *fused: str) -> None:
+    """Copies one of the attentions of a layer, whose linear layers in CTranslate2 fuse some of ours."""
+    attention = params[name]
+    _copy_norm(spec.layer_norm, params[f"{name}_residual"]["norm"])
+    for linear, parts in zip(spec.linear, fused, strict=True):
+        _copy_linear(linear, *(attention[part] for part in parts.split()))
+    if "query_norm" in attention:
+        spec.q_norm.gamma = np.array(attention["query_norm"]["scale"])
+        spec.k_norm.gamma = np.array(attention["key_norm"]["scale"])
+
+
 def _copy_norm(spec: common_spec.LayerNormSpec, params: Any) -> None:
     spec.gamma, spec.beta = np.array(params["scale"]), np.array(params["bias"])
-
-
-def _copy_qk_norm(spec: Any, params: Any) -> None:
-    if "query_norm" in params:
-        spec.q_norm.gamma = np.array(params["query_norm"]["scale"])
-        spec.k_norm.gamma = np.array(params["key_norm"]["scale"])
 
 
 def _copy_linear(spec: common_spec.LinearSpec, *params: Any) -> None:

@@ -19,6 +19,8 @@ from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.translator import Translator
 
 EXAMPLE = "Two dogs are playing in the snow."  # for usage in README.md
+LABELS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF", "ter": "TER"}  # of scores
+LABELS |= {"published_bleu": "BLEU, published protocol"}
 
 
 def tokenizer_names(translator: Translator) -> dict[str, str]:
@@ -90,23 +92,15 @@ def write_readme(
     (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
-def _cell(text: str) -> str:
-    """Returns a text for a cell of a table, such as a signature, whose parts are separated by bars."""
-    return text.replace("|", r"\|")
-
-
 def _scores_table(scores: Mapping[str, Any] | None) -> str:
     if not scores:
         return "None were given (lingua-flax export --scores)."
-    rows = [
-        f"| {label} | {scores[name]:.2f} | {_cell(scores.get(f'{name}_signature', ''))} |"
-        for label, name in (
-            ("BLEU", "bleu"), ("BLEU, lower case", "bleu_lowercase"), ("chrF", "chrf"), ("TER", "ter"),
-            ("BLEU, published protocol", "published_bleu"),
-        )
-        if name in scores
-    ]  # fmt: skip
+    rows = ["| | | signature |", "|---|---|---|"]
+    for name, label in LABELS.items():
+        if name in scores:
+            signature = scores.get(f"{name}_signature", "").replace("|", r"\|")  # bars separate its parts
+            rows.append(f"| {label} | {scores[name]:.2f} | {signature} |")
     searched = f"beam size {scores['beam_size']}" if "beam_size" in scores else "sampled"
-    table = "\n".join(["| | | signature |", "|---|---|---|", *rows])
+    table = "\n".join(rows)
     what = f"{scores['sentences']:,} sentences, {searched}, checkpoint of step {scores['checkpoint_step']:,}"
     return f"On {what}:\n\n{table}"

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import sentencepiece
 from safetensors.numpy import load_file
+from sentencepiece import SentencePieceProcessor
 
 EPSILON = 1e-6  # of all norms
 LINE_BREAKS = str.maketrans("\n\r", "  ")  # that byte fallback can produce; each translation is a single line
@@ -27,9 +27,8 @@ class Network:
     def __init__(self, folder: Path):
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.model = self.config["model"]
-        self.parameters = {
-            name: array.astype(np.float32) for name, array in load_file(folder / "model.safetensors").items()
-        }
+        arrays = load_file(folder / "model.safetensors")
+        self.parameters = {name: array.astype(np.float32) for name, array in arrays.items()}
 
     def encode(self, source: list[int]) -> np.ndarray:
         """Returns the encoder's output [S, D] for source ids."""
@@ -42,20 +41,15 @@ class Network:
 
     def logits(self, memory: np.ndarray, target: list[int]) -> np.ndarray:
         """Returns the logits [V] of the token that follows `target`, given the encoder's output [S, D]."""
-        is_rotated = self.model["rotary_cross_attention"]
         x = self.embed("target", target)
         for number in range(self.model["num_decoder_layers"]):
             layer = f"decoder.{number}"
             x = self.residual(f"{layer}.self_attention", x, lambda y, at: self.attention(at, y, y, causal=True))
-            x = self.residual(
-                f"{layer}.cross_attention", x, lambda y, at: self.attention(at, y, memory, rotated=is_rotated)
-            )
+            x = self.residual(f"{layer}.cross_attention", x, lambda y, at: self.attention(at, y, memory))
             x = self.residual(f"{layer}.feed_forward", x, lambda y, at: self.feed_forward(at, y))
         last = self.layer_norm("decoder_norm", x[-1]) if self.model["norm"] == "pre" else x[-1]
-        return (
-            self.parameters["output_embedding" if self.model["tied_embeddings"] == "none" else "target_embedding"]
-            @ last
-        )
+        table = "output_embedding" if self.model["tied_embeddings"] == "none" else "target_embedding"
+        return self.parameters[table] @ last
 
     def embed(self, side: str, ids: list[int]) -> np.ndarray:
         """Returns the embeddings of ids times sqrt(D), plus the position encodings unless rotary: [T, D]."""
@@ -76,9 +70,7 @@ class Network:
             return x + sublayer(self.layer_norm(f"{name}_residual.norm", x), name)
         return self.layer_norm(f"{name}_residual.norm", x + sublayer(x, name))
 
-    def attention(
-        self, name: str, x: np.ndarray, memory: np.ndarray, *, causal: bool = False, rotated: bool = True
-    ) -> np.ndarray:
+    def attention(self, name: str, x: np.ndarray, memory: np.ndarray, *, causal: bool = False) -> np.ndarray:
         """Lets each position of x [T, D] attend to memory [S, D], or with `causal` to its predecessors and itself."""
         query, keys, values = (
             self.heads(source @ self.parameters[f"{name}.{part}.kernel"])
@@ -86,7 +78,7 @@ class Network:
         )
         if self.model["qk_norm"]:
             query, keys = self.rms_norm(f"{name}.query_norm", query), self.rms_norm(f"{name}.key_norm", keys)
-        if self.model["positions"] == "rotary" and rotated:
+        if self.model["positions"] == "rotary" and (memory is x or self.model["rotary_cross_attention"]):
             query, keys = self.rotate(query), self.rotate(keys)
         scores = query @ keys.transpose(0, 2, 1) / math.sqrt(query.shape[-1])
         if causal:
@@ -131,8 +123,8 @@ class Network:
         return x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + EPSILON) * self.parameters[f"{name}.scale"]
 
 
-def beam_search(network: Network, source: list[int], beams: int, alpha: float = 0.0) -> tuple[float, list[int]]:
-    """Returns the best translation of source ids: its score and its ids, without the end token.
+def beam_search(network: Network, source: list[int], beams: int, alpha: float = 0.0) -> tuple[list[int], float]:
+    """Returns the best translation of source ids: its ids, without the end token, and its score.
 
     A single beam is greedy search; `alpha` is the exponent of the length penalty of Wu et al. (2016).
     """
@@ -143,22 +135,22 @@ def beam_search(network: Network, source: list[int], beams: int, alpha: float = 
     ids = network.config["special_ids"]
     limit = min(2 * len(source) + 10, network.model["max_length"])
     memory = network.encode(source)
-    alive: list[tuple[float, list[int]]] = [(0.0, [])]
-    finished: list[tuple[float, list[int]]] = []
+    alive: list[tuple[list[int], float]] = [([], 0.0)]
+    finished: list[tuple[list[int], float]] = []
     for length in range(1, limit + 1):
         candidates = []
-        for score, tokens in alive:
+        for tokens, score in alive:
             logits = network.logits(memory, [ids["bos"], *tokens]).astype(np.float64)
             logits[[ids["pad"], ids["bos"], ids["unk"]]] = -np.inf
             total = score + logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
             allowed = [ids["eos"]] if length == limit else np.argsort(-total)[: 2 * beams].tolist()
-            candidates += [(float(total[token]), [*tokens, token]) for token in allowed]
-        best = sorted(candidates, key=lambda candidate: -candidate[0])[: 2 * beams]
-        ended = [(score / penalty(length), tokens[:-1]) for score, tokens in best[:beams] if tokens[-1] == ids["eos"]]
-        finished = sorted(finished + ended, key=lambda hypothesis: -hypothesis[0])[:beams]
-        alive = [(score, tokens) for score, tokens in best if tokens[-1] != ids["eos"]][:beams]
+            candidates += [([*tokens, token], float(total[token])) for token in allowed]
+        best = sorted(candidates, key=lambda candidate: -candidate[1])[: 2 * beams]
+        ended = [(tokens[:-1], score / penalty(length)) for tokens, score in best[:beams] if tokens[-1] == ids["eos"]]
+        finished = sorted(finished + ended, key=lambda hypothesis: -hypothesis[1])[:beams]
+        alive = [(tokens, score) for tokens, score in best if tokens[-1] != ids["eos"]][:beams]
         # No log-probability can rise, and no penalty exceeds that of the limit.
-        if finished and (beams == 1 or not alive or finished[0][0] >= alive[0][0] / penalty(limit)):
+        if finished and (beams == 1 or not alive or finished[0][1] >= alive[0][1] / penalty(limit)):
             break
     return finished[0]
 
@@ -171,16 +163,14 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(__file__).parent
     network = Network(folder)
-    source, target = (
-        sentencepiece.SentencePieceProcessor(model_file=str(folder / network.config["tokenizers"][side]))
-        for side in ("source", "target")
-    )
+    names = network.config["tokenizers"]
+    source, target = (SentencePieceProcessor(model_file=str(folder / names[side])) for side in ("source", "target"))
     for number, line in enumerate(sys.stdin, 1):
         pieces = source.encode(line.rstrip("\n"))
         ids = [*network.config["source_tags"], *pieces, network.config["special_ids"]["eos"]]
         if len(ids) > network.model["max_length"]:
             sys.exit(f"error: line {number} has {len(ids)} tokens; the network takes {network.model['max_length']}")
-        tokens = beam_search(network, ids, options.beam_size, options.length_penalty)[1] if pieces else []
+        tokens = beam_search(network, ids, options.beam_size, options.length_penalty)[0] if pieces else []
         print(target.decode(tokens).translate(LINE_BREAKS), flush=True)
 
 

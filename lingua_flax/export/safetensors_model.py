@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from pathlib import Path
 
-import numpy as np
+import jax
 from safetensors.numpy import save
 
 from lingua_flax.export import numpy_translator
@@ -28,8 +29,7 @@ echo "{example}" | python translate.py --beam-size 5
 
 def write_safetensors(translator: Translator, data: DataConfig, folder: Path) -> str:
     """Writes model.safetensors, config.json and translate.py, and returns how to use them, as Markdown."""
-    parameters = {name: np.asarray(array) for name, array in params_by_name(translator.params).items()}
-    (folder / "model.safetensors").write_bytes(save(parameters))
+    (folder / "model.safetensors").write_bytes(save(params_by_name(jax.device_get(translator.params))))
     write_json(folder / "config.json", describe(translator, data))
     shutil.copyfile(numpy_translator.__file__, folder / "translate.py")
     return USAGE.format(example=EXAMPLE)
@@ -37,10 +37,4 @@ def write_safetensors(translator: Translator, data: DataConfig, folder: Path) ->
 
 def safetensors_engine(folder: Path) -> Engine:
     """Returns the engine of a folder exported as safetensors, which is the code that translate.py there runs."""
-    network = Network(folder)
-
-    def translate(source: list[int], beam_size: int) -> tuple[list[int], float]:
-        score, tokens = beam_search(network, source, beam_size)
-        return tokens, score
-
-    return translate
+    return functools.partial(beam_search, Network(folder))

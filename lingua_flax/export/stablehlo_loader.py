@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import sentencepiece
 from jax import export
+from sentencepiece import SentencePieceProcessor
 
 LINE_BREAKS = str.maketrans("\n\r", "  ")  # that byte fallback can produce; each translation is a single line
 
@@ -25,10 +25,8 @@ class Programs:
     def __init__(self, folder: Path):
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.parameters = dict(np.load(folder / "parameters.npz"))
-        self.searches = {
-            name: export.deserialize(bytearray((folder / f"{name}.stablehlo").read_bytes()))
-            for name in ("greedy", "beam")
-        }
+        programs = {name: (folder / f"{name}.stablehlo").read_bytes() for name in ("greedy", "beam")}
+        self.searches = {name: export.deserialize(bytearray(program)) for name, program in programs.items()}
 
     def translate(self, sources: list[list[int]], search: str, alpha: float) -> list[tuple[list[int], float]]:
         """Returns the ids and the score of the best translation of each of at most B sources of at most S tokens.
@@ -50,11 +48,8 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(__file__).parent
     programs = Programs(folder)
-    config = programs.config
-    source, target = (
-        sentencepiece.SentencePieceProcessor(model_file=str(folder / config["tokenizers"][side]))
-        for side in ("source", "target")
-    )
+    config, names = programs.config, programs.config["tokenizers"]
+    source, target = (SentencePieceProcessor(model_file=str(folder / names[side])) for side in ("source", "target"))
     lines = enumerate(sys.stdin, 1)
     while batch := list(itertools.islice(lines, config["batch_size"])):
         ids = []
@@ -63,9 +58,8 @@ def main() -> None:
             ids.append([*config["source_tags"], *pieces, config["special_ids"]["eos"]] if pieces else [])
             if len(ids[-1]) > config["source_length"]:
                 sys.exit(f"error: line {number} has {len(ids[-1])} tokens; the programs take {config['source_length']}")
-        for sentence, (tokens, _) in zip(
-            ids, programs.translate(ids, options.search, options.length_penalty), strict=True
-        ):
+        translations = programs.translate(ids, options.search, options.length_penalty)
+        for sentence, (tokens, _) in zip(ids, translations, strict=True):
             print(target.decode(tokens).translate(LINE_BREAKS) if sentence else "", flush=True)
 
 

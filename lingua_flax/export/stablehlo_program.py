@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,9 +51,7 @@ def write_stablehlo(translator: Translator, data: DataConfig, folder: Path, shap
     network = structure(translator.config, tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     longest = min(decoding.default_max_length(shapes.source_length), translator.max_length)
 
-    def search(
-        parameters: dict[str, jax.Array], source: jax.Array, alpha: jax.Array, *, beams: int
-    ) -> tuple[jax.Array, jax.Array]:
+    def search(beams: int, parameters: Any, source: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
         is_token = (source != PAD_ID).astype(jnp.int32)
         limits = decoding.default_max_length(jnp.sum(is_token, axis=-1))
         request = decoding.DecodingRequest(
@@ -69,17 +67,13 @@ def write_stablehlo(translator: Translator, data: DataConfig, folder: Path, shap
         hypotheses = decoding.search_or_sample(networks, request, how)
         return hypotheses.tokens[:, 0], hypotheses.scores[:, 0]
 
-    parameters = {name: np.asarray(array) for name, array in params_by_name(translator.params).items()}
-    arguments = (
-        {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in parameters.items()},
-        jax.ShapeDtypeStruct((shapes.batch_size, shapes.source_length), jnp.int32),
-        jax.ShapeDtypeStruct((), jnp.float32),
-    )
+    parameters = params_by_name(jax.device_get(translator.params))
+    source = np.zeros((shapes.batch_size, shapes.source_length), np.int32)
     for name, beams in (("greedy", 1), ("beam", shapes.beam_size)):
-        program = jax.jit(functools.partial(search, beams=beams))
-        exported = export.export(program, platforms=PLATFORMS)(*arguments)
+        program = jax.jit(functools.partial(search, beams))
+        exported = export.export(program, platforms=PLATFORMS)(parameters, source, np.float32(0))
         (folder / f"{name}.stablehlo").write_bytes(exported.serialize())
-    np.savez(folder / "parameters.npz", **parameters)  # type: ignore[arg-type]
+    np.savez(folder / "parameters.npz", **parameters)
     write_json(folder / "config.json", describe(translator, data) | shapes._asdict())
     shutil.copyfile(stablehlo_loader.__file__, folder / "translate.py")
     return USAGE.format(**shapes._asdict(), pad=PAD_ID, example=EXAMPLE)

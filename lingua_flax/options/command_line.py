@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
@@ -113,6 +113,12 @@ def new_output(given: Given, example: str) -> Path:
 def output_exists(output: Path) -> UserError:
     """Returns the error for an output that would replace something."""
     return UserError(f"--output {output} exists already; delete it or choose another name")
+
+
+def refuse(given: Given, names: Iterable[str], reason: str) -> None:
+    """Raises UserError if one of these options is given although it has no effect; the reason ends the sentence."""
+    if name := next((name for name in names if name in given), None):
+        raise UserError(f"--{name.replace('_', '-')} has no effect {reason}")
 
 
 def check_languages(data: DataConfig, trained_on: DataConfig, workdir: Path) -> None:

@@ -165,11 +165,9 @@ def test_home_directory_that_does_not_exist(train):
 
 @pytest.mark.parametrize("command", [("evaluate",), ("distill", "--output", "pairs.jsonl")])
 def test_home_directory_that_does_not_exist_of_a_trained_run(trained, refused, command):
-    program, *options = command
-    refused(
-        program, "--workdir", trained[0], *options, "--data.train-source", "~nosuchuser/train.en",
-        words=["~nosuchuser/train.en: there is no such home directory"],
-    )  # fmt: skip
+    source = ("--data.train-source", "~nosuchuser/train.en")
+    words = ["~nosuchuser/train.en: there is no such home directory"]
+    refused(*command, "--workdir", trained[0], *source, words=words)
 
 
 def test_damaged_tokenized_pairs(refused, run, corpus, tmp_path):
@@ -183,8 +181,8 @@ def test_damaged_tokenized_pairs(refused, run, corpus, tmp_path):
         for damaged in (b"", content[:-8], flipped):
             path.write_bytes(damaged)
             words = ["this prepared corpus is damaged", "delete the folder and start again"]
-            refused(*train, "--workdir", tmp_path / "w2", "--tokenizer.model-file", tmp_path / "w/tokenizer.model",
-                    words=words)  # fmt: skip
+            tokenizer = ("--tokenizer.model-file", tmp_path / "w/tokenizer.model")
+            refused(*train, "--workdir", tmp_path / "w2", *tokenizer, words=words)
         path.write_bytes(content)
 
 

@@ -43,8 +43,8 @@ def test_split_held_out_of_other_pairs_is_refused(filtered_run, run, tmp_path):
     done = run("train", "--workdir", filtered_run, "--inspect-data")
     assert done.returncode == 0, done.stderr
     assert said in done.stderr
-    done = run("evaluate", "--workdir", filtered_run, "--source", tmp_path / "train.en", "--reference",
-               tmp_path / "train.fr", "--beam-size", 1, "--max-decoding-length", 4)  # fmt: skip
+    files = ("--source", tmp_path / "train.en", "--reference", tmp_path / "train.fr")
+    done = run("evaluate", "--workdir", filtered_run, *files, "--beam-size", 1, "--max-decoding-length", 4)
     assert done.returncode == 0, done.stderr
 
 

@@ -143,10 +143,8 @@ def test_missing_corpus_is_reported_and_the_export_written(trained, run, tmp_pat
 
 def test_direction_of_an_export_is_one_of_the_run():
     """A network for both directions translates into its source language from its target language."""
-    data = DataConfig(
-        name="multi30k", source_language="en", target_language="de", tag_target=True,
-        mixture=({"target_language": "fr"}, {"source_language": "de", "target_language": "en"}),
-    )  # fmt: skip
+    mixture = ({"target_language": "fr"}, {"source_language": "de", "target_language": "en"})
+    data = DataConfig(name="multi30k", source_language="en", target_language="de", tag_target=True, mixture=mixture)
     exported = {language: lingua_flax.commands.export.direction_into(language, data) for language in ("de", "fr", "en")}
     directions = {language: (data.source_language, data.target_language) for language, data in exported.items()}
     assert directions == {"de": ("en", "de"), "fr": ("en", "fr"), "en": ("de", "en")}

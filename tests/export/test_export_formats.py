@@ -25,8 +25,8 @@ from tests.data.test_data import PAIRS
 
 LINES = ["the cat eats fish .", "a dog sleeps", "where is it?", "milk"]
 TRANSLATIONS = ["le chat mange du poisson .", "un chien", "dort où ?", "lait"]
-SMALL = {"num_encoder_layers": 2, "num_decoder_layers": 1, "embed_dim": 16, "num_heads": 2, "mlp_dim": 24,
-         "max_length": 64, "dropout_rate": 0.0}  # fmt: skip
+SIZES = {"embed_dim": 16, "num_heads": 2, "mlp_dim": 24, "max_length": 64}
+SMALL = SIZES | {"num_encoder_layers": 2, "num_decoder_layers": 1, "dropout_rate": 0.0}
 
 
 @pytest.mark.parametrize("program", [numpy_translator, stablehlo_loader])
