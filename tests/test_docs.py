@@ -317,6 +317,16 @@ def test_attention_page_has_no_warnings():
     assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
 
 
+def test_attention_page_imports_what_exists():
+    """In all cells, also in those that only a slow test runs."""
+    cells = [cell for cell in read_notebook(ROOT / renew_outputs.NOTEBOOK).cells if cell.cell_type == "code"]
+    statements = [node for cell in cells for node in ast.parse(cell.source).body]
+    imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert imports
+    for node in imports:
+        exec(ast.unparse(node), {})
+
+
 def test_attention_page_matches_the_code(capsys):
     namespace: dict = {}
     for cell in worked_cells():
