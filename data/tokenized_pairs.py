@@ -76,9 +76,10 @@ def tokenize(pairs: PairSource, fingerprint: str, tokenizer: Tokenizer, cache: P
     directory = prepared_corpus.prepare(cache, "tokens", key, lambda path: _write(path, pairs, tokenizer))
     try:
         source, target = (RaggedArray.open(directory / side, dtype) for side, dtype in _dtypes(tokenizer).items())
+        stored = (directory / _DIGEST_NAME).read_text()
     except (OSError, ValueError) as error:
         raise prepared_corpus.damaged(directory, error) from error
-    if _digest(directory) != _stored_digest(directory):
+    if _digest(directory) != stored:
         raise prepared_corpus.damaged(directory, "the SHA-256 of its tokens differs")
     if not len(source) == len(target) == len(pairs):
         raise prepared_corpus.damaged(directory, f"{len(source)} and {len(target)} sentences for {len(pairs)} pairs")
@@ -105,11 +106,6 @@ def _write(directory: Path, pairs: PairSource, tokenizer: Tokenizer) -> None:
 
 def _digest(directory: Path) -> str:
     return prepared_corpus.ragged_digest(directory / side for side in Pair._fields)
-
-
-def _stored_digest(directory: Path) -> str:
-    path = directory / _DIGEST_NAME
-    return path.read_text() if path.exists() else ""
 
 
 def _append(writer: RaggedWriter, sentences: Sequence[Sequence[int]]) -> None:

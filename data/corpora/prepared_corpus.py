@@ -15,7 +15,7 @@ import operator
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,12 +117,12 @@ def exclusive_lock(lock: Path) -> Iterator[None]:
         raise UserError(
             f"{lock.parent}: prepared corpora cannot be written there ({error.strerror}); {remedy}"
         ) from error
-    with held or nullcontext():
-        try:
-            yield
-        finally:
-            if held:
-                lock.unlink(missing_ok=True)  # while still held: processes that wait for it notice and create another
+    try:
+        yield
+    finally:
+        if held:
+            lock.unlink(missing_ok=True)  # while still held: processes that wait for it notice and create another
+            held.release()
 
 
 class Texts(NamedTuple):
