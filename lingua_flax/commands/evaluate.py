@@ -151,9 +151,8 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
     from lingua_flax.evaluation.evaluate import evaluate
     from lingua_flax.evaluation.table import print_evaluation
 
-    translator.check(options)
-
     def read() -> tuple[EvaluationSet, list[str] | None, str]:
+        translator.check(options)
         data = read_lines_to_score(translator, options)
         tokenize = bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, data.references)
         baseline = list(read_lines(options.compare)) if options.compare else None

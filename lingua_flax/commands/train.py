@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -16,6 +16,11 @@ from lingua_flax.options.command_line import Flag, build_with_config, parse, req
 from lingua_flax.options.config_files import CONFIG_NAME, as_json, read_config, refused_changes
 from lingua_flax.options.schema import Config, PositiveFloat, ProcessOptions
 from lingua_flax.runs.workdir import Workdir
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from lingua_flax.training.preparation import Preparation
 
 
 class TrainCommand(Config, ProcessOptions):
@@ -111,8 +116,12 @@ def train(argv: Sequence[str]) -> None:
     compilations = set_up_compilation()
     with distributed_session():
         on_first_process(files.lock)
-        mesh = make_mesh(config.devices.mesh)
-        check_divides(mesh, config)  # before a corpus is prepared
-        fast_attention(config, mesh)  # likewise, to refuse an attention that these devices cannot compute
-        prepared = in_all_processes(lambda: prepare(config, workdir))
+
+        def prepared_with_mesh() -> tuple[Preparation, Mesh]:
+            mesh = make_mesh(config.devices.mesh)
+            check_divides(mesh, config)  # before a corpus is prepared
+            fast_attention(config, mesh)  # likewise, to refuse an attention that these devices cannot compute
+            return prepare(config, workdir), mesh
+
+        prepared, mesh = in_all_processes(prepared_with_mesh)
         loop.train(prepared, mesh, files, interruption, compilations)

@@ -97,7 +97,8 @@ def _await_others(port: int, num_processes: int, deadline: float) -> None:
                     continue
                 which = ", ".join(map(str, sorted(missing)))
                 raise UserError(
-                    f"process {which} of {num_processes} has not started within {START_TIMEOUT} seconds; see its log"
+                    f"{len(missing)} of {num_processes} processes have not started within {START_TIMEOUT} seconds "
+                    f"(number {which}); see their logs"
                 ) from None
             except (ConnectionError, ValueError):  # not a process of this run
                 continue
@@ -165,7 +166,7 @@ def in_all_processes(action: Callable[[], Result]) -> Result:
         failure = error
     kind = type(failure) if isinstance(failure, UserError | Interrupted) else RunError
     message = "" if failure is None else f"{kind.__name__}:{getattr(failure, 'signal_number', '')}:{failure}"
-    buffer = np.frombuffer(message.encode()[:MAX_MESSAGE].ljust(MAX_MESSAGE, b"\0"), np.uint8)
+    buffer = np.frombuffer(message.encode(errors="backslashreplace")[:MAX_MESSAGE].ljust(MAX_MESSAGE, b"\0"), np.uint8)
     told = [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in multihost_utils.process_allgather(buffer)]
     if failure:
         raise failure
@@ -181,22 +182,11 @@ def in_all_processes(action: Callable[[], Result]) -> Result:
 def on_first_process(action: Callable[[], object]) -> None:
     """Runs an action, such as a change of files, in the first process while all others wait for it.
 
-    If it fails, the first process raises its error. The others raise a UserError if it was one, and all processes end
-    together; after any other error, they raise a RunError and end at once.
+    If it fails, all processes end together, as with `in_all_processes`.
     """
-    if jax.process_count() == 1:
-        action()
-        return
-    multihost_utils.sync_global_devices("before")
-    failure: Exception | None = None
-    if is_first_process():
-        try:
-            action()
-        except Exception as error:  # raised only after the others know: they would wait for a timeout
-            failure = error
-    kind = int(process_max(0 if failure is None else 1 if isinstance(failure, UserError) else 2))
-    if kind:
-        raise failure or (UserError, RunError)[kind - 1]("the first process failed; see its error message")
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("before")
+    in_all_processes(lambda: action() if is_first_process() else None)
 
 
 def process_max(number: int) -> jax.Array | int:

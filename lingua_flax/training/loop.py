@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from lingua_flax.data.training_batches import TrainingBatch
 from lingua_flax.devices.compilation import Compilations
-from lingua_flax.devices.processes import check_equal_on_all_processes, is_first_process, process_max
+from lingua_flax.devices.processes import check_equal_on_all_processes, in_all_processes, is_first_process, process_max
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import Interrupted, RunError
 from lingua_flax.host.interruption import Interruption
@@ -42,7 +42,7 @@ def train(
     after saving the state, and RunError if the loss or its gradient was repeatedly not finite or a device has too
     little memory. Also raises the error of a checkpoint that could not be written.
     """
-    validation_set = prepared.validation_set()
+    validation_set = in_all_processes(prepared.validation_set)
     compared = {
         "config": config_digest(prepared.config),
         **prepared.fingerprints,

@@ -200,16 +200,21 @@ def test_processes_that_differ_are_refused(toy, run, tmp_path, difference):
 
 def test_mistake_on_one_host_is_told_by_all(toy, trained, run, tmp_path):
     missing = tmp_path / "missing.en"
-    for command, each in (
-        (("train", "--config", toy, "--workdir", tmp_path / "w"), [[], ["--data.train-source", missing]]),
-        (("evaluate", "--workdir", trained[0]), [[], ["--split", "missing"]]),
-        (("translate", "--workdir", trained[0], "--input", toy.parent / "test.en"), [[], ["--checkpoint", "7"]]),
+    train = ("train", "--config", toy, "--workdir", tmp_path / "w")
+    translate = ("translate", "--workdir", trained[0], "--input", toy.parent / "test.en")
+    for command, mistake, words in (
+        (train, ["--data.train-source", missing], "no such file"),
+        (train, ["--devices.mesh.fsdp", 7], "mesh"),
+        (train, ["--evaluation.tokenize", "ja-mecab"], "evaluation.tokenize"),
+        (("evaluate", "--workdir", trained[0]), ["--split", "missing"], 'no split "missing"'),
+        (("evaluate", "--workdir", trained[0]), ["--max-decoding-length", 1000], "max_decoding_length"),
+        (translate, ["--checkpoint", 7], "no checkpoint 7"),
     ):
-        first, second = run_together(run, 2, *command, each=each)
+        first, second = run_together(run, 2, *command, each=[[], mistake])
         assert (first.returncode, second.returncode) == (2, 2), first.stderr
         own = second.stderr.splitlines()[-1]
         assert own.startswith("error: ")
-        assert "missing" in own or "no checkpoint 7" in own
+        assert words in own
         assert first.stderr.splitlines()[-1] == f"error: process 1: {own.removeprefix('error: ')}"
     assert not (tmp_path / "w").exists()
 
@@ -255,7 +260,7 @@ def test_numbers_of_steps_are_compared(toy, run, tmp_path):
         ("nosuch.invalid:1234", 1, "nosuch.invalid:1234: "),
         ("127.0.0.1:{used}", 0, "Address already in use"),
         ("127.0.0.1:70000", 0, "choose another"),
-        ("127.0.0.1:{free}", 0, "process 1, 2 of 3 has not started within 1 seconds"),
+        ("127.0.0.1:{free}", 0, "2 of 3 processes have not started within 1 seconds (number 1, 2)"),
         ("127.0.0.1:{free}", 2, "process 0 has not answered at 127.0.0.1:{free} within 1 seconds"),
     ],
 )
