@@ -101,8 +101,8 @@ def check_corpus(workdir: Path, step: int, fingerprint: str, split: str, held_ou
     if read_metadata(Workdir(workdir).checkpoints, step)["fingerprints"]["corpus"] != fingerprint:
         raise UserError(
             f"{workdir}: its corpus has changed since checkpoint {step}, so the {split} split is no longer the same, "
-            "and the network may have been trained on what was held out of training; restore the original files, or "
-            "score files of your own with --source and --reference"
+            "and the network may have been trained on what is now held out; restore the original files (lingua-flax "
+            "evaluate also scores other files, with --source and --reference)"
         )
 
 
@@ -139,7 +139,7 @@ def restore_item(directory: Path, step: int, item: str, template: Any, metadata:
 
 
 def best_saved_step(directory: Path, steps: Sequence[int]) -> int | None:
-    """Returns the best of the saved steps by validation BLEU, if the newest intact metadata names one."""
+    """Returns the best of the saved steps by validation, if the newest intact metadata names one."""
     for step in reversed(steps):
         with contextlib.suppress(DamagedCheckpoint):
             best = read_metadata(directory, step)["best_step"]
