@@ -114,10 +114,8 @@ def test_splits_by_name_and_pairs_by_index(files: Files) -> None:
 def test_all_characters_survive_a_round_trip(files: Files) -> None:
     sources = ["  à la 😀\u2028x ", "tab\there", "nul\0", "\x85", "e\u0301", "long " * 20_000]
     targets = [f"{line} = {line}" for line in sources]
-    corpus = files.open(
-        train_source=["a"], train_target=["b"], validation_source=["c"], validation_target=["d"],
-        test_source=sources, test_target=targets,
-    )  # fmt: skip
+    other = {"train_source": ["a"], "train_target": ["b"], "validation_source": ["c"], "validation_target": ["d"]}
+    corpus = files.open(test_source=sources, test_target=targets, **other)
     assert list(corpus.split("test")) == list(zip(sources, targets, strict=True))
     assert list(corpus.split("train")) == [Pair("a", "b")]
     assert corpus.notes == ()
@@ -217,10 +215,10 @@ def test_json_language_keys_take_precedence_if_the_languages_differ(files: Files
 def test_pairs_with_an_empty_side_are_dropped_from_train_only(files: Files) -> None:
     source = ["a", "", "c", " \t ", "e", ""]
     target = ["A", "B", "  ", "D", "E", ""]
+    sides = {"source": source, "target": target}
     corpus = files.open(
-        train_source=source, train_target=target, validation_source=source, validation_target=target,
-        test_source=source, test_target=target,
-    )  # fmt: skip
+        **{f"{split}_{side}": sides[side] for split in ("train", "validation", "test") for side in sides}
+    )
     assert list(corpus.split("train")) == [("a", "A"), ("e", "E")]
     for split in ("validation", "test"):
         assert list(corpus.split(split)) == list(zip(source, target, strict=True))

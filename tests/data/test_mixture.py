@@ -284,9 +284,8 @@ def test_run_resumes_only_with_the_same_mixture(trained, toy, run, tmp_path):
 @pytest.mark.parametrize("alpha", ["0", "0.1"])
 def test_given_tokenizer_must_have_the_tags(toy, tmp_path, alpha):
     model = tmp_path / "m.model"
-    argv = ["--config", str(toy), "--workdir", str(tmp_path / "w"), "--tokenizer.model-file", str(model),
-            "--tokenizer.sampling-alpha", alpha]  # fmt: skip
-    config, command = resolve_config(argv)
+    options = ["--tokenizer.model-file", str(model), "--tokenizer.sampling-alpha", alpha]
+    config, command = resolve_config(["--config", str(toy), "--workdir", str(tmp_path / "w"), *options])
     model.write_bytes(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["<2fr>"])[0])
     with pytest.raises(UserError, match=r"no tag <2de>; it has <2fr>; train it with --control_symbols=<2fr>,<2de>"):
         prepare(config, command.workdir)
@@ -325,8 +324,8 @@ def test_typed_tag_is_treated_as_text(options):
 
 
 def test_several_languages_without_tags_cause_a_warning(toy, tmp_path, caplog):
-    config, command = resolve_config(["--config", str(toy), "--workdir", str(tmp_path), "--data.tag-target", "False",
-        "--tokenizer.vocab-size", "60"])  # fmt: skip
+    options = ["--data.tag-target", "False", "--tokenizer.vocab-size", "60"]
+    config, command = resolve_config(["--config", str(toy), "--workdir", str(tmp_path), *options])
     prepare(config, command.workdir)
     assert "nothing tells the model which of fr and de to translate into" in caplog.text
 

@@ -26,9 +26,10 @@ settings.load_profile("same")
 
 # Text that is known to break programs: control characters, separators, right-to-left text, joined and combining
 # characters, and the names of special pieces as a user might type them.
-NASTY = ["\0", "\x1b[31m", "\ufeff", "\r", "\r\n", "\u2028", "\u2029", "\x85", "\v", "\f", "\t", "\u202eabc", "שלום",
-         "مرحبا", "👩‍👩‍👧", "🇫🇷", "e\u0301", "\u200b", "\u3000", "▁", "⁇", "</s>", "<s>", "<pad>", "<unk>", "<2fr>",
-         "<0x0A>", "\ufffd", "\U0010ffff", "ﬁ", "one", " ", "."]  # fmt: skip
+CONTROLS = ["\0", "\x1b[31m", "\ufeff", "\r", "\r\n", "\x85", "\v", "\f", "\t"]
+SPACES = ["\u2028", "\u2029", "\u200b", "\u3000", " "]
+SCRIPTS = ["\u202eabc", "שלום", "مرحبا", "👩‍👩‍👧", "🇫🇷", "e\u0301", "▁", "⁇", "\ufffd", "\U0010ffff", "ﬁ", "one", "."]
+NASTY = [*CONTROLS, *SPACES, *SCRIPTS, "</s>", "<s>", "<pad>", "<unk>", "<2fr>", "<0x0A>"]
 CHARACTERS = st.characters(exclude_categories=["Cs"])  # UTF-8 cannot encode a lone surrogate
 TEXTS = st.lists(st.one_of(st.sampled_from(NASTY), st.text(CHARACTERS, max_size=9)), max_size=12).map("".join)
 LINES = TEXTS.map(lambda text: text.replace("\n", ""))
@@ -36,8 +37,8 @@ LINES = TEXTS.map(lambda text: text.replace("\n", ""))
 
 @functools.cache
 def trained_tokenizer(kind):
-    config = {"unigram": TokenizerConfig(vocab_size=60),
-              "bytes": TokenizerConfig(vocab_size=320, kind="bpe", byte_fallback=True)}[kind]  # fmt: skip
+    with_bytes = TokenizerConfig(vocab_size=320, kind="bpe", byte_fallback=True)
+    config = with_bytes if kind == "bytes" else TokenizerConfig(vocab_size=60)
     return parse_tokenizers(train_tokenizer(PAIRS, config))
 
 

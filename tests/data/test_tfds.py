@@ -201,24 +201,23 @@ def test_wmt14_is_read_from_several_archives(tmp_path: Path, cache: Path, regist
     pairs = {"europarl": ("Guten Tag", "Good day"), "commoncrawl": ("Käse & Brot", "cheese & bread")}
     pairs |= {"news": ("Nachrichten", "news"), "newstest2013": ("der Test", "the test")}
     segment = '<seg id="1">{}</seg>'
-    archives = {
-        "http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz":
-            ("training/europarl-v7.de-en.de", "training/europarl-v7.de-en.en", *pairs["europarl"]),
-        "http://www.statmt.org/wmt13/training-parallel-commoncrawl.tgz":
-            ("commoncrawl.de-en.de", "commoncrawl.de-en.en", *pairs["commoncrawl"]),
-        "http://www.statmt.org/wmt14/training-parallel-nc-v9.tgz":
-            ("training/news-commentary-v9.de-en.de", "training/news-commentary-v9.de-en.en", *pairs["news"]),
-    }  # fmt: skip
+    archives = {  # the archive of each training corpus, and where its files are
+        "europarl": ("wmt13/training-parallel-europarl-v7.tgz", "training/europarl-v7.de-en"),
+        "commoncrawl": ("wmt13/training-parallel-commoncrawl.tgz", "commoncrawl.de-en"),
+        "news": ("wmt14/training-parallel-nc-v9.tgz", "training/news-commentary-v9.de-en"),
+    }
     folder = tmp_path / "archives"
-    for url, (german, english, *pair) in archives.items():
-        path = pack(folder / url.rpartition("/")[2], {german: [pair[0]], english: [pair[1]]})
-        registered("wmt14_translate", url, path)
-    path = pack(folder / "dev.tgz", {
+    for name, (archive, stem) in archives.items():
+        german, english = pairs[name]
+        path = pack(folder / Path(archive).name, {f"{stem}.de": [german], f"{stem}.en": [english]})
+        registered("wmt14_translate", f"http://www.statmt.org/{archive}", path)
+    files = {
         "dev/newstest2013.de": [pairs["newstest2013"][0]],
         "dev/newstest2013.en": [pairs["newstest2013"][1]],
         "dev/newstest2014-deen-src.de.sgm": ["<doc>", segment.format("Müller &amp; Sohn"), "</doc>"],
         "dev/newstest2014-deen-ref.en.sgm": ["<doc>", segment.format("Miller &amp; son"), "</doc>"],
-    })  # fmt: skip
+    }
+    path = pack(folder / "dev.tgz", files)
     registered("wmt14_translate", "http://data.statmt.org/wmt19/translation-task/dev.tgz", path)
 
     corpus = opened(cache, name="wmt14_translate/en-de", languages="en de", directory=folder)
@@ -237,16 +236,13 @@ def test_splits_are_held_out_of_a_corpus_that_has_only_train(tmp_path: Path, cac
     registered("para_crawl", url, path)
     corpus = opened(cache, name="para_crawl", languages="de en", directory=tmp_path)
     assert {name: len(pairs) for name, pairs in corpus.splits.items()} == {"train": 360, "validation": 20, "test": 20}
-    assert corpus.notes == (
-        ORDER_NOTE, "held out 20 of 400 pairs for validation and 20 for test, since none were given"
-    )  # fmt: skip
+    held_out = "held out 20 of 400 pairs for validation and 20 for test, since none were given"
+    assert corpus.notes == (ORDER_NOTE, held_out)
     everything = sorted(pair for split in corpus.splits.values() for pair in split)
     assert everything == sorted((f"Zeile {i}", f"line {i}") for i in range(400))
     reverse = MixtureConfig(name="para_crawl", source_language="en", target_language="de", directory=tmp_path)
-    config = DataConfig(
-        name="para_crawl", source_language="de", target_language="en", directory=tmp_path,
-        cache_directory=cache, mixture=(reverse,),
-    )  # fmt: skip
+    options = {"source_language": "de", "target_language": "en", "directory": tmp_path, "cache_directory": cache}
+    config = DataConfig(name="para_crawl", mixture=(reverse,), **options)
     with pytest.raises(
         UserError, match=r"data\.mixture\.0 .*, whose held-out pairs it would train on; choose another corpus"
     ):
@@ -301,7 +297,7 @@ def test_corpus_without_train_split_is_refused(tmp_path: Path, cache: Path, regi
         ("opus", "en de", r"several corpora; name one: opus/medical, opus/law, opus/koran, opus/IT, opus/subtitles"),
         ("para_crawl", "en en", r'data\.target_language: "en" is the source language'),
     ],
-)  # fmt: skip
+)
 def test_invalid_names_and_languages_are_refused(cache: Path, name: str, languages: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         opened(cache, name=name, languages=languages)

@@ -17,11 +17,13 @@ def test_bleu_by_hand():
     assert corpus_bleu(["the cat sat on the mat."], ["the cat sat there on the mat."]).score == pytest.approx(expected)
 
 
+TOKENIZERS = {"13a": "de pt-BR", "zh": "zh zh_Hant cmn ZHO-CN", "char": "th tha km lo mya bo"}
+
+
 @pytest.mark.parametrize(
     ("language", "tokenizer"),
-    [("de", "13a"), ("pt-BR", "13a"), ("zh", "zh"), ("zh_Hant", "zh"), ("cmn", "zh"), ("ZHO-CN", "zh"), ("th", "char"),
-     ("tha", "char"), ("km", "char"), ("lo", "char"), ("mya", "char"), ("bo", "char")],
-)  # fmt: skip
+    [(language, name) for name, languages in TOKENIZERS.items() for language in languages.split()],
+)
 def test_tokenizer_follows_the_target_language(language, tokenizer):
     assert bleu_tokenizer(None, language, ["two words"]) == tokenizer
     assert bleu_tokenizer("intl", language, ["two words"]) == "intl"

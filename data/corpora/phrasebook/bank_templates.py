@@ -46,8 +46,8 @@ def _crossing_sentence(
     french_goal = f"le autre {goal.french}" if with_other else goal_phrase.french
     english = f"across {way_phrase.english} to get to {english_goal}"
     french = f"{way_phrase.french} {manner}".rstrip() + f" pour atteindre {french_goal}"
-    english_side = clause(subject, verb, form, None, None, (english, ""))[0]
-    french_side = clause(subject, CROSS, form, None, None, ("", french))[1]
+    english_side = clause(subject, verb, form, None, (english, ""))[0]
+    french_side = clause(subject, CROSS, form, None, ("", french))[1]
     lemmas = (verb.key, way.key, goal.key, *subject.lemmas)
     return finish((english_side, french_side), form.question, lemmas)
 
@@ -101,7 +101,7 @@ class AgentPuzzle(Puzzle[AgentScene]):
         subject = noun_phrase(load_lexicon().noun(decider), "the")
         bank = noun_phrase(BANKS[sense], "the")
         tail = (f"near {bank.english} {scene.time[0]}".rstrip(), f"près de {bank.french} {scene.time[1]}".rstrip())
-        pair = clause(subject, scene.verb, scene.form, None, None, tail)
+        pair = clause(subject, scene.verb, scene.form, None, tail)
         return finish(pair, scene.form.question, (scene.verb.key, *subject.lemmas, *bank.lemmas))
 
 
@@ -127,5 +127,5 @@ def banking(draw: Draw) -> Sentence:
     determiner = draw.owner(subject) if draw.chance(0.6) else "the"
     time = draw.time(form, verb, 0.5)
     tail = (f"at the bank {time[0]}".rstrip(), f"à la banque {time[1]}".rstrip())
-    pair = clause(subject, verb, form, noun_phrase(noun, determiner), None, tail)
+    pair = clause(subject, verb, form, noun_phrase(noun, determiner), tail)
     return finish(pair, form.question, (verb.key, noun.key, BANKS[1].key, *subject.lemmas))

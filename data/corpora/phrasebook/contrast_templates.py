@@ -125,7 +125,7 @@ class PlacePuzzle(Puzzle[ClauseScene]):
             f"{self.english_preposition} {place.english} {scene.time[0]}".rstrip(),
             f"{attach(self.french_preposition, place.french)} {scene.time[1]}".rstrip(),
         )
-        pair = clause(scene.subject, scene.verb, scene.form, phrase, None, tail)
+        pair = clause(scene.subject, scene.verb, scene.form, phrase, tail)
         return finish(pair, scene.form.question, (scene.verb.key, noun.key, *place.lemmas, *scene.subject.lemmas))
 
 
@@ -143,7 +143,7 @@ class VerbPuzzle(Puzzle[ClauseScene]):
 
     def render(self, scene: ClauseScene, sense: int, decider: str) -> Sentence:
         verb, noun = self.verbs[decider], self.senses[sense]
-        pair = clause(scene.subject, verb, scene.form, noun_phrase(noun, scene.determiner), None, scene.time)
+        pair = clause(scene.subject, verb, scene.form, noun_phrase(noun, scene.determiner), scene.time)
         return finish(pair, scene.form.question, (verb.key, noun.key, *scene.subject.lemmas))
 
 
@@ -180,7 +180,7 @@ def _state(scene: StateScene, subject: NounPhrase, adjective: Adjective, lemmas:
     pair = copula(subject, adjective, scene.form, scene.degree)
     if scene.speaker:
         inner = (f"that {pair[0]}", f"que {pair[1]}")
-        pair = clause(scene.speaker, scene.opinion, Form(), None, None, inner)
+        pair = clause(scene.speaker, scene.opinion, Form(), None, inner)
         lemmas = (*lemmas, scene.opinion.key, *scene.speaker.lemmas)
     return finish(pair, scene.form.question, (*lemmas, *subject.lemmas))
 
@@ -230,7 +230,7 @@ class AttributePuzzle(Puzzle[ClauseScene]):
     def render(self, scene: ClauseScene, sense: int, decider: str) -> Sentence:
         noun, adjective = load_lexicon().noun(decider), self.senses[sense]
         phrase = noun_phrase(noun, scene.determiner, adjective=adjective)
-        pair = clause(scene.subject, scene.verb, scene.form, phrase, None, scene.time)
+        pair = clause(scene.subject, scene.verb, scene.form, phrase, scene.time)
         return finish(pair, scene.form.question, (scene.verb.key, *phrase.lemmas, *scene.subject.lemmas))
 
 
@@ -252,5 +252,5 @@ class ObjectPuzzle(Puzzle[ClauseScene]):
             phrase = NounPhrase(decider, french, french, 1, False, False, lemmas=(lemma,))
         else:
             phrase = noun_phrase(load_lexicon().noun(decider), scene.determiner)
-        pair = clause(scene.subject, verb, scene.form, phrase, None, scene.time)
+        pair = clause(scene.subject, verb, scene.form, phrase, scene.time)
         return finish(pair, scene.form.question, (verb.key, *phrase.lemmas, *scene.subject.lemmas))

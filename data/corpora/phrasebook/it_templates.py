@@ -44,10 +44,8 @@ JUMPING_REASONS = ("afraid", "happy")
 EATING_REASONS = ("hungry", "hungry", "sad", "happy")
 DRINKING_REASONS = ("thirsty", "thirsty", "tired", "happy")
 FEEDING_REASONS = ("sad", "sick", "tired")  # in addition to hungry or thirsty
-THING_REASONS = (
-    "soft", "dry", "warm", "clean", "comfortable", "flat", "thick",
-    "ripe", "sweet", "fresh", "delicious", "salty", "rotten",
-)  # fmt: skip
+SURFACE_REASONS = ("soft", "dry", "warm", "clean", "comfortable", "flat", "thick")
+THING_REASONS = (*SURFACE_REASONS, "ripe", "sweet", "fresh", "delicious", "salty", "rotten")
 ANIMATE_REASONS = tuple(
     dict.fromkeys(RESTING_REASONS + JUMPING_REASONS + EATING_REASONS + DRINKING_REASONS + FEEDING_REASONS)
 )
@@ -73,7 +71,7 @@ def surface_clause(subject: NounPhrase, verb: Verb, posture: bool, form: Form, s
     le chat est assis sur le tapis.
     """
     tail = (f"on {surface.english}", f"sur {surface.french}")
-    english, french = clause(subject, verb, form, None, None, tail)
+    english, french = clause(subject, verb, form, None, tail)
     if posture and form.tense in ("present", "progressive", "past progressive"):
         etre = (ETRE_PAST if form.tense == "past progressive" else ETRE)[subject.person]
         before, after = ("ne ", " pas") if form.negation else ("", "")
@@ -96,10 +94,8 @@ def on_surface(draw: Draw) -> Sentence:
     form = draw.form(verb, subject)
     if posture and (form.negation == "never" or form.english_adverb):
         form = Form(form.tense)
-    return finish(
-        surface_clause(subject, verb, posture, form, surface), form.question,
-        (verb.key, *subject.lemmas, *surface.lemmas),
-    )  # fmt: skip
+    pair = surface_clause(subject, verb, posture, form, surface)
+    return finish(pair, form.question, (verb.key, *subject.lemmas, *surface.lemmas))
 
 
 class ItPuzzle(Puzzle[ItScene]):
@@ -129,7 +125,7 @@ class ItPuzzle(Puzzle[ItScene]):
         verb, subject = GIVE, draw.subject()
         form = Form("past" if past else "progressive")
         tail = (f"to {animal.english}", attach("à", animal.french))
-        main = clause(subject, verb, form, thing, None, tail)
+        main = clause(subject, verb, form, thing, tail)
         lemmas = (verb.key, *animal.lemmas, *thing.lemmas, *subject.lemmas)
         return ItScene(animal, thing, food, (*reasons[:2], *FEEDING_REASONS), main, past, lemmas, ())
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from lingua_flax.data.corpora.phrasebook.lexicon import Adjective, Noun, Verb
 from lingua_flax.data.corpora.phrasebook.morphology import (
-    FrenchVerb,
     agree,
     attach,
     capitalise,
@@ -89,9 +88,12 @@ INDEFINITE = ("a", "bare")
 
 
 def noun_phrase(
-    noun: Noun, determiner: str | Pronoun, plural: bool = False, adjective: Adjective | None = None,
+    noun: Noun,
+    determiner: str | Pronoun,
+    plural: bool = False,
+    adjective: Adjective | None = None,
     generic: bool = False,
-) -> NounPhrase:  # fmt: skip
+) -> NounPhrase:
     """Returns a determiner, a noun and, if given, an adjective.
 
     Args:
@@ -243,53 +245,52 @@ def _join(*parts: str) -> str:
     return " ".join(part for part in parts if part)
 
 
-def french_verb_group(
-    verb: FrenchVerb, suffix: str, form: Form, subject: NounPhrase, clitic: str = "",
-    antecedent: tuple[bool, bool] | None = None,
-) -> str:  # fmt: skip
+def french_verb_group(subject: NounPhrase, verb: Verb, form: Form, object_: Pronoun | None = None) -> str:
     """Returns clitic, negation, auxiliary and verb: ne la a pas mangée, va se lever.
 
-    The participle agrees with the object that the clitic replaces, whose (feminine, plural) is `antecedent`.
+    The participle agrees with the object if that is a pronoun, which stands before the verb.
     """
-    person = subject.person
-    if verb.reflexive:
-        clitic = subject.pronoun.reflexive
+    words, person = verb.french, subject.person
+    clitic = subject.pronoun.reflexive if words.reflexive else object_.clitic if object_ else ""
     negation = {"": "", "not": "pas", "never": "jamais"}[form.negation]
     adverb = form.french_adverb
     if form.tense in MODALS:
-        return _join(
-            "ne" if negation else "", MODALS[form.tense][person], negation, adverb, clitic, verb.infinitive, suffix
-        )
+        main = (adverb, clitic, words.infinitive, verb.suffix)
+        return _join("ne" if negation else "", MODALS[form.tense][person], negation, *main)
     participle = ""
     if form.tense == "past":
-        etre = verb.etre or verb.reflexive
+        etre = words.etre or words.reflexive
         conjugated = (ETRE if etre else AVOIR)[person]
-        agreement = (subject.feminine, subject.plural) if etre else antecedent or (False, False)
-        participle = agree(verb.participle, *agreement)
+        antecedent = subject if etre else object_
+        participle = agree(words.participle, antecedent.feminine, antecedent.plural) if antecedent else words.participle
     else:
-        conjugated = (verb.imperfect if form.tense in ("past progressive", "habit") else verb.present)[person]
-    return _join("ne" if negation else "", clitic, conjugated, negation, adverb, participle, suffix)
+        conjugated = (words.imperfect if form.tense in ("past progressive", "habit") else words.present)[person]
+    return _join("ne" if negation else "", clitic, conjugated, negation, adverb, participle, verb.suffix)
+
+
+def _french_clause(form: Form, *parts: str) -> str:
+    return _join("est-ce que" if form.question else "", *parts)
 
 
 def clause(
-    subject: NounPhrase, verb: Verb, form: Form, object_: NounPhrase | None = None, clitic: Pronoun | None = None,
-    tail: Pair = ("", ""),
-) -> Pair:  # fmt: skip
+    subject: NounPhrase, verb: Verb, form: Form, object_: NounPhrase | Pronoun | None = None, tail: Pair = ("", "")
+) -> Pair:
     """Returns a complete clause that is yet to be passed to `finish`; French questions start with est-ce que.
 
-    The object, if there is one, is a noun phrase (`object_`) or a pronoun (`clitic`). `tail` is the end of the clause.
+    `tail` is the end of the clause.
     """
-    english_object = object_.english if object_ else clitic.english_object if clitic else ""
-    english = english_clause(subject, verb, form, _join(english_object, tail[0]))
-    french_object = ""
-    if object_:
-        french_object = object_.negated if form.negation else object_.french
+    english_object, french_object = "", ""
+    if isinstance(object_, Pronoun):
+        english_object = object_.english_object
+        group = french_verb_group(subject, verb, form, object_)
+    else:
+        group = french_verb_group(subject, verb, form)
+    if isinstance(object_, NounPhrase):
+        english_object, french_object = object_.english, object_.negated if form.negation else object_.french
         if verb.preposition:
             french_object = attach(verb.preposition, object_.french)
-    antecedent = (clitic.feminine, clitic.plural) if clitic else None
-    group = french_verb_group(verb.french, verb.suffix, form, subject, clitic.clitic if clitic else "", antecedent)
-    french = _join("est-ce que" if form.question else "", subject.french, group, french_object, tail[1])
-    return english, french
+    english = english_clause(subject, verb, form, _join(english_object, tail[0]))
+    return english, _french_clause(form, subject.french, group, french_object, tail[1])
 
 
 def copula(
@@ -305,11 +306,9 @@ def copula(
     head = (be, subject.english) if form.question else (subject.english, be)
     english = _join(*head, negation, degree[0], adjective.english, tail[0])
     forms = (AVOIR_PAST if past else AVOIR) if adjective.idiom else (ETRE_PAST if past else ETRE)
-    french = _join(
-        "est-ce que" if form.question else "", subject.french, "ne" if negation else "", forms[subject.person],
-        "pas" if negation else "", degree[1], adjective.agree(subject.feminine, subject.plural), tail[1],
-    )  # fmt: skip
-    return english, french
+    ne, pas = ("ne", "pas") if negation else ("", "")
+    predicate = _join(degree[1], adjective.agree(subject.feminine, subject.plural), tail[1])
+    return english, _french_clause(form, subject.french, ne, forms[subject.person], pas, predicate)
 
 
 def finish(

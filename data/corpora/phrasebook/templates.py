@@ -87,18 +87,26 @@ def transitive(draw: Draw) -> Sentence:
     form = draw.form(verb, subject)
     noun = draw.one(objects_of(verb))
     phrase = draw.object(noun, subject, form, verb)
-    return _clause_sentence(subject, verb, form, phrase, draw.time(form, verb), _combinations(verb, noun))
+    return _with_object(subject, verb, form, noun, phrase, draw.time(form, verb))
 
 
-def _clause_sentence(
-    subject: NounPhrase, verb: Verb, form: Form, phrase: NounPhrase | None, tail: Pair,
-    combinations: tuple[Combination, ...] = (), lemmas: tuple[str, ...] = (),
-) -> Sentence:  # fmt: skip
-    """Returns the finished clause with its lemmas and combinations, given those of verb and tail."""
-    parts = (subject, phrase) if phrase else (subject,)
-    all_lemmas = (verb.key, *lemmas, *(lemma for part in parts for lemma in part.lemmas))
-    all_combinations = (*combinations, *(pair for part in parts for pair in part.combinations))
-    return finish(clause(subject, verb, form, phrase, None, tail), form.question, all_lemmas, all_combinations)
+def _with_object(
+    subject: NounPhrase,
+    verb: Verb,
+    form: Form,
+    noun: Noun,
+    phrase: NounPhrase,
+    tail: Pair,
+    lemmas: tuple[str, ...] = (),
+) -> Sentence:
+    lemmas = (verb.key, *lemmas, *subject.lemmas, *phrase.lemmas)
+    combinations = (*_combinations(verb, noun), *subject.combinations, *phrase.combinations)
+    return finish(clause(subject, verb, form, phrase, tail), form.question, lemmas, combinations)
+
+
+def _without_object(subject: NounPhrase, verb: Verb, form: Form, tail: Pair, lemmas: tuple[str, ...]) -> Sentence:
+    pair = clause(subject, verb, form, None, tail)
+    return finish(pair, form.question, (verb.key, *lemmas, *subject.lemmas), subject.combinations)
 
 
 def statement(draw: Draw) -> Sentence:
@@ -109,7 +117,7 @@ def statement(draw: Draw) -> Sentence:
     form = past_if_ambiguous(Form(tense), verb, subject)
     noun = draw.one(objects_of(verb))
     phrase = draw.object(noun, subject, form, verb)
-    return _clause_sentence(subject, verb, form, phrase, ("", ""), _combinations(verb, noun))
+    return _with_object(subject, verb, form, noun, phrase, ("", ""))
 
 
 @cache
@@ -125,7 +133,7 @@ def meal(draw: Draw) -> Sentence:
     form = draw.form(verb, subject)
     noun = draw.one(edibles_of(verb))
     phrase = draw.object(noun, subject, form, verb)
-    return _clause_sentence(subject, verb, form, phrase, draw.time(form, verb, 0.2), _combinations(verb, noun))
+    return _with_object(subject, verb, form, noun, phrase, draw.time(form, verb, 0.2))
 
 
 def intransitive(draw: Draw) -> Sentence:
@@ -136,7 +144,7 @@ def intransitive(draw: Draw) -> Sentence:
     english, french, lemmas = draw.place(verb) if "place" in verb.flags and draw.chance(0.75) else ("", "", ())
     adverb = draw.time(form, verb, 0.5, "season")
     tail = (f"{english} {adverb[0]}".strip(), f"{french} {adverb[1]}".strip())
-    return _clause_sentence(subject, verb, form, None, tail, (), lemmas)
+    return _without_object(subject, verb, form, tail, lemmas)
 
 
 # destinations that take à (aller à la gare, but not à la colline)
@@ -169,7 +177,7 @@ def motion(draw: Draw) -> Sentence:
     form = draw.form(verb, subject)
     adverb = draw.time(form, verb, 0.35, "season")
     tail = (f"{english} {adverb[0]}".strip(), f"{french} {adverb[1]}".strip())
-    return _clause_sentence(subject, verb, form, None, tail, (), place.lemmas)
+    return _without_object(subject, verb, form, tail, place.lemmas)
 
 
 def object_pronoun(draw: Draw) -> Sentence:
@@ -177,9 +185,9 @@ def object_pronoun(draw: Draw) -> Sentence:
     verb = draw.one(PERSON_VERBS)
     subject = draw.subject("animals" in verb.flags and draw.chance(0.4))
     excluded = {subject.pronoun} | ({I, WE} if subject.pronoun in (I, WE) else set())
-    clitic = draw.one([pronoun for pronoun in PRONOUNS if pronoun not in excluded])
+    object_ = draw.one([pronoun for pronoun in PRONOUNS if pronoun not in excluded])
     form = draw.form(verb, subject)
-    pair = clause(subject, verb, form, None, clitic, draw.time(form, verb))
+    pair = clause(subject, verb, form, object_, draw.time(form, verb))
     return finish(pair, form.question, (verb.key, *subject.lemmas), subject.combinations)
 
 
@@ -316,7 +324,7 @@ def ownership(draw: Draw) -> Sentence:
         subject = draw.subject()
         form = draw.form(verb, subject)
         phrase = _owned_phrase(noun, owner)
-        return _clause_sentence(subject, verb, form, phrase, draw.time(form, verb), _combinations(verb, noun))
+        return _with_object(subject, verb, form, noun, phrase, draw.time(form, verb))
     noun = draw.one(nouns("clothes", "portable", "vehicle", "pet", "room", "house", "garden"))
     options = adjectives_of(noun, False)
     if not options:
@@ -366,7 +374,7 @@ def giving(draw: Draw) -> Sentence:
     while receiver.english == subject.english:
         receiver = draw.person()
     tail = (f"to {receiver.english}", attach("à", receiver.french))
-    return _clause_sentence(subject, verb, form, phrase, tail, _combinations(verb, noun), receiver.lemmas)
+    return _with_object(subject, verb, form, noun, phrase, tail, receiver.lemmas)
 
 
 GIVING_VERBS = tuple(
@@ -396,7 +404,7 @@ def opinion(draw: Draw) -> Sentence:
         subject = pronoun_phrase(draw.one(PRONOUNS))
     inner = copula(subject, adjective, Form(negation=draw.one(("", "", "not"))))
     form = Form("present", "", draw.chance(0.15))
-    pair = clause(speaker, verb, form, None, None, (f"that {inner[0]}", f"que {inner[1]}"))
+    pair = clause(speaker, verb, form, None, (f"that {inner[0]}", f"que {inner[1]}"))
     combinations = ((adjective.key, noun.key),) if noun.key in subject.lemmas else ()
     return finish(pair, form.question, (verb.key, adjective.key, *speaker.lemmas, *subject.lemmas), combinations)
 
@@ -460,7 +468,7 @@ def reason(draw: Draw) -> Sentence:
     english, french, lemmas = draw.place(verb) if "place" in verb.flags and draw.chance(0.5) else ("", "", ())
     adjective = draw.lexicon.adjective(draw.one(states))
     past = draw.chance(0.7)
-    main = clause(subject, verb, Form("past" if past else "progressive"), None, None, (english, french))
+    main = clause(subject, verb, Form("past" if past else "progressive"), None, (english, french))
     because = copula(pronoun_phrase(subject.pronoun), adjective, Form("past" if past else "present"))
     pair = (f"{main[0]} because {because[0]}", f"{main[1]} parce que {because[1]}")
     return finish(pair, False, (verb.key, adjective.key, *subject.lemmas, *lemmas))
