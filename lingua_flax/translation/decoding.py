@@ -178,7 +178,10 @@ def _random_keys(seed: jax.Array | int, numbers: jax.Array | np.ndarray, samples
 
 
 def score_batch(networks: Sequence[Network], batch: Batch) -> np.ndarray:
-    """Returns the natural log-probability of each target given its source, end token included, [B]."""
+    """Returns the natural log-probability of each target given its source, end token included, [B].
+
+    As in a search, it is that among the tokens that a translation can have, and unknown tokens where the target has one.
+    """
     return gather_to_host(_score_batch(networks, batch))
 
 
@@ -186,5 +189,7 @@ def score_batch(networks: Sequence[Network], batch: Batch) -> np.ndarray:
 def _score_batch(networks: Sequence[Network], batch: Batch) -> jax.Array:
     models = [nnx.merge(network.graphdef, network.params) for network in networks]
     logits = _average_probabilities([model(batch.source, batch.target_in)[0] for model in models])
+    unknown = jnp.where(batch.target_out == UNK_ID, logits[..., UNK_ID], -jnp.inf)
+    logits = mask_special_tokens(logits).at[..., UNK_ID].set(unknown)
     targets = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(batch.target_out)[..., None], axis=-1)
     return jnp.sum(jnp.where(batch.target_out != PAD_ID, targets[..., 0], 0.0), axis=-1)

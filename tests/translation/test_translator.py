@@ -286,10 +286,25 @@ def test_given_translations_are_scored_as_by_forward_passes(translator, second):
     target_ids = translator.tokenizer.encode_target(targets)
     for i, (source, target) in enumerate(zip(source_ids, target_ids, strict=True)):
         positions = np.arange(len(target))
-        rows = [log_probabilities(each, source, target)[positions, target] for each in (translator, second)]
-        expected = [rows[0].sum(), rows[1].sum(), np.log(np.exp(rows).mean(axis=0)).sum()]
-        np.testing.assert_allclose([each[i].log_probability for each in scored], expected, rtol=1e-4)
-        assert [each[i].tokens for each in scored] == [len(target)] * 3
+        odds = [np.exp(np.float64(log_probabilities(each, source, target))) for each in (translator, second)]
+        for network, mean in enumerate((odds[0], odds[1], (odds[0] + odds[1]) / 2)):
+            mean[:, [PAD_ID, BOS_ID]] = 0
+            mean[np.array(target) != UNK_ID, UNK_ID] = 0
+            expected = np.log(mean[positions, target] / mean.sum(axis=-1)).sum()
+            assert scored[network][i].log_probability == pytest.approx(expected, rel=1e-4)
+            assert scored[network][i].tokens == len(target)
+
+
+@pytest.mark.parametrize("options", [GREEDY, BEAM])
+def test_hypotheses_and_given_translations_are_scored_alike(translator, second, options):
+    """Where prefix and limit leave only one hypothesis, without a length penalty."""
+    for each in (translator, dataclasses.replace(translator, others=(second,))):
+        (tokens,) = each.tokenizer.encode_target(["le chat"])
+        (scored,) = each.score(LINES[:1], ["le chat"])
+        limits = {"length_penalty": 0.0, "max_decoding_length": len(tokens)}
+        (translation,) = each.translate(LINES[:1], options, prefixes=["le chat"], **limits)
+        assert translation.hypotheses[0].tokens == tuple(tokens)
+        assert translation.hypotheses[0].score == pytest.approx(scored.log_probability, rel=1e-4)
 
 
 def test_pairs_that_cannot_be_scored_are_refused(translator):
