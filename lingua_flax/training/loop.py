@@ -18,6 +18,7 @@ from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import Interrupted, RunError
 from lingua_flax.host.interruption import Interruption
 from lingua_flax.options.config_files import config_digest
+from lingua_flax.runs.checkpoint import digests
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.device_memory import explain_out_of_memory
 from lingua_flax.training.preparation import Preparation
@@ -48,6 +49,7 @@ def train(
         **prepared.fingerprints,
         "validation split": validation_set.digest,
         "number of steps": json_digest(prepared.num_steps),
+        "run in training.init_from": json_digest(digests("params", dict(prepared.inherited))),
     }
     for what, digest in compared.items():
         check_equal_on_all_processes(what, digest)

@@ -104,7 +104,7 @@ class Plan(NamedTuple):
 
     def save_is_due(self, progress: Progress) -> bool:
         is_due = progress.step % self.config.training.checkpoint_every == 0 or progress.best_step == progress.step
-        return progress.step > 0 and (is_due or self.is_finished(progress))
+        return is_due or self.is_finished(progress)
 
     def steps_taken(self, progress: Progress) -> str:
         """Returns the number of steps, which may exceed the number now asked for."""

@@ -60,9 +60,12 @@ class SavedRun:
         return programs.with_decay(state, self._plan.decay(progress)), progress, logged_lines
 
     def save(self, state: TrainState, progress: Progress, batches: TrainingBatches) -> None:
-        """Saves the state unless no step was taken or the newest checkpoint already holds it."""
+        """Saves the state unless the newest checkpoint already holds it, or the config alone determines it.
+
+        Parameters of another run are saved before the first step: that run may go on, and this one be killed.
+        """
         version = (progress.step, progress.validated)
-        if self._saved_version == version or not progress.step:
+        if self._saved_version == version or not (progress.step or self._prepared.inherited):
             return
         on_first_process(self._workdir.sync_metrics)
         metadata = {

@@ -59,10 +59,11 @@ def test_first_step_has_the_loss_of_the_original_run(trained, tuned):
 
 
 @pytest.mark.slow
-def test_killed_run_resumes_bit_for_bit_without_the_original_run(tuned, toy, run, tmp_path, request):
+@pytest.mark.parametrize("step", [0, 20])
+def test_killed_run_resumes_bit_for_bit_without_the_original_run(tuned, toy, run, tmp_path, request, step):
     workdir, _, _, options = tuned
     process = start(toy, tmp_path / "w", *options)
-    wait_for(process, lambda: 20 in saved_steps(tmp_path / "w" / "checkpoints"))
+    wait_for(process, lambda: step in saved_steps(tmp_path / "w" / "checkpoints"))
     process.send_signal(signal.SIGKILL)
     process.communicate()
     request.getfixturevalue("moved_origin")

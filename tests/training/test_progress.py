@@ -66,7 +66,7 @@ def test_validations_are_due_at_their_steps_and_at_the_end_but_once():
 
 def test_saves_are_due_at_their_steps_at_the_best_one_and_at_the_end():
     due = [step for step in range(61) if plan(60).save_is_due(Progress(step=step, best_step=30))]
-    assert due == [25, 30, 50, 60]
+    assert due == [0, 25, 30, 50, 60]
 
 
 @pytest.mark.parametrize(
