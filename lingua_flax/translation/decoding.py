@@ -180,7 +180,7 @@ def _random_keys(seed: jax.Array | int, numbers: jax.Array | np.ndarray, samples
 def score_batch(networks: Sequence[Network], batch: Batch) -> np.ndarray:
     """Returns the natural log-probability of each target given its source, end token included, [B].
 
-    As in a search, it is that among the tokens that a translation can have, and unknown tokens where the target has one.
+    As in a search, it is that among the tokens that a translation can have, or unknown where the target has one.
     """
     return gather_to_host(_score_batch(networks, batch))
 
