@@ -33,7 +33,7 @@ import ctranslate2, sentencepiece
 source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in ("{source}", "{target}"))
 translator = ctranslate2.Translator(".")
 pieces = {tags}source.encode("{example}", out_type=str) + ["</s>"]
-(result,) = translator.translate_batch([pieces], beam_size=5, max_decoding_length={longest})
+(result,) = translator.translate_batch([pieces], beam_size=5, patience={patience}, max_decoding_length={longest})
 print(target.decode(result.hypotheses[0]))
 ```
 
@@ -45,6 +45,9 @@ one of them for the end of the sentence. Always give `max_decoding_length`, whic
 LIMIT_OF_OTHERS = """\
 The network was trained for at most {longest} pieces on either side: longer sentences are not refused, but
 translated badly."""
+# CTranslate2 ends a search that has a length penalty after beam_size * patience hypotheses. With its default of 1, 4 to 9
+# of 1,000 lines of the phrasebook scored below greedy search (5 beams), with 2 none, in 1.4 times the time.
+PATIENCE = 2
 MIN_POSITIONS = 1024  # of sinusoidal tables: CTranslate2 reads up to 1,024 pieces by default, and writes up to 256
 
 
@@ -78,9 +81,10 @@ def write_ctranslate2(translator: Translator, folder: Path, quantization: str = 
     spec.optimize(quantization=None if quantization == "float32" else quantization)
     spec.save(str(folder))
     tags = translator.tokenizer.source_pieces(translator.tokenizer.source_tags)
-    lengths = {"positions": translator.max_length, "longest": translator.max_length - 1}  # without the end token
+    limits = {"positions": translator.max_length, "longest": translator.max_length - 1}  # without the end token
+    limits["patience"] = PATIENCE
     usage = USAGE + (LIMIT_OF_LEARNED if translator.config.positions == "learned" else LIMIT_OF_OTHERS)
-    return usage.format(tags=f"{tags} + " if tags else "", example=EXAMPLE, **lengths, **tokenizer_names(translator))
+    return usage.format(tags=f"{tags} + " if tags else "", example=EXAMPLE, **limits, **tokenizer_names(translator))
 
 
 def _specification(translator: Translator) -> TransformerSpec:

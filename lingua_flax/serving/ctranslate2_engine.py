@@ -72,6 +72,7 @@ class CTranslate2Engine:
             beam_size=self._options.beam_size,
             num_hypotheses=max(item.num_hypotheses for item in items),
             length_penalty=self._options.length_penalty,
+            patience=ctranslate2_model.PATIENCE,
             min_decoding_length=0,
             # The same for every batch, so that no result depends on the lines of other requests; without the end token.
             max_decoding_length=self._max_length - 1,

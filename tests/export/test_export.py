@@ -60,7 +60,7 @@ def test_exported_folder_translates_without_this_repository(export_format, train
     assert f"{export_format}, float32" in result.stdout
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
     if export_format == "ctranslate2":
-        assert "beam_size=5, max_decoding_length=31)" in (folder / "README.md").read_text(encoding="utf-8")
+        assert "beam_size=5, patience=2, max_decoding_length=31)" in (folder / "README.md").read_text(encoding="utf-8")
     program = [WITH_CTRANSLATE2] if export_format == "ctranslate2" else ["translate.py", *GREEDY[export_format]]
     text = "".join(f"{line}\n" for line in LINES)
     alone = subprocess.run(

@@ -18,9 +18,12 @@ from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 
 import lingua_flax.commands.serve
-from lingua_flax.options.schema import DataConfig
+from lingua_flax.data.text_files import read_lines
+from lingua_flax.export import ctranslate2_model
+from lingua_flax.options.schema import DataConfig, DecodingOptions
 from lingua_flax.serving.app import Server, make_app
-from lingua_flax.serving.engine import Result
+from lingua_flax.serving.ctranslate2_engine import load_ctranslate2
+from lingua_flax.serving.engine import Item, Result
 from lingua_flax.serving.guard import Guard
 from lingua_flax.serving.languages import languages
 from lingua_flax.serving.prometheus import Measured
@@ -529,6 +532,17 @@ def test_ctranslate2_translates_too(trained, run, tmp_path):
         process.terminate()
         process.communicate()
         assert process.returncode == 143
+
+
+def test_ctranslate2_does_not_end_a_search_too_soon(trained, toy, tmp_path, monkeypatch):
+    """It finds what it finds if many more hypotheses have to finish first."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    lines = list(read_lines(toy.parent / "train.en"))[:200]
+    options = DecodingOptions(beam_size=5, length_penalty=1.0)
+    engine = load_ctranslate2({"fr": Translator.load(trained[0])}, options, "float32")
+    found = engine.translate([Item(line, "fr") for line in lines])
+    monkeypatch.setattr(ctranslate2_model, "PATIENCE", 10)
+    assert engine.translate([Item(line, "fr") for line in lines]) == found
 
 
 def test_server_that_cannot_load_a_network_ends():
