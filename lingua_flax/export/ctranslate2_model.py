@@ -45,8 +45,8 @@ one of them for the end of the sentence. Always give `max_decoding_length`, whic
 LIMIT_OF_OTHERS = """\
 The network was trained for at most {longest} pieces on either side: longer sentences are not refused, but
 translated badly."""
-# CTranslate2 ends a search that has a length penalty after beam_size * patience hypotheses. With its default of 1, 4 to 9
-# of 1,000 lines of the phrasebook scored below greedy search (5 beams), with 2 none, in 1.4 times the time.
+# CTranslate2 ends a search that has a length penalty after beam_size * patience hypotheses. With its default of 1, 4 to
+# 9 of 1,000 lines of the phrasebook scored below greedy search (5 beams), with 2 none, in 1.4 times the time.
 PATIENCE = 2
 MIN_POSITIONS = 1024  # of sinusoidal tables: CTranslate2 reads up to 1,024 pieces by default, and writes up to 256
 
