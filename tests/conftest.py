@@ -27,7 +27,7 @@ from tests.toy import write_corpus  # noqa: E402
 # Timeouts in seconds, generous enough for slow, busy machines: after how long a process counts as hung, and how long
 # something may take that needs a second or two unless it waits for the wrong thing.
 HUNG_AFTER = 900
-PROMPTLY = 60
+PROMPTLY = 240
 
 
 @pytest.fixture(autouse=True, scope="session")

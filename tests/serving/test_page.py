@@ -26,7 +26,8 @@ SENTENCE = "I swam across the river to get to the other bank."
 VIEWS = ("Translation", "Attention", "Beam", "Run")
 LOOKS = [(width, theme) for width in (1400, 390) for theme in ("light", "dark")]
 MIN_WEIGHT = 0.02  # of a line that is drawn
-expect.set_options(timeout=1000 * PROMPTLY)
+TIMEOUT = 1000 * PROMPTLY  # milliseconds; Playwright's own are 5 and 30 seconds
+expect.set_options(timeout=TIMEOUT)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,8 @@ def workdir(run, tmp_path_factory):
         return Path(given)
     workdir = tmp_path_factory.mktemp("runs") / "phrasebook"
     steps = ("--training.num-steps", 60, "--training.eval-every", 30, "--training.checkpoint-every", 30)
-    run("train", "--config", "configs/tiny.toml", "--workdir", workdir, *steps)
+    done = run("train", "--config", "configs/tiny.toml", "--workdir", workdir, *steps)
+    assert done.returncode == 0, done.stderr
     return workdir
 
 
@@ -58,7 +60,7 @@ def url(workdir):
 @pytest.fixture(scope="module")
 def browser():
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=TIMEOUT)
         yield browser
         browser.close()
 
@@ -73,6 +75,7 @@ def open_page(browser, url):
 
     def opened(address=url, *, width=1400, theme="light", **options):
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, **options)
+        context.set_default_timeout(TIMEOUT)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: faults.append(str(error)))

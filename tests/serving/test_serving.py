@@ -30,6 +30,7 @@ from lingua_flax.serving.prometheus import Measured
 from lingua_flax.serving.protocol import Limits
 from lingua_flax.serving.web_server import WebServer
 from lingua_flax.translation.translator import Translator
+from tests.conftest import PROMPTLY
 from tests.processes import start_command
 
 JSON = {"Content-Type": "application/json"}
@@ -50,7 +51,7 @@ class UpperCase:
 
     def translate(self, items):
         self.batches.append([item.line for item in items])
-        self.may_go_on.wait(120)
+        self.may_go_on.wait(PROMPTLY)
         return [
             Result([item.line.upper() + "'" * rank for rank in range(item.num_hypotheses)], self.links(item))
             for item in items
@@ -63,7 +64,7 @@ class UpperCase:
 @contextlib.contextmanager
 def serving(load, drain=0.0, **options):
     """Serves in a thread; yields the server and its URL."""
-    settings = {"max_waiting": 6, "timeout": 60.0} | options
+    settings = {"max_waiting": 6, "timeout": PROMPTLY} | options
     server = Server(languages(DataConfig(source_language="en", target_language="fr")), LIMITS, **settings)
     app = Guard(Measured(make_app(server, load), server.metrics), allowed_hosts=["translator.example"], max_body=2000)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -92,7 +93,7 @@ def url(engine):
 
 def until(condition):
     """Waits until the condition holds."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PROMPTLY
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -104,7 +105,7 @@ def request(url, path, content=None, method=None, **headers):
     kind = JSON if isinstance(content, dict | list) else {}
     message = urllib.request.Request(url + path, data, kind | headers, method=method)
     try:
-        with urllib.request.urlopen(message, timeout=60) as answer:
+        with urllib.request.urlopen(message, timeout=PROMPTLY) as answer:
             return answer.status, json.load(answer), answer.headers
     except urllib.error.HTTPError as error:
         return error.code, json.load(error), error.headers
@@ -227,7 +228,7 @@ def test_own_origin_is_accepted(url):
 
 
 def test_body_without_a_length_is_limited_too(url):
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PROMPTLY)
     chunks = (b"q=" + b"a" * 1000 for _ in range(3))
     connection.request("POST", "/translate", chunks, {"Content-Type": "application/x-www-form-urlencoded"})
     assert connection.getresponse().status == 413
@@ -256,7 +257,7 @@ def test_requests_that_arrive_together_are_one_batch(url, engine):
 
 def metric(url, name):
     """Returns the value of a metric, given with its labels."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=PROMPTLY) as answer:
         (line,) = [line for line in answer.read().decode().splitlines() if line.startswith(f"{name} ")]
     return float(line.split()[-1])
 
@@ -296,7 +297,7 @@ def test_client_that_goes_away_costs_nothing(url, engine):
     first = threading.Thread(target=translate, args=[url, "first"])
     first.start()
     until(lambda: engine.batches)
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PROMPTLY)
     connection.request("POST", "/translate?q=abandoned&source=en&target=fr")
     until(lambda: waiting_lines(url) == 1)
     connection.close()
@@ -320,7 +321,7 @@ def test_server_that_is_not_ready_says_so(engine):
 
     def load(server):
         server.status = "compiling"
-        ready.wait(60)
+        ready.wait(PROMPTLY)
         return engine
 
     with serving(load) as (server, url):
@@ -341,13 +342,13 @@ def test_failure_of_a_batch_fails_only_its_requests(url, engine):
 
 
 def test_documentation_needs_no_other_host(url):
-    with urllib.request.urlopen(f"{url}/docs", timeout=60) as answer:
+    with urllib.request.urlopen(f"{url}/docs", timeout=PROMPTLY) as answer:
         page = answer.read().decode()
     files = [part.split('"')[0] for part in page.split('="/')[1:]]
     assert len(files) == 4
     assert "://" not in page
     for file in files:
-        with urllib.request.urlopen(f"{url}/{file}", timeout=60) as answer:
+        with urllib.request.urlopen(f"{url}/{file}", timeout=PROMPTLY) as answer:
             assert answer.read()
     paths = request(url, "/openapi.json")[1]["paths"]
     assert set(paths) == {"/translate", "/inspect", "/detect", "/languages", "/health"}
@@ -434,7 +435,7 @@ def accepts(url):
     """Returns whether the server accepts connections."""
     host, port = url.removeprefix("http://").split(":")
     try:
-        socket.create_connection((host, int(port)), timeout=60).close()
+        socket.create_connection((host, int(port)), timeout=PROMPTLY).close()
     except ConnectionError:
         return False
     return True
@@ -553,7 +554,7 @@ def test_server_that_cannot_load_a_network_ends():
         raise RuntimeError("no network")
 
     with serving(load) as (server, _):
-        assert ended.wait(60)
+        assert ended.wait(PROMPTLY)
         assert (server.status, str(server.failure)) == ("failed", "no network")
 
 
