@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -46,9 +47,14 @@ def build(builder: tfds.core.DatasetBuilder, name: str, folder: Path, downloads:
       archives: a folder with published files under their published names; other files of these names are refused.
 
     Raises:
-      UserError: an archive is missing and cannot be downloaded, is not the published one or cannot be read.
+      UserError: array-record is not installed, or an archive is missing and cannot be downloaded, is not the published one or cannot be read.
       RunError: TFDS expects the disk to become full.
     """
+    if not find_spec("array_record"):
+        raise UserError(
+            f"{name} needs the Python package array-record, which cannot be installed on Windows; prepare the corpus on "
+            'Linux, macOS or WSL, or use text files (data.name = "text")'
+        )
     try:
         _build(builder, folder, downloads, archives)
     except DownloadFailedError as error:

@@ -76,7 +76,7 @@ def exit_status(command: Callable[[Sequence[str]], None], argv: Sequence[str]) -
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of stdout, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        return 128 + 13  # SIGPIPE, which Windows does not have
     except Exception as error:
         if is_disk_full(error):
             where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
@@ -26,18 +26,25 @@ class WorkerPool(ProcessPoolExecutor):
         super().__init__(processes, multiprocessing.get_context("spawn"), _become_worker)
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        blocked = _change_mask("SIG_BLOCK", SIGNALS)
         try:
             return super().submit(task, *arguments, **options)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            _change_mask("SIG_SETMASK", blocked)
+
+
+def _change_mask(how: str, signals: Iterable[int]) -> Iterable[int]:
+    """Changes which signals are blocked in this thread and returns the previous ones; does nothing on Windows."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return ()
+    return signal.pthread_sigmask(getattr(signal, how), signals)
 
 
 def _become_worker() -> None:
     """Makes this process ignore the signals, which it was started with blocked, and end with its parent."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    _change_mask("SIG_UNBLOCK", SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

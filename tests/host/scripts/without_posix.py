@@ -1,0 +1,16 @@
+"""The command line on a machine that, like Windows, lacks what only POSIX has: modules, signals and functions."""
+
+import os
+import signal
+import sys
+
+for module in ("array_record", "grp", "pwd", "readline", "resource", "termios", "uvloop"):
+    sys.modules[module] = None  # importing it fails
+for owner, names in ((signal, "SIGPIPE SIGHUP SIGUSR1 pthread_sigmask sigwait"), (os, "fork sched_getaffinity")):
+    for name in names.split():
+        delattr(owner, name)
+
+if __name__ == "__main__":  # worker processes import this script, too
+    from lingua_flax.__main__ import main
+
+    sys.exit(main())
