@@ -47,7 +47,8 @@ def build(builder: tfds.core.DatasetBuilder, name: str, folder: Path, downloads:
       archives: a folder with published files under their published names; other files of these names are refused.
 
     Raises:
-      UserError: array-record is not installed, or an archive is missing and cannot be downloaded, is not the published one or cannot be read.
+      UserError: array-record is not installed, or an archive is missing and cannot be downloaded, is not the published
+        one or cannot be read.
       RunError: TFDS expects the disk to become full.
     """
     if not find_spec("array_record"):
