@@ -53,8 +53,8 @@ def build(builder: tfds.core.DatasetBuilder, name: str, folder: Path, downloads:
     """
     if not find_spec("array_record"):
         raise UserError(
-            f"{name} needs the Python package array-record, which cannot be installed on Windows; prepare the corpus on "
-            'Linux, macOS or WSL, or use text files (data.name = "text")'
+            f"{name} needs the Python package array-record, which cannot be installed on Windows; prepare the corpus "
+            'on Linux, macOS or WSL, or use text files (data.name = "text")'
         )
     try:
         _build(builder, folder, downloads, archives)
