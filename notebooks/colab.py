@@ -1,23 +1,32 @@
-"""What colab_tpu.ipynb does beyond running commands: it installs, shows pictures, and shows the page of the server."""
+"""What colab_tpu.ipynb does beyond running commands: it installs, shows pictures and the page, and writes a report."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import platform
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Sequence
 from glob import glob
+from importlib import metadata
 from pathlib import Path
 
 from IPython.display import Image, display
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
-SERVE = (sys.executable, "-m", "lingua_flax", "serve")
+LINGUA_FLAX = (sys.executable, "-m", "lingua_flax")
+OF_JAX = ("jax", "jaxlib", "libtpu")  # packages whose versions have to fit each other
+# Lines of the commands' output that the report repeats.
+REPORTED = re.compile(r"computing on|step \d+ started|step \d+/\d+ |compiled|.*(best )?validation|│ BLEU|.*error:")
 # Jupyter asks every program for colors and progress bars, and a program without a terminal delays its output.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
 ENVIRONMENT |= {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
@@ -39,19 +48,61 @@ def accelerator() -> str | None:
 
 
 def install() -> None:
-    """Installs the requirements that are missing, with JAX for this machine's accelerator, and without TensorFlow."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [extra for extra in ("serve", accelerator()) if extra]
-    requirements = [*project["dependencies"], *(name for e in extras for name in project["optional-dependencies"][e])]
-    _run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements])
+    """Installs Lingua Flax from this clone, in the versions that were tested together, and without TensorFlow.
+
+    JAX remains as it is if Lingua Flax supports its version: Colab's fits its TPU. Otherwise JAX is installed for this
+    machine's accelerator.
+    """
+    if _is_installed():
+        print("already installed")
+        return
+    jax, pinned = _version("jax"), (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    supported = _supported_jax()
+    fits = jax is not None and supported.specifier.contains(jax, prereleases=True)
+    if fits:
+        pinned = [line for line in pinned if line.partition("==")[0] not in OF_JAX]
+        pinned += [f"{name}=={_version(name)}" for name in OF_JAX if _version(name)]
+        print(f"keeping JAX {jax} of this machine")
+    else:
+        found = f"JAX {jax} of this machine is not supported" if jax else "this machine has no JAX"
+        print(f"{found}: installing another version ({supported}) for {accelerator() or 'the CPU'}. If a later cell")
+        print("does not find the device, choose Runtime, Restart session, and run all cells again")
+    extras = ",".join(filter(None, ["serve", None if fits else accelerator()]))
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+        constraints.write("\n".join(pinned))
+        constraints.flush()
+        options = ("--quiet", "--disable-pip-version-check", "--constraint", constraints.name)
+        _run([sys.executable, "-m", "pip", "install", *options, f"{ROOT}[{extras}]"])
     print("installed for", accelerator() or "the CPU")
 
 
+def _is_installed() -> bool:
+    """Returns whether the package that Python finds was installed from this clone."""
+    try:
+        origin = metadata.distribution("lingua-flax").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return False
+    return origin is not None and json.loads(origin)["url"] == ROOT.resolve().as_uri()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _supported_jax() -> Requirement:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (requirement,) = (found for found in map(Requirement, project["dependencies"]) if found.name == "jax")
+    return requirement
+
+
 def run(command: str, text: str | None = None) -> None:
-    """Runs a command in the repository and prints its output line by line; interrupting the cell interrupts it once.
+    """Runs a command and prints its output line by line; interrupting the cell interrupts it once.
 
     Args:
-      command: program and arguments; "python" is the notebook's own interpreter.
+      command: program and arguments; "python" and "lingua-flax" are those of the notebook's own interpreter.
       text: a line for the command's standard input.
 
     Raises:
@@ -59,7 +110,9 @@ def run(command: str, text: str | None = None) -> None:
     """
     print("$", command)
     program, *arguments = shlex.split(command)
-    _run([sys.executable if program == "python" else program, *arguments], text)
+    own = {"python": [sys.executable], "lingua-flax": LINGUA_FLAX}
+    _report.append(f"$ {command}")
+    _run([*own.get(program, [program]), *arguments], text)
 
 
 def _run(command: Sequence[str], text: str | None = None) -> None:
@@ -73,6 +126,8 @@ def _run(command: Sequence[str], text: str | None = None) -> None:
         try:
             for line in process.stdout:
                 print(line, end="")
+                if REPORTED.match(line):
+                    _report.append(line.rstrip())
             break
         except KeyboardInterrupt:
             interrupted = True
@@ -88,7 +143,6 @@ def _start(command: Sequence[str], *, stdin: int) -> subprocess.Popen[str]:
     """Starts a command that ends with the notebook: otherwise it would keep the TPU."""
     return subprocess.Popen(
         command,
-        cwd=ROOT,
         env=ENVIRONMENT,
         stdin=stdin,
         stdout=subprocess.PIPE,
@@ -112,6 +166,25 @@ def show(picture: str | Path) -> None:
     display(Image(Path(picture).read_bytes()))
 
 
+def report() -> None:
+    """Prints what the commands of this session have reported, and where, to be pasted into an issue."""
+    versions = [
+        f"{name} {version}" for name in (*OF_JAX, "flax", "optax", "lingua-flax") if (version := _version(name))
+    ]
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    print(
+        f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores, {accelerator() or 'CPU'}"
+    )
+    print(f"{', '.join(versions)}, commit {commit or 'unknown'}")
+    # Of the progress lines of a command, the last one is enough.
+    for line, following in zip(_report, [*_report[1:], ""], strict=True):
+        if not (line.startswith("step ") and re.match(r"step \d+/", following)):
+            print(line)
+
+
+_report: list[str] = []
 _server: subprocess.Popen[str] | None = None
 
 
@@ -132,7 +205,7 @@ def serve(workdir: str | Path, port: int = 8000) -> None:
     # Colab shows ports of its machine under an address of its own.
     proxy = output.eval_js(f"google.colab.kernel.proxyPort({port})").split("/")[2] if output else None
     options = ["--allowed-host", proxy] if proxy else []
-    command = [*SERVE, "--workdir", str(workdir), "--port", str(port), "--batch-size", "1", *options]
+    command = [*LINGUA_FLAX, "serve", "--workdir", str(workdir), "--port", str(port), "--batch-size", "1", *options]
     _server = _start(command, stdin=subprocess.DEVNULL)
     assert _server.stdout is not None
     for line in _server.stdout:

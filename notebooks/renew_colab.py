@@ -1,13 +1,12 @@
 """Runs the cells of colab_tpu.ipynb on the CPU and stores their outputs in it (`make notebook`).
 
-They are run in a clone of the last commit in /tmp/lingua-flax, with the phrasebook only, so that the notebook contains
-no paths of the machine it was run on, and no text from a corpus that must not be redistributed.
+The runs are in /tmp/lingua-flax, with the phrasebook only, so that the notebook contains no paths of the machine it was
+run on, and no text from a corpus that must not be redistributed.
 """
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from notebooks.execute import execute, read_notebook, store_outputs
 
 NOTEBOOK = Path(__file__).with_name("colab_tpu.ipynb")
 ROOT = NOTEBOOK.parent.parent
-SCRATCH = Path("/tmp/lingua-flax")  # clone, runs and cache; deleted at the end
+SCRATCH = Path("/tmp/lingua-flax")  # runs and cache; deleted at the end
 
 
 def with_parameters(notebook: NotebookNode, parameters: Mapping[str, object]) -> NotebookNode:
@@ -34,8 +33,8 @@ def main() -> None:
     """Runs the notebook and stores its outputs."""
     if SCRATCH.exists():
         sys.exit(f"error: {SCRATCH} already exists; remove it first")
-    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(SCRATCH / "repository")], check=True)
-    parameters = {"REPOSITORY": str(SCRATCH / "repository"), "RUNS": str(SCRATCH / "runs"), "SECOND": None}
+    SCRATCH.mkdir()
+    parameters = {"REPOSITORY": str(ROOT), "RUNS": str(SCRATCH / "runs"), "SECOND": None}
     environment = {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(SCRATCH / "cache")}
     store_outputs(NOTEBOOK, execute(with_parameters(read_notebook(NOTEBOOK), parameters), SCRATCH, environment))
     shutil.rmtree(SCRATCH)

@@ -1,6 +1,7 @@
 """The package, as pip installs it: from a wheel, from Git, and from copies of the repository without links."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -148,3 +149,16 @@ def test_checkout_that_is_neither_installed_nor_has_links_says_so(copies, tmp_pa
         assert done.returncode == 2
         remedy = f"pip install -e {copies['plain']}"
         assert done.stderr == f"error: lingua_flax.model is missing, since this is not installed: {remedy}\n"
+
+
+def test_the_address_of_the_repository_is_the_same_everywhere():
+    """It is that of pyproject.toml, also in links to Colab; nothing is left for the reader to fill in."""
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    mentions = {}
+    for name in check(["git", "ls-files", "*.md", "*.cff", "*.ipynb", "*.py", "*.toml", "*.yml"], cwd=ROOT).split():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        found = re.findall(r"(?:colab\.research\.google\.com/github|github\.com)/([\w.-]+/lingua-flax)\b", text)
+        assert {f"https://github.com/{mention}" for mention in found} <= {address}, name
+        assert not re.search(r"\bOWNER\b|git\+REPOSITORY", text) or name == "tests/test_package.py", name
+        mentions[name] = len(found)
+    assert min(mentions[name] for name in ("README.md", "CITATION.cff", "notebooks/colab_tpu.ipynb")) > 0
