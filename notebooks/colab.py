@@ -77,12 +77,9 @@ def install() -> None:
 
 
 def _is_installed() -> bool:
-    """Returns whether the package that Python finds was installed from this clone."""
-    try:
-        origin = metadata.distribution("lingua-flax").read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
-        return False
-    return origin is not None and json.loads(origin)["url"] == ROOT.resolve().as_uri()
+    # Building the package leaves metadata in the clone, too, which do not say where it was installed from.
+    origins = (found.read_text("direct_url.json") for found in metadata.distributions(name="lingua-flax"))
+    return any(origin and json.loads(origin)["url"] == ROOT.resolve().as_uri() for origin in origins)
 
 
 def _version(package: str) -> str | None:
