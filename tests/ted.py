@@ -61,8 +61,10 @@ eval_every = 0
 )
 
 
-def accepting(archive: Path, folder: Path, report: Path) -> dict[str, str]:
-    """Returns variables with which commands accept an archive as the published one.
+def accepting(
+    archive: Path, folder: Path, report: Path, dataset: str = "ted_hrlr_translate", url: str = TED
+) -> dict[str, str]:
+    """Returns variables with which commands accept an archive as the one published at the URL.
 
     Each command also adds a line to the report at its end: its name, and whether it imported TensorFlow.
 
@@ -71,5 +73,5 @@ def accepting(archive: Path, folder: Path, report: Path) -> dict[str, str]:
     """
     folder.mkdir(exist_ok=True)
     shutil.copy(Path(__file__).parent / "scripts" / "accept_archive.py", folder / "sitecustomize.py")
-    variables = {"ARCHIVE_URL": TED, "ARCHIVE": str(archive), "ARCHIVE_REPORT": str(report)}
+    variables = {"ARCHIVE_DATASET": dataset, "ARCHIVE_URL": url, "ARCHIVE": str(archive), "ARCHIVE_REPORT": str(report)}
     return {"PYTHONPATH": str(folder)} | variables

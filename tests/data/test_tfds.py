@@ -41,12 +41,25 @@ from lingua_flax.data.corpora import Corpus, Pair, downloads, open_corpus, tfds_
 from lingua_flax.data.mixture import open_training_corpora
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig, MixtureConfig
+from lingua_flax.runs.checkpoint import saved_steps
 from tests.command_server import PROJECT_ON_PATH
 from tests.conftest import HUNG_AFTER
+from tests.processes import start_command, wait_for
 from tests.ted import CONFIG, TED, TED_SPLITS, accepting, pack, pack_ted, spoken
 
 OFFLINE = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
 ORDER_NOTE = "pairs are in the order of TensorFlow Datasets, which is not that of the published files"
+
+
+PARACRAWL = "https://s3.amazonaws.com/web-language-models/paracrawl/release4/en-de.bicleaner07.txt.gz"
+
+
+def write_paracrawl(folder: Path) -> Path:
+    """Writes an archive of 400 pairs with the layout of para_crawl; returns its path."""
+    folder.mkdir(exist_ok=True)
+    path = folder / PARACRAWL.rpartition("/")[2]
+    path.write_bytes(gzip.compress("".join(f"line {i}\tZeile {i}\n" for i in range(400)).encode()))
+    return path
 
 
 def ted_pairs(split: str, source: str = "pt", target: str = "en") -> list[Pair]:
@@ -122,6 +135,37 @@ def test_commands_use_a_downloaded_archive_without_network(run, tmp_path: Path, 
     assert "ted_hrlr_translate/pt_to_en, test" in " ".join(done.stdout.split())
     assert json.loads(scores.read_text())["sentences"] == len(TED_SPLITS["test"])
     assert report.read_text() == "train False\nevaluate False\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ted_hrlr_translate/pt_to_en", "para_crawl/ende"])
+def test_killed_run_on_a_corpus_of_tfds_resumes_and_is_evaluated(run, tmp_path: Path, cache: Path, name: str) -> None:
+    """With another corpus by config alone; the corpus is prepared once."""
+    dataset, archives, workdir = name.partition("/")[0], tmp_path / "archives", tmp_path / "w"
+    if dataset == "para_crawl":
+        url, languages = PARACRAWL, ("de", "en")
+        archive = write_paracrawl(archives)
+    else:
+        url, languages = TED, ("pt", "en")
+        archive = pack_ted(archives / "qi18naacl-dataset.tar.gz")
+    config = tmp_path / "own.toml"
+    config.write_text(CONFIG.format(cache=cache).replace("num_steps = 5", "num_steps = 40\ncheckpoint_every = 10"))
+    options = ["--data.name", name, "--data.source-language", languages[0], "--data.target-language", languages[1]]
+    command = ["train", "--config", config, "--workdir", workdir, "--data.directory", archives, *options]
+    accepted = accepting(archive, tmp_path / "site", tmp_path / "report", dataset, url)
+    environment = os.environ | OFFLINE | PROJECT_ON_PATH | accepted
+    environment["PYTHONPATH"] = os.pathsep.join((accepted["PYTHONPATH"], PROJECT_ON_PATH["PYTHONPATH"]))
+    process = start_command(*command, env=environment)
+    wait_for(process, lambda: saved_steps(workdir / "checkpoints"))
+    process.kill()
+    process.communicate()
+    done = run(*command, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "resuming from step" in done.stderr
+    assert "preparing a corpus" not in done.stderr
+    done = run("evaluate", "--workdir", workdir, "--beam-size", 1, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert f"{name}, test" in " ".join(done.stdout.split())
 
 
 def test_command_without_network_or_archive_says_what_to_do(run, tmp_path: Path, cache: Path) -> None:
@@ -230,10 +274,7 @@ def test_wmt14_is_read_from_several_archives(tmp_path: Path, cache: Path, regist
 
 def test_splits_are_held_out_of_a_corpus_that_has_only_train(tmp_path: Path, cache: Path, registered) -> None:
     """As for the user's own files."""
-    url = "https://s3.amazonaws.com/web-language-models/paracrawl/release4/en-de.bicleaner07.txt.gz"
-    path = tmp_path / url.rpartition("/")[2]
-    path.write_bytes(gzip.compress("".join(f"line {i}\tZeile {i}\n" for i in range(400)).encode()))
-    registered("para_crawl", url, path)
+    registered("para_crawl", PARACRAWL, write_paracrawl(tmp_path))
     corpus = opened(cache, name="para_crawl", languages="de en", directory=tmp_path)
     assert {name: len(pairs) for name, pairs in corpus.splits.items()} == {"train": 360, "validation": 20, "test": 20}
     held_out = "held out 20 of 400 pairs for validation and 20 for test, since none were given"

@@ -1,6 +1,7 @@
 """As sitecustomize.py on PYTHONPATH, makes TensorFlow Datasets accept an archive as one published at a URL."""
 
 import atexit
+import dataclasses
 import os
 import sys
 
@@ -16,6 +17,6 @@ if sys.orig_argv[1:] and (sys.orig_argv[1].endswith(".py") or "lingua_flax" in s
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download.checksums import compute_url_info
 
-    infos = tfds.builder_cls("ted_hrlr_translate").url_infos
-    infos[os.environ["ARCHIVE_URL"]] = compute_url_info(os.environ["ARCHIVE"])
+    infos, url = tfds.builder_cls(os.environ["ARCHIVE_DATASET"]).url_infos, os.environ["ARCHIVE_URL"]
+    infos[url] = dataclasses.replace(compute_url_info(os.environ["ARCHIVE"]), filename=infos[url].filename)
     atexit.register(report)
