@@ -477,12 +477,12 @@ def test_lowercase_model_is_validated_and_scored_case_insensitively(toy, run, tm
         (tmp_path / path.name).write_text(path.read_text(encoding="utf-8").upper(), encoding="utf-8")
     config, workdir, scores = tmp_path / "toy.toml", tmp_path / "w", tmp_path / "scores.json"
     config.write_text(toy.read_text(encoding="utf-8").replace(str(toy.parent), str(tmp_path)), encoding="utf-8")
-    options = ["--tokenizer.lowercase", "True", "--training.num-steps", 80]
+    options = ["--tokenizer.lowercase", "True", "--training.num-steps", 160, "--training.eval-every", 160]
     trained = run("train", "--config", config, "--workdir", workdir, *options)
     assert trained.returncode == 0, trained.stderr
     (best,) = (line["validation_bleu"] for line in metrics(workdir) if "validation_bleu" in line)
     assert f"BLEU {best:.2f} (greedy, lower case), the best so far" in trained.stderr
-    assert f"best validation BLEU │ {best:.2f} at step 80 (greedy, lower case)" in trained.stdout
+    assert f"best validation BLEU │ {best:.2f} at step 160 (greedy, lower case)" in trained.stdout
     hypotheses, references = tmp_path / "hyps.txt", tmp_path / "test.fr"
     files = ["--output", hypotheses, "--compare", references, "--json", scores]
     done = run("evaluate", "--workdir", workdir, "--beam-size", 1, *files, "--ter")
