@@ -12,19 +12,25 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from lingua_flax.data.batch import Batch
 from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.devices.tpu_topology import CHIPS, chip_in_topology, topology_devices
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.model.attention import scaled_dot_product_attention
 from lingua_flax.model.flops import training_flops
 from lingua_flax.model.masks import SegmentMask
+from lingua_flax.model.transformer import structure
 from lingua_flax.options.config_files import read_config
-from lingua_flax.options.schema import Config, MeshConfig
+from lingua_flax.options.precision import BFLOAT16
+from lingua_flax.options.schema import Config, DecodingOptions, MeshConfig
 from lingua_flax.training.kernels.fast_attention import FusedAttention
 from lingua_flax.training.kernels.fused_loss import FusedLogNormalizer
 from lingua_flax.training.loss import cross_entropy
 from lingua_flax.training.reports import compiled_step
 from lingua_flax.training.reports.compiled_step import sent_bytes_of, with_tpu_compiler
+from lingua_flax.training.validation import loss_sum
+from lingua_flax.translation.decoding import DecodingRequest, Network, decoding_of, search_or_sample
+from lingua_flax.translation.translator import BATCH_SIZE
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 from tests.processes import start_command, wait_for
 from tests.training.test_device_memory import JSON_KEYS, table_rows
@@ -252,6 +258,45 @@ def test_ctrl_c_also_ends_the_compiler():
     while any(os.path.exists(f"/proc/{pid}/exe") for pid in started):
         assert time.monotonic() < until
         time.sleep(0.1)
+
+
+# What the notebook runs, apart from the training step.
+
+
+def memory_of_programs(topology: str) -> dict[str, int]:
+    """Returns the temporary bytes of the programs that validate, evaluate and translate with multi30k_en_de.toml."""
+    config = read_config(ROOT / "configs" / "multi30k_en_de.toml")
+    place = NamedSharding(make_mesh(MeshConfig(), topology_devices(topology)), PartitionSpec())
+    network = structure(config.model, 5000, 5000, BFLOAT16)
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), network.params)
+    length = config.model.max_length
+
+    def ids(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=place)
+
+    def temporary_bytes(lowered: jax.stages.Lowered) -> int:
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    def search(rows: int, beams: int) -> int:
+        request = DecodingRequest(
+            ids(rows, length), ids(rows, length), ids(rows), ids(rows), ids(rows, 0), ids(rows, 2)
+        )
+        how = decoding_of(DecodingOptions(beam_size=beams), request, length, 1, keeps_full_batches=True)
+        return temporary_bytes(search_or_sample.lower([Network(network.graphdef, params)], request, how))
+
+    batch = Batch(*[ids(BATCH_SIZE, length)] * len(Batch._fields))
+    loss = loss_sum.lower(params, batch, graphdef=network.graphdef)
+    programs = {"loss": temporary_bytes(loss), "greedy": search(BATCH_SIZE, 1)}
+    return programs | {"beams": search(BATCH_SIZE, 5), "one line": search(1, 5)}
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["v5e:1x1", "v6e:1x1"])
+def test_validation_evaluation_and_translation_are_compiled(topology):
+    memory = with_tpu_compiler(memory_of_programs, topology)
+    assert max(memory.values()) < 0.2 * chip_in_topology(topology).memory
+    assert memory["one line"] < 20e6
 
 
 # Refusals.
