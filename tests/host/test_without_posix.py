@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.command_server import PROJECT_ON_PATH
 from tests.conftest import HUNG_AFTER
 
@@ -17,6 +19,7 @@ def run(*arguments: object, text: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=os.environ | PROJECT_ON_PATH, **options)
 
 
+@pytest.mark.slow
 def test_trains_with_worker_processes_and_translates(toy, tmp_path):
     options = ("--training.num-steps", 20, "--training.eval-every", 20, "--tokenizer.sampling-alpha", 0.2)
     done = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)

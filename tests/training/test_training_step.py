@@ -384,9 +384,9 @@ def test_batch_digest_distinguishes_batches(batch):
     [
         optax.contrib.muon(1.0),  # its masked states have no leaves for the parameters of the other part
         optax.lion(1.0),
-        optax.sgd(1.0, momentum=0.9),
-        optax.adamw(1.0, mask=is_matrix),
-        optax.adafactor(1.0, min_dim_size_to_factor=8),
+        pytest.param(optax.sgd(1.0, momentum=0.9), marks=pytest.mark.slow),
+        pytest.param(optax.adamw(1.0, mask=is_matrix), marks=pytest.mark.slow),
+        pytest.param(optax.adafactor(1.0, min_dim_size_to_factor=8), marks=pytest.mark.slow),
     ],
     ids=["muon", "lion", "sgd", "adamw", "adafactor"],
 )

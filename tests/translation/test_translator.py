@@ -295,16 +295,16 @@ def test_given_translations_are_scored_as_by_forward_passes(translator, second):
             assert scored[network][i].tokens == len(target)
 
 
-@pytest.mark.parametrize("options", [GREEDY, BEAM])
-def test_hypotheses_and_given_translations_are_scored_alike(translator, second, options):
+@pytest.mark.parametrize(("options", "networks"), [(GREEDY, 1), (BEAM, 2)])
+def test_hypotheses_and_given_translations_are_scored_alike(translator, second, options, networks):
     """Where prefix and limit leave only one hypothesis, without a length penalty."""
-    for each in (translator, dataclasses.replace(translator, others=(second,))):
-        (tokens,) = each.tokenizer.encode_target(["le chat"])
-        (scored,) = each.score(LINES[:1], ["le chat"])
-        limits = {"length_penalty": 0.0, "max_decoding_length": len(tokens)}
-        (translation,) = each.translate(LINES[:1], options, prefixes=["le chat"], **limits)
-        assert translation.hypotheses[0].tokens == tuple(tokens)
-        assert translation.hypotheses[0].score == pytest.approx(scored.log_probability, rel=1e-4)
+    ensemble = dataclasses.replace(translator, others=(second,)[: networks - 1])
+    (tokens,) = ensemble.tokenizer.encode_target(["le chat"])
+    (scored,) = ensemble.score(LINES[:1], ["le chat"])
+    limits = {"length_penalty": 0.0, "max_decoding_length": len(tokens)}
+    (translation,) = ensemble.translate(LINES[:1], options, prefixes=["le chat"], **limits)
+    assert translation.hypotheses[0].tokens == tuple(tokens)
+    assert translation.hypotheses[0].score == pytest.approx(scored.log_probability, rel=1e-4)
 
 
 def test_pairs_that_cannot_be_scored_are_refused(translator):
