@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -76,6 +77,18 @@ def is_saving(workdir: Path) -> bool:
     """Returns whether Orbax is writing a checkpoint, which has a temporary name until it is complete."""
     folder = workdir / "checkpoints"
     return folder.exists() and any("tmp" in path.name for path in folder.iterdir())
+
+
+@contextlib.contextmanager
+def paused_between_saves(training: BackgroundTraining, workdir: Path) -> Iterator[None]:
+    """Stops a process while it is not saving: TensorStore prints tracebacks if a disk becomes full meanwhile."""
+    os.kill(training.pid, signal.SIGSTOP)
+    while is_saving(workdir):
+        os.kill(training.pid, signal.SIGCONT)
+        time.sleep(0.005)
+        os.kill(training.pid, signal.SIGSTOP)
+    yield
+    os.kill(training.pid, signal.SIGCONT)
 
 
 def same(workdir: Path, other: Path) -> bool:
@@ -214,7 +227,8 @@ def test_full_disk_ends_run_in_one_sentence_and_run_resumes(reference, config, r
     workdir = small_disk / "w"
     training = BackgroundTraining(run, config, workdir)
     wait_for(training, lambda: 40 in saved_steps(workdir / "checkpoints"))
-    fill(small_disk, left)
+    with paused_between_saves(training, workdir):
+        fill(small_disk, left)
     _, errors = training.communicate(timeout=PROMPTLY)
     assert training.returncode == 1, errors
     assert errors.count("the disk is full") == 1
