@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 LINGUA_FLAX = (sys.executable, "-m", "lingua_flax")
 OF_JAX = ("jax", "jaxlib", "libtpu")  # packages whose versions have to fit each other
 # Lines of the commands' output that the report repeats.
+PROGRESS = re.compile(r"step \d+/\d+ ")
 REPORTED = re.compile(r"computing on|step \d+ started|step \d+/\d+ |compiled|.*(best )?validation|│ BLEU|.*error:")
 # Jupyter asks every program for colors and progress bars, and a program without a terminal delays its output.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
@@ -177,7 +178,7 @@ def report() -> None:
     print(f"{', '.join(versions)}, commit {commit or 'unknown'}")
     # Of the progress lines of a command, the last one is enough.
     for line, following in zip(_report, [*_report[1:], ""], strict=True):
-        if not (line.startswith("step ") and re.match(r"step \d+/", following)):
+        if not (PROGRESS.match(line) and PROGRESS.match(following)):
             print(line)
 
 
