@@ -25,8 +25,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parent.parent
 LINGUA_FLAX = (sys.executable, "-m", "lingua_flax")
 OF_JAX = ("jax", "jaxlib", "libtpu")  # packages whose versions have to fit each other
-# Lines of the commands' output that the report repeats.
 PROGRESS = re.compile(r"step \d+/\d+ ")
+# Lines of the commands' output that the report repeats.
 REPORTED = re.compile(r"computing on|step \d+ started|step \d+/\d+ |compiled|.*(best )?validation|│ BLEU|.*error:")
 # Jupyter asks every program for colors and progress bars, and a program without a terminal delays its output.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
