@@ -27,7 +27,7 @@ LINGUA_FLAX = (sys.executable, "-m", "lingua_flax")
 OF_JAX = ("jax", "jaxlib", "libtpu")  # packages whose versions have to fit each other
 PROGRESS = re.compile(r"step \d+/\d+ ")
 # Lines of the commands' output that the report repeats.
-REPORTED = re.compile(r"computing on|step \d+ started|step \d+/\d+ |compiled|.*(best )?validation|│ BLEU|.*error:")
+REPORTED = re.compile(r"computing on|step \d+ started|step \d+/\d+ |compiled|.*validation|│ BLEU|.*error:")
 # Jupyter asks every program for colors and progress bars, and a program without a terminal delays its output.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
 ENVIRONMENT |= {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
@@ -166,15 +166,12 @@ def show(picture: str | Path) -> None:
 
 def report() -> None:
     """Prints what the commands of this session have reported, and where, to be pasted into an issue."""
-    versions = [
-        f"{name} {version}" for name in (*OF_JAX, "flax", "optax", "lingua-flax") if (version := _version(name))
-    ]
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    print(
-        f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores, {accelerator() or 'CPU'}"
-    )
+    names = (*OF_JAX, "flax", "optax", "lingua-flax")
+    versions = [f"{name} {version}" for name in names if (version := _version(name))]
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    machine = f"{platform.platform()}, {os.cpu_count()} cores, {accelerator() or 'CPU'}"
+    print(f"Python {platform.python_version()}, {machine}")
     print(f"{', '.join(versions)}, commit {commit or 'unknown'}")
     # Of the progress lines of a command, the last one is enough.
     for line, following in zip(_report, [*_report[1:], ""], strict=True):

@@ -279,17 +279,14 @@ def clause(
 
     `tail` is the end of the clause.
     """
-    english_object, french_object = "", ""
-    if isinstance(object_, Pronoun):
-        english_object = object_.english_object
-        group = french_verb_group(subject, verb, form, object_)
-    else:
-        group = french_verb_group(subject, verb, form)
+    pronoun = object_ if isinstance(object_, Pronoun) else None
+    english_object, french_object = pronoun.english_object if pronoun else "", ""
     if isinstance(object_, NounPhrase):
         english_object, french_object = object_.english, object_.negated if form.negation else object_.french
         if verb.preposition:
             french_object = attach(verb.preposition, object_.french)
     english = english_clause(subject, verb, form, _join(english_object, tail[0]))
+    group = french_verb_group(subject, verb, form, pronoun)
     return english, _french_clause(form, subject.french, group, french_object, tail[1])
 
 
