@@ -5,7 +5,7 @@ Run from the repository root with the extra `bench` installed (pip install -e '.
 
 Each round runs lingua-flax train as a user would, then benchmarks/pytorch_training.py, each in a new process. Speeds
 are in target tokens per second, end to end; padding and the first steps are not counted. Other options are passed to
-lingua-flax train, for example --model.attention cudnn.
+lingua-flax train, for example --model.attention plain.
 """
 
 from __future__ import annotations

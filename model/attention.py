@@ -7,6 +7,7 @@ Shapes: B batch, S source (key) length, T target (query) length, D model width, 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -40,12 +41,33 @@ def scaled_dot_product_attention(
     is applied to the weights that multiply the values, but not to those that are returned.
     """
     query = query / math.sqrt(query.shape[-1])
-    scores = jnp.einsum("bnth,bnsh->bnts", query, keys, preferred_element_type=jnp.float32)
+    scores = _scores(query, keys)
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(scores, axis=-1)
     dropped = dropout(weights, dropout_rate) if dropout else weights
     return jnp.einsum("bnts,bnsh->bnth", dropped.astype(values.dtype), values), weights
+
+
+@jax.custom_vjp
+def _scores(query: Float[Array, "B N T H"], keys: Float[Array, "B N S H"]) -> Float[Array, "B N T S"]:
+    """Computes Q K^T in float32, with gradients in the type of Q and K.
+
+    Otherwise, the products of the backward pass would convert Q and K to float32.
+    """
+    return jnp.einsum("bnth,bnsh->bnts", query, keys, preferred_element_type=jnp.float32)
+
+
+def _scores_forward(query: jax.Array, keys: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _scores(query, keys), (query, keys)
+
+
+def _scores_backward(operands: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    _, pull_back = jax.vjp(functools.partial(jnp.einsum, "bnth,bnsh->bnts"), *operands)
+    return pull_back(gradient.astype(operands[0].dtype))
+
+
+_scores.defvjp(_scores_forward, _scores_backward)
 
 
 # An attention implementation that does not expose its weights: (query [B, T, D], keys [B, S, D], values [B, S, D],

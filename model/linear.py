@@ -22,15 +22,18 @@ Product = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class Linear(nnx.Linear):
-    """Flax's linear layer, applied to its input [..., I] as a matrix.
+    """Flax's linear layer, applied to its input [..., I] as a matrix, with its bias in float32.
 
     The gradient of the kernel is then a single matrix product that sums over one axis. If it has to sum over two (rows
     and positions), XLA first transposes the activations, which is slower on a CPU (docs/results/performance.md).
     """
 
     def __call__(self, inputs: Float[Array, "*B I"], out_sharding: Any = None) -> Float[Array, "*B O"]:
-        matrix = inputs.reshape(-1, inputs.shape[-1])
-        return super().__call__(matrix, out_sharding).reshape(*inputs.shape[:-1], -1)
+        matrix = inputs.reshape(-1, inputs.shape[-1]).astype(self.dtype)
+        y = self.dot_general(matrix, self.kernel[...].astype(self.dtype), (((1,), (0,)), ((), ())))
+        if self.bias is not None:
+            y = (y + self.bias[...]).astype(y.dtype)  # in float32, in which its gradient then is summed over positions
+        return y.reshape(*inputs.shape[:-1], -1)
 
 
 def bfloat16_dot_general(

@@ -18,6 +18,7 @@ from lingua_flax.model.attention import FastAttention, Weights
 from lingua_flax.model.dropout import Dropout
 from lingua_flax.model.key_value_cache import Cache, KeysValues
 from lingua_flax.model.layers import DecoderLayer, EncoderLayer
+from lingua_flax.model.lookup import lookup
 from lingua_flax.model.masks import SegmentMask
 from lingua_flax.model.parameters import axis_metadata
 from lingua_flax.model.positions import Rotation, sinusoidal_positions
@@ -206,6 +207,22 @@ class Transformer(nnx.Module):
             updated.append(cache)
         return self._logits(self.decoder_norm(x) if self.decoder_norm else x), updated
 
+    def with_converted_matrices(self) -> Transformer:
+        """Returns the network with all matrices in the type of products, from which decoding would convert them anyway.
+
+        A search converts them once instead of at every position. Embeddings are still looked up in float32.
+        """
+        if self.dtype == self.product_dtype == FLOAT32.products:
+            return self
+        graphdef, params = nnx.split(self, nnx.Param)
+
+        def converted(path: Any, leaf: jax.Array) -> jax.Array:
+            return leaf.astype(self.product_dtype) if "kernel" in jax.tree_util.keystr(path) else leaf
+
+        network = nnx.merge(graphdef, jax.tree_util.tree_map_with_path(converted, params))
+        network.output_embedding = nnx.data(nnx.Param(self.output_table.astype(self.product_dtype)))
+        return network
+
     @property
     def output_table(self) -> Float[Array, "V D"]:
         """The output embedding matrix; the products of its rows with the decoder's output are the logits."""
@@ -249,12 +266,12 @@ class Transformer(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Returns the embeddings of ids, times sqrt(D), plus the position encodings unless rotary."""
         config = self.config
-        x = embedding[...][ids] * math.sqrt(config.embed_dim)
+        x = lookup(embedding[...], ids) * math.sqrt(config.embed_dim)
         if keep_mask is not None:
             x = jnp.where(keep_mask[..., None], x, 0.0)
         encodings = self.position_table()
         if encodings is not None:
-            x += encodings[positions]
+            x += lookup(encodings, positions)
         return (dropout(x, config.dropout_rate) if dropout else x).astype(self.dtype)
 
     def _logits(self, x: Float[Array, "B T D"]) -> Float32[Array, "B T V"]:

@@ -76,7 +76,7 @@ def distill(argv: Sequence[str]) -> None:
     from lingua_flax.runs.checkpoint import check_corpus
     from lingua_flax.translation.translator import Translator
 
-    initialize_devices(options.devices.platform, options)
+    initialize_devices(options.devices.platform, options, deterministic=options.devices.deterministic)
     set_up_compilation()
     language = options.data.target_language if options.data.tag_target else None
     with distributed_session():

@@ -188,7 +188,7 @@ def evaluate(argv: Sequence[str]) -> None:
 
     for path in filter(None, [*output_files(options), options.json_file]):
         check_writable(path)
-    initialize_devices(options.devices.platform, options)
+    initialize_devices(options.devices.platform, options, deterministic=options.devices.deterministic)
     compilations = set_up_compilation()
     language = options.data.target_language if options.data.tag_target else None
     with distributed_session():

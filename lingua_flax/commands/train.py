@@ -112,7 +112,7 @@ def train(argv: Sequence[str]) -> None:
 
     files = Workdir(workdir)
     files.check_creatable()
-    initialize_devices(config.devices.platform, command)
+    initialize_devices(config.devices.platform, command, deterministic=config.devices.deterministic)
     compilations = set_up_compilation()
     with distributed_session():
         on_first_process(files.lock)

@@ -140,7 +140,7 @@ def translate(argv: Sequence[str]) -> None:
     pairs = iter(()) if options.positions else open_input(options)
     for path in filter(None, [options.output, options.attention, options.alignments, options.positions]):
         check_writable(path)
-    initialize_devices(options.devices.platform, options)
+    initialize_devices(options.devices.platform, options, deterministic=options.devices.deterministic)
     if not (options.input or options.positions):
         remedy = "give the text with --input, a file that all of them can read"
         check_single_process(f"standard input reaches only one of them: {remedy}")

@@ -231,10 +231,10 @@ class ModelConfig(Section):
     """Dropout rate of the embeddings, of the output of each sublayer, and inside the feed-forward sublayers."""
     attention_dropout_rate: Probability = 0.0
     """Dropout rate of the attention weights."""
-    attention: Literal["auto", "plain", "fused", "cudnn"] = "auto"
-    """Implementation of attention in training: plain, equation 1 of the paper as written; fused, a kernel for TPUs;
-    cudnn, NVIDIA's kernel for GPUs; auto, fused if it supports this model and device, otherwise plain. Their results
-    differ in the last digits."""
+    attention: Literal["auto", "plain", "fused"] = "auto"
+    """Implementation of attention in training: plain, equation 1 of the paper as written; fused, a kernel for TPUs and
+    NVIDIA GPUs; auto, fused if it supports this model and device, otherwise plain. Their results differ in the last
+    digits."""
 
     @model_validator(mode="after")
     def _options_agree(self) -> ModelConfig:
@@ -402,6 +402,9 @@ class ComputeConfig(Section):
     """Data type of activations and matrix products (parameters, softmax and loss are float32). On cpu, bfloat16 applies
     only to the operands of matrix products with parameters. auto: float32 on cpu and on GPUs without bfloat16 (before
     Ampere), bfloat16 on other GPUs and on tpu."""
+    deterministic: bool = True
+    """On GPUs, compute the same bits every time, which a resumed run needs to be exact: no operation whose result
+    depends on the order of its threads, and no choice between algorithms by timing them."""
     padding: Literal["auto", "lengths", "longest"] = "auto"
     """How validation, evaluation and translation pad sentences. lengths: to one of four lengths, which wastes little
     computation; longest: all sentences given together to the longest of them, which needs only one compiled program;
@@ -423,7 +426,9 @@ class DevicesConfig(ComputeConfig):
         If platform is cpu, the model is used on CPUs too, otherwise on the best devices available.
         """
         platform: Literal["cpu", "auto"] = "cpu" if self.platform == "cpu" else "auto"
-        return ComputeConfig(platform=platform, precision=self.precision, padding=self.padding)
+        return ComputeConfig(
+            platform=platform, precision=self.precision, deterministic=self.deterministic, padding=self.padding
+        )
 
 
 class EvaluationConfig(Section):

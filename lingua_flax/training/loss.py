@@ -99,8 +99,7 @@ def _loss_sum_with_normalizer(
     target_logits = jnp.einsum("md,md->m", x, table[targets], preferred_element_type=jnp.float32)
     losses = log_normalizer(x, table) - (1.0 - label_smoothing) * target_logits
     if label_smoothing:
-        mean = jnp.mean(table, axis=0, dtype=jnp.float32)
-        losses -= label_smoothing * jnp.einsum("md,d->m", x, mean, preferred_element_type=jnp.float32)
+        losses -= label_smoothing * mean_logits(x, table)
     return jnp.sum(jnp.where(targets != PAD_ID, losses, 0.0))
 
 
@@ -151,17 +150,41 @@ class _CrossEntropy(NamedTuple):
         self, x: Float[Array, "M D"], targets: Int[Array, "M"], table: Float[Array, "V D"]
     ) -> tuple[tuple[Float[Array, ""]], Float[Array, "M V"]]:
         logits = jnp.einsum("md,vd->mv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
-        max_logits = jnp.max(logits, axis=-1, keepdims=True)
+        max_logits, normalizer = jax.lax.platform_dependent(logits, cuda=_in_one_pass, default=_in_two_passes)
         exponentials = jnp.exp(logits - max_logits)
-        normalizer = jnp.sum(exponentials, axis=-1, keepdims=True)
         target_logits = jnp.take_along_axis(logits, targets[:, None], axis=-1)
         losses = jnp.log(normalizer) + max_logits - (1.0 - self.label_smoothing) * target_logits
         if self.label_smoothing:
-            losses -= self.label_smoothing * jnp.mean(logits, axis=-1, keepdims=True)
+            losses -= self.label_smoothing * mean_logits(x, table)[:, None]
         is_counted = (targets != PAD_ID)[:, None]
         target_distribution = smoothed_targets(targets, logits.shape[-1], self.label_smoothing)
         gradient = jnp.where(is_counted, exponentials / normalizer - target_distribution, 0.0)
         return (jnp.sum(jnp.where(is_counted, losses, 0.0)),), gradient.astype(x.dtype)
+
+
+def _in_two_passes(logits: Float[Array, "M V"]) -> tuple[Float[Array, "M 1"], Float[Array, "M 1"]]:
+    """Returns the maximum of each row, and the sum of its exponentials relative to the maximum."""
+    max_logits = jnp.max(logits, axis=-1, keepdims=True)
+    return max_logits, jnp.sum(jnp.exp(logits - max_logits), axis=-1, keepdims=True)
+
+
+def _in_one_pass(logits: Float[Array, "M V"]) -> tuple[Float[Array, "M 1"], Float[Array, "M 1"]]:
+    """Computes `_in_two_passes` by an online softmax, for a GPU, which has to read the logits from main memory."""
+
+    def combine(left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        (max_left, sum_left), (max_right, sum_right) = left, right
+        maximum = jnp.maximum(max_left, max_right)
+        return maximum, sum_left * jnp.exp(max_left - maximum) + sum_right * jnp.exp(max_right - maximum)
+
+    lowest = jnp.finfo(jnp.float32).min  # not minus infinity, whose difference to itself is not a number
+    maximum, total = jax.lax.reduce((logits, jnp.ones_like(logits)), (lowest, jnp.zeros(())), combine, (1,))
+    return maximum[:, None], total[:, None]
+
+
+def mean_logits(x: Float[Array, "M D"], table: Float[Array, "V D"]) -> Float[Array, "M"]:
+    """Returns the mean over the vocabulary of x table^T, from the mean row of the table, without a pass over logits."""
+    mean = jnp.mean(table, axis=0, dtype=jnp.float32)
+    return jnp.einsum("md,d->m", x, mean, preferred_element_type=jnp.float32)
 
 
 def smoothed_targets(targets: Int[Array, "M"], vocab_size: int, label_smoothing: float) -> Float[Array, "M V"]:

@@ -121,7 +121,7 @@ def decode_batch(networks: Sequence[Network], request: DecodingRequest, how: Dec
 def search_or_sample(networks: Sequence[Network], request: DecodingRequest, how: Decoding) -> search.Hypotheses:
     """Decodes a batch; returns as many hypotheses as there are beams or samples."""
     width, length, top_k, top_p, keeps_full_batches = how.program
-    models = [nnx.merge(network.graphdef, network.params) for network in networks]
+    models = [nnx.merge(network.graphdef, network.params).with_converted_matrices() for network in networks]
     initial_length = min(length, request.source.shape[1] + request.prefixes.shape[1] + EXTRA_INITIAL_POSITIONS)
     initial_length = length if keeps_full_batches else initial_length
     initial = [model.start_decoding(request.source, width, initial_length, request.visible) for model in models]

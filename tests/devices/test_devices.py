@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from lingua_flax.devices.mesh import make_mesh
-from lingua_flax.devices.platform import compute_precision
+from lingua_flax.devices.platform import DETERMINISTIC, compute_precision
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config
 from lingua_flax.options.schema import Config, DecodingOptions, MeshConfig
@@ -175,6 +175,24 @@ def test_optimizer_state_is_sharded_like_its_parameters(name):
 def test_precision_depends_on_the_device(platform, capability, precision, expected):
     device = SimpleNamespace(platform=platform, **({"compute_capability": capability} if capability else {}))
     assert compute_precision(precision, SimpleNamespace(devices=np.array([device]))) == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ([], f"{DETERMINISTIC} --xla_gpu_autotune_level=4"),  # the user's flags follow, and so prevail
+        (["--devices.deterministic", "false"], "--xla_gpu_autotune_level=4"),
+    ],
+)
+def test_gpus_compute_the_same_bits_unless_the_option_is_false(trained, run, option, expected):
+    environment = os.environ | {"XLA_FLAGS": "--xla_gpu_autotune_level=4"}
+    program = (
+        "import os, sys; from lingua_flax.commands.main import exit_status\n"
+        "from lingua_flax.commands.translate import translate\n"
+        "assert exit_status(translate, sys.argv[1:]) == 0; print(os.environ['XLA_FLAGS'])"
+    )
+    done = run("-c", program, "--workdir", trained[0], *option, env=environment, input="")
+    assert (done.returncode, done.stdout.strip()) == (0, expected), done.stderr
 
 
 def test_translator_is_placed_on_the_requested_platform(trained, run):

@@ -50,8 +50,8 @@ REFUSED = [
         "devices.mesh.data 3 does not divide the 32 rows",
     ),
     (
-        {"devices": {"topology": "v5e:1x1"}, "model": {"attention": "cudnn"}},
-        'model.attention "cudnn" runs only on NVIDIA GPUs',
+        {"devices": {"topology": "v5e:1x1"}, "model": {"attention": "fused", "attention_dropout_rate": 0.1}},
+        'model.attention "fused" does not support attention dropout',
     ),
 ]
 
@@ -72,7 +72,7 @@ def attention_costs(fused: bool) -> tuple[float, float]:
         return jnp.swapaxes(scaled_dot_product_attention(*heads, mask.dense())[0], 1, 2).reshape(query.shape)
 
     def loss(inputs, segments):
-        attend = FusedAttention(mesh) if fused else plain
+        attend = FusedAttention(mesh, "tpu") if fused else plain
         return jnp.sum(attend(*inputs, HEADS, SegmentMask(segments, segments)).astype(jnp.float32))
 
     inputs = [jax.ShapeDtypeStruct((ROWS, LENGTH, WIDTH), jnp.bfloat16)] * 3
@@ -136,7 +136,7 @@ def compile_fused_attention(rows, length, width, heads, dtype) -> None:
     place = NamedSharding(mesh, PartitionSpec())
 
     def loss(inputs, segments):
-        return jnp.sum(FusedAttention(mesh)(*inputs, heads, SegmentMask(segments, segments, causal=True)))
+        return jnp.sum(FusedAttention(mesh, "tpu")(*inputs, heads, SegmentMask(segments, segments, causal=True)))
 
     inputs, segments = (
         [jax.ShapeDtypeStruct((rows, length, width), dtype)] * 3,

@@ -9,7 +9,7 @@ from flax import nnx
 
 from lingua_flax.model.linear import Linear
 from lingua_flax.model.parameters import linear
-from lingua_flax.options.precision import BFLOAT16_PRODUCTS
+from lingua_flax.options.precision import BFLOAT16, BFLOAT16_PRODUCTS
 
 
 def test_linear_layer_and_its_gradients_equal_flax():
@@ -23,6 +23,12 @@ def test_linear_layer_and_its_gradients_equal_flax():
     actual, expected = (nnx.value_and_grad(summed, argnums=(0, 1))(layer, x) for layer in layers)
     for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_gradient_of_bias_is_summed_in_float32():
+    layer = linear(2, 3, ("embed", "mlp"), bias=True, precision=BFLOAT16, rngs=nnx.Rngs(0))
+    gradients = nnx.grad(lambda layer, x: jnp.sum(layer(x), dtype=jnp.float32))(layer, jnp.zeros((4099, 2)))
+    np.testing.assert_array_equal(gradients.bias[...], 4099.0)  # bfloat16 would round it to 4096
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 7), (2, 3, 7), (4, 32, 48)])

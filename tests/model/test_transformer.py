@@ -11,7 +11,7 @@ from flax import nnx
 from lingua_flax.model.dropout import Dropout
 from lingua_flax.model.positions import sinusoidal_positions
 from lingua_flax.model.transformer import AttentionWeights, Structure, Transformer, initial_params, structure
-from lingua_flax.options.precision import BFLOAT16, BFLOAT16_PRODUCTS
+from lingua_flax.options.precision import BFLOAT16, BFLOAT16_PRODUCTS, FLOAT32
 from lingua_flax.options.schema import ModelConfig
 
 SMALL = {"num_encoder_layers": 1, "num_decoder_layers": 2, "embed_dim": 12, "num_heads": 2}
@@ -253,6 +253,21 @@ def test_logits_are_products_of_rounded_operands(precision):
     assert x.dtype == precision.products
     table = params()["target_embedding"].astype(precision.products)
     np.testing.assert_allclose(actual, np.float64(x) @ np.float64(table).T, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tied", ["all", "none"])
+@pytest.mark.parametrize("precision", [FLOAT32, BFLOAT16, BFLOAT16_PRODUCTS])
+def test_converted_matrices_give_the_same_logits(precision, tied):
+    half = structure(ModelConfig(**SMALL | {"tied_embeddings": tied}), VOCABULARY, VOCABULARY, precision)
+
+    @jax.jit
+    def outputs(params):
+        network = model(half.graphdef, params)
+        converted = network.with_converted_matrices()
+        assert converted.output_table.dtype == converted.encoder[0].feed_forward.up.kernel.dtype == precision.products
+        return [each(jnp.array(SOURCE), jnp.array(TARGET))[0] for each in (network, converted)]
+
+    np.testing.assert_array_equal(*outputs(random_params(half)))
 
 
 def test_initial_params_match_structure_and_depend_on_key():

@@ -16,7 +16,7 @@ from lingua_flax.model.attention import scaled_dot_product_attention
 from lingua_flax.model.masks import SegmentMask
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.schema import Config, MeshConfig, ModelConfig
-from lingua_flax.training.kernels.fast_attention import CudnnAttention, FusedAttention, fast_attention
+from lingua_flax.training.kernels.fast_attention import FusedAttention, fast_attention
 from lingua_flax.training.loss import cross_entropy
 from tests.devices.test_devices import EIGHT
 from tests.model.test_transformer import random_params
@@ -74,22 +74,16 @@ def output_and_gradients(attention, mask, inputs, gradient, head_dim=64):
     return [np.asarray(array, np.float32) for array in both(*inputs)]
 
 
-def fused(mesh: MeshConfig = MeshConfig(data=1)) -> FusedAttention:
-    return FusedAttention(make_mesh(mesh), interpret=True)
+def fused(platform: str, mesh: MeshConfig = MeshConfig(data=1)) -> FusedAttention:
+    return FusedAttention(make_mesh(mesh), platform, interpret=True)
 
 
-def cudnn() -> CudnnAttention:
-    return CudnnAttention("xla")
-
-
-@pytest.mark.parametrize(
-    ("implementation", "head_dim", "kind"),
-    [(fused, 32, "causal"), (fused, 64, "cross"), (fused, 128, "causal"), (cudnn, 64, "cross"), (cudnn, 64, "causal")],
-)
-def test_values_and_gradients_match_equation_1(implementation, head_dim, kind):
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+@pytest.mark.parametrize(("head_dim", "kind"), [(32, "causal"), (64, "cross"), (128, "causal")])
+def test_values_and_gradients_match_equation_1(platform, head_dim, kind):
     mask = masks()[kind]
     expected = output_and_gradients(plain, mask, *operands(mask), head_dim)
-    actual = output_and_gradients(implementation(), mask, *operands(mask), head_dim)
+    actual = output_and_gradients(fused(platform), mask, *operands(mask), head_dim)
     for result, reference in zip(actual, expected, strict=True):
         assert np.isfinite(result).all()
         np.testing.assert_allclose(result, reference, atol=5e-6)
@@ -102,10 +96,10 @@ def test_bfloat16_errors_are_close_to_those_of_plain_attention(kind):
     exact = output_and_gradients(plain, mask, *operands(mask))
     inputs, gradient = operands(mask, jnp.bfloat16)
     errors = {}
-    for name, attention in (("plain", plain), ("fused", fused()), ("cudnn", cudnn())):
+    for name, attention in (("plain", plain), ("tpu", fused("tpu")), ("gpu", fused("gpu"))):
         actual = output_and_gradients(attention, mask, inputs, gradient)
         errors[name] = [np.linalg.norm(result - reference) for result, reference in zip(actual, exact, strict=True)]
-    for name in ("fused", "cudnn"):
+    for name in ("tpu", "gpu"):
         assert all(error <= 1.5 * usual for error, usual in zip(errors[name], errors["plain"], strict=True)), errors
 
 
@@ -118,11 +112,11 @@ def alone(query, keys, values, num_heads):
     return np.concatenate(heads, axis=-1)
 
 
-@pytest.mark.parametrize("implementation", [fused, cudnn])
-def test_packed_sentences_match_sentences_alone(implementation):
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+def test_packed_sentences_match_sentences_alone(platform):
     mask = masks()["cross"]
     inputs, gradient = operands(mask)
-    packed = output_and_gradients(implementation(), mask, inputs, gradient)[0][0]
+    packed = output_and_gradients(fused(platform), mask, inputs, gradient)[0][0]
     query, keys, values = (np.asarray(side[0]) for side in inputs)
     for segment in (1, 2, 3):
         targets, sources = (np.flatnonzero(np.equal(side[0], segment)) for side in (QUERIES, KEYS))
@@ -135,7 +129,7 @@ def check_on_a_mesh() -> None:
     mask = masks()["cross"]
     mask = SegmentMask(*(jnp.concatenate([side, side[:2]]) for side in mask[:2]))
     expected = output_and_gradients(plain, mask, *operands(mask))
-    actual = output_and_gradients(fused(MeshConfig(data=2, fsdp=2, tensor=2)), mask, *operands(mask))
+    actual = output_and_gradients(fused("tpu", MeshConfig(data=2, fsdp=2, tensor=2)), mask, *operands(mask))
     for result, reference in zip(actual, expected, strict=True):
         np.testing.assert_allclose(result, reference, atol=5e-6)
 
@@ -173,7 +167,7 @@ def loss_and_gradients(batch: Batch, fast: FusedAttention | None) -> tuple[jax.A
 
 def test_network_gradients_with_fused_attention_match_plain_attention():
     batch = packed_batch()
-    (loss, gradients), (expected_loss, expected) = (loss_and_gradients(batch, fast) for fast in (fused(), None))
+    (loss, gradients), (expected_loss, expected) = (loss_and_gradients(batch, fast) for fast in (fused("tpu"), None))
     np.testing.assert_allclose(loss, expected_loss, rtol=2e-5)
     for result, reference in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(result, reference, atol=5e-6)
@@ -189,12 +183,17 @@ def packed_batch() -> Batch:
     return Batch(ids[0], segments, positions.astype(np.int32), ids[1], ids[2], segments, positions.astype(np.int32))
 
 
-ONLY_ON_TPUS = 'runs only on TPUs; use "auto" to select a supported implementation'
+NOT_HERE = (
+    "runs only on TPUs and on NVIDIA GPUs of the Ampere generation or later; "
+    'use "auto" to select a supported implementation'
+)
 
 
 def mesh_of(platform: str, tensor: int = 1):
-    """Returns a stand-in with the attributes of a mesh on which the selection depends."""
-    device = SimpleNamespace(platform=platform)
+    """Returns a stand-in with the attributes of a mesh on which the selection depends; "t4" is an old GPU."""
+    device = SimpleNamespace(platform="gpu" if platform == "t4" else platform)
+    if platform == "t4":
+        device.compute_capability = "7.5"
     return SimpleNamespace(shape={"tensor": tensor}, devices=np.array([device]))
 
 
@@ -207,9 +206,12 @@ def base(options: dict, **sections: dict) -> Config:
     [
         ("cpu", {}, "None"),
         ("tpu", {}, "fused"),
-        ("gpu", {}, "None"),
+        ("gpu", {}, "fused"),
+        ("t4", {}, "None"),
         ("tpu", {"attention": "plain"}, "None"),
-        ("gpu", {"attention": "cudnn"}, "cudnn"),
+        ("gpu", {"attention": "plain"}, "None"),
+        ("gpu", {"attention_dropout_rate": 0.1}, "None"),
+        ("gpu", {"num_heads": 4}, "None"),  # head width 128
         ("tpu", {"attention_dropout_rate": 0.1}, "None"),
         ("tpu", {"num_heads": 2}, "None"),  # head width 256
     ],
@@ -219,28 +221,27 @@ def test_implementation_is_selected_by_platform_and_options(platform, options, e
 
 
 @pytest.mark.parametrize(
-    ("attention", "options", "platform", "dtype", "row_length", "reason"),
+    ("options", "platform", "dtype", "row_length", "reason"),
     [
-        ("fused", {}, "cpu", "float32", 128, f'model.attention "fused" {ONLY_ON_TPUS}'),
-        ("fused", {}, "tpu", "bfloat16", 1024, "supports rows of at most 512 positions"),
-        ("fused", {"num_heads": 2}, "tpu", "bfloat16", 128, "needs a head width that divides 128"),
-        ("cudnn", {}, "tpu", "bfloat16", 128, 'model.attention "cudnn" runs only on NVIDIA GPUs'),
-        ("cudnn", {}, "gpu", "float32", 128, "supports bfloat16, not float32"),
-        ("cudnn", {"attention_dropout_rate": 0.1}, "gpu", "bfloat16", 128, "does not support attention dropout"),
-        ("cudnn", {"embed_dim": 36, "num_heads": 3}, "gpu", "bfloat16", 128, "a multiple of 8"),
+        ({}, "cpu", "float32", 128, f'model.attention "fused" {NOT_HERE}'),
+        ({}, "t4", "float32", 128, f'model.attention "fused" {NOT_HERE}'),
+        ({}, "tpu", "bfloat16", 1024, "supports rows of at most 512 positions"),
+        ({"num_heads": 2}, "tpu", "bfloat16", 128, "needs a head width that divides 128"),
+        ({}, "gpu", "float32", 128, "computes in bfloat16 on GPUs, not in float32"),
+        ({}, "gpu", "bfloat16", 256, "needs on GPUs a head width in .* and a data.row_length in"),
+        ({"embed_dim": 384}, "gpu", "bfloat16", 128, "needs on GPUs a head width in"),
     ],
 )
-def test_unsupported_implementation_is_refused(attention, options, platform, dtype, row_length, reason):
+def test_unsupported_implementation_is_refused(options, platform, dtype, row_length, reason):
     sections = {"data": {"row_length": row_length}, "devices": {"precision": dtype}}
     with pytest.raises(UserError, match=reason):
-        fast_attention(base(options | {"max_length": 1024, "attention": attention}, **sections), mesh_of(platform))
-    auto = base(options | {"max_length": 1024, "attention": "auto"}, **sections)
-    assert fast_attention(auto, mesh_of(platform)) is None or platform == "tpu"
+        fast_attention(base(options | {"max_length": 1024, "attention": "fused"}, **sections), mesh_of(platform))
+    assert fast_attention(base(options | {"max_length": 1024}, **sections), mesh_of(platform)) is None
 
 
 def test_unsupported_implementation_is_refused_before_corpus_is_prepared(run, tmp_path):
     for options in (["--workdir", tmp_path / "w"], ["--dry-run"]):
         result = run("train", "--config", "configs/tiny.toml", "--model.attention", "fused", *options)
         assert result.returncode == 2, result.stderr
-        assert result.stderr == f'error: model.attention "fused" {ONLY_ON_TPUS}\n'
+        assert result.stderr == f'error: model.attention "fused" {NOT_HERE}\n'
     assert not (tmp_path / "w").exists()

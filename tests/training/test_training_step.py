@@ -14,7 +14,7 @@ from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.model.dropout import Dropout
 from lingua_flax.model.transformer import Structure, structure
 from lingua_flax.options.schema import Config, MeshConfig, ModelConfig, OptimizerConfig
-from lingua_flax.training.loss import _number_of_blocks, cross_entropy
+from lingua_flax.training.loss import _in_one_pass, _in_two_passes, _number_of_blocks, cross_entropy
 from lingua_flax.training.optimizer import Decay, decay_factor, learning_rate, make_optimizer
 from lingua_flax.training.state import TrainState, initial_state, state_shardings, updated_ema
 from lingua_flax.training.step import batch_digest, make_train_step
@@ -70,6 +70,14 @@ def test_cross_entropy_of_uniform_logits():
     for smoothing in (0.0, 0.1):
         total, count = cross_entropy(jnp.zeros((1, 3, 2)), jnp.ones((4, 2)), jnp.array([[3, 1, 0]]), smoothing)
         np.testing.assert_allclose(total / count, np.log(4), rtol=1e-6)
+
+
+def test_online_softmax_of_gpus_matches_two_passes():
+    logits = 30.0 * jnp.asarray(np.random.default_rng(0).normal(size=(5, 300)), jnp.float32)
+    logits = logits.at[0].set(-3e4).at[1, 7].set(3e4)
+    (maximum, total), expected = jax.jit(_in_one_pass)(logits), _in_two_passes(logits)
+    np.testing.assert_array_equal(maximum, expected[0])
+    np.testing.assert_allclose(total, expected[1], rtol=1e-5)
 
 
 def test_bfloat16_cross_entropy_sums_table_gradient_in_float32():

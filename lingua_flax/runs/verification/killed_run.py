@@ -20,8 +20,6 @@ from lingua_flax.options.schema import Config
 from lingua_flax.runs.checkpoint import saved_steps
 from lingua_flax.runs.workdir import Workdir
 
-# On GPUs, makes XLA add in the same order in every run and not choose algorithms by timing them.
-DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 POLL_SECONDS = 0.002  # between two checks of a run's files
 RESUMED = re.compile(r"resuming from step (\d+)")
 FIRST_STEP = re.compile(r"step \d+ started")
@@ -45,8 +43,7 @@ class TrainProcess:
         A run has a compilation cache of its own, so that its first start finds no compiled programs. `check` is called
         repeatedly while waiting for the process; it raises to stop waiting.
         """
-        flags = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
-        environment = os.environ | {"XLA_FLAGS": flags, "JAX_COMPILATION_CACHE_DIR": str(compilation_cache)}
+        environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(compilation_cache)}
         command = [sys.executable, "-m", "lingua_flax", "train", "--config", str(config), "--workdir", str(workdir)]
         self.workdir = Workdir(workdir)
         self._check = check

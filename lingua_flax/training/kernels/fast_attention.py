@@ -1,13 +1,13 @@
-"""Attention that never stores its scores: a TPU kernel, and a wrapper of NVIDIA's cuDNN.
+"""Attention that never stores its scores: a kernel for TPUs and NVIDIA GPUs.
 
 Between the two matrix products of equation 1 (Vaswani et al. 2017) are T * S scores per head and row. Computed as
-written, they are stored in main memory and read back several times in the forward and the backward pass; on a TPU this
-takes far longer than the products. Each program of the kernel processes several rows of a few heads and keeps the
-scores in the chip's vector memory. The backward pass recomputes the weights, as in Dao et al. (2022); their tiling is
-not needed for packed rows of a few hundred positions.
+written, they are stored in main memory and read back several times in the forward and the backward pass, which takes
+far longer than the products. Each program of the kernel keeps the scores of its rows and heads on the chip. The
+backward pass recomputes the weights, as in Dao et al. (2022); their tiling is not needed for packed rows of a few
+hundred positions. No two programs add to the same sum, so that the gradients are the same every time.
 
-Shapes: B rows, T queries, S keys, D model width, H head width. Heads are concatenated along D; the LANES / H adjacent
-heads that share the 128 lanes of a vector register form a group.
+Shapes: B rows, T queries, S keys, D model width, H head width. Heads are concatenated along D. A program processes a
+group of G adjacent columns: on a TPU the heads that share the 128 lanes of a vector register, on a GPU a single head.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
 from jax.sharding import Mesh, PartitionSpec
 
 from lingua_flax.devices.mesh import ROW_AXES
@@ -34,15 +35,19 @@ from lingua_flax.options.schema import Config
 from lingua_flax.training.kernels.pallas_kernels import on_each_device, product
 
 LANES = 128
-LONGEST = 512  # maximum length of a row, whose scores must fit into the memory of a core, forward and backward
-ROWS, POSITIONS = 8, 1024  # maximum per program: the nine blocks of the backward pass must fit in, double-buffered
+LONGEST = 512  # maximum length of a row on a TPU, whose scores must fit into the memory of a core, forward and backward
+ROWS, POSITIONS = 8, 1024  # maximum per program on a TPU: the nine blocks of the backward pass, double-buffered, fit in
+# On a GPU: head widths and row lengths that Triton can tile and whose operands fit into shared memory, and the warps
+# that share a program. The backward pass of one attention of the base model takes 0.20 ms with 8 warps, 0.73 with 4 (an
+# H200, a variant of this kernel).
+GPU_WIDTHS, GPU_LENGTHS, WARPS = (16, 32, 64), (16, 32, 64, 128), 8
 
 
 class Operands(NamedTuple):
     """The inputs of attention, with heads concatenated along D.
 
-    Inside a kernel they hold a single row and a single group of heads: [T, LANES] and [S, LANES], and [1, T] and [1, S]
-    for segments.
+    Inside a kernel they hold a single row and a single group of heads: [T, G] and [S, G], and [1, T] and [1, S] for
+    segments.
 
     Attributes:
       query: [B, T, D], already divided by sqrt(H).
@@ -61,14 +66,21 @@ class Options(NamedTuple):
     """Static options of the kernel.
 
     Attributes:
-      head_dim: H, which must divide LANES; LANES must divide D.
+      head_dim: H, which must divide G.
       causal: Whether a query may attend only to keys at its own and earlier positions of the row.
-      interpret: Whether to run the kernel as plain JAX, which works on any device.
+      platform: What the kernel is compiled for.
+      interpret: Whether to run the kernel as plain JAX instead, which works on any device.
     """
 
     head_dim: int
     causal: bool
+    platform: Literal["tpu", "gpu"]
     interpret: bool
+
+    @property
+    def group(self) -> int:
+        """G, which must divide D."""
+        return LANES if self.platform == "tpu" else self.head_dim
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -109,7 +121,8 @@ def _call(
     """
     inputs = (*operands, *extra_inputs)
     (batch, length, width), keys = operands.query.shape, operands.keys.shape[1]
-    max_rows = max(1, min(ROWS, POSITIONS // max(length, keys)))
+    is_gpu = options.platform == "gpu"
+    max_rows = 1 if is_gpu else max(1, min(ROWS, POSITIONS // max(length, keys)))
     rows = next(rows for rows in range(max_rows, 0, -1) if batch % rows == 0)
 
     def run_on_rows(*refs: Any) -> None:
@@ -119,17 +132,20 @@ def _call(
             for ref, result in zip(refs[len(inputs) :], results, strict=True):
                 ref[row] = result.astype(ref.dtype)
 
-        jax.lax.fori_loop(0, rows, run_on_row, None)
+        if rows == 1:
+            run_on_row(0, None)
+        else:
+            jax.lax.fori_loop(0, rows, run_on_row, None)
 
     def block(operand: jax.Array) -> pl.BlockSpec:
         if operand.ndim == 2:  # segments, passed as [B, 1, T] or [B, 1, S]
             return pl.BlockSpec((rows, 1, operand.shape[1]), lambda row, group: (row, 0, 0))
-        return pl.BlockSpec((rows, operand.shape[1], LANES), lambda row, group: (row, 0, group))
+        return pl.BlockSpec((rows, operand.shape[1], options.group), lambda row, group: (row, 0, group))
 
     return pl.pallas_call(
         run_on_rows,
         out_shape=[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in output_templates],
-        grid=(batch // rows, width // LANES),
+        grid=(batch // rows, width // options.group),
         in_specs=[block(array) for array in inputs],
         out_specs=[block(array) for array in output_templates],
         cost_estimate=pl.CostEstimate(
@@ -138,27 +154,30 @@ def _call(
             bytes_accessed=sum(array.nbytes for array in (*inputs, *output_templates)),
         ),
         interpret=options.interpret,
+        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=1) if is_gpu else None,
     )(*(array[:, None] if array.ndim == 2 else array for array in inputs))
 
 
 def _forward_kernel(row: Operands, *, options: Options) -> tuple[jax.Array]:
-    """Computes the output, [T, LANES]."""
+    """Computes the output, [T, G]."""
     visible = _visible(row, causal=options.causal)
     output = jnp.zeros(row.query.shape, jnp.float32)
-    for lanes in _head_lanes(options.head_dim):
-        weights = _weights(jnp.where(lanes, row.query, 0), row.keys, visible)
-        output = jnp.where(lanes, product(weights.astype(row.values.dtype), row.values, (1, 0)), output)
+    for lanes in _head_lanes(options):
+        exponentials, sums = _exponentials(jnp.where(lanes, row.query, 0), row.keys, visible)
+        total = product(exponentials.astype(row.values.dtype), row.values, (1, 0))
+        output = jnp.where(lanes, total / sums, output)
     return (output,)
 
 
 def _backward_kernel(row: Operands, gradient: jax.Array, *, options: Options) -> tuple[jax.Array, ...]:
-    """Computes the gradients of query, keys and values from the gradient of the output, [T, LANES]."""
+    """Computes the gradients of query, keys and values from the gradient of the output, [T, G]."""
     visible = _visible(row, causal=options.causal)
     d_query = jnp.zeros(row.query.shape, jnp.float32)
     d_keys, d_values = (jnp.zeros(row.keys.shape, jnp.float32) for _ in range(2))
-    for lanes in _head_lanes(options.head_dim):
+    for lanes in _head_lanes(options):
         head_query, head_gradient = jnp.where(lanes, row.query, 0), jnp.where(lanes, gradient, 0)
-        weights = _weights(head_query, row.keys, visible)
+        exponentials, sums = _exponentials(head_query, row.keys, visible)
+        weights = exponentials / sums
         d_values += product(weights.astype(gradient.dtype), head_gradient, (0, 0))
         d_weights = product(head_gradient, row.values, (1, 1))
         d_scores = weights * (d_weights - jnp.sum(weights * d_weights, axis=-1, keepdims=True))
@@ -168,40 +187,42 @@ def _backward_kernel(row: Operands, gradient: jax.Array, *, options: Options) ->
     return d_query, d_keys, d_values
 
 
-def _head_lanes(head_dim: int) -> list[jax.Array]:
-    """Returns a mask [1, LANES] of the lanes of each head in a group.
+def _head_lanes(options: Options) -> list[jax.Array]:
+    """Returns a mask [1, G] of the columns of each head in a group.
 
     Heads are masked rather than sliced: a product over all lanes takes no longer than one over the lanes of one head.
     """
-    lane = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
-    return [(lane >= first) & (lane < first + head_dim) for first in range(0, LANES, head_dim)]
+    lane = jax.lax.broadcasted_iota(jnp.int32, (1, options.group), 1)
+    return [(lane >= first) & (lane < first + options.head_dim) for first in range(0, options.group, options.head_dim)]
 
 
 def _visible(operands: Operands, *, causal: bool) -> jax.Array:
     """Returns the mask [T, S], True where a query may attend to a key."""
     query_segments, key_segments = operands[3:]
     length, keys = query_segments.shape[1], key_segments.shape[1]
-    row, column = (jax.lax.broadcasted_iota(jnp.int32, (length, length), axis) for axis in (0, 1))
-    query_column = jnp.sum(jnp.where(row == column, query_segments, 0), axis=1, keepdims=True)  # transpose to [T, 1]
-    visible = (query_column == key_segments) & (key_segments > 0)
+    visible = (query_segments.reshape(length, 1) == key_segments) & (key_segments > 0)
     if causal:
         row, column = (jax.lax.broadcasted_iota(jnp.int32, (length, keys), axis) for axis in (0, 1))
         visible &= column <= row
     return visible
 
 
-def _weights(query: jax.Array, keys: jax.Array, visible: jax.Array) -> jax.Array:
-    """Returns the softmax of the scores of a head, [T, S] float32; uniform for a query that may attend to no key."""
+def _exponentials(query: jax.Array, keys: jax.Array, visible: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the softmax of the scores of a head as a fraction: [T, S] divided by [T, 1], float32.
+
+    Its rows are uniform for queries that may attend to no key.
+    """
     scores = jnp.where(visible, product(query, keys, (1, 1)), jnp.finfo(jnp.float32).min)
     exponentials = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
-    return exponentials / jnp.sum(exponentials, axis=-1, keepdims=True)
+    return exponentials, jnp.sum(exponentials, axis=-1, keepdims=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class FusedAttention:
-    """`fused_attention` on a mesh that shards rows and heads; `interpret` is as in `Options`."""
+    """`fused_attention` on a mesh that shards rows and heads; `platform` and `interpret` are as in `Options`."""
 
     mesh: Mesh
+    platform: Literal["tpu", "gpu"]
     interpret: bool = False
 
     def __str__(self) -> str:
@@ -213,70 +234,43 @@ class FusedAttention:
         """Computes attention for query [B, T, D], keys and values [B, S, D]; returns [B, T, D]."""
         head_dim = query.shape[-1] // num_heads
         operands = Operands(query / math.sqrt(head_dim), keys, values, mask.queries, mask.keys)
-        local = functools.partial(fused_attention, options=Options(head_dim, mask.causal, self.interpret))
+        options = Options(head_dim, mask.causal, self.platform, self.interpret)
+        local = functools.partial(fused_attention, options=options)
         rows, heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, MESH_AXIS_OF["heads"])
         specs = Operands._make([heads, heads, heads, rows, rows])
         return on_each_device(local, mesh=self.mesh, in_specs=(specs,), out_specs=heads)(operands)
 
 
-@dataclasses.dataclass(frozen=True)
-class CudnnAttention:
-    """The attention of NVIDIA's cuDNN (bfloat16 or float16), through `jax.nn`, or "xla", which runs on any device."""
-
-    implementation: Literal["cudnn", "xla"] = "cudnn"
-
-    def __str__(self) -> str:
-        return "cudnn"
-
-    def __call__(
-        self, query: jax.Array, keys: jax.Array, values: jax.Array, num_heads: int, mask: SegmentMask
-    ) -> jax.Array:
-        """Computes attention for query [B, T, D], keys and values [B, S, D]; returns [B, T, D]."""
-        q, k, v = (array.reshape(*array.shape[:2], num_heads, -1) for array in (query, keys, values))
-        output = jax.nn.dot_product_attention(q, k, v, mask=mask.dense(), implementation=self.implementation)
-        return output.reshape(query.shape)
-
-
 def fast_attention(config: Config, mesh: Mesh) -> FastAttention | None:
     """Returns the attention implementation for training on this mesh, as specified by the option model.attention.
 
-    None stands for equation 1 as written. "auto" never selects cuDNN, whose mask and bitwise reproducibility have not
-    yet been checked on a GPU with this code. Raises UserError if the requested implementation does not support this
+    None stands for equation 1 as written. Raises UserError if the requested implementation does not support this
     configuration or this mesh.
     """
     requested = config.model.attention
-    why_not_fused = _why_not_fused(config, mesh)
-    reason = {"fused": why_not_fused, "cudnn": _why_not_cudnn(config, mesh)}.get(requested)
-    if reason:
-        raise UserError(f'model.attention "{requested}" {reason}; use "auto" to select a supported implementation')
-    if requested == "cudnn":
-        return CudnnAttention()
-    return None if requested == "plain" or why_not_fused else FusedAttention(mesh)
+    reason = None if requested == "plain" else _why_not_fused(config, mesh)
+    if reason and requested == "fused":
+        raise UserError(f'model.attention "fused" {reason}; use "auto" to select a supported implementation')
+    return None if requested == "plain" or reason else FusedAttention(mesh, mesh.devices.flat[0].platform)
 
 
 def _why_not_fused(config: Config, mesh: Mesh) -> str | None:
     """Returns why `FusedAttention` cannot be used, to complete an error message, or None if it can."""
-    model = config.model
+    model, length = config.model, config.data.row_length
     head_dim, width = model.embed_dim // model.num_heads, model.embed_dim // mesh.shape["tensor"]
-    if mesh.devices.flat[0].platform != "tpu":
-        return "runs only on TPUs"
+    device = mesh.devices.flat[0]
+    if device.platform not in ("tpu", "gpu") or is_older_than_ampere(device):
+        return "runs only on TPUs and on NVIDIA GPUs of the Ampere generation or later"
     if model.attention_dropout_rate:
         return "does not support attention dropout (model.attention_dropout_rate)"
+    if device.platform == "gpu":
+        if (precision := compute_precision(config.devices.precision, mesh)) != BFLOAT16:
+            return f"computes in bfloat16 on GPUs, not in {precision.activations} (devices.precision)"
+        if head_dim not in GPU_WIDTHS or length not in GPU_LENGTHS:
+            return f"needs on GPUs a head width in {GPU_WIDTHS} and a data.row_length in {GPU_LENGTHS}"
+        return None
     if LANES % head_dim or width % LANES:
         return f"needs a head width that divides {LANES} and, per device, a model width that is a multiple of {LANES}"
-    if config.data.row_length > LONGEST:
+    if length > LONGEST:
         return f"supports rows of at most {LONGEST} positions (data.row_length)"
-    return None
-
-
-def _why_not_cudnn(config: Config, mesh: Mesh) -> str | None:
-    device, precision = mesh.devices.flat[0], compute_precision(config.devices.precision, mesh)
-    if device.platform != "gpu" or is_older_than_ampere(device):
-        return "runs only on NVIDIA GPUs of the Ampere generation or later"
-    if precision != BFLOAT16:
-        return f"supports bfloat16, not {precision.activations} (devices.precision)"
-    if config.model.attention_dropout_rate:
-        return "does not support attention dropout that a resumed run can repeat (model.attention_dropout_rate)"
-    if config.model.embed_dim // config.model.num_heads % 8:
-        return "needs a head width that is a multiple of 8"
     return None
