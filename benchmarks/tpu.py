@@ -22,12 +22,12 @@ from lingua_flax.data.batch import Batch
 from lingua_flax.devices.compilation import compiled_program
 from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.devices.sharding import replicated, row_sharding, sharded_shapes
-from lingua_flax.devices.tpu_topology import chip_in_topology, topology_devices
+from lingua_flax.devices.topology import chip_in_topology, topology_devices
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.precision import BFLOAT16
 from lingua_flax.options.schema import Config, DecodingOptions, DevicesConfig, MeshConfig
-from lingua_flax.training.reports.compiled_step import compiled_step, with_tpu_compiler
+from lingua_flax.training.reports.compiled_step import compiled_step, with_compiler
 from lingua_flax.training.validation import loss_sum
 from lingua_flax.translation.decoding import DecodingRequest, Network, decoding_of, search_or_sample
 
@@ -113,7 +113,7 @@ def show_step(name: str, step: Step) -> None:
 def show_decoding(name: str, path: str, program: str) -> None:
     """Compiles a program for validation or translation and prints its row."""
     config = read_config(ROOT / "configs" / f"{path}.toml")
-    compiled, required_bytes = with_tpu_compiler(_compiled_decoding, config, program)
+    compiled, required_bytes = with_compiler(_compiled_decoding, config, program)
     chip = chip_in_topology("v5e:1x1")
     show_row(
         name,

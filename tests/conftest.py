@@ -20,7 +20,7 @@ install_import_hook(
 )
 
 from lingua_flax.devices.compilation import set_up_compilation  # noqa: E402
-from lingua_flax.devices.tpu_topology import silence_libtpu  # noqa: E402
+from lingua_flax.devices.topology import silence_libtpu  # noqa: E402
 from tests.command_server import ROOT, python, run_forked  # noqa: E402
 from tests.toy import write_corpus  # noqa: E402
 

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from lingua_flax.devices.processes import join_processes
-from lingua_flax.devices.tpu_topology import silence_libtpu
+from lingua_flax.devices.topology import silence_libtpu
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
 from lingua_flax.options.precision import BFLOAT16, BFLOAT16_PRODUCTS, FLOAT32, Precision
@@ -34,11 +34,16 @@ def initialize_devices(
     """
     silence_libtpu()
     if deterministic:
-        os.environ["XLA_FLAGS"] = f"{DETERMINISTIC} {os.environ.get('XLA_FLAGS', '')}".strip()
+        make_deterministic()
     if platform != "auto":
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
     join_processes(processes, platform)
     available_devices(platform)
+
+
+def make_deterministic() -> None:
+    """Makes XLA compile programs for GPUs that compute the same bits every time; to be called before it is used."""
+    os.environ["XLA_FLAGS"] = f"{DETERMINISTIC} {os.environ.get('XLA_FLAGS', '')}".strip()
 
 
 def available_devices(platform: str) -> list[jax.Device]:

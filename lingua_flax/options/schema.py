@@ -416,8 +416,8 @@ class DevicesConfig(ComputeConfig):
 
     mesh: MeshConfig = MeshConfig()
     topology: str | None = None
-    """With --dry-run: TPU topology to compile the training step for, such as v5e:1x1, v5e:2x4 or v4:2x2x2; no TPU is
-    needed, but the extra tpu must be installed."""
+    """With --dry-run: TPUs or GPUs to compile the training step for, such as v5e:1x1, v5e:2x4, v4:2x2x2, h100:1, a100:8
+    or t4:1; none is needed, but the extra tpu or cuda must be installed."""
 
     @property
     def compute(self) -> ComputeConfig:

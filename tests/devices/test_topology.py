@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from lingua_flax.data.batch import Batch
 from lingua_flax.devices.mesh import make_mesh
-from lingua_flax.devices.tpu_topology import CHIPS, chip_in_topology, topology_devices
+from lingua_flax.devices.topology import CHIPS, chip_in_topology, topology_devices
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.model.attention import scaled_dot_product_attention
 from lingua_flax.model.flops import training_flops
@@ -27,7 +27,7 @@ from lingua_flax.training.kernels.fast_attention import FusedAttention
 from lingua_flax.training.kernels.fused_loss import FusedLogNormalizer
 from lingua_flax.training.loss import cross_entropy
 from lingua_flax.training.reports import compiled_step
-from lingua_flax.training.reports.compiled_step import sent_bytes_of, with_tpu_compiler
+from lingua_flax.training.reports.compiled_step import sent_bytes_of, with_compiler
 from lingua_flax.training.validation import loss_sum
 from lingua_flax.translation.decoding import DecodingRequest, Network, decoding_of, search_or_sample
 from lingua_flax.translation.translator import BATCH_SIZE
@@ -113,7 +113,7 @@ def results() -> dict:
     """The `compiler_results`, from a single process, which takes seconds to start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)
-        return with_tpu_compiler(compiler_results)
+        return with_compiler(compiler_results)
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def compile_fused_attention(rows, length, width, heads, dtype) -> None:
 )
 def test_fused_attention_fits_on_a_chip(rows, length, width, heads, dtype):
     """Eight rows of 512 positions per program did not fit."""
-    with_tpu_compiler(compile_fused_attention, rows, length, width, heads, dtype)
+    with_compiler(compile_fused_attention, rows, length, width, heads, dtype)
 
 
 def compile_fused_loss(width, vocabulary, dtype) -> None:
@@ -175,7 +175,7 @@ def compile_fused_loss(width, vocabulary, dtype) -> None:
 @pytest.mark.parametrize(("width", "vocabulary"), [(96, 99), (768, 32001), (1024, 37000), (4096, 8000)])
 def test_fused_loss_fits_on_a_chip(width, vocabulary, dtype):
     """The big model's width of 1024 did not fit when all blocks had the size for a width of 512."""
-    with_tpu_compiler(compile_fused_loss, width, vocabulary, dtype)
+    with_compiler(compile_fused_loss, width, vocabulary, dtype)
 
 
 # The training step.
@@ -294,7 +294,7 @@ def memory_of_programs(topology: str) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", ["v5e:1x1", "v6e:1x1"])
 def test_validation_evaluation_and_translation_are_compiled(topology):
-    memory = with_tpu_compiler(memory_of_programs, topology)
+    memory = with_compiler(memory_of_programs, topology)
     assert max(memory.values()) < 0.2 * chip_in_topology(topology).memory
     assert memory["one line"] < 20e6
 
@@ -366,8 +366,8 @@ def test_libtpu_is_silent_on_a_machine_without_a_tpu(run, tmp_path):
 
 @needs_libtpu
 def test_death_of_the_compiler_process_is_an_error():
-    with pytest.raises(RunError, match="libtpu, the TPU's compiler, has failed and ended its process"):
-        with_tpu_compiler(os.abort)
+    with pytest.raises(RunError, match="the compiler of devices.topology has failed and ended its process"):
+        with_compiler(os.abort)
 
 
 @needs_libtpu

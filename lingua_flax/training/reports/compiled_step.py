@@ -1,6 +1,7 @@
 """The compiled training step: operations, bytes moved, memory, and whether it fits on a device.
 
-The step is compiled for the devices of this machine, for CPUs that simulate them, or for TPUs that are not attached.
+The step is compiled for the devices of this machine, for CPUs that simulate them, or for TPUs or GPUs that are not
+attached.
 """
 
 from __future__ import annotations
@@ -8,16 +9,22 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 from jax.sharding import Mesh
 
-from lingua_flax.devices import tpu_topology
 from lingua_flax.devices.mesh import check_divides, check_divides_vocabularies, make_mesh
-from lingua_flax.devices.platform import compute_precision, simulated_devices
+from lingua_flax.devices.platform import compute_precision, make_deterministic, simulated_devices
+from lingua_flax.devices.topology import (
+    check_compiler,
+    chip_in_topology,
+    compiler_environment,
+    is_gpu,
+    topology_devices,
+)
 from lingua_flax.host.errors import RunError
 from lingua_flax.host.workers import WorkerPool
 from lingua_flax.model.flops import training_flops
@@ -26,6 +33,7 @@ from lingua_flax.options.precision import BFLOAT16, FLOAT32, Precision
 from lingua_flax.options.schema import REMAINING_DEVICES, Config
 from lingua_flax.training.device_memory import DeviceMemory, compile_step, memory_between_steps, memory_of_step
 from lingua_flax.training.kernels.fast_attention import fast_attention
+from lingua_flax.training.reports.gpu_program import read_gpu_program
 
 Result = TypeVar("Result")
 
@@ -39,6 +47,8 @@ class CompiledStep(NamedTuple):
       bytes_accessed: the bytes read from and written to the device's main memory.
       temporary_bytes: the memory that the step needs in addition to its arguments.
       sent_bytes: the bytes that the device sends to other devices.
+      kernels: the number of kernels that a GPU launches.
+      largest_arrays: those that kernels of a GPU write, each with its size in bytes, the largest first.
       shortage: the compiler's message if the memory of the device is not sufficient.
     """
 
@@ -52,6 +62,8 @@ class CompiledStep(NamedTuple):
     argument_bytes: int | None = None
     temporary_bytes: int | None = None
     sent_bytes: float | None = None
+    kernels: int | None = None
+    largest_arrays: Sequence[tuple[int, str]] = ()
     device_memory_bytes: int | None = None
     fits: bool | None = None
     shortage: str | None = None
@@ -61,12 +73,12 @@ def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     """Compiles the training step for the config's topology or for this machine's devices, simulated if too few.
 
     The sizes are those of the source and the target vocabulary. Raises UserError if the config does not fit the mesh or
-    the compiler does not support the topology, and RunError if the TPU's compiler failed or its operation count is
-    wrong.
+    the compiler does not support the topology, and RunError if the compiler failed or its operation count is wrong.
     """
     if config.devices.topology:
-        tpu_topology.chip_in_topology(config.devices.topology)
-        return with_tpu_compiler(_compiled_for_topology, config, sizes)
+        chip_in_topology(config.devices.topology)
+        check_compiler(config.devices.topology)
+        return with_compiler(_compiled_for_topology, config, sizes)
     count = math.prod(size for _, size in config.devices.mesh if size != REMAINING_DEVICES)
     mesh = make_mesh(config.devices.mesh, simulated_devices(config.devices.platform, count))
     device = mesh.devices.flat[0]
@@ -79,12 +91,16 @@ def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
 
 
 def _compiled_for_topology(config: Config, sizes: tuple[int, int]) -> CompiledStep:
-    """Compiles the step for the config's topology, in the process that `with_tpu_compiler` starts."""
+    """Compiles the step for the config's topology, in the process that `with_compiler` starts."""
     topology = config.devices.topology
     assert topology
-    mesh = make_mesh(config.devices.mesh, tpu_topology.topology_devices(topology))
-    step = _compiled(config, sizes, mesh, topology, tpu_topology.chip_in_topology(topology).memory)
+    if config.devices.deterministic:
+        make_deterministic()
+    mesh = make_mesh(config.devices.mesh, topology_devices(topology))
+    step = _compiled(config, sizes, mesh, topology, chip_in_topology(topology).memory)
     min_flops = model_flops(config, sizes[1]) / mesh.size
+    if is_gpu(topology):  # whose compiler does not count; it adds no matrix products to those of the model
+        return step._replace(flops=min_flops)
     if step.flops and step.flops < min_flops:
         counted = f"{step.flops:.3g} operations in a step that needs at least {min_flops:.3g}"
         raise RunError(f"the TPU's compiler counts {counted}: its count is incomplete")
@@ -114,6 +130,11 @@ def _compiled(
     flops, accessed = _costs(compiled)
     if mesh.devices.flat[0].platform == "tpu" and config.training.accumulation_steps > 1:
         flops, accessed = _costs_of_all_parts(compiled, network, config, mesh)
+    text = compiled.as_text() or ""
+    if mesh.devices.flat[0].platform == "gpu":
+        program = read_gpu_program(text)
+        accessed = program.bytes_accessed
+        step = step._replace(kernels=program.kernels, largest_arrays=program.largest)
     return step._replace(
         memory=memory,
         compile_seconds=seconds,
@@ -121,7 +142,7 @@ def _compiled(
         bytes_accessed=accessed,
         argument_bytes=analysis.argument_size_in_bytes if analysis else None,
         temporary_bytes=analysis.temp_size_in_bytes if analysis else None,
-        sent_bytes=sent_bytes_of(compiled.as_text() or "", mesh.size) if mesh.size > 1 else 0.0,
+        sent_bytes=sent_bytes_of(text, mesh.size) if mesh.size > 1 else 0.0,
         fits=None if device_memory is None else memory.total <= device_memory,
     )
 
@@ -189,16 +210,15 @@ def _compute_precision(config: Config, mesh: Mesh) -> Precision:
     return compute_precision(precision, mesh)
 
 
-def with_tpu_compiler(function: Callable[..., Result], *arguments: Any) -> Result:
+def with_compiler(function: Callable[..., Result], *arguments: Any) -> Result:
     """Returns the result of function(*arguments), called in a new process that may use `topology_devices`.
 
     libtpu needs an environment of its own, ends its process on an internal error, and cannot be interrupted by signals.
-    Raises UserError if libtpu is not installed, and RunError if it ended the process.
+    Raises RunError if the compiler ended the process.
     """
-    tpu_topology.check_tpu_compiler()
-    with tpu_topology.tpu_compiler_environment(), WorkerPool(1) as process:
+    with compiler_environment(), WorkerPool(1) as process:
         try:
             return process.submit(function, *arguments).result()
         except BrokenProcessPool as error:
-            message = "libtpu, the TPU's compiler, has failed and ended its process; any output above may say why"
+            message = "the compiler of devices.topology has failed and ended its process; any output above may say why"
             raise RunError(message) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from lingua_flax.devices.tpu_topology import Chip, chip_in_topology
+from lingua_flax.devices.topology import Chip, chip_in_topology
 from lingua_flax.host.terminal import print_table
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.model.transformer import Structure, structure
@@ -44,7 +44,15 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
         _show_min_times(step, chip_in_topology(config.devices.topology))
     _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
     if json_file:
-        names = ("flops", "bytes_accessed", "argument_bytes", "temporary_bytes", "device_memory_bytes", "fits")
+        names = (
+            "flops",
+            "bytes_accessed",
+            "argument_bytes",
+            "temporary_bytes",
+            "device_memory_bytes",
+            "fits",
+            "kernels",
+        )
         figures = {name: getattr(step, name) for name in (*names, "compile_seconds", "compiled_for")}
         json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
@@ -122,8 +130,14 @@ def _show_min_times(step: CompiledStep, chip: Chip) -> None:
     if sent:  # twice, because a device receives as much as it sends
         time, rate = 2 * sent / chip.link_bytes_per_second, f"{chip.link_bytes_per_second / 1e9:,.0f} GB/s in and out"
         rows["bytes sent to others"] = f"{format_bytes(sent)}: {1000 * time:,.3g} ms at {rate}"
+    if step.kernels:
+        rows["kernels"] = f"{step.kernels:,}"
     rows["compiled in"] = f"{step.compile_seconds:.0f} s"
     show_table("a step at peak rates", rows)
+    if step.largest_arrays:
+        largest = Counter(step.largest_arrays).most_common()
+        rows = {array: f"{times} x {format_bytes(size)}" for (size, array), times in sorted(largest, reverse=True)[:10]}
+        show_table("the largest arrays in a step", rows)
 
 
 def _show_length(

@@ -1,4 +1,4 @@
-"""Compiling for TPUs that are not attached: their compiler, libtpu, runs on any machine."""
+"""Compiling for TPUs and GPUs that are not attached: their compilers run on any machine."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies
 
+from lingua_flax.devices.gpu_targets import GPUS, target_config
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
 
 
 class Chip(NamedTuple):
-    """The published figures of a TPU chip (https://cloud.google.com/tpu/docs).
+    """The published figures of a TPU chip (https://cloud.google.com/tpu/docs) or a GPU (NVIDIA's data sheets).
 
     Attributes:
-      flops_per_second: peak rate in bfloat16, FLOP/s.
+      flops_per_second: peak rate in bfloat16, or in float32 where bfloat16 is not used, FLOP/s.
       bytes_per_second: memory bandwidth, bytes/s.
-      memory: memory, bytes.
+      memory: memory that programs may use, bytes.
       link_bytes_per_second: bandwidth of the links to other chips, both directions together, bytes/s.
     """
 
@@ -32,11 +33,20 @@ class Chip(NamedTuple):
     link_bytes_per_second: float
 
 
+def _gpu(kind: str, flops_per_second: float, link_bytes_per_second: float) -> Chip:
+    gpu = GPUS[kind]
+    by_default = int(0.75 * gpu.memory)  # the share that JAX reserves, unless XLA_PYTHON_CLIENT_MEM_FRACTION is set
+    return Chip(flops_per_second, gpu.bytes_per_second, by_default, link_bytes_per_second)
+
+
 CHIPS = {
     "v4": Chip(275e12, 1228e9, 32 * 2**30, 300e9),
     "v5e": Chip(197e12, 819e9, 16 * 2**30, 400e9),
     "v5p": Chip(459e12, 2765e9, 95 * 2**30, 1200e9),
     "v6e": Chip(918e12, 1640e9, 32 * 2**30, 800e9),
+    "h100": _gpu("h100", 989e12, 900e9),
+    "a100": _gpu("a100", 312e12, 600e9),
+    "t4": _gpu("t4", 8.1e12, 32e9),
 }
 # Makes libtpu compile without looking for a TPU; the accelerator type does not restrict the topologies.
 _ENVIRONMENT = {
@@ -58,28 +68,40 @@ def silence_libtpu() -> None:
             os.environ.setdefault(name, _ENVIRONMENT[name])
 
 
+def is_gpu(topology: str) -> bool:
+    """Returns whether a topology, such as "h100:8", is of GPUs rather than TPUs."""
+    return topology.partition(":")[0] in GPUS
+
+
 def chip_in_topology(topology: str) -> Chip:
-    """Returns the figures of the chips of a topology such as "v5e:2x4".
+    """Returns the figures of the chips of a topology such as "v5e:2x4" or "h100:8".
 
     Raises UserError if CHIPS has no such kind of chip, or if the topology is malformed.
     """
     kind, _, shape = topology.partition(":")
-    if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)+", shape):
-        kinds = ", ".join(CHIPS)
+    if kind not in CHIPS or not re.fullmatch(r"[1-9]\d*" if is_gpu(topology) else r"\d+(x\d+)+", shape):
+        tpus, gpus = ", ".join(kind for kind in CHIPS if kind not in GPUS), ", ".join(GPUS)
         raise UserError(
-            f'devices.topology must be a kind of TPU ({kinds}) and a shape, such as v5e:2x4, got "{topology}"'
+            f"devices.topology must be a kind of TPU ({tpus}) and a shape, such as v5e:2x4, or a kind of GPU ({gpus}) "
+            f'and a number, such as h100:8, got "{topology}"'
         )
     return CHIPS[kind]
 
 
-def check_tpu_compiler() -> None:
-    """Raises UserError if libtpu is not installed."""
-    if not importlib.util.find_spec("libtpu"):
+def check_compiler(topology: str) -> None:
+    """Raises UserError if the compiler for a topology is not installed."""
+    if is_gpu(topology):
+        if not importlib.util.find_spec("jax_cuda13_plugin"):
+            command = install_command("cuda")
+            raise UserError(
+                f"devices.topology {topology} needs the compiler for NVIDIA GPUs: {command}; it needs no GPU"
+            )
+    elif not importlib.util.find_spec("libtpu"):
         raise UserError(f"devices.topology needs libtpu, the TPU's compiler: {install_command('tpu')}; it needs no TPU")
 
 
 @contextlib.contextmanager
-def tpu_compiler_environment() -> Iterator[None]:
+def compiler_environment() -> Iterator[None]:
     """Sets the environment that `topology_devices` needs, for processes started within the context to inherit."""
     previous = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     os.environ.update(_ENVIRONMENT)
@@ -94,16 +116,19 @@ def tpu_compiler_environment() -> Iterator[None]:
 def topology_devices(topology: str) -> list[jax.Device]:
     """Returns the devices of a topology, for which programs can be compiled.
 
-    Must be called in a process that was started within `tpu_compiler_environment`. Raises UserError if the compiler
-    does not support the topology.
+    Must be called in a process that was started within `compiler_environment`. Raises UserError if the compiler does
+    not support the topology.
     """
+    kind, _, shape = topology.partition(":")
     options: dict[str, Any] = {}
-    if set(topology.partition(":")[2].split("x")) == {"1"}:  # a host with a single chip
+    if is_gpu(topology):
+        options = {"target_config": target_config(kind), "topology": f"1x1x{shape}"}
+    elif set(shape.split("x")) == {"1"}:  # a host with a single chip
         options["chips_per_host_bounds"] = [1, 1, 1]
-    if topology.startswith("v4:"):  # JAX expects the two cores of a chip to be one device
+    if kind == "v4":  # JAX expects the two cores of a chip to be one device
         options["chip_config_name"] = "megacore"
     try:
-        return list(topologies.get_topology_desc(topology, "tpu", **options).devices)
+        return list(topologies.get_topology_desc(topology, "cuda" if is_gpu(topology) else "tpu", **options).devices)
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).partition(": ")[2].splitlines()[0]
-        raise UserError(f"devices.topology {topology}: the TPU's compiler refuses it ({reason})") from error
+        raise UserError(f"devices.topology {topology}: the compiler refuses it ({reason})") from error

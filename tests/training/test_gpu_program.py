@@ -1,0 +1,72 @@
+"""The account of a GPU's program, compared with numbers counted by hand."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lingua_flax.training.reports.gpu_program import read_gpu_program
+from tests.conftest import ROOT
+
+PROGRAM = """HloModule step
+
+%fused_add (p.1: f32[100,8], p.2: f32[4,8]) -> f32[4,8] {
+  %p.1 = f32[100,8]{1,0} parameter(0)
+  %p.2 = f32[4,8]{1,0} parameter(1)
+  %slice.1 = f32[4,8]{1,0} slice(%p.1), slice={[0:4], [0:8]}
+  ROOT %add.1 = f32[4,8]{1,0} add(%slice.1, %p.2)
+}
+
+%body (state: (s32[], bf16[16])) -> (s32[], bf16[16]) {
+  %state = (s32[], bf16[16]{0}) parameter(0)
+  %count = s32[] get-tuple-element(%state), index=0
+  %values = bf16[16]{0} get-tuple-element(%state), index=1
+  %copy.1 = bf16[16]{0} copy(%values)
+  ROOT %next = (s32[], bf16[16]{0}) tuple(%count, %copy.1)
+}
+
+ENTRY %main (table: f32[100,8], x: f32[4,8], state: (s32[], bf16[16])) -> f32[4,8] {
+  %table = f32[100,8]{1,0} parameter(0)
+  %x = f32[4,8]{1,0} parameter(1)
+  %start = (s32[], bf16[16]{0}) parameter(2)
+  %sum = f32[4,8]{1,0} fusion(%table, %x), kind=kLoop, calls=%fused_add
+  %loop = (s32[], bf16[16]{0}) while(%start), condition=%less, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+  %product = (f32[4,4]{1,0}, s8[1024]{0}) custom-call(%sum, %sum), custom_call_target="__cublas$lt$matmul"
+  ROOT %result = f32[4,4]{1,0} get-tuple-element(%product), index=0
+}
+"""
+
+
+def test_kernels_and_bytes_match_numbers_counted_by_hand():
+    """One fused kernel reads four rows of the table and x, and writes four rows: 3 * 128 bytes. A loop copies 32 bytes
+    three times, reading and writing them. A product reads 128 bytes once and writes 64, besides its work space."""
+    program = read_gpu_program(PROGRAM)
+    assert program.kernels == 1 + 3 + 1
+    assert program.bytes_accessed == 3 * 128 + 3 * 2 * 32 + 128 + 64
+    assert program.largest == [(128, "f32[4,8]"), (64, "f32[4,4]"), (32, "bf16[16]")]
+
+
+@pytest.mark.slow
+def test_step_is_compiled_for_gpus_that_are_not_there(tmp_path):
+    """Installs the compiler, 5.6 GB. A step of tiny needed 110.7 MB of temporaries on an H200, of the same
+    architecture as an H100 (commit 83187a8)."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "environment"], check=True)
+    python = tmp_path / "environment" / "bin" / "python"
+    install = ["-m", "pip", "install", "--quiet", "--constraint", "constraints.txt", "--editable", ".[cuda]"]
+    subprocess.run([python, *install], check=True, cwd=ROOT)
+    figures = {}
+    for topology in ("h100:1", "h100:8", "a100:1", "t4:1"):
+        file = tmp_path / f"{topology}.json"
+        command = ["-m", "lingua_flax", "train", "--config", "tiny", "--dry-run", "--devices.topology", topology]
+        done = subprocess.run(
+            [python, *command, "--json", file], cwd=ROOT, capture_output=True, text=True, env=dict(os.environ)
+        )
+        assert done.returncode == 0, done.stderr
+        figures[topology] = json.loads(file.read_text())
+        assert figures[topology]["fits"]
+        assert "this fits" in done.stdout
+    assert figures["h100:1"]["temporary_bytes"] == pytest.approx(110.7e6, rel=0.01)
+    assert 400 < figures["h100:1"]["kernels"] < 600
+    assert figures["h100:8"]["bytes_accessed"] < figures["h100:1"]["bytes_accessed"] < figures["t4:1"]["bytes_accessed"]
