@@ -23,7 +23,7 @@ from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.text_files import chunks, read_lines
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from lingua_flax.options.schema import TokenizerConfig
-from lingua_flax.translation.line_splitting import split_line
+from lingua_flax.translation.line_splitting import split_text
 
 MAX_LENGTH = 64  # tokens
 CHUNK = 4096  # lines
@@ -63,7 +63,8 @@ def copy_lines(lines: list[str], tokenizer: Tokenizer) -> list[str]:
 
     line_ids = tokenizer.encode_source(lines)
     line_parts = [
-        [line] if len(ids) <= MAX_LENGTH else split_line(line, fits) for line, ids in zip(lines, line_ids, strict=True)
+        [line] if len(ids) <= MAX_LENGTH else [text for text, _, _ in split_text(line, "", fits)]
+        for line, ids in zip(lines, line_ids, strict=True)
     ]
     flat_parts = [part for parts in line_parts for part in parts]
     part_ids = [ids[:MAX_LENGTH] for ids in tokenizer.encode_source(flat_parts)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.util
 import logging
@@ -15,7 +16,7 @@ from pydantic import Field
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
 from lingua_flax.options import schema
-from lingua_flax.options.command_line import build, parse, refuse, required_workdir
+from lingua_flax.options.command_line import Flag, build, parse, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class ServeCommand(schema.CheckpointOptions, schema.AlignmentOptions):
     """Number of hypotheses kept at each decoding step."""
     length_penalty: schema.NonNegativeFloat = 0.6
     """Exponent alpha of the length penalty of Wu et al. (2016)."""
+    one_sentence_per_line: Flag = False
+    """Take each line as a single sentence, rather than translate each of its sentences by itself."""
     batch_size: schema.PositiveInt | None = None
     """Number of lines translated together; by default 512 on accelerators, and on CPUs 64 divided by the number of
     cores, of which at most 4 count (ctranslate2: 64). With fewer, the server starts sooner, since it compiles fewer
@@ -147,6 +150,8 @@ def load(options: ServeCommand, server: Server) -> Engine:
     def load_checkpoint(checkpoint: str) -> dict[str, Translator]:
         """Returns a translator into each of the target languages of the run."""
         translator = Translator.load(options.workdir, checkpoint, devices)
+        if options.one_sentence_per_line:
+            translator = dataclasses.replace(translator, one_sentence_per_line=True)
         if config.data.tag_target:
             return {language: translator.into(language) for language in config.data.target_languages}
         return {config.data.target_language: translator}

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lingua_flax.commands.prompt import prompt_lines
 from lingua_flax.data.text_files import check_aligned, chunks, decode_lines, encode_lines, read_lines
@@ -22,7 +22,7 @@ from lingua_flax.options.config_files import read_workdir_config
 
 if TYPE_CHECKING:
     from lingua_flax.data.tokenizer import Tokenizer
-    from lingua_flax.translation.translator import Translation, Translator
+    from lingua_flax.translation.translator import Hypothesis, Translation, Translator
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +39,14 @@ class TranslateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Ali
     output: Path | None = None
     """File for the translations, one per input line, plain or .gz; by default standard output."""
     prefix: str | None = None
-    """Text with which every translation must begin."""
+    """Text with which the translation of every line must begin."""
     prefix_file: Path | None = None
     """Text file with a separate prefix for each input line; an empty line means no prefix."""
     num_hypotheses: schema.PositiveInt = 1
     """Number of translations to write for each input line, at most beam_size unless they are sampled (temperature).
     Above 1, each is written as line number, score and text, separated by tabs."""
+    one_sentence_per_line: Flag = False
+    """Take each input line as a single sentence, rather than translate each of its sentences by itself."""
     json_lines: Flag = False
     """Write one JSON object per input line, with the source, the text and score of every hypothesis, and all tokens."""
     alignments: Path | None = None
@@ -170,7 +172,8 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
         return
     if options.prefix_file:  # all lines are known: a mistake in any of them must not erase an old output
         pairs = iter(known := list(pairs))
-        translator.check_prefixes([line for line, _ in known], [prefix for _, prefix in known], options)
+        lines, prefixes = [line for line, _ in known], [prefix for _, prefix in known]
+        translator.check_prefixes(lines, prefixes, options, options.one_sentence_per_line or None)
     translated = _translated_chunks(translator, pairs, options)
     first = next(translated, [])  # before the output is opened: a mistake in these lines must not erase an old file
     numbers = itertools.count(1)
@@ -198,12 +201,33 @@ def _translated_chunks(
     from lingua_flax.inspection.observation import source_tokens
 
     first, count = 1, options.num_hypotheses
+    one_sentence = options.one_sentence_per_line or None
     for chunk in chunks(pairs, 1 if at_a_terminal(options) else CHUNK):
         lines, prefixes = map(list, zip(*chunk, strict=True))
         if options.attention:
             source_tokens(translator, lines[0])  # refuses a line that no map can show
-        yield translator.translate(lines, options, num_hypotheses=count, prefixes=prefixes, first_line=first)
+            if (sentences := len(translator.divided(lines, one_sentence)[0])) > 1:
+                raise UserError(
+                    f"--attention shows a single sentence, but the line has {sentences}: give one of them, or add "
+                    "--one-sentence-per-line"
+                )
+        yield translator.translate(
+            lines,
+            options,
+            num_hypotheses=count,
+            one_sentence_per_line=one_sentence,
+            prefixes=prefixes,
+            first_line=first,
+        )
         first += len(chunk)
+
+
+def _as_json(hypothesis: Hypothesis, tokenizer: Tokenizer) -> dict[str, Any]:
+    pieces = tokenizer.target_pieces(hypothesis.tokens)
+    fields = {"text": hypothesis.text, "score": hypothesis.score, "tokens": pieces}
+    if hypothesis.parts:
+        fields["sentences"] = [{"source": text} | _as_json(part, tokenizer) for text, part in hypothesis.parts]
+    return fields
 
 
 def output_lines(
@@ -212,10 +236,7 @@ def output_lines(
     """Yields the lines to write for an input line: one for each translation, or a single JSON object."""
     if options.json_lines:
         (source,) = tokenizer.encode_source([translation.source])
-        hypotheses = [
-            {"text": own.text, "score": own.score, "tokens": tokenizer.target_pieces(own.tokens)}
-            for own in translation.hypotheses
-        ]
+        hypotheses = [_as_json(own, tokenizer) for own in translation.hypotheses]
         pieces = tokenizer.source_pieces(source)
         fields = {"source": translation.source, "source_tokens": pieces, "hypotheses": hypotheses}
         yield json.dumps(fields, ensure_ascii=False)

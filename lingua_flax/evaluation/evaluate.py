@@ -113,7 +113,10 @@ def evaluate(
     compile_started = time.monotonic()
     translator.warm_up(data.sources, options)
     started = time.monotonic()
-    translations = [line.text for line in translator.translate(data.sources, options, after_batch=after_batch)]
+    translations = [
+        line.text
+        for line in translator.translate(data.sources, options, one_sentence_per_line=True, after_batch=after_batch)
+    ]
     seconds = time.monotonic() - started
     lowercase, references = translator.tokenizer.lowercase, data.references
     contrast = published = comparison = None

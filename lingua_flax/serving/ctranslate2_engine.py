@@ -12,7 +12,6 @@ from pathlib import Path
 import ctranslate2
 import numpy as np
 
-from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.export import ctranslate2_model
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.files import new_folder
@@ -20,7 +19,7 @@ from lingua_flax.model.parameters import params_by_name
 from lingua_flax.options.schema import DecodingOptions, Quantization
 from lingua_flax.serving.engine import Item, Result
 from lingua_flax.translation.hypotheses import Hypothesis, join_parts
-from lingua_flax.translation.line_splitting import split_source
+from lingua_flax.translation.line_splitting import Piece
 from lingua_flax.translation.translator import Translator
 
 log = logging.getLogger(__name__)
@@ -30,44 +29,44 @@ MAX_BATCH = 64
 
 
 class CTranslate2Engine:
-    """Translates on the CPU, with one tokenizer for each target language."""
+    """Translates on the CPU, with the tokenizer of each target language."""
 
     aligns = False
     workers = 1
 
-    def __init__(self, model: Path, tokenizers: Mapping[str, Tokenizer], max_length: int, options: DecodingOptions):
+    def __init__(self, model: Path, translators: Mapping[str, Translator], options: DecodingOptions):
         """Loads a model from its folder.
 
         Of the options, it uses beam size, length penalty and batch size; CTranslate2 divides a score by length^alpha.
         """
         self._model = ctranslate2.Translator(str(model), compute_type="default")
-        self._tokenizers = tokenizers
-        self._max_length = max_length
+        self._translators = translators  # of which it uses how they divide lines, and their tokenizers
+        self._max_length = next(iter(translators.values())).max_length
         self._options = options
         self.max_batch = options.batch_size or MAX_BATCH
 
     def translate(self, items: Sequence[Item]) -> list[Result]:
         """Translates the items, in order."""
-        parts = [self._parts(item) for item in items]
-        hypotheses = iter(self._search([part for own in parts for part in own], items))
+        pieces = [self._pieces(item) for item in items]
+        hypotheses = iter(self._search([piece for own in pieces for piece in own], items))
         results = []
-        for item, own in zip(items, parts, strict=True):
-            joined = join_parts([(text, next(hypotheses)) for text, _ in own])
+        for item, own in zip(items, pieces, strict=True):
+            joined = join_parts([(piece.text, piece.after, next(hypotheses)) for piece in own])
             results.append(Result([hypothesis.text for hypothesis in joined[: item.num_hypotheses]]))
         return results
 
-    def _parts(self, item: Item) -> list[tuple[str, list[int]]]:
-        """Returns the parts of a line, none if it has no tokens."""
-        parts = split_source(item.line, self._tokenizers[item.target], self._max_length)
-        return [(text, ids) for text, ids in parts if len(ids) > 1]
+    def _pieces(self, item: Item) -> list[Piece]:
+        """Returns the pieces of a line, none if it has no tokens."""
+        (pieces,) = self._translators[item.target].divided([item.line])
+        return [piece for piece in pieces if len(piece.ids) > 1]
 
-    def _search(self, parts: Sequence[tuple[str, list[int]]], items: Sequence[Item]) -> list[tuple[Hypothesis, ...]]:
-        """Returns the hypotheses of each part, best first."""
-        if not parts:
+    def _search(self, pieces: Sequence[Piece], items: Sequence[Item]) -> list[tuple[Hypothesis, ...]]:
+        """Returns the hypotheses of each piece, best first."""
+        if not pieces:
             return []
-        tokenizer = next(iter(self._tokenizers.values()))  # all have the same pieces
+        tokenizer = next(iter(self._translators.values())).tokenizer  # all have the same pieces
         found = self._model.translate_batch(
-            [tokenizer.source_pieces(ids) for _, ids in parts],
+            [tokenizer.source_pieces(piece.ids) for piece in pieces],
             max_batch_size=self.max_batch,
             beam_size=self._options.beam_size,
             num_hypotheses=max(item.num_hypotheses for item in items),
@@ -97,8 +96,7 @@ def load_ctranslate2(
         with contextlib.suppress(FileExistsError), new_folder(folder) as temporary:  # by another server, meanwhile
             ctranslate2_model.write_ctranslate2(first, temporary, quantization)
         log.info("exported to %s", folder)
-    tokenizers = {language: translator.tokenizer for language, translator in translators.items()}
-    return CTranslate2Engine(folder, tokenizers, first.max_length, options)
+    return CTranslate2Engine(folder, translators, options)
 
 
 def _digest(translator: Translator, quantization: Quantization) -> str:

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lingua_flax.host.errors import UserError
 from lingua_flax.inspection.interventions import Head, Intervention, inspect
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.serving.protocol import InspectRequest
@@ -44,5 +45,17 @@ class Inspector:
         translator = translators[item.target or next(iter(translators))]
         heads = tuple(Head(head.attention, head.layer, head.head) for head in item.heads_off)
         intervention = Intervention(tuple(item.prefix), tuple(item.masked), heads)
-        inspection = inspect(translator, item.q, self.options, intervention, record_beam=item.beam)
-        return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step}
+        text, sentences = item.q, self._sentences(item.q, translator)
+        if sentences or item.sentence:
+            if item.sentence >= max(1, len(sentences)):
+                raise UserError(f"there is no sentence {item.sentence}: the text has {max(1, len(sentences))}")
+            text = sentences[item.sentence]["source"]
+        inspection = inspect(translator, text, self.options, intervention, record_beam=item.beam)
+        return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step, "sentences": sentences}
+
+    def _sentences(self, text: str, translator: Translator) -> list[dict[str, str]]:
+        """Returns the sentences of a text with their translations; none if it is a single one."""
+        if len(translator.divided([text])[0]) == 1:
+            return []
+        (translation,) = translator.translate([text], self.options, warn=False)
+        return [{"source": source, "translation": own.text} for source, own in translation.hypotheses[0].parts]

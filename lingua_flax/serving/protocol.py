@@ -117,7 +117,9 @@ class InspectRequest(Parameters):
     """A sentence to inspect."""
 
     q: Annotated[str, Field(pattern=r"\S", examples=[SENTENCE])]
-    """A sentence."""
+    """A sentence, or several."""
+    sentence: Annotated[StrictInt, Field(ge=0)] = 0
+    """Which of the sentences to inspect, counted from 0."""
     target: str = ""
     """Language code; by default the first target language."""
     prefix: list[StrictInt] = []

@@ -39,7 +39,9 @@ from lingua_flax.runs.checkpoint import saved_steps
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.fine_tuning import matching_params
 from lingua_flax.training.validation import ValidationSet
+from lingua_flax.translation.sentences import MAX_SEVERAL_SENTENCES, split_sentences
 
+SAMPLED_SOURCES = 10_000  # in which sentences are counted, in half a second
 ROWS_FORMAT = 2  # increase it when the same pairs fill another number of rows
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class Preparation:
       fingerprints: the digests of the data and the tokenizer, which a checkpoint must match to be resumed.
       num_steps: the length of the run in steps, computed if the config specifies it in epochs.
       inherited: parameters copied from another run, by path; empty if there are none.
+      several_sentences: the share of the training sources with more than one sentence, of a sample.
     """
 
     config: Config
@@ -66,6 +69,7 @@ class Preparation:
     fingerprints: Mapping[str, str]
     num_steps: int
     inherited: Mapping[str, Any]
+    several_sentences: float
 
     @property
     def corpus(self) -> Corpus:
@@ -110,7 +114,23 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     fingerprints = {"corpus": corpus, "mixture": json_digest(mixture), "tokenizer": tokenizer.fingerprint}
     num_steps = _num_steps(config, planner, fingerprints)
     config = _with_warmup_steps(config, num_steps, workdir)
-    return Preparation(config, corpora, tokenizer, models, planner, fingerprints, num_steps, inherited)
+    several = _share_with_several_sentences(corpora[0])
+    return Preparation(config, corpora, tokenizer, models, planner, fingerprints, num_steps, inherited, several)
+
+
+def _share_with_several_sentences(training: TrainingCorpus) -> float:
+    """Returns the share of a sample of the sources that hold several sentences, and logs what follows from a large one.
+
+    A network that is trained on single sentences tends to omit some of several.
+    """
+    numbers = np.unique(np.linspace(0, len(training.pairs) - 1, SAMPLED_SOURCES, dtype=np.int64))
+    sources = (training.pairs[int(number)][0] for number in numbers)
+    several = sum(len(split_sentences(source, training.corpus.source_language)) > 1 for source in sources)
+    share = several / len(numbers)
+    if share > MAX_SEVERAL_SENTENCES:
+        consequence = "translation will take lines as they are, rather than sentence by sentence"
+        log.info("%.0f%% of the training lines hold several sentences: %s", 100 * share, consequence)
+    return share
 
 
 def open_with_tokenizer(

@@ -74,6 +74,7 @@ class SavedRun:
             "data": batches.state(),
             "progress": progress._asdict(),
             "fingerprints": self._prepared.fingerprints,
+            "several_sentences": self._prepared.several_sentences,
             "config": as_json(self._prepared.config),
             "num_steps": self._prepared.num_steps,
         }

@@ -15,9 +15,9 @@ class Hypothesis:
 
     Attributes:
       text: the translation.
-      score: its log-probability divided by the length penalty; for a line translated in parts, the sum over the parts.
+      score: its log-probability divided by the length penalty; of a line with several sentences, their sum.
       tokens: its token ids, ending with EOS_ID; none for a line without tokens.
-      parts: of a line translated in parts, the source text of each and the hypothesis for it.
+      parts: of a line with several sentences or parts, the source text of each and the hypothesis for it.
     """
 
     text: str
@@ -46,19 +46,32 @@ class ScoredTranslation(NamedTuple):
     tokens: int
 
 
-def join_parts(parts: Sequence[tuple[str, tuple[Hypothesis, ...]]]) -> tuple[Hypothesis, ...]:
-    """Joins the hypotheses of a line's parts rank by rank: the best of every part, then the second best, and so on."""
+def join_parts(parts: Sequence[tuple[str, str, tuple[Hypothesis, ...]]]) -> tuple[Hypothesis, ...]:
+    """Joins the hypotheses of a line's parts rank by rank: the best of every part, then the second best, and so on.
+
+    A part is its source text, what stands after its translation, and its hypotheses.
+    """
     if not parts:
         return (Hypothesis("", 0.0),)
-    texts, hypotheses = zip(*parts, strict=True)
+    texts, after, hypotheses = zip(*parts, strict=True)
     if len(parts) == 1:
-        return hypotheses[0]
+        return tuple(hypotheses[0])
     return tuple(
         Hypothesis(
-            text=" ".join(filter(None, (hypothesis.text for hypothesis in ranked))),
+            text=_joined([hypothesis.text for hypothesis in ranked], after),
             score=sum(hypothesis.score for hypothesis in ranked),
             tokens=(*(token for hypothesis in ranked for token in hypothesis.tokens if token != EOS_ID), EOS_ID),
             parts=tuple(zip(texts, ranked, strict=True)),
         )
         for ranked in zip(*hypotheses, strict=False)  # parts can have different numbers of hypotheses
     )
+
+
+def _joined(texts: Sequence[str], after: Sequence[str]) -> str:
+    """Returns the texts with what stands between them; nothing stands beside an empty one."""
+    joined, space = "", ""
+    for text, following in zip(texts, after, strict=True):
+        if text:
+            joined += (space if joined else "") + text
+            space = following
+    return joined

@@ -1,46 +1,75 @@
-"""Splitting a line that is too long for the network into parts that fit."""
+"""Dividing a line into what is translated by itself: its sentences, and parts of those that are too long."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from lingua_flax.data.batch import cut
 from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.translation.sentences import split_sentences
 
-# The closing quotes, brackets and whitespace that follow sentence-final punctuation.
-_SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'»”’)\]]*\s+|(?<=[。！？])[」』”]*\s*")
 _SPACE = re.compile(r"\s+")
+# Languages that are written without spaces between sentences: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan.
+WITHOUT_SPACES = re.compile("(zh|zho|cmn|yue|wuu|ja|jpn|th|tha|lo|lao|my|mya|km|khm|bo|bod)([-_]|$)")
 
 
-def split_source(line: str, tokenizer: Tokenizer, max_length: int) -> list[tuple[str, list[int]]]:
-    """Splits a line into parts of at most `max_length` tokens, end token included; returns their texts and ids."""
+class Piece(NamedTuple):
+    """A sentence of a line, or a part of one.
+
+    Attributes:
+      ids: its token ids, at most as many as the network accepts.
+      after: what stands between its translation and that of the next piece.
+      is_cut: whether it is a part of a sentence that is too long.
+    """
+
+    text: str
+    ids: list[int]
+    after: str
+    is_cut: bool = False
+
+
+def split_line(line: str, tokenizer: Tokenizer, languages: tuple[str, str], max_length: int) -> list[Piece]:
+    """Divides a line into pieces of at most `max_length` tokens, end token included.
+
+    A network that was trained on sentences tends to omit some of several, so every sentence is a piece. A sentence that
+    is too long is split in two at the space nearest its middle, and the halves likewise if necessary; a word without a
+    space is split in its middle.
+
+    `languages` are the codes of the source and the target language.
+    """
 
     def ids(text: str) -> list[int]:
         return tokenizer.encode_source([text])[0]
 
-    whole = ids(line)
-    if len(whole) <= max_length:
-        return [(line, whole)]
+    source, target = languages
+    parts = split_text(line, source, lambda text: len(ids(text)) <= max_length)
     # A part can only still be too long if it is a single character with more byte tokens than max_length.
-    return [(part, cut(ids(part), max_length)) for part in split_line(line, lambda part: len(ids(part)) <= max_length)]
+    pieces = [
+        Piece(text, cut(ids(text), max_length), _separator(space, target), is_cut) for text, space, is_cut in parts
+    ]
+    return [*pieces[:-1], pieces[-1]._replace(after="")]
 
 
-def split_line(line: str, fits: Callable[[str], bool]) -> list[str]:
-    """Splits a line into parts that fit, in order; only the whitespace between parts is lost.
+def split_text(text: str, language: str, fits: Callable[[str], bool]) -> list[tuple[str, str, bool]]:
+    """Returns the sentences of a text, and parts of those that do not fit.
 
-    A line that does not fit is split at every sentence end, even where several sentences would fit together: a network
-    trained on single sentences tends to omit some of several. A sentence that does not fit is split in two at the space
-    nearest its middle, and the halves likewise if necessary; a word without a space is split in its middle. A single
-    character is never split, so such a part may not fit.
+    Each comes with the white space that follows it (of parts, a single space), and with whether it is a part.
     """
-    line = line.strip()
-    if fits(line):
-        return [line]
-    ends = [match.end() for match in _SENTENCE_END.finditer(line) if match.end() < len(line)]
-    sentences = [line[start:end].strip() for start, end in itertools.pairwise([0, *ends, len(line)])]
-    return [part for sentence in sentences for part in _halve_until_fits(sentence, fits)]
+    parts: list[tuple[str, str, bool]] = []
+    for sentence in split_sentences(text.strip(), language):
+        own = sentence.rstrip()
+        *first, last = _halve_until_fits(own, fits)
+        parts += [*((part, " ", True) for part in first), (last, sentence[len(own) :], bool(first))]
+    return parts
+
+
+def _separator(space: str, target: str) -> str:
+    """Returns what stands between two translations where this white space stood between the sentences."""
+    if WITHOUT_SPACES.match(target.lower()):
+        return "" if space == " " else space
+    return space or " "
 
 
 def _halve_until_fits(text: str, fits: Callable[[str], bool]) -> list[str]:

@@ -21,6 +21,7 @@ from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config, r
 from lingua_flax.options.schema import ComputeConfig, Config, MeshConfig, ModelConfig
 from lingua_flax.runs.checkpoint import check_format, load_params
 from lingua_flax.runs.workdir import Workdir
+from lingua_flax.translation.sentences import MAX_SEVERAL_SENTENCES
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ class TrainedNetwork:
     step: int = 0
     mesh: Mesh = dataclasses.field(default_factory=lambda: make_mesh(MeshConfig()))
     pads_to_longest: bool = False
+    languages: tuple[str, str] = ("", "")
+    one_sentence_per_line: bool = False
 
 
 def load_networks(
@@ -72,9 +75,12 @@ def _load_one(
     tokenizer = _with_target_tag(tokenizer, config, target_language)
     sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     network = structure(config.model, *sizes, compute_precision(devices.precision, mesh))
+    share = 0.0
 
     def check(metadata: dict[str, Any]) -> None:
+        nonlocal share
         check_format(metadata, workdir)
+        share = metadata["several_sentences"]
         step = metadata["step"]
         if metadata["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
             raise UserError(f"{workdir}: its tokenizer is not the one that checkpoint {step} was trained with")
@@ -84,7 +90,18 @@ def _load_one(
     step, params, _ = load_params(Workdir(workdir).checkpoints, checkpoint, network.params, check)
     placed = put_on_devices(params, replicated(mesh))
     to_longest = pads_to_longest(devices.padding, mesh)
-    return TrainedNetwork(network.graphdef, placed, tokenizer, config.model, step, mesh, to_longest)
+    source, target = config.data.directions[0]
+    return TrainedNetwork(
+        network.graphdef,
+        placed,
+        tokenizer,
+        config.model,
+        step,
+        mesh,
+        to_longest,
+        languages=(source, target_language or target),
+        one_sentence_per_line=share > MAX_SEVERAL_SENTENCES,
+    )
 
 
 def _check_direction(path: Path, first: Path, wanted: tuple[str, str]) -> None:

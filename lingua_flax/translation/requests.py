@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import DecodingRequest, length_limit
-from lingua_flax.translation.line_splitting import split_source
+from lingua_flax.translation.line_splitting import Piece
 
 PREFIX_LENGTH_MULTIPLE = 8  # prefixes are padded to a multiple of this, so that fewer programs are compiled
 MAX_LINES_IN_WARNING = 5
@@ -23,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class Part(NamedTuple):
-    """A line, or a part of a line that is too long, translated as one sentence.
+    """A sentence of a line, or a part of one that is too long, translated by itself.
 
     `line` is its number, and `part` its number within the line, counted from 0. Its translation begins with the ids in
-    `prefix` and has at most `limit` tokens.
+    `prefix` and has at most `limit` tokens; the text `after` stands between it and the next one.
     """
 
     line: int
@@ -35,36 +34,35 @@ class Part(NamedTuple):
     source: list[int]
     prefix: Sequence[int]
     limit: int
+    after: str = ""
 
 
-def divide(
-    lines: Sequence[str],
-    source_ids: Sequence[list[int]],
+def parts_of(
+    lines: Sequence[Sequence[Piece]],
     prefixes: Sequence[str] | None,
     tokenizer: Tokenizer,
     options: DecodingOptions,
     max_length: int,
     first_line: int = 1,
 ) -> list[Part]:
-    """Returns the parts to translate: several of a line that is too long, none of a line without tokens.
+    """Returns the parts to translate of lines that are divided into pieces: none of a piece without tokens.
 
-    Lines are numbered from `first_line`. Raises UserError if a prefix has a character without a token, or is as long as
-    its translation may be.
+    Lines are numbered from `first_line`, and a prefix is that of a line's first piece. Raises UserError if a prefix has
+    a character without a token, or is as long as its translation may be.
     """
     parts: list[Part] = []
-    encoded = zip(lines, source_ids, _encode_prefixes(prefixes or [""] * len(lines), tokenizer), strict=True)
-    for line, (text, source, prefix) in enumerate(encoded, first_line):
-        pieces = [(text, source)] if len(source) <= max_length else split_source(text, tokenizer, max_length)
-        for number, (part_text, ids) in enumerate(pieces):
+    encoded = zip(lines, _encode_prefixes(prefixes or [""] * len(lines), tokenizer), strict=True)
+    for line, (pieces, prefix) in enumerate(encoded, first_line):
+        for number, piece in enumerate(pieces):
             part_prefix = [] if number else prefix
-            limit = length_limit(len(ids), len(part_prefix), options, max_length)
+            limit = length_limit(len(piece.ids), len(part_prefix), options, max_length)
             if len(part_prefix) >= limit:
                 raise UserError(
                     f"line {line}: its prefix has {len(part_prefix)} tokens, but the translation is limited to "
                     f"{limit}, end token included; shorten the prefix"
                 )
-            if len(ids) > 1:
-                parts.append(Part(line, number, part_text, ids, part_prefix, limit))
+            if len(piece.ids) > 1:
+                parts.append(Part(line, number, piece.text, piece.ids, part_prefix, limit, piece.after))
     return parts
 
 
@@ -100,14 +98,14 @@ def request_of(
     )
 
 
-def warn_about_long_lines(
-    parts: Sequence[Part], source_ids: Sequence[list[int]], first_line: int, longest: int
-) -> None:
-    """Logs each line that is translated in several parts."""
-    for line, count in Counter(part.line for part in parts).items():
-        if count > 1:
-            numbers = line, len(source_ids[line - first_line]) - 1, longest - 1, count
-            log.warning("line %d has %d tokens and the model takes %d at a time: translated in %d parts", *numbers)
+def warn_about_cut_sentences(lines: Sequence[Sequence[Piece]], first_line: int, longest: int) -> None:
+    """Logs each line with a sentence that is translated in several parts."""
+    for line, pieces in enumerate(lines, first_line):
+        if count := sum(piece.is_cut for piece in pieces):
+            message = (
+                "line %d has a sentence of more than %d tokens, which the model takes at a time: cut into %d parts"
+            )
+            log.warning(message, line, longest - 1, count)
 
 
 def warn_about_limits(lines: set[int]) -> None:

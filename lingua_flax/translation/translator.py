@@ -34,6 +34,7 @@ from lingua_flax.options.schema import ComputeConfig, DecodingOptions
 from lingua_flax.options.special_ids import PAD_ID
 from lingua_flax.translation import decoding, requests
 from lingua_flax.translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts
+from lingua_flax.translation.line_splitting import Piece, split_line
 from lingua_flax.translation.loading import TrainedNetwork, load_networks
 from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
 from lingua_flax.translation.search import IMPOSSIBLE, Hypotheses
@@ -63,6 +64,9 @@ class Translator(TrainedNetwork):
       mesh: devices across which the sentences of a batch are sharded, by default all devices.
       pads_to_longest: whether all lines of a call are padded to the same length, so that one program serves them all
         (see devices.padding).
+      languages: the codes of the source and the target language.
+      one_sentence_per_line: whether lines are taken as they are by default, rather than divided into sentences: true if
+        the lines that it was trained on often hold several.
       others: the other networks of an ensemble; the probabilities of all networks are averaged.
     """
 
@@ -104,7 +108,8 @@ class Translator(TrainedNetwork):
           UserError: the network has no tag for the language.
         """
         untagged = dataclasses.replace(self.tokenizer, source_tags=())
-        return dataclasses.replace(self, tokenizer=untagged.with_source_tag(language_tag(language)))
+        tokenizer = untagged.with_source_tag(language_tag(language))
+        return dataclasses.replace(self, tokenizer=tokenizer, languages=(self.languages[0], language))
 
     @property
     def max_length(self) -> int:
@@ -145,6 +150,7 @@ class Translator(TrainedNetwork):
         options: DecodingOptions = DecodingOptions(),
         *,
         num_hypotheses: int = 1,
+        one_sentence_per_line: bool | None = None,
         prefixes: Sequence[str] | None = None,
         source_ids: Sequence[list[int]] | None = None,
         first_line: int = 1,
@@ -154,16 +160,21 @@ class Translator(TrainedNetwork):
     ) -> list[Translation]:
         """Translates each line and returns the translations in order; a line without tokens becomes an empty line.
 
-        A line longer than max_length is split at every sentence end (see `split_line`), translated in parts and joined.
+        Every sentence of a line is translated by itself, and so is every part of a sentence longer than max_length;
+        between the translations stands the white space that stood between the sentences (see `split_line`).
 
         Args:
           lines: detokenized text.
           options: how to decode.
-          num_hypotheses: number of hypotheses to return for each line; for a search, at most its beam_size.
+          num_hypotheses: number of hypotheses to return for each line; for a search, at most its beam_size. Those of a
+            line with several sentences are the best of each sentence, the second best of each, and so on.
+          one_sentence_per_line: whether each line is a single sentence, divided only if it is too long; by default as
+            the attribute says.
           prefixes: text that the translation of each line must begin with, "" for none.
-          source_ids: the token ids of the lines as returned by tokenizer.encode_source, if already known.
+          source_ids: the token ids of the lines as returned by tokenizer.encode_source, if already known and each line
+            is a sentence.
           first_line: number of lines[0], used in messages and to seed sampling.
-          warn: whether to log the lines that are translated in parts, and those whose translation reaches its limit.
+          warn: whether to log the sentences that are cut, and the lines whose translation reaches its limit.
           after_batch: called with the number of lines without a token, then after each batch with the number of lines
             whose first part was in it; may raise to stop.
           **overrides: fields of DecodingOptions that replace those of `options`, such as beam_size=5.
@@ -180,10 +191,10 @@ class Translator(TrainedNetwork):
             raise TypeError("translate takes a list of lines, not a single string")
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
-        source_ids = source_ids or self.tokenizer.encode_source(lines)
-        parts = requests.divide(lines, source_ids, prefixes, self.tokenizer, options, self.max_length, first_line)
+        pieces = self.divided(lines, one_sentence_per_line, source_ids)
+        parts = requests.parts_of(pieces, prefixes, self.tokenizer, options, self.max_length, first_line)
         if warn:
-            requests.warn_about_long_lines(parts, source_ids, first_line, self.max_length)
+            requests.warn_about_cut_sentences(pieces, first_line, self.max_length)
         rows, batches = self._batches(parts, options, num_hypotheses)
         hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # by index into `parts`
 
@@ -199,17 +210,35 @@ class Translator(TrainedNetwork):
         if warn:
             reached = {part.line for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit}
             requests.warn_about_limits(reached)
-        by_line: list[list[tuple[str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
+        by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
         for i, part in enumerate(parts):
-            by_line[part.line - first_line].append((part.text, hypotheses[i]))
+            by_line[part.line - first_line].append((part.text, part.after, hypotheses[i]))
         return [Translation(line, join_parts(joined)) for line, joined in zip(lines, by_line, strict=True)]
+
+    def divided(
+        self,
+        lines: Sequence[str],
+        one_sentence_per_line: bool | None = None,
+        source_ids: Sequence[list[int]] | None = None,
+    ) -> list[list[Piece]]:
+        """Returns the sentences of each line, and the parts of those that are too long; arguments as in `translate`."""
+        one_sentence = self.one_sentence_per_line if one_sentence_per_line is None else one_sentence_per_line
+        split = functools.partial(split_line, tokenizer=self.tokenizer, languages=self.languages)
+        if one_sentence:  # tokenized all at once, which is faster
+            known = zip(lines, source_ids or self.tokenizer.encode_source(lines), strict=True)
+            longest = self.max_length
+            return [
+                [Piece(line, ids, "")] if len(ids) <= longest else split(line, max_length=longest)
+                for line, ids in known
+            ]
+        return [split(line, max_length=self.max_length) for line in lines]
 
     def warm_up(
         self, lines: Sequence[str], options: DecodingOptions, source_ids: Sequence[list[int]] | None = None
     ) -> None:
-        """Compiles the programs that translate(lines, options) runs, concurrently and without running them."""
-        source_ids = source_ids or self.tokenizer.encode_source(lines)
-        parts = requests.divide(lines, source_ids, None, self.tokenizer, options, self.max_length)
+        """Compiles the programs that translate runs for lines that are sentences, concurrently; does not run them."""
+        pieces = self.divided(lines, one_sentence_per_line=True, source_ids=source_ids)
+        parts = requests.parts_of(pieces, None, self.tokenizer, options, self.max_length)
         rows, batches = self._batches(parts, options, num_hypotheses=1)
         self._compile(options, ((rows, length) for length in sorted({length for _, length in batches})))
 
@@ -306,10 +335,17 @@ class Translator(TrainedNetwork):
             if length and length > self.max_length:
                 raise UserError(f"{name} {length} exceeds the model's max_length {self.max_length}")
 
-    def check_prefixes(self, lines: Sequence[str], prefixes: Sequence[str], options: DecodingOptions) -> None:
+    def check_prefixes(
+        self,
+        lines: Sequence[str],
+        prefixes: Sequence[str],
+        options: DecodingOptions,
+        one_sentence_per_line: bool | None = None,
+    ) -> None:
         """Raises UserError if a prefix has a character without a token, or is as long as its translation may be."""
-        source_ids = self.tokenizer.encode_source(lines)
-        requests.divide(lines, source_ids, prefixes, self.tokenizer, options, self.max_length)
+        requests.parts_of(
+            self.divided(lines, one_sentence_per_line), prefixes, self.tokenizer, options, self.max_length
+        )
 
     def _arguments(
         self,

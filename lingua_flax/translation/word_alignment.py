@@ -96,14 +96,14 @@ class _Part(NamedTuple):
 def _parts(number: int, translation: Translation) -> Iterator[_Part]:
     """Yields the parts in which a line was translated; none if it has no tokens."""
     source, hypothesis = translation.source, translation.hypotheses[0]
-    start = target_words = 0
+    start = target_start = 0
     for text, part in hypothesis.parts or ((source.strip(), hypothesis),):
-        start = source.index(text, start)
+        start, target_start = source.index(text, start), hypothesis.text.index(part.text, target_start)
         if part.tokens:
-            # A word that is too long is split too; its second half belongs to the word in which the first part ends.
-            yield _Part(number, text, part.tokens, len(split_words(source[: start + 1])) - 1, target_words)
-        start += len(text)
-        target_words += len(split_words(part.text))
+            # A word may be split between two parts; what follows belongs to the word in which the first part ends.
+            sides = (source[: start + 1], hypothesis.text[: target_start + 1])
+            yield _Part(number, text, part.tokens, *(max(0, len(split_words(side)) - 1) for side in sides))
+        start, target_start = start + len(text), target_start + len(part.text)
 
 
 def pharaoh(links: Links) -> str:

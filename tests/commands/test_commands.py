@@ -535,7 +535,7 @@ def test_decoding_speed_excludes_compilation(monkeypatch, capsys):
         nonlocal now
         now += 40.0
 
-    def translate(lines, options, after_batch):
+    def translate(lines, options, one_sentence_per_line, after_batch):
         nonlocal now
         now += 2.0
         return [SimpleNamespace(text=line) for line in lines]

@@ -16,7 +16,7 @@ from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.model.transformer import initial_params, structure
 from lingua_flax.options.schema import DecodingOptions, ModelConfig, TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID
-from lingua_flax.translation.line_splitting import split_line
+from lingua_flax.translation.line_splitting import split_text
 from lingua_flax.translation.translator import Translator
 from tests.data.test_data import PAIRS
 
@@ -102,7 +102,7 @@ def test_every_sentence_is_in_exactly_one_batch(lengths, rows):
 
 @given(LINES, st.integers(1, 30))
 def test_parts_of_a_line_add_up_to_the_line(line, longest):
-    parts = split_line(line, lambda text: len(text) <= longest)
+    parts = [text for text, _, _ in split_text(line, "en", lambda text: len(text) <= longest)]
     assert "".join("".join(parts).split()) == "".join(line.split())
     assert all(len(part) <= longest for part in parts)
 

@@ -168,6 +168,49 @@ def test_killed_run_on_a_corpus_of_tfds_resumes_and_is_evaluated(run, tmp_path: 
     assert f"{name}, test" in " ".join(done.stdout.split())
 
 
+def test_half_downloaded_archive_is_fetched_again(run, tmp_path: Path, cache: Path) -> None:
+    """By a proxy that closes the connection after half of the archive, then keeps it open until the command is killed,
+    then delivers all of it."""
+    archive, report = pack_ted(tmp_path / "packed.tar.gz"), tmp_path / "report"
+    content, requests = archive.read_bytes(), []
+
+    class Proxy(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content if len(requests) == 3 else content[: len(content) // 2])
+            self.wfile.flush()
+            if len(requests) == 2:
+                with contextlib.suppress(ConnectionResetError):
+                    self.connection.recv(1)  # until the other side is killed
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    config, workdir = tmp_path / "ted.toml", tmp_path / "w"
+    config.write_text(CONFIG.format(cache=cache))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        threading.Thread(target=server.serve_forever).start()
+        proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy"), f"http://127.0.0.1:{server.server_port}")
+        environment = os.environ | {"NO_PROXY": "", "no_proxy": ""} | proxies
+        environment |= accepting(archive, tmp_path / "site", report)
+        broken = run("train", "--config", config, "--workdir", workdir, env=environment)
+        killed = start_command("train", "--config", config, "--workdir", workdir, env=environment)
+        wait_for(killed, lambda: len(requests) == 2)
+        killed.kill()
+        killed.communicate()
+        done = run("train", "--config", config, "--workdir", workdir, env=environment)
+        server.shutdown()
+    assert requests == [TED] * 3
+    assert broken.returncode == 2
+    reason = "ted_hrlr_translate/pt_to_en could not be downloaded (the connection was lost)"
+    assert broken.stderr.splitlines()[-1] == f"error: {reason}; try again when there is a network"
+    assert done.returncode == 0, done.stderr
+    assert "kept 300 of 300 pairs" in done.stderr
+
+
 def test_command_without_network_or_archive_says_what_to_do(run, tmp_path: Path, cache: Path) -> None:
     config = tmp_path / "ted.toml"
     config.write_text(CONFIG.format(cache=cache))

@@ -152,6 +152,22 @@ def test_translates_while_one_types(page, url):
     expect(page.get_by_label("Target tokens")).to_have_count(0)
 
 
+def test_sentences_of_a_text_are_shown_one_by_one(page, url):
+    text = "The bat is hungry. We saw the bank."
+    write(page, text)
+    answer = ask(url, q=text)
+    listed = [f"{sentence['source']} {sentence['translation']}" for sentence in answer["sentences"]]
+    assert page.locator(".sentences li").all_inner_texts() == listed
+    expect(translation(page)).to_have_text(answer["translation"])
+    page.get_by_role("button", name="We saw the bank.").first.click()
+    second = ask(url, q="We saw the bank.")
+    expect(translation(page)).to_have_text(second["translation"])
+    assert listed[1].endswith(second["translation"])
+    expect(page.locator(".sentences [aria-pressed=true]")).to_have_text("We saw the bank.")
+    write(page, SENTENCE)
+    expect(page.locator(".sentences li")).to_have_count(0)
+
+
 def test_target_tokens_have_their_probabilities(page, url):
     shown = page.locator(".target .token").all_inner_texts()
     tokens = ask(url)["target"]
@@ -357,8 +373,8 @@ def test_theme_is_kept(page):
 
 
 def test_refusals_are_shown(page):
-    page.get_by_label("Sentence", exact=True).fill("river " * 200)
-    expect(page.locator(".message")).to_contain_text("shorten the line")
+    page.get_by_label("Sentence", exact=True).fill("river " * 1000)
+    expect(page.locator(".message")).to_contain_text("6,000 characters exceed the limit of 5,000")
 
 
 @pytest.mark.parametrize(("width", "theme"), LOOKS)

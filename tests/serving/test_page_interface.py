@@ -97,7 +97,24 @@ def test_server_inspects_as_python_does(url, translator, question, intervention)
     status, answer = ask(url, **question)
     assert status == 200
     assert (answer["beam"] is not None) == record_beam
-    check_same(answer, expected.as_json(translator.tokenizer) | {"checkpoint": translator.step})
+    check_same(answer, expected.as_json(translator.tokenizer) | {"checkpoint": translator.step, "sentences": []})
+
+
+def test_text_is_inspected_sentence_by_sentence(url):
+    sentences = ["two nine.", "three zero.", "five six."]
+    alone = [ask(url, q=sentence)[1] for sentence in sentences]
+    for number, own in enumerate(alone):
+        status, answer = ask(url, q="two nine. three zero.  five six.", sentence=number)
+        assert status == 200
+        told = [
+            {"source": text, "translation": each["translation"]} for text, each in zip(sentences, alone, strict=True)
+        ]
+        check_same(answer, own | {"sentences": told})
+    for text, number, there_are in (("two nine. three zero.", 2, 2), ("two nine.", 1, 1)):
+        assert ask(url, q=text, sentence=number) == (
+            400,
+            {"error": f"Invalid request: there is no sentence {number}: the text has {there_are}"},
+        )
 
 
 def test_inspection_is_of_the_translation_that_the_server_gives(url):
@@ -111,7 +128,7 @@ def test_other_checkpoint_by_number(url, workdir, translator):
     first, *_ = saved_steps(workdir / "checkpoints")
     assert first != translator.step
     other = Translator.load(workdir, str(first))
-    expected = inspect(other, LINE, OPTIONS).as_json(other.tokenizer) | {"checkpoint": first}
+    expected = inspect(other, LINE, OPTIONS).as_json(other.tokenizer) | {"checkpoint": first, "sentences": []}
     for _ in range(2):  # loaded, then from memory
         status, answer = ask(url, checkpoint=first)
         assert status == 200
@@ -128,7 +145,7 @@ def test_other_checkpoint_by_number(url, workdir, translator):
         ({"q": " \n"}, 400, r"q: string should match pattern '\S', got"),
         ({"q": ["one."]}, 400, "q: input should be a valid string, got ['one.']"),
         ({"q": "a" * 401}, 413, "401 characters exceed the limit of 400"),
-        ({"q": "one " * 60}, 400, "shorten the line"),
+        ({"sentence": -1}, 400, "sentence: input should be greater than or equal to 0, got -1"),
         ({"prefix": "9"}, 400, 'prefix: input should be a valid list, got "9"'),
         ({"prefix": [9.5]}, 400, "prefix.0: input should be a valid integer, got 9.5"),
         ({"prefix": [True]}, 400, "prefix.0: input should be a valid integer, got True"),

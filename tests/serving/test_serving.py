@@ -455,7 +455,7 @@ def test_real_server_translates_as_translate_does(trained, run, tmp_path):
     shutil.copytree(trained[0] / "checkpoints", tmp_path / "copied")
     (tmp_path / "copied").rename(workdir / "checkpoints")
     assert next(log) == "ready\n"
-    lines = ["one two three.", "nine.", "four " * 40, "", "seven eight."]
+    lines = ["one two three.", "nine.", "four " * 40, "", "seven eight.", "two nine. three zero.   five six."]
     expected = run("translate", "--workdir", workdir, "--beam-size", 1, input="".join(f"{line}\n" for line in lines))
     status, answer, _ = translate(url, lines)
     assert (status, answer["translatedText"]) == (200, expected.stdout.splitlines())
@@ -515,7 +515,7 @@ def test_server_computes_in_the_precision_of_the_run(trained, tmp_path, monkeypa
 
 
 def test_ctranslate2_translates_too(trained, run, tmp_path):
-    lines = ["one two three.", "nine.", "", "four " * 40, "seven eight."]
+    lines = ["one two three.", "nine.", "", "four " * 40, "seven eight.", "two nine. three zero.   five six."]
     options = ("--workdir", trained[0], "--beam-size", 2, "--length-penalty", 0)
     expected = run("translate", *options, input="".join(f"{line}\n" for line in lines)).stdout.splitlines()
     env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}

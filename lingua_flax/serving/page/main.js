@@ -86,7 +86,7 @@ function drawTabs() {
 function translate(text) {
   closeSecond();
   first.text.value = text;
-  first.change({ masked: new Set(), prefix: [] });
+  first.change({ masked: new Set(), prefix: [], sentence: 0 });
   choose(view);
 }
 
@@ -105,7 +105,7 @@ function compare(texts) {
   panels.append(second.element);
   first.text.value = texts[0];
   if (view !== "run") second.view = first.view;
-  first.change({ masked: new Set(), prefix: [] });
+  first.change({ masked: new Set(), prefix: [], sentence: 0 });
   second.ask();
   choose(view);
 }

@@ -36,12 +36,14 @@ export class Panel {
     this.masked = new Set();
     /** @type {number[]} */
     this.prefix = [];
+    /** Which of the sentences of the text is shown. */
+    this.sentence = 0;
     this.requests = new AbortController();
     this.text = html("textarea", {
       id: `text-${number}`,
       rows: 2,
       spellcheck: "false",
-      input: () => this.change({ masked: new Set(), prefix: [] }),
+      input: () => this.change({ masked: new Set(), prefix: [], sentence: 0 }),
     });
     this.text.value = text;
     this.target = html(
@@ -50,6 +52,7 @@ export class Panel {
       ...targets.map((code) => html("option", { value: code }, code)),
     );
     this.checkpoint = html("select", { id: `checkpoint-${number}`, change: () => this.change({}) });
+    this.sentences = html("ol", { class: "sentences" });
     this.changes = html("p", { class: "changes" });
     this.message = html("p", { class: "message", role: "status" });
     this.content = html("div", { class: "content" });
@@ -66,6 +69,7 @@ export class Panel {
         this.checkpoint,
         ...(number === 2 ? [html("button", { type: "button", click: close }, "Close")] : []),
       ),
+      this.sentences,
       this.changes,
       this.message,
       this.content,
@@ -89,7 +93,7 @@ export class Panel {
   /**
    * Changes what is asked, and asks.
    *
-   * @param {{ masked?: Set<number>, prefix?: number[], headsOff?: Head[] }} changes
+   * @param {{ masked?: Set<number>, prefix?: number[], headsOff?: Head[], sentence?: number }} changes
    */
   change(changes) {
     Object.assign(this, changes);
@@ -120,6 +124,7 @@ export class Panel {
     }
     const question = {
       q: text,
+      sentence: this.sentence,
       target: this.target.value,
       beam: this.view === "beam",
       ...(this.checkpoint.value ? { checkpoint: Number(this.checkpoint.value) } : {}),
@@ -145,6 +150,7 @@ export class Panel {
   /** Draws the chosen view. */
   draw() {
     const inspection = this.inspection;
+    this.drawSentences();
     this.drawChanges();
     if (!inspection) {
       this.content.replaceChildren();
@@ -175,6 +181,25 @@ export class Panel {
       const again = this.content.querySelector(`[aria-label="${CSS.escape(label)}"]`);
       if (again instanceof HTMLElement) again.focus(); // the element with the focus was replaced
     }
+  }
+
+  /** Lists the sentences of the text with their translations; a click shows what the network does with one. */
+  drawSentences() {
+    const sentences = this.inspection?.sentences ?? [];
+    this.sentences.replaceChildren(
+      ...sentences.map(({ source, translation }, number) =>
+        html(
+          "li",
+          {},
+          html("button", {
+            type: "button",
+            "aria-pressed": String(number === this.sentence),
+            click: () => this.change({ masked: new Set(), prefix: [], sentence: number }),
+          }, source),
+          ` ${translation}`,
+        )
+      ),
+    );
   }
 
   /** Lists what was changed, with buttons that undo it. */

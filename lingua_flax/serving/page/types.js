@@ -18,6 +18,7 @@
  * @property {Head[]} heads_off
  * @property {Record<Kind, EncodedWeights>} attention
  * @property {Candidate[][] | null} beam
+ * @property {{ source: string, translation: string }[]} sentences of the text; none if it is a single one
  */
 
 /**

@@ -1,0 +1,125 @@
+"""Dividing text into sentences, and translating them one by one."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lingua_flax.translation.line_splitting import split_line
+from lingua_flax.translation.sentences import split_sentences
+from tests.data.test_properties import LINES
+
+CASES = [
+    line.split("\t")
+    for line in Path(__file__).with_name("sentence_cases.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
+
+
+def test_nineteen_of_twenty_texts_are_divided_correctly():
+    right = Counter(
+        code
+        for code, text in CASES
+        if split_sentences(text.replace("|", ""), code) == text.replace("|", "|\0").split("|\0")
+    )
+    assert Counter(code for code, _ in CASES) == dict.fromkeys(("en", "fr", "de", "ja", "zh"), 40)
+    assert min(right.values()) >= 38, right
+
+
+@given(st.lists(LINES, max_size=4).map(" ".join), st.sampled_from(["en", "fr", "de", "ja", "zh", "pt-BR", "xx", ""]))
+def test_sentences_add_up_to_the_text(text, language):
+    sentences = split_sentences(text, language)
+    assert "".join(sentences) == text
+    assert all(sentences) or not text
+
+
+class Characters:
+    """A tokenizer with a token for every character."""
+
+    def encode_source(self, lines):
+        return [[*map(ord, line), 3] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("line", "languages", "texts", "after"),
+    [
+        ("One.  Two! \tThree", ("en", "fr"), ["One.", "Two!", "Three"], ["  ", " \t", ""]),
+        ("One. Two.", ("en", "zh-Hans"), ["One.", "Two."], ["", ""]),
+        ("One.  Two.", ("en", "ja"), ["One.", "Two."], ["  ", ""]),
+        ("他来了。她走了。", ("zh", "en"), ["他来了。", "她走了。"], [" ", ""]),
+        ("  One. ", ("en", "fr"), ["One."], [""]),
+        ("aaaaaaaa bbbbbbbb. C.", ("en", "th"), ["aaaaaaaa", "bbbbbbbb.", "C."], ["", "", ""]),
+        ("", ("en", "fr"), [""], [""]),
+    ],
+)
+def test_white_space_is_that_between_the_sentences(line, languages, texts, after):
+    pieces = split_line(line, Characters(), languages, max_length=10)
+    assert [piece.text for piece in pieces] == texts
+    assert [piece.after for piece in pieces] == after
+    assert [piece.is_cut for piece in pieces] == [len(text) > 7 for text in texts]
+
+
+SENTENCES = ["two nine nine eight.", "three zero.", "four eight three two."]
+PARAGRAPH = "two nine nine eight. three zero.   four eight three two."
+
+
+@pytest.fixture(scope="module")
+def alone(trained, run) -> list[str]:
+    """The translations of the sentences, each on a line of its own."""
+    done = run("translate", "--workdir", trained[0], input="\n".join(SENTENCES))
+    return done.stdout.splitlines()
+
+
+def test_every_sentence_of_a_line_is_translated_as_by_itself(trained, run, alone, tmp_path):
+    first, second, third = alone
+    together = f"{first} {second}   {third}"
+    command = ("translate", "--workdir", trained[0])
+    done = run(*command, "--alignments", tmp_path / "links", input=f"{PARAGRAPH}\n{SENTENCES[1]}\n")
+    assert done.stdout.splitlines() == [together, second]
+    assert "cut into" not in done.stderr
+    words = [{int(end) for end in link.split("-")} for link in (tmp_path / "links").read_text().splitlines()[0].split()]
+    assert max(max(ends) for ends in words) >= 6
+    one = run(*command, "--one-sentence-per-line", input=PARAGRAPH)
+    assert one.stdout.strip() != together
+
+
+def test_n_best_lists_consist_of_those_of_the_sentences(trained, run):
+    options = ("translate", "--workdir", trained[0], "--beam-size", 3, "--num-hypotheses", 3, "--json-lines")
+    done = run(*options, input="\n".join([PARAGRAPH, *SENTENCES]))
+    together, *alone = map(json.loads, done.stdout.splitlines())
+    for rank, hypothesis in enumerate(together["hypotheses"]):
+        own = [sentence["hypotheses"][rank] for sentence in alone]
+        assert hypothesis["text"].split() == " ".join(each["text"] for each in own).split()
+        assert hypothesis["score"] == pytest.approx(sum(each["score"] for each in own), abs=1e-4)
+        assert [part["source"] for part in hypothesis["sentences"]] == SENTENCES
+        assert [part["tokens"] for part in hypothesis["sentences"]] == [each["tokens"] for each in own]
+    assert "sentences" not in alone[0]["hypotheses"][0]
+
+
+def test_attention_is_that_of_a_single_sentence(trained, run, tmp_path):
+    options = ("translate", "--workdir", trained[0], "--attention", tmp_path / "a.json")
+    done = run(*options, input=PARAGRAPH)
+    assert (done.returncode, done.stdout) == (2, "")
+    message = (
+        "--attention shows a single sentence, but the line has 3: give one of them, or add --one-sentence-per-line"
+    )
+    assert done.stderr.splitlines()[-1] == f"error: {message}"
+    assert run(*options, "--one-sentence-per-line", input=PARAGRAPH).returncode == 0
+
+
+def test_lines_are_taken_as_they_are_by_a_network_that_was_trained_on_several(trained, toy, run, tmp_path):
+    """The toy corpus, with every two pairs joined to one."""
+    for name in ("train.en", "train.fr"):
+        lines = (toy.parent / name).read_text().splitlines()
+        (tmp_path / name).write_text("".join(f"{a} {b}\n" for a, b in zip(lines[::2], lines[1::2], strict=True)))
+    options = ["--data.train-source", tmp_path / "train.en", "--data.train-target", tmp_path / "train.fr"]
+    done = run("train", "--config", toy, "--workdir", tmp_path / "w", *options, "--training.num-steps", 2)
+    assert done.returncode == 0, done.stderr
+    consequence = "translation will take lines as they are, rather than sentence by sentence"
+    assert f"100% of the training lines hold several sentences: {consequence}" in done.stderr
+    options = ("translate", "--workdir", tmp_path / "w", "--num-hypotheses", 2, "--json-lines")
+    (record,) = map(json.loads, run(*options, input=PARAGRAPH).stdout.splitlines())
+    assert "sentences" not in record["hypotheses"][0]
