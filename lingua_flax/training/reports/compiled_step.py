@@ -22,7 +22,6 @@ from lingua_flax.devices.topology import (
     check_compiler,
     chip_in_topology,
     compiler_environment,
-    is_gpu,
     topology_devices,
 )
 from lingua_flax.host.errors import RunError
@@ -99,8 +98,6 @@ def _compiled_for_topology(config: Config, sizes: tuple[int, int]) -> CompiledSt
     mesh = make_mesh(config.devices.mesh, topology_devices(topology))
     step = _compiled(config, sizes, mesh, topology, chip_in_topology(topology).memory)
     min_flops = model_flops(config, sizes[1]) / mesh.size
-    if is_gpu(topology):  # whose compiler does not count; it adds no matrix products to those of the model
-        return step._replace(flops=min_flops)
     if step.flops and step.flops < min_flops:
         counted = f"{step.flops:.3g} operations in a step that needs at least {min_flops:.3g}"
         raise RunError(f"the TPU's compiler counts {counted}: its count is incomplete")
@@ -133,7 +130,8 @@ def _compiled(
     text = compiled.as_text() or ""
     if mesh.devices.flat[0].platform == "gpu":
         program = read_gpu_program(text)
-        accessed = program.bytes_accessed
+        # Its compiler does not count operations; it adds no matrix products to those of the model.
+        flops, accessed = model_flops(config, sizes[1]) / mesh.size, program.bytes_accessed
         step = step._replace(kernels=program.kernels, largest_arrays=program.largest)
     return step._replace(
         memory=memory,
