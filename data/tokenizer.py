@@ -84,6 +84,17 @@ class Tokenizer:
         """Returns the plain text of each list of ids, always a single line."""
         return [self.target.decode([int(i) for i in ids]).translate(LINE_BREAKS) for ids in sentences]
 
+    def unknown_share(self, line: str, ids: Sequence[int]) -> float:
+        """Returns the share of a source's characters, without spaces, for which there is no piece.
+
+        A tokenizer with byte fallback has pieces for all.
+        """
+        if UNK_ID not in ids:
+            return 0.0
+        known = [i for i in ids if i != UNK_ID and not self.source.is_control(i)]
+        characters = len(self.source.normalize(line).replace(SPACE, ""))
+        return 1.0 - sum(len(piece.replace(SPACE, "")) for piece in self.source_pieces(known)) / max(1, characters)
+
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the piece of each id as it is in the model, including SPACE."""
         return [self.source.id_to_piece(int(i)) for i in ids]

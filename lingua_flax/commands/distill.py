@@ -171,9 +171,7 @@ def _translate(translator: Translator, pairs: PairSource, options: DistillComman
         for start in range(done, len(pairs), CHUNK):
             chunk = [pairs[index] for index in range(start, min(start + CHUNK, len(pairs)))]
             sources = [pair.source for pair in chunk]
-            translations = translator.translate(
-                sources, options, one_sentence_per_line=True, first_line=start + 1, after_batch=advance
-            )
+            translations = translator.translate_sentences(sources, options, first_line=start + 1, after_batch=advance)
             translated = [{source: each.source, target: each.text} for each in translations]
             lines = [json.dumps(pair, ensure_ascii=False) for pair in translated]
             on_first_process(functools.partial(output.append, lines))

@@ -53,6 +53,8 @@ class ServeCommand(schema.CheckpointOptions, schema.AlignmentOptions):
     """Exponent alpha of the length penalty of Wu et al. (2016)."""
     one_sentence_per_line: Flag = False
     """Take each line as a single sentence, rather than translate each of its sentences by itself."""
+    translate_unknown: Flag = False
+    """Translate also sentences of whose characters the network has never seen most, rather than keep them."""
     batch_size: schema.PositiveInt | None = None
     """Number of lines translated together; by default 512 on accelerators, and on CPUs 64 divided by the number of
     cores, of which at most 4 count (ctranslate2: 64). With fewer, the server starts sooner, since it compiles fewer
@@ -150,8 +152,10 @@ def load(options: ServeCommand, server: Server) -> Engine:
     def load_checkpoint(checkpoint: str) -> dict[str, Translator]:
         """Returns a translator into each of the target languages of the run."""
         translator = Translator.load(options.workdir, checkpoint, devices)
-        if options.one_sentence_per_line:
-            translator = dataclasses.replace(translator, one_sentence_per_line=True)
+        one_sentence = options.one_sentence_per_line or translator.one_sentence_per_line
+        translator = dataclasses.replace(
+            translator, one_sentence_per_line=one_sentence, translate_unknown=options.translate_unknown
+        )
         if config.data.tag_target:
             return {language: translator.into(language) for language in config.data.target_languages}
         return {config.data.target_language: translator}

@@ -47,6 +47,9 @@ class TranslateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Ali
     Above 1, each is written as line number, score and text, separated by tabs."""
     one_sentence_per_line: Flag = False
     """Take each input line as a single sentence, rather than translate each of its sentences by itself."""
+    translate_unknown: Flag = False
+    """Translate also sentences of whose characters the network has never seen most, rather than keep them as they are.
+    What it makes of them is invented."""
     json_lines: Flag = False
     """Write one JSON object per input line, with the source, the text and score of every hypothesis, and all tokens."""
     alignments: Path | None = None
@@ -216,6 +219,7 @@ def _translated_chunks(
             options,
             num_hypotheses=count,
             one_sentence_per_line=one_sentence,
+            translate_unknown=options.translate_unknown,
             prefixes=prefixes,
             first_line=first,
         )

@@ -114,8 +114,7 @@ def evaluate(
     translator.warm_up(data.sources, options)
     started = time.monotonic()
     translations = [
-        line.text
-        for line in translator.translate(data.sources, options, one_sentence_per_line=True, after_batch=after_batch)
+        line.text for line in translator.translate_sentences(data.sources, options, after_batch=after_batch)
     ]
     seconds = time.monotonic() - started
     lowercase, references = translator.tokenizer.lowercase, data.references

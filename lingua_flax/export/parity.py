@@ -58,9 +58,7 @@ def compare(
 
     `after_batch` is called with the number of lines that were translated since the last call; it may raise to stop.
     """
-    expected = translator.translate(
-        lines, one_sentence_per_line=True, beam_size=beam_size, length_penalty=0.0, warn=False
-    )
+    expected = translator.translate_sentences(lines, beam_size=beam_size, length_penalty=0.0, warn=False)
     cut, equal, tied, difference = 0, 0, 0, 0.0
     for line, translation in zip(lines, expected, strict=True):
         after_batch(1)

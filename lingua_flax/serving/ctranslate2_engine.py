@@ -18,7 +18,7 @@ from lingua_flax.host.files import new_folder
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.options.schema import DecodingOptions, Quantization
 from lingua_flax.serving.engine import Item, Result
-from lingua_flax.translation.hypotheses import Hypothesis, join_parts
+from lingua_flax.translation.hypotheses import Hypothesis, join_parts, unchanged
 from lingua_flax.translation.line_splitting import Piece
 from lingua_flax.translation.translator import Translator
 
@@ -62,6 +62,11 @@ class CTranslate2Engine:
 
     def _search(self, pieces: Sequence[Piece], items: Sequence[Item]) -> list[tuple[Hypothesis, ...]]:
         """Returns the hypotheses of each piece, best first."""
+        found = iter(self._translated([piece for piece in pieces if not piece.is_unknown], items))
+        count = max((item.num_hypotheses for item in items), default=1)
+        return [unchanged(piece.text, count) if piece.is_unknown else next(found) for piece in pieces]
+
+    def _translated(self, pieces: Sequence[Piece], items: Sequence[Item]) -> list[tuple[Hypothesis, ...]]:
         if not pieces:
             return []
         tokenizer = next(iter(self._translators.values())).tokenizer  # all have the same pieces

@@ -108,9 +108,8 @@ def validate(
     shuffled = data.shuffled_source_ids
     shuffled_loss = _mean_loss(translator, shuffled, data.target_ids, after_batch) if shuffled else None
     sources, references = data.sources, data.references
-    lines = translator.translate(
-        sources, GREEDY, one_sentence_per_line=True, source_ids=data.source_ids, warn=False, after_batch=after_batch
-    )
+    how = {"source_ids": data.source_ids, "warn": False, "after_batch": after_batch}
+    lines = translator.translate_sentences(sources, GREEDY, **how)
     translations = [line.text for line in lines]
     samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(data), NUM_SAMPLES)]
     bleu = corpus_bleu(translations, references, tokenize=data.tokenize, lowercase=data.lowercase)

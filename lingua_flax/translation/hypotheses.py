@@ -46,6 +46,11 @@ class ScoredTranslation(NamedTuple):
     tokens: int
 
 
+def unchanged(text: str, count: int) -> tuple[Hypothesis, ...]:
+    """Returns hypotheses for a text that is not translated: the text itself."""
+    return (Hypothesis(text, 0.0),) * count
+
+
 def join_parts(parts: Sequence[tuple[str, str, tuple[Hypothesis, ...]]]) -> tuple[Hypothesis, ...]:
     """Joins the hypotheses of a line's parts rank by rank: the best of every part, then the second best, and so on.
 

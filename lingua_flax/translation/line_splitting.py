@@ -22,12 +22,14 @@ class Piece(NamedTuple):
       ids: its token ids, at most as many as the network accepts.
       after: what stands between its translation and that of the next piece.
       is_cut: whether it is a part of a sentence that is too long.
+      is_unknown: whether it is not translated, because the network has never seen most of its characters.
     """
 
     text: str
     ids: list[int]
     after: str
     is_cut: bool = False
+    is_unknown: bool = False
 
 
 def split_line(line: str, tokenizer: Tokenizer, languages: tuple[str, str], max_length: int) -> list[Piece]:

@@ -39,6 +39,7 @@ class TrainedNetwork:
     pads_to_longest: bool = False
     languages: tuple[str, str] = ("", "")
     one_sentence_per_line: bool = False
+    translate_unknown: bool = False
 
 
 def load_networks(

@@ -25,7 +25,8 @@ class Part(NamedTuple):
     """A sentence of a line, or a part of one that is too long, translated by itself.
 
     `line` is its number, and `part` its number within the line, counted from 0. Its translation begins with the ids in
-    `prefix` and has at most `limit` tokens; the text `after` stands between it and the next one.
+    `prefix` and has at most `limit` tokens; the text `after` stands between it and the next one. If it `is_unknown`, it
+    is not translated.
     """
 
     line: int
@@ -35,6 +36,7 @@ class Part(NamedTuple):
     prefix: Sequence[int]
     limit: int
     after: str = ""
+    is_unknown: bool = False
 
 
 def parts_of(
@@ -53,7 +55,7 @@ def parts_of(
     parts: list[Part] = []
     encoded = zip(lines, _encode_prefixes(prefixes or [""] * len(lines), tokenizer), strict=True)
     for line, (pieces, prefix) in enumerate(encoded, first_line):
-        for number, piece in enumerate(pieces):
+        for number, piece in enumerate([piece for piece in pieces if len(piece.ids) > 1] or pieces):
             part_prefix = [] if number else prefix
             limit = length_limit(len(piece.ids), len(part_prefix), options, max_length)
             if len(part_prefix) >= limit:
@@ -62,7 +64,8 @@ def parts_of(
                     f"{limit}, end token included; shorten the prefix"
                 )
             if len(piece.ids) > 1:
-                parts.append(Part(line, number, piece.text, piece.ids, part_prefix, limit, piece.after))
+                how = (part_prefix, limit, piece.after, piece.is_unknown)
+                parts.append(Part(line, number, piece.text, piece.ids, *how))
     return parts
 
 
@@ -108,9 +111,9 @@ def warn_about_cut_sentences(lines: Sequence[Sequence[Piece]], first_line: int, 
             log.warning(message, line, longest - 1, count)
 
 
-def warn_about_limits(lines: set[int]) -> None:
-    """Logs the lines whose translation reached its maximum number of tokens."""
+def warn_about(what: str, lines: set[int]) -> None:
+    """Logs the numbers of the lines to which something happened, the first few of many."""
     if lines:
         numbers = ", ".join(map(str, sorted(lines)[:MAX_LINES_IN_WARNING]))
         rest = f" and {len(lines) - MAX_LINES_IN_WARNING:,} more" if len(lines) > MAX_LINES_IN_WARNING else ""
-        log.warning("translation reached its length limit and may be cut short: line %s%s", numbers, rest)
+        log.warning("%s: line %s%s", what, numbers, rest)

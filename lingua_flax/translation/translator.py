@@ -33,7 +33,7 @@ from lingua_flax.options.messages import validated
 from lingua_flax.options.schema import ComputeConfig, DecodingOptions
 from lingua_flax.options.special_ids import PAD_ID
 from lingua_flax.translation import decoding, requests
-from lingua_flax.translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts
+from lingua_flax.translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts, unchanged
 from lingua_flax.translation.line_splitting import Piece, split_line
 from lingua_flax.translation.loading import TrainedNetwork, load_networks
 from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
@@ -47,6 +47,9 @@ BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
 # v5e reports 9.7 GB of temporaries (docs/results/performance.md).
 MAX_CACHE_ELEMENTS = 2**31
 SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
+# The share of unknown characters above which a sentence is not translated by default.
+MAX_UNKNOWN_SHARE = 0.5
+NOT_TRANSLATED = "not translated, because the network has never seen most of the characters of a sentence"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Translator(TrainedNetwork):
       languages: the codes of the source and the target language.
       one_sentence_per_line: whether lines are taken as they are by default, rather than divided into sentences: true if
         the lines that it was trained on often hold several.
+      translate_unknown: whether sentences are translated of whose characters the network has never seen most, rather
+        than returned as they are; what it makes of them is invented.
       others: the other networks of an ensemble; the probabilities of all networks are averaged.
     """
 
@@ -151,6 +156,7 @@ class Translator(TrainedNetwork):
         *,
         num_hypotheses: int = 1,
         one_sentence_per_line: bool | None = None,
+        translate_unknown: bool | None = None,
         prefixes: Sequence[str] | None = None,
         source_ids: Sequence[list[int]] | None = None,
         first_line: int = 1,
@@ -168,15 +174,17 @@ class Translator(TrainedNetwork):
           options: how to decode.
           num_hypotheses: number of hypotheses to return for each line; for a search, at most its beam_size. Those of a
             line with several sentences are the best of each sentence, the second best of each, and so on.
-          one_sentence_per_line: whether each line is a single sentence, divided only if it is too long; by default as
-            the attribute says.
+          one_sentence_per_line: whether each line is a single sentence, divided only if it is too long.
+          translate_unknown: whether to translate what consists mostly of characters that the network has never seen. By
+            default, this and the previous one are as the attributes of the same names.
           prefixes: text that the translation of each line must begin with, "" for none.
           source_ids: the token ids of the lines as returned by tokenizer.encode_source, if already known and each line
             is a sentence.
           first_line: number of lines[0], used in messages and to seed sampling.
-          warn: whether to log the sentences that are cut, and the lines whose translation reaches its limit.
-          after_batch: called with the number of lines without a token, then after each batch with the number of lines
-            whose first part was in it; may raise to stop.
+          warn: whether to log the lines with sentences that are cut or not translated, and those whose translation
+            reaches its limit.
+          after_batch: called with the number of lines of which the first part is not translated, then after each batch
+            with the number of lines whose first part was in it; may raise to stop.
           **overrides: fields of DecodingOptions that replace those of `options`, such as beam_size=5.
 
         Raises:
@@ -191,25 +199,27 @@ class Translator(TrainedNetwork):
             raise TypeError("translate takes a list of lines, not a single string")
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
-        pieces = self.divided(lines, one_sentence_per_line, source_ids)
+        pieces = self.divided(lines, one_sentence_per_line, translate_unknown, source_ids)
         parts = requests.parts_of(pieces, prefixes, self.tokenizer, options, self.max_length, first_line)
         if warn:
             requests.warn_about_cut_sentences(pieces, first_line, self.max_length)
+            requests.warn_about(NOT_TRANSLATED, {part.line for part in parts if part.is_unknown})
+        # By index into `parts`.
+        hypotheses = {i: unchanged(part.text, num_hypotheses) for i, part in enumerate(parts) if part.is_unknown}
         rows, batches = self._batches(parts, options, num_hypotheses)
-        hypotheses: dict[int, tuple[Hypothesis, ...]] = {}  # by index into `parts`
 
         def search(batch: tuple[list[int], int]) -> Hypotheses:
             group, length = batch
             arguments = self._arguments([parts[i] for i in group], options, rows, length, num_hypotheses)
             return decoding.decode_batch(*arguments)
 
-        after_batch(len(lines) - sum(part.part == 0 for part in parts))  # lines without a token
+        after_batch(len(lines) - sum(part.part == 0 and not part.is_unknown for part in parts))  # nothing to translate
         for (group, _), decoded in map_concurrently(search, batches, num_concurrent_programs(self.mesh)):
             hypotheses.update(zip(group, self.detokenized(decoded, len(group)), strict=True))
             after_batch(sum(parts[i].part == 0 for i in group))
         if warn:
             reached = {part.line for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit}
-            requests.warn_about_limits(reached)
+            requests.warn_about("translation reached its length limit and may be cut short", reached)
         by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
         for i, part in enumerate(parts):
             by_line[part.line - first_line].append((part.text, part.after, hypotheses[i]))
@@ -219,6 +229,7 @@ class Translator(TrainedNetwork):
         self,
         lines: Sequence[str],
         one_sentence_per_line: bool | None = None,
+        translate_unknown: bool | None = None,
         source_ids: Sequence[list[int]] | None = None,
     ) -> list[list[Piece]]:
         """Returns the sentences of each line, and the parts of those that are too long; arguments as in `translate`."""
@@ -227,17 +238,31 @@ class Translator(TrainedNetwork):
         if one_sentence:  # tokenized all at once, which is faster
             known = zip(lines, source_ids or self.tokenizer.encode_source(lines), strict=True)
             longest = self.max_length
-            return [
+            divided = [
                 [Piece(line, ids, "")] if len(ids) <= longest else split(line, max_length=longest)
                 for line, ids in known
             ]
-        return [split(line, max_length=self.max_length) for line in lines]
+        else:
+            divided = [split(line, max_length=self.max_length) for line in lines]
+        if self.translate_unknown if translate_unknown is None else translate_unknown:
+            return divided
+        share = self.tokenizer.unknown_share
+        return [
+            [piece._replace(is_unknown=share(piece.text, piece.ids) > MAX_UNKNOWN_SHARE) for piece in pieces]
+            for pieces in divided
+        ]
+
+    def translate_sentences(
+        self, lines: Sequence[str], options: DecodingOptions = DecodingOptions(), **how: Any
+    ) -> list[Translation]:
+        """Translates the lines of a corpus: each is a single sentence, and is translated whatever its characters."""
+        return self.translate(lines, options, one_sentence_per_line=True, translate_unknown=True, **how)
 
     def warm_up(
         self, lines: Sequence[str], options: DecodingOptions, source_ids: Sequence[list[int]] | None = None
     ) -> None:
         """Compiles the programs that translate runs for lines that are sentences, concurrently; does not run them."""
-        pieces = self.divided(lines, one_sentence_per_line=True, source_ids=source_ids)
+        pieces = self.divided(lines, one_sentence_per_line=True, translate_unknown=True, source_ids=source_ids)
         parts = requests.parts_of(pieces, None, self.tokenizer, options, self.max_length)
         rows, batches = self._batches(parts, options, num_hypotheses=1)
         self._compile(options, ((rows, length) for length in sorted({length for _, length in batches})))
@@ -365,15 +390,17 @@ class Translator(TrainedNetwork):
     def _batches(
         self, parts: Sequence[requests.Part], options: DecodingOptions, num_hypotheses: int
     ) -> tuple[int, list[tuple[list[int], int]]]:
-        """Returns the batch size, one of SMALL_BATCH_SIZES if that is enough for all parts, and the batches.
+        """Returns the batch size, one of SMALL_BATCH_SIZES if that is enough, and the batches of what is translated.
 
         A batch is the indices of its parts and their padded length.
         """
-        lengths = [len(part.source) for part in parts]
+        wanted = [i for i, part in enumerate(parts) if not part.is_unknown]
+        lengths = [len(parts[i].source) for i in wanted]
         width = num_hypotheses if options.temperature else options.beam_size
         full = options.batch_size or self.decoding_batch_size(max(lengths, default=1), width)
-        rows = min([size for size in SMALL_BATCH_SIZES if len(parts) <= size < full], default=full)
-        return rows, self.length_batches(lengths, rows)
+        rows = min([size for size in SMALL_BATCH_SIZES if len(wanted) <= size < full], default=full)
+        batches = self.length_batches(lengths, rows)
+        return rows, [([wanted[i] for i in group], length) for group, length in batches]
 
     def detokenized(self, hypotheses: Hypotheses, rows: int) -> list[tuple[Hypothesis, ...]]:
         """Returns the hypotheses of each of the first `rows` sentences, as text.

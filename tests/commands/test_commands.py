@@ -535,14 +535,14 @@ def test_decoding_speed_excludes_compilation(monkeypatch, capsys):
         nonlocal now
         now += 40.0
 
-    def translate(lines, options, one_sentence_per_line, after_batch):
+    def translate(lines, options, after_batch):
         nonlocal now
         now += 2.0
         return [SimpleNamespace(text=line) for line in lines]
 
     monkeypatch.setattr("lingua_flax.evaluation.evaluate.time", SimpleNamespace(monotonic=lambda: now))
     translator = SimpleNamespace(
-        warm_up=warm_up, translate=translate, tokenizer=SimpleNamespace(lowercase=False), step=1
+        warm_up=warm_up, translate_sentences=translate, tokenizer=SimpleNamespace(lowercase=False), step=1
     )
     data = EvaluationSet("three lines", ["a", "b", "c"], ["a", "b", "c"])
     result = evaluate(translator, data, DecodingOptions())

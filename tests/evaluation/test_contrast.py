@@ -73,7 +73,7 @@ def test_contrast_pairs_of_a_lowercase_model_ignore_case(monkeypatch):
         max_length=64,
         step=1,
         warm_up=lambda lines, options: None,
-        translate=lambda lines, options, after_batch: [SimpleNamespace(text=text) for text in lower],
+        translate_sentences=lambda lines, options, after_batch: [SimpleNamespace(text=text) for text in lower],
     )
     flipped = [lower[i ^ 1] for i in range(len(lower))]
     answers = iter([flipped, lower])  # the deciding word masked, then another one

@@ -515,7 +515,7 @@ def test_server_computes_in_the_precision_of_the_run(trained, tmp_path, monkeypa
 
 
 def test_ctranslate2_translates_too(trained, run, tmp_path):
-    lines = ["one two three.", "nine.", "", "four " * 40, "seven eight.", "two nine. three zero.   five six."]
+    lines = ["one two three.", "nine.", "", "four " * 40, "seven eight.", "two nine. Привет.   five six."]
     options = ("--workdir", trained[0], "--beam-size", 2, "--length-penalty", 0)
     expected = run("translate", *options, input="".join(f"{line}\n" for line in lines)).stdout.splitlines()
     env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}

@@ -123,3 +123,20 @@ def test_lines_are_taken_as_they_are_by_a_network_that_was_trained_on_several(tr
     options = ("translate", "--workdir", tmp_path / "w", "--num-hypotheses", 2, "--json-lines")
     (record,) = map(json.loads, run(*options, input=PARAGRAPH).stdout.splitlines())
     assert "sentences" not in record["hypotheses"][0]
+
+
+def test_sentences_in_unknown_characters_are_returned_as_they_are(trained, run):
+    lines = ["two nine.", "Привет мир", "日本語です。 two nine.", "two nine é.", "👍", ""]
+    command = ("translate", "--workdir", trained[0], "--beam-size", 2)
+    known, *_ = run(*command, input=lines[0]).stdout.splitlines()
+    done = run(*command, input="\n".join(lines) + "\n")
+    first, cyrillic, mixed, accent, emoji, empty = done.stdout.splitlines()
+    assert (first, cyrillic, mixed, emoji, empty) == (known, lines[1], f"日本語です。 {known}", "👍", "")
+    assert accent != lines[3]
+    warning = "not translated, because the network has never seen most of the characters of a sentence: line 2, 3, 5"
+    assert warning in done.stderr.splitlines()
+    invented = run(*command, "--translate-unknown", input=lines[1])
+    assert invented.stdout.strip() not in (lines[1], "")
+    assert "not translated" not in invented.stderr
+    (record,) = run(*command, "--num-hypotheses", 2, "--json-lines", input="👍 👍").stdout.splitlines()
+    assert json.loads(record)["hypotheses"] == [{"text": "👍 👍", "score": 0.0, "tokens": []}] * 2

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import numpy as np
@@ -231,13 +232,18 @@ def test_translations_cut_short_are_reported(translator, caplog):
 
 
 def test_a_line_that_is_too_long_is_translated_in_parts(translator, caplog):
-    """Each part is translated as if alone, and hypotheses of equal rank are joined."""
+    """Each sentence is translated as if alone, and hypotheses of equal rank are joined."""
     sentences = ["the old cat sleeps near.", "where is it?", "a dog eats the fish."]
     line = " ".join(sentences)
     assert len(translator.tokenizer.encode_source([line])[0]) > MAX_LENGTH
     joined = translator.translate(["milk", line], BEAM, num_hypotheses=2, prefixes=["", "la"])[1]
-    assert "line 2 has" in caplog.text
-    assert "in 3 parts" in caplog.text
+    assert "at a time" not in caplog.text
+    taken = translator.translate(
+        ["milk", line], BEAM, one_sentence_per_line=True, num_hypotheses=2, prefixes=["", "la"]
+    )
+    assert taken[1] == joined
+    translator.translate(["milk", "cat " * 50])
+    assert re.search(r"line 2 has a sentence of more than \d+ tokens, .*: cut into \d+ parts", caplog.text)
     alone = translator.translate(sentences, BEAM, num_hypotheses=2, prefixes=["la", "", ""])
     for rank in range(2):
         parts = [translation.hypotheses[rank] for translation in alone]
