@@ -77,15 +77,15 @@ class Machine:
             "PIP_CACHE_DIR": str(packages.parent / "pip-cache"),  # only saves time
             "LIKE_DRIVE": str(drive),
         }
-        self.log = (folder / "log").open("w+")
+        self.log = folder / "log"
         command = [self.python, SCRIPTS / "play_notebook.py", "notebook.ipynb"]
-        self.process = subprocess.Popen(
-            command, cwd=content, env=self.environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
-        )
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, cwd=content, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def printed(self) -> str:
-        self.log.seek(0)
-        return self.log.read()
+        return self.log.read_text()
 
     def runs(self, command: str) -> bool:
         """Returns whether this command of lingua-flax is running."""
