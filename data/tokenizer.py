@@ -217,7 +217,7 @@ def _train(lines: Iterable[str], config: TokenizerConfig, error_prefix: str, tag
                 vocab_size=config.vocab_size,
                 character_coverage=config.character_coverage,
                 byte_fallback=config.byte_fallback,
-                normalization_rule_name="nmt_nfkc_cf" if config.lowercase else "nmt_nfkc",
+                normalization_rule_name=config.normalization + ("_cf" if config.lowercase else ""),
                 pad_id=PAD_ID,
                 eos_id=EOS_ID,
                 bos_id=BOS_ID,

@@ -182,6 +182,10 @@ class TokenizerConfig(Section):
     """Share of the characters of the training text that have a piece; lower it for Chinese or Japanese (0.9995)."""
     byte_fallback: bool = False
     """Encode characters without a piece as bytes instead of <unk>; takes 256 pieces of the vocabulary."""
+    normalization: Literal["nmt_nfkc", "nfkc", "identity"] = "nmt_nfkc"
+    """How SentencePiece normalizes text, of translations too. nfkc: Unicode's compatibility composition, with which a
+    full-width letter becomes a normal one; nmt_nfkc: the same, and characters without a width are dropped or become
+    spaces; identity: not at all."""
     lowercase: bool = False
     """Convert text to lower case before tokenization: translations are in lower case, and BLEU ignores case."""
     sampling_alpha: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
@@ -190,10 +194,12 @@ class TokenizerConfig(Section):
     as 0.1 (Provilkov et al. 2020)."""
 
     @model_validator(mode="after")
-    def _sampling_is_a_probability_for_bpe(self) -> TokenizerConfig:
+    def _options_agree(self) -> TokenizerConfig:
         if self.kind == "bpe" and self.sampling_alpha >= 1:
             meaning = "where it is the probability of dropping a merge"
             raise ValueError(f"sampling_alpha must be below 1 for bpe, {meaning}, got {self.sampling_alpha}")
+        if self.lowercase and self.normalization == "identity":
+            raise ValueError("lowercase is not possible with the normalization identity")
         return self
 
 

@@ -241,7 +241,7 @@ def _tokenizer_files_of(origin: Path, wanted: TokenizerConfig) -> list[Path]:
         raise UserError(
             f"{origin}: its tokenizer.joint is {theirs.joint}, but this run's is {wanted.joint}; they must agree"
         )
-    of_training = ("kind", "vocab_size", "character_coverage", "byte_fallback", "lowercase")
+    of_training = ("kind", "vocab_size", "character_coverage", "byte_fallback", "normalization", "lowercase")
     if unused := [name for name in of_training if getattr(theirs, name) != getattr(wanted, name)]:
         log.warning("the tokenizer is that of %s, so this run's tokenizer.%s has no effect", origin, ", ".join(unused))
     return model_paths(origin, joint=theirs.joint)

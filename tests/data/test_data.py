@@ -69,6 +69,19 @@ def test_lowercasing_folds_case():
     assert tokenizer.encode_source(["THE CAT"]) == tokenizer.encode_source(["the cat"])
 
 
+@pytest.mark.parametrize(
+    ("normalization", "expected"),
+    [
+        ("nmt_nfkc", "21\u20442 می خواهم,A"),  # the zero-width non-joiner of Persian becomes a space
+        ("nfkc", "21\u20442 می\u200cخواهم,A"),
+        ("identity", "2½ می\u200cخواهم，Ａ"),
+    ],
+)
+def test_normalization(normalization, expected):
+    tokenizer = trained(normalization=normalization)
+    assert tokenizer.source.normalize("2½ می\u200cخواهم，Ａ").replace("▁", " ").strip() == expected
+
+
 def test_lower_character_coverage_omits_rare_characters():
     (covered,), (rare,) = (trained(character_coverage=share).encode_source(["Ünï"]) for share in (1.0, 0.98))
     assert UNK_ID not in covered

@@ -254,6 +254,21 @@ def test_inspection_without_a_workdir(run, folder, tmp_path):
     assert contents(folder) == before
 
 
+@pytest.mark.parametrize(("sources", "share"), [(["½ cup"], "50%"), (["½ cup"] + ["one word"] * 199, None)])
+def test_change_by_normalization_is_mentioned(run, tmp_path, sources, share):
+    lines = "".join(f"{source}\tzwei drei\n" for source in [*sources, "one word"])
+    for name in ("train", "validation", "test"):
+        (tmp_path / f"{name}.tsv").write_text(lines, encoding="utf-8")
+    files = [f"--data.{name}-source={tmp_path / name}.tsv" for name in ("train", "validation", "test")]
+    options = ["--config", "configs/tiny.toml", "--data.name", "text", *files, "--tokenizer.vocab-size", 20]
+    done = run("train", "--inspect-data", *options, "--workdir", tmp_path / "w")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if "is that wanted" in line]
+    assert told == (
+        [f"tokenizer.normalization nmt_nfkc changes {share} of the sentences in en; is that wanted?"] if share else []
+    )
+
+
 def test_inspection_of_a_workdir_uses_its_tokenizer(run, folder, tmp_path):
     """A tokenizer with the vocabulary size of the config could not be trained on the corpus."""
     workdir = folder / "workdir"

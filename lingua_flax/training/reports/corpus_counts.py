@@ -21,7 +21,7 @@ import sentencepiece
 
 from lingua_flax.data.corpora.corpus import Corpus, PairSource
 from lingua_flax.data.text_files import chunks
-from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.data.tokenizer import SPACE, Tokenizer
 
 CHUNK = 4096  # pairs processed together
 
@@ -32,6 +32,7 @@ class SideCounts:
     Attributes:
       pieces: the number of all tokens without tags and </s>.
       fallbacks: the number of pieces that are <unk> or a byte.
+      normalized: the number of sentences in which the tokenizer changes more than white space and case.
       spells_bytes: whether the tokenizer spells unknown characters as bytes.
     """
 
@@ -41,7 +42,7 @@ class SideCounts:
         self.spells_bytes = any(map(processor.is_byte, ids))
         self._is_fallback = np.array([processor.is_unknown(i) or processor.is_byte(i) for i in ids])
         self._words, self._tokens = array("i"), array("i")  # numbers for each sentence
-        self.pieces = self.fallbacks = 0
+        self.pieces = self.fallbacks = self.normalized = 0
 
     def add(self, lines: Sequence[str]) -> None:
         """Counts more lines; not possible while an array of counts is in use."""
@@ -51,6 +52,8 @@ class SideCounts:
         self._tokens.extend(len(ids) + self._control_tokens for ids in sentences)
         self.pieces += len(pieces)
         self.fallbacks += int(self._is_fallback[pieces].sum())
+        normalized = zip(self._processor.normalize(list(lines)), lines, strict=True)
+        self.normalized += sum(_words(new.replace(SPACE, " ")) != _words(old) for new, old in normalized)
 
     @property
     def words(self) -> np.ndarray:
@@ -136,6 +139,10 @@ def inspected_splits(corpora: Mapping[str, Corpus]) -> list[tuple[str, Corpus, s
     other_train = [(name, corpora[name], "train") for name in others]
     not_train = [(name, corpora[main], name) for name in corpora[main].splits if name != "train"]
     return [("train", corpora[main], "train"), *other_train, *not_train]
+
+
+def _words(text: str) -> list[str]:
+    return text.casefold().split()
 
 
 def _digest(text: str) -> int:

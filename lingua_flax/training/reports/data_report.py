@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 PICTURE_NAME = "inspection.png"
 NUM_LISTED = 3  # the number of longest, and of most lopsided, pairs listed for each split
 LOPSIDED = 3.0  # the ratio of tokens between the two sides above which a pair is called lopsided
+NORMALIZED = 0.01  # the share of sentences that the tokenizer may change without being mentioned
 MAX_BARS = 80  # in a histogram
 HISTOGRAM_PERCENTILE = 99.9  # of the lengths: the histograms end there, however long the longest sentence is
 MAX_TEXT_LENGTH = 36  # characters of a sentence in a table
@@ -65,6 +66,10 @@ def report_data(config: Config, workdir: Path | None) -> None:
     for table in (*tables, _sides_table(splits, config.model.max_length), _lines_table(splits)):
         print_table(table)
         print()
+    for side in (splits["train"].source, splits["train"].target):
+        if (share := side.normalized / max(1, len(side.words))) > NORMALIZED:
+            rule = f"tokenizer.normalization {config.tokenizer.normalization}"
+            print(f"{rule} changes {share:.0%} of the sentences in {side.language}; is that wanted?")
     print(f"histograms of the lengths: {picture}")
 
 
