@@ -21,7 +21,6 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 from jax.sharding import Mesh, PartitionSpec
 
 from lingua_flax.devices.mesh import ROW_AXES
@@ -37,9 +36,9 @@ from lingua_flax.training.kernels.pallas_kernels import on_each_device, product
 LANES = 128
 LONGEST = 512  # maximum length of a row on a TPU, whose scores must fit into the memory of a core, forward and backward
 ROWS, POSITIONS = 8, 1024  # maximum per program on a TPU: the nine blocks of the backward pass, double-buffered, fit in
-# On a GPU: head widths and row lengths that Triton can tile and whose operands fit into shared memory, and the warps
-# that share a program. The backward pass of one attention of the base model takes 0.20 ms with 8 warps, 0.73 with 4 (an
-# H200, a variant of this kernel).
+# On a GPU: head widths and row lengths that Triton can tile and whose operands fit into shared memory (compiled for an
+# A100, A10, L4, H100, B200 and RTX 5090), and the warps that share a program. The backward pass of one attention of the
+# base model takes 0.20 ms with 8 warps, 0.73 with 4 (an H200, a variant of this kernel).
 GPU_WIDTHS, GPU_LENGTHS, WARPS = (16, 32, 64), (16, 32, 64, 128), 8
 
 
@@ -154,8 +153,14 @@ def _call(
             bytes_accessed=sum(array.nbytes for array in (*inputs, *output_templates)),
         ),
         interpret=options.interpret,
-        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=1) if is_gpu else None,
+        compiler_params=_triton_params() if is_gpu else None,
     )(*(array[:, None] if array.ndim == 2 else array for array in inputs))
+
+
+def _triton_params() -> Any:
+    from jax.experimental.pallas import triton  # not part of JAX on every platform
+
+    return triton.CompilerParams(num_warps=WARPS, num_stages=1)
 
 
 def _forward_kernel(row: Operands, *, options: Options) -> tuple[jax.Array]:
