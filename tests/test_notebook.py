@@ -341,7 +341,7 @@ def test_stored_outputs_are_complete_and_free_of_local_paths() -> None:
     assert {name for name, cell in cells.items() if not cell.outputs} == {"parameters", "source", "second"}
     assert not [output for cell in cells.values() for output in cell.outputs if output.output_type == "error"]
     assert "CpuDevice" in printed(cells["setup"])
-    assert "stored outputs are from a CPU (2 cores of an Intel Xeon)" in " ".join(notebook.cells[0].source.split())
+    assert "stored outputs are from a CPU (2 cores of an AMD EPYC)" in " ".join(notebook.cells[0].source.split())
     assert "2,200 of 2,200" in printed(cells["train"])
     assert "contrast pairs right" in printed(cells["bleu"])
     assert {name for name, cell in cells.items() if pictures(cell)} == {"train", "translate"}

@@ -40,7 +40,7 @@ def suggestion(name: str, section: type[Section], prefix: str = "") -> str:
 def all_fields(section: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
     """Yields all fields and their dotted names, with "#" for the index of an entry, as in data.mixture.#.name."""
     for name, field in section.model_fields.items():
-        yield name, field
+        yield field.alias or name, field
         if inner := section_of(field):
             prefix = f"{name}.#" if inner is MixtureConfig else name
             yield from ((f"{prefix}.{inner_name}", inner_field) for inner_name, inner_field in all_fields(inner))

@@ -114,17 +114,22 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     fingerprints = {"corpus": corpus, "mixture": json_digest(mixture), "tokenizer": tokenizer.fingerprint}
     num_steps = _num_steps(config, planner, fingerprints)
     config = _with_warmup_steps(config, num_steps, workdir)
-    several = _share_with_several_sentences(corpora[0])
+    several = _share_with_several_sentences(corpora[0], tokenizer)
     return Preparation(config, corpora, tokenizer, models, planner, fingerprints, num_steps, inherited, several)
 
 
-def _share_with_several_sentences(training: TrainingCorpus) -> float:
+def _share_with_several_sentences(training: TrainingCorpus, tokenizer: Tokenizer) -> float:
     """Returns the share of a sample of the sources that hold several sentences, and logs what follows from a large one.
 
-    A network that is trained on single sentences tends to omit some of several.
+    A network that is trained on single sentences tends to omit some of several. Also warns if the tokenizer, which may
+    be that of other text, does not know most of the characters.
     """
     numbers = np.unique(np.linspace(0, len(training.pairs) - 1, SAMPLED_SOURCES, dtype=np.int64))
-    sources = (training.pairs[int(number)][0] for number in numbers)
+    sources = [training.pairs[int(number)][0] for number in numbers]
+    unknown = map(tokenizer.unknown_share, sources, tokenizer.encode_source(sources))
+    if (unknown_share := sum(unknown) / len(numbers)) > 0.5:
+        message = "the tokenizer has no pieces for %.0f%% of the characters in %s: is it the right one?"
+        log.warning(message, 100 * unknown_share, training.corpus.source_language)
     several = sum(len(split_sentences(source, training.corpus.source_language)) > 1 for source in sources)
     share = several / len(numbers)
     if share > MAX_SEVERAL_SENTENCES:

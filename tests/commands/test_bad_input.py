@@ -61,6 +61,7 @@ def train(corpus, refused, tmp_path):
     ("options", "words"),
     [
         (["--model.num-heds", 4], ["unknown option --model.num-heds; did you mean --model.num-heads"]),
+        (["--json-file", "f"], ["unknown option --json-file; did you mean --json?"]),
         (["--model.num-heads", 5], ["num_heads must divide embed_dim, got 5 heads for a width of 32"]),
         (["--model.dropout-rate", 1.5], [r"model.dropout_rate: .*less than 1, got 1.5"]),
         (["--training.num-steps", "many"], ['training.num_steps: must be a whole number, got "many"$']),

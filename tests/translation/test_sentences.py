@@ -140,3 +140,15 @@ def test_sentences_in_unknown_characters_are_returned_as_they_are(trained, run):
     assert "not translated" not in invented.stderr
     (record,) = run(*command, "--num-hypotheses", 2, "--json-lines", input="👍 👍").stdout.splitlines()
     assert json.loads(record)["hypotheses"] == [{"text": "👍 👍", "score": 0.0, "tokens": []}] * 2
+
+
+def test_run_warns_if_its_tokenizer_is_for_other_text(trained, toy, run, tmp_path):
+    (tmp_path / "train.ru").write_text("мама мыла раму\n" * 20)
+    (tmp_path / "train.fr").write_text("un deux trois\n" * 20)
+    options = ["--data.train-source", tmp_path / "train.ru", "--data.train-target", tmp_path / "train.fr"]
+    options += ["--tokenizer.model-file", trained[0] / "tokenizer.model", "--training.num-steps", 1]
+    done = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)
+    assert done.returncode == 0, done.stderr
+    warning = "the tokenizer has no pieces for 100% of the characters in en: is it the right one?"
+    assert warning in done.stderr.splitlines()
+    assert warning not in trained[1].stderr
