@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from lingua_flax.data.batch import cut
@@ -32,26 +32,55 @@ class Piece(NamedTuple):
     is_unknown: bool = False
 
 
-def split_line(line: str, tokenizer: Tokenizer, languages: tuple[str, str], max_length: int) -> list[Piece]:
-    """Divides a line into pieces of at most `max_length` tokens, end token included.
+def split_lines(
+    lines: Sequence[str],
+    tokenizer: Tokenizer,
+    languages: tuple[str, str],
+    max_length: int,
+    *,
+    one_sentence: bool = False,
+    source_ids: Sequence[list[int]] | None = None,
+) -> list[list[Piece]]:
+    """Divides each line into pieces of at most `max_length` tokens, end token included.
 
     A network that was trained on sentences tends to omit some of several, so every sentence is a piece. A sentence that
     is too long is split in two at the space nearest its middle, and the halves likewise if necessary; a word without a
     space is split in its middle.
 
-    `languages` are the codes of the source and the target language.
+    Args:
+      languages: the codes of the source and the target language.
+      one_sentence: whether each line is a single sentence, to be divided only if it is too long.
+      source_ids: the token ids of the lines if they are known and each is a sentence.
     """
+    source, target = languages
+    sentences = [[line] if one_sentence else split_sentences(line.strip(), source) for line in lines]
+    texts = [text if one_sentence else text.rstrip() for own in sentences for text in own]
+    all_ids = iter(source_ids or tokenizer.encode_source(texts))  # all at once, which takes a tenth of the time
+    divided = []
+    for own in sentences:
+        pieces: list[Piece] = []
+        for sentence in own:
+            text, ids = sentence if one_sentence else sentence.rstrip(), next(all_ids)
+            parts = (
+                [Piece(text, ids, "")]
+                if len(ids) <= max_length
+                else _cut_pieces(text, tokenizer, languages, max_length)
+            )
+            after = "" if one_sentence else _separator(sentence[len(text) :], target)
+            pieces += [*parts[:-1], parts[-1]._replace(after=after)]
+        divided.append([*pieces[:-1], pieces[-1]._replace(after="")])
+    return divided
+
+
+def _cut_pieces(text: str, tokenizer: Tokenizer, languages: tuple[str, str], max_length: int) -> list[Piece]:
+    source, target = languages
 
     def ids(text: str) -> list[int]:
         return tokenizer.encode_source([text])[0]
 
-    source, target = languages
-    parts = split_text(line, source, lambda text: len(ids(text)) <= max_length)
+    parts = split_text(text, source, lambda text: len(ids(text)) <= max_length)
     # A part can only still be too long if it is a single character with more byte tokens than max_length.
-    pieces = [
-        Piece(text, cut(ids(text), max_length), _separator(space, target), is_cut) for text, space, is_cut in parts
-    ]
-    return [*pieces[:-1], pieces[-1]._replace(after="")]
+    return [Piece(text, cut(ids(text), max_length), _separator(space, target), is_cut) for text, space, is_cut in parts]
 
 
 def split_text(text: str, language: str, fits: Callable[[str], bool]) -> list[tuple[str, str, bool]]:

@@ -34,7 +34,7 @@ from lingua_flax.options.schema import ComputeConfig, DecodingOptions
 from lingua_flax.options.special_ids import PAD_ID
 from lingua_flax.translation import decoding, requests
 from lingua_flax.translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts, unchanged
-from lingua_flax.translation.line_splitting import Piece, split_line
+from lingua_flax.translation.line_splitting import Piece, split_lines
 from lingua_flax.translation.loading import TrainedNetwork, load_networks
 from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
 from lingua_flax.translation.search import IMPOSSIBLE, Hypotheses
@@ -167,7 +167,7 @@ class Translator(TrainedNetwork):
         """Translates each line and returns the translations in order; a line without tokens becomes an empty line.
 
         Every sentence of a line is translated by itself, and so is every part of a sentence longer than max_length;
-        between the translations stands the white space that stood between the sentences (see `split_line`).
+        between the translations stands the white space that stood between the sentences (see `split_lines`).
 
         Args:
           lines: detokenized text.
@@ -234,16 +234,9 @@ class Translator(TrainedNetwork):
     ) -> list[list[Piece]]:
         """Returns the sentences of each line, and the parts of those that are too long; arguments as in `translate`."""
         one_sentence = self.one_sentence_per_line if one_sentence_per_line is None else one_sentence_per_line
-        split = functools.partial(split_line, tokenizer=self.tokenizer, languages=self.languages)
-        if one_sentence:  # tokenized all at once, which is faster
-            known = zip(lines, source_ids or self.tokenizer.encode_source(lines), strict=True)
-            longest = self.max_length
-            divided = [
-                [Piece(line, ids, "")] if len(ids) <= longest else split(line, max_length=longest)
-                for line, ids in known
-            ]
-        else:
-            divided = [split(line, max_length=self.max_length) for line in lines]
+        known = source_ids if one_sentence else None
+        setting = (self.tokenizer, self.languages, self.max_length)
+        divided = split_lines(lines, *setting, one_sentence=one_sentence, source_ids=known)
         if self.translate_unknown if translate_unknown is None else translate_unknown:
             return divided
         share = self.tokenizer.unknown_share

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingua_flax.translation.line_splitting import split_line
+from lingua_flax.translation.line_splitting import split_lines
 from lingua_flax.translation.sentences import split_sentences
 from tests.data.test_properties import LINES
 
@@ -56,7 +56,7 @@ class Characters:
     ],
 )
 def test_white_space_is_that_between_the_sentences(line, languages, texts, after):
-    pieces = split_line(line, Characters(), languages, max_length=10)
+    (pieces,) = split_lines([line], Characters(), languages, max_length=10)
     assert [piece.text for piece in pieces] == texts
     assert [piece.after for piece in pieces] == after
     assert [piece.is_cut for piece in pieces] == [len(text) > 7 for text in texts]
