@@ -21,6 +21,7 @@ TRAINING_PAIRS = 500_000  # more lines barely change the pieces and cost minutes
 TRAINING_THREADS = 4  # fixed: the unigram vocabulary depends on it
 TAG_START = "<2"
 MIXTURE_TAG = "<bt>"  # marks sources of corpora with tag_source, such as back-translations (Caswell et al. 2019)
+MAX_UNKNOWN_SHARE = 0.5  # of characters; of text with more, the tokenizer does not know the script
 SPACE = "\u2581"  # represents, in a piece, the space before a word
 CONTROL_PIECES = ("<s>", "</s>")
 # Decoded text has to be one line, but byte pieces and pieces of the corpus can contain line breaks.

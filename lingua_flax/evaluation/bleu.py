@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from sacrebleu.significance import PairedTest
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
+from lingua_flax.translation.sentences import language_code
 
 BOOTSTRAP_SAMPLES = 1000
 TOKENIZER_LANGUAGES = {
@@ -33,7 +33,7 @@ def bleu_tokenizer(wanted: str | None, language: str, references: Sequence[str])
     With 13a, a line without spaces is a single word, so that BLEU is 0 whatever the network does. Raises UserError if
     the package of the wanted tokenizer is not installed.
     """
-    code = re.split("[-_]", language.lower())[0]
+    code = language_code(language)
     found = wanted or next((name for name, codes in TOKENIZER_LANGUAGES.items() if code in codes.split()), None)
     if found in MECAB_PACKAGES and not find_spec(MECAB_PACKAGES[found]):
         package = f"sacreBLEU's tokenizer {found} is not installed ({install_command(found[:2])})"

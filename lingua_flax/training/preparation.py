@@ -19,6 +19,7 @@ from lingua_flax.data.packing import Planner, TrainingPairs
 from lingua_flax.data.subword_sampling import SampledPairs
 from lingua_flax.data.tokenized_pairs import tokenize
 from lingua_flax.data.tokenizer import (
+    MAX_UNKNOWN_SHARE,
     MIXTURE_TAG,
     Tokenizer,
     language_tag,
@@ -114,11 +115,11 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     fingerprints = {"corpus": corpus, "mixture": json_digest(mixture), "tokenizer": tokenizer.fingerprint}
     num_steps = _num_steps(config, planner, fingerprints)
     config = _with_warmup_steps(config, num_steps, workdir)
-    several = _share_with_several_sentences(corpora[0], tokenizer)
+    several = _check_sources(corpora[0], tokenizer)
     return Preparation(config, corpora, tokenizer, models, planner, fingerprints, num_steps, inherited, several)
 
 
-def _share_with_several_sentences(training: TrainingCorpus, tokenizer: Tokenizer) -> float:
+def _check_sources(training: TrainingCorpus, tokenizer: Tokenizer) -> float:
     """Returns the share of a sample of the sources that hold several sentences, and logs what follows from a large one.
 
     A network that is trained on single sentences tends to omit some of several. Also warns if the tokenizer, which may
@@ -127,7 +128,7 @@ def _share_with_several_sentences(training: TrainingCorpus, tokenizer: Tokenizer
     numbers = np.unique(np.linspace(0, len(training.pairs) - 1, SAMPLED_SOURCES, dtype=np.int64))
     sources = [training.pairs[int(number)][0] for number in numbers]
     unknown = map(tokenizer.unknown_share, sources, tokenizer.encode_source(sources))
-    if (unknown_share := sum(unknown) / len(numbers)) > 0.5:
+    if (unknown_share := sum(unknown) / len(numbers)) > MAX_UNKNOWN_SHARE:
         message = "the tokenizer has no pieces for %.0f%% of the characters in %s: is it the right one?"
         log.warning(message, 100 * unknown_share, training.corpus.source_language)
     several = sum(len(split_sentences(source, training.corpus.source_language)) > 1 for source in sources)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from lingua_flax.data.batch import cut
 from lingua_flax.data.tokenizer import Tokenizer
-from lingua_flax.translation.sentences import split_sentences
+from lingua_flax.translation.sentences import language_code, split_sentences
 
 _SPACE = re.compile(r"\s+")
 # Languages that are written without spaces between sentences: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan.
-WITHOUT_SPACES = re.compile("(zh|zho|cmn|yue|wuu|ja|jpn|th|tha|lo|lao|my|mya|km|khm|bo|bod)([-_]|$)")
+WITHOUT_SPACES = "zh zho chi cmn yue wuu ja jpn th tha lo lao my mya bur km khm bo bod tib"
 
 
 class Piece(NamedTuple):
@@ -98,7 +98,7 @@ def split_text(text: str, language: str, fits: Callable[[str], bool]) -> list[tu
 
 def _separator(space: str, target: str) -> str:
     """Returns what stands between two translations where this white space stood between the sentences."""
-    if WITHOUT_SPACES.match(target.lower()):
+    if language_code(target) in WITHOUT_SPACES.split():
         return "" if space == " " else space
     return space or " "
 

@@ -70,13 +70,18 @@ CONTINUATIONS = {
 _POSSIBLE_ENDS = re.compile(r"(?<=[.!?…\"'»”’)\]])\s+|[）)]")
 
 
+def language_code(language: str) -> str:
+    """Returns the code without script and region: "pt" of "pt-BR"."""
+    return re.split("[-_]", language.lower())[0]
+
+
 def split_sentences(text: str, language: str) -> list[str]:
     """Returns the sentences of a text, each with the white space that follows it; joined, they are the text.
 
     Args:
       language: its code, such as "de" or "pt-BR"; of an unknown one, any, such as "".
     """
-    code = re.split("[-_]", language.lower())[0]
+    code = language_code(language)
     places = set(itertools.accumulate(len(sentence) for sentence in sentencex.segment(code, text)))
     places -= {place for place in places if _matches(CONTINUATIONS, code, text, place)}
     more = {match.end() for match in _POSSIBLE_ENDS.finditer(text)} - places

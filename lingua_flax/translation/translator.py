@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from lingua_flax.data.batch import Batch, bucket_lengths, length_batches, unpacked_batch
-from lingua_flax.data.tokenizer import language_tag
+from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE, language_tag
 from lingua_flax.devices.compilation import compile_concurrently, compiled_program
 from lingua_flax.devices.mesh import round_up_to_row_shards
 from lingua_flax.devices.sharding import put_on_devices, row_sharding
@@ -47,8 +47,6 @@ BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
 # v5e reports 9.7 GB of temporaries (docs/results/performance.md).
 MAX_CACHE_ELEMENTS = 2**31
 SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
-# The share of unknown characters above which a sentence is not translated by default.
-MAX_UNKNOWN_SHARE = 0.5
 NOT_TRANSLATED = "not translated, because the network has never seen most of the characters of a sentence"
 
 

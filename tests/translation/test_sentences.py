@@ -48,6 +48,7 @@ class Characters:
     [
         ("One.  Two! \tThree", ("en", "fr"), ["One.", "Two!", "Three"], ["  ", " \t", ""]),
         ("One. Two.", ("en", "zh-Hans"), ["One.", "Two."], ["", ""]),
+        ("One. Two.", ("en", "chi"), ["One.", "Two."], ["", ""]),
         ("One.  Two.", ("en", "ja"), ["One.", "Two."], ["  ", ""]),
         ("他来了。她走了。", ("zh", "en"), ["他来了。", "她走了。"], [" ", ""]),
         ("  One. ", ("en", "fr"), ["One."], [""]),
