@@ -23,7 +23,7 @@ from lingua_flax.commands.main import exit_status
 from lingua_flax.data.corpora.phrasebook import generate
 from lingua_flax.options.schema import AlignmentOptions
 from lingua_flax.translation.translator import Translator
-from lingua_flax.translation.word_alignment import Links, align
+from lingua_flax.translation.word_alignment import WordLinks, align, word_links
 from tests.word_alignments import HandAligned, alignment_error_rate, read_hand_aligned
 
 STEPS: tuple[Literal["predict", "read"], ...] = ("predict", "read")
@@ -38,7 +38,8 @@ def measure(workdir: Path, pairs: Sequence[HandAligned]) -> None:
     targets = translator.tokenizer.encode_target([pair.target for pair in pairs])
 
     def rates(options: AlignmentOptions) -> tuple[float, float]:
-        links = align(translator, sources, targets, options)
+        aligned = align(translator, sources, targets, options)
+        links = [word_links(own, *pair[:2]) for own, pair in zip(aligned, pairs, strict=True)]
         return alignment_error_rate(pairs[::2], links[::2]), alignment_error_rate(pairs[1::2], links[1::2])
 
     numbers = [
@@ -81,7 +82,7 @@ def _tokens(line: str) -> tuple[list[str], list[int]]:
     return [token for token, _ in found], [index for _, index in found]
 
 
-def _word_links(pairs: Sequence[HandAligned], lines: Sequence[str]) -> list[Links]:
+def _word_links(pairs: Sequence[HandAligned], lines: Sequence[str]) -> list[WordLinks]:
     """Returns the links between words, given those between tokens, one line for each pair."""
     results = []
     for pair, line in zip(pairs, lines, strict=False):  # the training split follows

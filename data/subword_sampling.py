@@ -19,6 +19,7 @@ import numpy as np
 import sentencepiece
 
 from lingua_flax.data.corpora.corpus import PairSource
+from lingua_flax.data.placeholders import PLACEHOLDERS
 from lingua_flax.data.tokenized_pairs import TokenizedPairs
 from lingua_flax.data.tokenizer import SPACE, Tokenizer, add_special_ids
 from lingua_flax.host.errors import UserError
@@ -50,6 +51,9 @@ class SubwordSampler:
         scores, is_bpe = _read_model(processor, alpha)
         self._normalize = processor.normalize
         self._ids = {piece: processor.piece_to_id(piece) for piece in scores}
+        # A placeholder is in no other piece, so it is split off like an unknown character.
+        known = ((piece, processor.piece_to_id(piece)) for piece in PLACEHOLDERS)
+        self._ids |= {piece: piece_id for piece, piece_id in known if piece_id != UNK_ID}
         self._byte_ids = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256)]
         self._split = bpe_dropout(scores, alpha) if is_bpe else unigram_lattice(scores, alpha)
 
@@ -83,9 +87,11 @@ def _read_model(processor: sentencepiece.SentencePieceProcessor, alpha: float) -
     types = model.SentencePiece
     if spec.model_type not in (spec.UNIGRAM, spec.BPE):
         raise UserError("tokenizer.sampling_alpha needs a tokenizer of kind unigram or bpe")
-    if any(piece.type in (types.USER_DEFINED, types.UNUSED) for piece in model.pieces):
+    others = (piece for piece in model.pieces if piece.piece not in PLACEHOLDERS)
+    if any(piece.type in (types.USER_DEFINED, types.UNUSED) for piece in others):
         raise UserError(
-            "tokenizer.sampling_alpha cannot be used with a tokenizer that has user-defined or unused pieces"
+            "tokenizer.sampling_alpha cannot be used with a tokenizer that has other user-defined pieces than "
+            "placeholders, or unused pieces"
         )
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type == types.NORMAL}
     if any(SPACE in piece[1:] for piece in scores):
@@ -191,7 +197,7 @@ class SampledPairs:
         self._pairs = pairs
         self._text = text
         self._max_length = max_length
-        self._tags = tokenizer.source_tags
+        self._tags, self._protect = tokenizer.source_tags, tokenizer.protect_pair
         self._source = SubwordSampler(tokenizer.source, alpha)
         self._target = self._source if tokenizer.target is tokenizer.source else SubwordSampler(tokenizer.target, alpha)
 
@@ -203,7 +209,7 @@ class SampledPairs:
 
     def draw(self, index: int, rng: np.random.Generator) -> tuple[Sequence[int], Sequence[int]]:
         """Returns the ids of a pair, ended by EOS_ID; a side that would be too long has its best segmentation."""
-        text = self._text[self._pairs.position(index)]
+        text = self._protect(*self._text[self._pairs.position(index)])
         source = add_special_ids(self._source.sample(text.source, rng), self._tags)
         target = add_special_ids(self._target.sample(text.target, rng))
         if max(len(source), len(target)) <= self._max_length:

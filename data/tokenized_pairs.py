@@ -98,8 +98,8 @@ def _write(directory: Path, pairs: PairSource, tokenizer: Tokenizer) -> None:
             stack.enter_context(RaggedWriter(directory / side, dtype)) for side, dtype in _dtypes(tokenizer).items()
         )
         for chunk in chunks(pairs, _TOKENIZED_AT_ONCE):
-            _append(source, tokenizer.encode_source([pair[0] for pair in chunk]))
-            _append(target, tokenizer.encode_target([pair[1] for pair in chunk]))
+            for writer, ids in zip((source, target), tokenizer.encode_pairs(chunk), strict=True):
+                _append(writer, ids)
 
     (directory / _DIGEST_NAME).write_text(_digest(directory))
 

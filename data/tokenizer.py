@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import sentencepiece
 
 from lingua_flax.data.corpora.corpus import Pair, PairSource
+from lingua_flax.data.glossary import Glossary
+from lingua_flax.data.placeholders import PLACEHOLDERS, Protected, protect, protect_pair
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -28,6 +33,13 @@ CONTROL_PIECES = ("<s>", "</s>")
 LINE_BREAKS = str.maketrans({"\n": " ", "\r": " "})
 
 
+class Characters(NamedTuple):
+    """The characters of a text from `begin` to before `end`."""
+
+    begin: int
+    end: int
+
+
 @dataclass(frozen=True)
 class Tokenizer:
     """The SentencePiece processors of both sides.
@@ -36,11 +48,16 @@ class Tokenizer:
       source, target: the same processor if the vocabulary is joint.
       source_tags: the ids of pieces such as <2fr> that are put before each source. They are control pieces, as <s> is:
         no text is encoded as one, and "<2fr>" in the text is five ordinary characters.
+      placeholders: the characters that stand for what translations contain as it is, of which data.placeholders
+        has the rules.
+      glossary: terms of sources for which placeholders stand, too.
     """
 
     source: sentencepiece.SentencePieceProcessor
     target: sentencepiece.SentencePieceProcessor
     source_tags: tuple[int, ...] = ()
+    placeholders: str = ""
+    glossary: Glossary | None = None
 
     @property
     def source_vocab_size(self) -> int:
@@ -73,13 +90,29 @@ class Tokenizer:
             raise UserError(f"the tokenizer has no tag {tag}; it has {known}")
         return replace(self, source_tags=(*self.source_tags, tag_id))
 
+    def protect(self, line: str) -> Protected:
+        """Returns a source with its placeholders."""
+        return protect(line, self.placeholders, self.glossary)
+
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each line: the source tags (unless the line is empty), tokens, EOS_ID."""
-        return [add_special_ids(ids, self.source_tags) for ids in _encode(self.source, lines)]
+        """Returns the ids of each line with placeholders: the source tags (unless it is empty), tokens, EOS_ID."""
+        return self._encode_source([self.protect(line).text for line in lines] if self.placeholders else lines)
 
     def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of each line, ended by EOS_ID."""
+        """Returns the ids of each line, ended by EOS_ID; without placeholders, which only `encode_pairs` knows of."""
         return [add_special_ids(ids) for ids in _encode(self.target, lines)]
+
+    def encode_pairs(self, pairs: Iterable[Sequence[str]]) -> tuple[list[list[int]], list[list[int]]]:
+        """Returns the ids of the sources and of the targets of pairs, with placeholders for what both sides contain."""
+        protected = [self.protect_pair(*pair) for pair in pairs]
+        return self._encode_source([pair[0] for pair in protected]), self.encode_target([pair[1] for pair in protected])
+
+    def protect_pair(self, source: str, target: str) -> Pair:
+        """Returns the pair with placeholders for what both sides contain."""
+        return protect_pair(Pair(source, target), self.placeholders)
+
+    def _encode_source(self, lines: Sequence[str]) -> list[list[int]]:
+        return [add_special_ids(ids, self.source_tags) for ids in _encode(self.source, lines)]
 
     def decode_target(self, sentences: Sequence[Sequence[int]]) -> list[str]:
         """Returns the plain text of each list of ids, always a single line."""
@@ -93,8 +126,21 @@ class Tokenizer:
         if UNK_ID not in ids:
             return 0.0
         known = [i for i in ids if i != UNK_ID and not self.source.is_control(i)]
-        characters = len(self.source.normalize(line).replace(SPACE, ""))
+        characters = len(self.source.normalize(self.protect(line).text).replace(SPACE, ""))
         return 1.0 - sum(len(piece.replace(SPACE, "")) for piece in self.source_pieces(known)) / max(1, characters)
+
+    def source_characters(self, line: str) -> list[Characters]:
+        """Returns the characters from which each token of a source comes, without tags and end token."""
+        protected = self.protect(line)
+        pieces = self.source.encode(protected.text, out_type="proto").pieces
+        return _characters([protected.original(piece.surface) for piece in pieces], line)
+
+    def target_characters(self, line: str, ids: Sequence[int]) -> tuple[str, list[Characters]]:
+        """Returns the translation of a source with these tokens, and the characters that each of them becomes."""
+        protected = self.protect(line)
+        pieces = self.target.decode([int(i) for i in ids], out_type="proto").pieces
+        surfaces = [protected.restored(piece.surface.translate(LINE_BREAKS)) for piece in pieces]
+        return "".join(surfaces), _characters(surfaces)
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the piece of each id as it is in the model, including SPACE."""
@@ -103,6 +149,13 @@ class Tokenizer:
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the piece of each id as it is in the model, including SPACE."""
         return [self.target.id_to_piece(int(i)) for i in ids]
+
+
+def _characters(surfaces: Sequence[str], text: str = "") -> list[Characters]:
+    """Returns where the surfaces of tokens, which are consecutive, are in a text; there may be spaces before them."""
+    start = text.find("".join(surfaces))
+    ends = itertools.accumulate(map(len, surfaces), initial=max(0, start))
+    return [Characters(*pair) for pair in itertools.pairwise(ends)]
 
 
 def _encode(processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str]) -> list[list[int]]:
@@ -161,7 +214,8 @@ def parse_tokenizers(models: Sequence[bytes], names: Sequence[str] = ("tokenizer
     Raises UserError, with the name of the model, if it is not a SentencePiece model or has other special ids.
     """
     processors = [_parse(model, name) for model, name in zip(models, names, strict=False)]
-    return Tokenizer(processors[0], processors[-1])
+    shared = (piece for piece in PLACEHOLDERS if all(side.piece_to_id(piece) != UNK_ID for side in processors))
+    return Tokenizer(processors[0], processors[-1], placeholders="".join(shared))
 
 
 def _parse(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
@@ -189,19 +243,21 @@ def train_tokenizer(pairs: PairSource, config: TokenizerConfig, tags: Sequence[s
 
     Raises UserError if the vocabulary is too large or too small for the corpus.
     """
+    training_pairs = functools.partial(_training_pairs, pairs, config.placeholders)
     if config.joint:
-        return [_train((line for pair in _training_pairs(pairs) for line in pair), config, "", tags)]
+        return [_train((line for pair in training_pairs() for line in pair), config, "", tags)]
     return [
-        _train((pair[0] for pair in _training_pairs(pairs)), config, "source side: ", tags),
-        _train((pair[1] for pair in _training_pairs(pairs)), config, "target side: ", []),
+        _train((pair[0] for pair in training_pairs()), config, "source side: ", tags),
+        _train((pair[1] for pair in training_pairs()), config, "target side: ", []),
     ]
 
 
-def _training_pairs(pairs: PairSource) -> Iterator[Pair]:
-    if len(pairs) <= TRAINING_PAIRS:
-        return iter(pairs)  # several times faster than indexing
-    stride = len(pairs) / TRAINING_PAIRS
-    return (pairs[int(i * stride)] for i in range(TRAINING_PAIRS))
+def _training_pairs(pairs: PairSource, placeholders: int) -> Iterator[Pair]:
+    chosen = iter(pairs)  # several times faster than indexing
+    if len(pairs) > TRAINING_PAIRS:
+        stride = len(pairs) / TRAINING_PAIRS
+        chosen = (pairs[int(i * stride)] for i in range(TRAINING_PAIRS))
+    return (protect_pair(pair, PLACEHOLDERS[:placeholders]) for pair in chosen)
 
 
 def _train(lines: Iterable[str], config: TokenizerConfig, error_prefix: str, tags: Sequence[str]) -> bytes:
@@ -224,6 +280,7 @@ def _train(lines: Iterable[str], config: TokenizerConfig, error_prefix: str, tag
                 bos_id=BOS_ID,
                 unk_id=UNK_ID,
                 control_symbols=list(tags),
+                user_defined_symbols=list(PLACEHOLDERS[: config.placeholders]),
                 num_threads=TRAINING_THREADS,
                 max_sentence_length=1 << 20,
                 minloglevel=2,

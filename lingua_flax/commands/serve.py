@@ -15,6 +15,7 @@ from pydantic import Field
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
+from lingua_flax.host.malloc import release_freed_memory
 from lingua_flax.options import schema
 from lingua_flax.options.command_line import Flag, build, parse, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
@@ -42,7 +43,7 @@ class ServeCommand(schema.CheckpointOptions, schema.AlignmentOptions):
     """Further host names under which the server may be addressed, without ports."""
     engine: Literal["jax", "ctranslate2"] = "jax"
     """jax translates as the command translate does. ctranslate2, to which the server exports the network at its start,
-    cannot run every network (see lingua-flax export), does not align words, and divides scores by length^alpha."""
+    cannot run every network (see lingua-flax export), and divides scores by length^alpha."""
     quantization: schema.Quantization = "float32"
     """ctranslate2: type of the matrices."""
     device: Literal["cpu", "gpu", "tpu"] = "cpu"
@@ -90,7 +91,6 @@ def read_options(argv: Sequence[str]) -> ServeCommand:
         raise UserError(f"--engine ctranslate2 needs the extra export: {install_command('export')}")
     if options.device != "cpu":
         raise UserError(f"--engine ctranslate2 computes on the CPU; leave out --device {options.device}")
-    refuse(given, schema.AlignmentOptions.model_fields, "with --engine ctranslate2, only with jax")
     return options
 
 
@@ -138,6 +138,8 @@ def load(options: ServeCommand, server: Server) -> Engine:
     from lingua_flax.runs.checkpoint import saved_steps
     from lingua_flax.runs.workdir import Workdir
     from lingua_flax.serving.inspector import Inspector
+    from lingua_flax.serving.translator_engine import TranslatorEngine
+    from lingua_flax.translation.parallel import num_concurrent_programs
     from lingua_flax.translation.translator import Translator
 
     checkpoints = Workdir(options.workdir).checkpoints
@@ -164,11 +166,17 @@ def load(options: ServeCommand, server: Server) -> Engine:
     decoding = schema.DecodingOptions(**options.model_dump(include={"beam_size", "length_penalty", "batch_size"}))
     server.inspector = Inspector(translators, decoding, load_checkpoint)
     if options.engine == "ctranslate2":
-        from lingua_flax.serving.ctranslate2_engine import load_ctranslate2
+        from lingua_flax.serving.ctranslate2_translator import MAX_BATCH, load_ctranslate2
 
         server.status = "exporting"
-        return load_ctranslate2(translators, decoding, options.quantization)
-    from lingua_flax.serving.jax_engine import JaxEngine
-
+        exported = load_ctranslate2(translators, options.quantization)
+        return TranslatorEngine(exported, decoding, options, max_batch=decoding.batch_size or MAX_BATCH)
     server.status = "compiling"
-    return JaxEngine(translators, decoding, options)
+    first, *_ = translators.values()  # the others have the same programs
+    # On a CPU, two halves of a batch are faster side by side than the whole (docs/results/performance.md).
+    workers = num_concurrent_programs(first.mesh)
+    max_batch = decoding.batch_size or max(1, first.batch_size // workers)
+    decoding = decoding.model_copy(update={"batch_size": max_batch})
+    first.warm_up_all(decoding)  # so that no request waits
+    release_freed_memory()
+    return TranslatorEngine(translators, decoding, options, max_batch=max_batch, workers=workers)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lingua_flax.commands.prompt import prompt_lines
+from lingua_flax.data.glossary import read_glossary
 from lingua_flax.data.text_files import check_aligned, chunks, decode_lines, encode_lines, read_lines
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.errors import UserError
@@ -50,6 +51,11 @@ class TranslateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Ali
     translate_unknown: Flag = False
     """Translate also sentences of whose characters the network has never seen most, rather than keep them as they are.
     What it makes of them is invented."""
+    glossary: Path | None = None
+    """Text file with a term and its translation on each line, separated by a tab. Terms are found as whole words, the
+    longest at a place. For a model trained with tokenizer.placeholders."""
+    match_case: Flag = False
+    """Find only those terms of the glossary that stand in the text in upper and lower case as they stand there."""
     json_lines: Flag = False
     """Write one JSON object per input line, with the source, the text and score of every hypothesis, and all tokens."""
     alignments: Path | None = None
@@ -91,8 +97,10 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
     chosen = [name for name, field in fields.items() if getattr(options, name) != field.default]
     if chosen and not options.alignments:
         raise UserError(f"--{chosen[0].replace('_', '-')} has no effect without --alignments FILE")
+    if options.match_case and not options.glossary:
+        raise UserError("--match-case has no effect without --glossary FILE")
     written = (options.output, options.attention, options.alignments)
-    check_distinct_files(read=(options.input, options.prefix_file), written=written)
+    check_distinct_files(read=(options.input, options.prefix_file, options.glossary), written=written)
     return options
 
 
@@ -157,13 +165,15 @@ def translate(argv: Sequence[str]) -> None:
 def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> None:
     from lingua_flax.devices.processes import in_all_processes, is_first_process
     from lingua_flax.translation.translator import Translator
-    from lingua_flax.translation.word_alignment import align_translations, check_alignment, pharaoh
+    from lingua_flax.translation.word_alignment import align_translations, check_alignment, pharaoh, word_links
 
     def loaded() -> Translator:
         language, ensemble = options.target_language, options.ensemble
         translator = Translator.load(options.workdir, options.checkpoint, options.devices, language, ensemble)
         translator.check(options, options.num_hypotheses)
         check_alignment(translator, options)
+        if options.glossary:
+            return translator.with_glossary(read_glossary(options.glossary, match_case=options.match_case))
         return translator
 
     translator = in_all_processes(loaded)
@@ -188,8 +198,9 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
             out.write(encode_lines(itertools.chain.from_iterable(texts), options.output or ""))
             out.flush()
             if options.alignments:
-                links = align_translations(translator, translations, options)
-                links_out.write(encode_lines(map(pharaoh, links), options.alignments))
+                links = zip(translations, align_translations(translator, translations, options), strict=True)
+                words = (pharaoh(word_links(own, line.source, line.text)) for line, own in links)
+                links_out.write(encode_lines(words, options.alignments))
                 links_out.flush()
             if options.attention:
                 from lingua_flax.inspection.attention_files import write_attention

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from lingua_flax.host.errors import UserError
 
+MAX_PLACEHOLDERS = 64
 MAX_COUNT = 2**31 - 1  # counts are int32 on the devices
 MAX_FLOAT = 1e38  # and other numbers float32
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT)]
@@ -188,6 +189,10 @@ class TokenizerConfig(Section):
     spaces; identity: not at all."""
     lowercase: bool = False
     """Convert text to lower case before tokenization: translations are in lower case, and BLEU ignores case."""
+    placeholders: Annotated[int, Field(ge=0, le=MAX_PLACEHOLDERS)] = 0
+    """Number of pieces that stand for what a translation must contain as it is (such as 8): URLs, mail addresses,
+    @names, paths, code in backticks, tags and placeholders of software, numbers of four digits or more, and terms of a
+    glossary. A sentence with more of them than pieces is translated around them."""
     sampling_alpha: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
     """Train on segmentations sampled anew in every epoch; 0 turns sampling off. unigram: in proportion to their
     probability to the power of alpha, such as 0.2 (Kudo 2018); bpe: by dropping each merge with probability alpha, such

@@ -18,6 +18,7 @@ from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
+from lingua_flax.data.glossary import Glossary
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.attention_html import PAGE_FILES
@@ -29,8 +30,7 @@ from lingua_flax.serving.languages import Language
 from lingua_flax.serving.prometheus import Metrics
 from lingua_flax.serving.protocol import DetectRequest, InspectRequest, Limits, TranslateRequest, check_size
 from lingua_flax.serving.run_report import RunReport, example_sentences
-from lingua_flax.translation.word_alignment import pharaoh
-from lingua_flax.translation.words import split_words
+from lingua_flax.translation.word_alignment import moved, pharaoh, word_links
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Server:
         self.failure: BaseException | None = None  # why there is no engine, if it could not be loaded
         self.on_failure: Callable[[], None] = lambda: None
         self._max_waiting = max_waiting
-        self._aligns = True
+        self._takes_glossaries = False
         self._batcher: Batcher[Item, Result] | None = None
         self.inspector: Inspector | None = None
         self._inspections: Batcher[InspectRequest, dict[str, Any]] | None = None
@@ -63,7 +63,7 @@ class Server:
     async def run(self, load: Callable[[Server], Engine]) -> None:
         """Loads an engine and translates with it until the task is cancelled or `stop` is called."""
         engine = await asyncio.to_thread(load, self)
-        self._aligns = engine.aligns
+        self._takes_glossaries = engine.takes_glossaries
 
         def translate(items: list[Item]) -> list[Result]:
             self.metrics.batch_lines.observe(len(items))
@@ -100,11 +100,13 @@ class Server:
             raise HTTPException(400, f"{source} is not supported")
         if parameters.target not in language.targets:
             raise HTTPException(400, f"{parameters.target} is not available as a target language from {source}")
-        if parameters.alignments and not self._aligns:
-            raise HTTPException(400, "Invalid request: this server does not align words (--engine ctranslate2)")
+        if parameters.glossary and not self._takes_glossaries:
+            raise HTTPException(400, "Invalid request: the network was trained without placeholders for a glossary")
         lines = [text.replace("\r\n", "\n").split("\n") for text in parameters.texts]
         count = 1 + parameters.alternatives
-        items = [Item(line, parameters.target, count, parameters.alignments) for own in lines for line in own]
+        glossary = Glossary(tuple(parameters.glossary.items())) if parameters.glossary else None
+        how = (parameters.target, count, parameters.alignments, glossary)
+        items = [Item(line, *how) for own in lines for line in own]
         check_size(len(items), "lines", self._max_waiting)
         results = iter(await self._answered(request, self._batcher, items))
         results_of = [[next(results) for _ in own] for own in lines]
@@ -174,14 +176,13 @@ def _joined(lines: list[Result], count: int) -> list[str]:
 
 
 def _joined_links(lines: list[str], results: list[Result]) -> str:
-    """Joins the links of the lines of a text, whose words are counted from its beginning."""
+    """Returns the links of the lines of a text, whose words are counted from its beginning."""
     joined = []
-    source_words = target_words = 0
+    source_start = target_start = 0
     for line, result in zip(lines, results, strict=True):
-        joined += [(i + source_words, j + target_words) for i, j in result.links]
-        source_words += len(split_words(line))
-        target_words += len(split_words(result.texts[0]))
-    return pharaoh(joined)
+        joined += [moved(link, source_start, target_start) for link in result.links]
+        source_start, target_start = source_start + len(line) + 1, target_start + len(result.texts[0]) + 1
+    return pharaoh(word_links(joined, "\n".join(lines), "\n".join(result.texts[0] for result in results)))
 
 
 def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | None = None) -> FastAPI:

@@ -74,6 +74,8 @@ class TranslateRequest(LibreTranslateParameters):
     """Number of further translations."""
     alignments: bool = False
     """Align words, in Pharaoh format."""
+    glossary: dict[Annotated[str, Field(pattern=r"\S")], str] = {}
+    """Terms and their translations, as a JSON object."""
     api_key: SkipValidation[str] = ""
     """Accepted and ignored."""
 
@@ -83,6 +85,11 @@ class TranslateRequest(LibreTranslateParameters):
         if not all(isinstance(text, str) for text in (q if isinstance(q, list) else [q])):
             raise ValueError("must be a text or a list of texts")
         return q
+
+    @field_validator("glossary", mode="before")
+    @classmethod
+    def _reads_json(cls, glossary: Any) -> Any:  # of a form
+        return json.loads(glossary) if isinstance(glossary, str) else glossary
 
     @property
     def texts(self) -> list[str]:

@@ -157,6 +157,11 @@ def open_with_tokenizer(
     paths = _tokenizer_files(config, workdir)
     models = read_models(paths) if paths else _train_tokenizer(config, corpora)
     tokenizer = parse_tokenizers(models, [str(path) for path in paths] or ("source", "target"))
+    if (wanted := config.tokenizer.placeholders) and wanted != len(tokenizer.placeholders):
+        raise UserError(
+            f"{paths[0]}: the tokenizer has {len(tokenizer.placeholders)} placeholders, not {wanted}: set "
+            "tokenizer.placeholders accordingly, or train a tokenizer"
+        )
     given = config.tokenizer.model_file
     if given and given.exists() and load_tokenizer([given]).fingerprint != tokenizer.fingerprint:
         raise UserError(
@@ -247,7 +252,8 @@ def _tokenizer_files_of(origin: Path, wanted: TokenizerConfig) -> list[Path]:
         raise UserError(
             f"{origin}: its tokenizer.joint is {theirs.joint}, but this run's is {wanted.joint}; they must agree"
         )
-    of_training = ("kind", "vocab_size", "character_coverage", "byte_fallback", "normalization", "lowercase")
+    text_options = ("character_coverage", "byte_fallback", "normalization", "lowercase", "placeholders")
+    of_training = ("kind", "vocab_size", *text_options)
     if unused := [name for name in of_training if getattr(theirs, name) != getattr(wanted, name)]:
         log.warning("the tokenizer is that of %s, so this run's tokenizer.%s has no effect", origin, ", ".join(unused))
     return model_paths(origin, joint=theirs.joint)

@@ -75,7 +75,7 @@ class ValidationSet:
     def of(cls, pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, tokenize: str = "13a") -> ValidationSet:
         """Tokenizes (source, reference) pairs."""
         sources, references = [source for source, _ in pairs], [target for _, target in pairs]
-        source_ids, target_ids = tokenizer.encode_source(sources), tokenizer.encode_target(references)
+        source_ids, target_ids = tokenizer.encode_pairs(pairs)
         ids_of = dict(zip(sources, source_ids, strict=True))
         shuffled = shuffled_sources(sources)
         shuffled_ids = [ids_of[source] for source in shuffled] if shuffled else None
@@ -108,8 +108,7 @@ def validate(
     shuffled = data.shuffled_source_ids
     shuffled_loss = _mean_loss(translator, shuffled, data.target_ids, after_batch) if shuffled else None
     sources, references = data.sources, data.references
-    how = {"source_ids": data.source_ids, "warn": False, "after_batch": after_batch}
-    lines = translator.translate_sentences(sources, GREEDY, **how)
+    lines = translator.translate_sentences(sources, GREEDY, warn=False, after_batch=after_batch)
     translations = [line.text for line in lines]
     samples = [Sample(sources[i], references[i], translations[i]) for i in sample_indices(len(data), NUM_SAMPLES)]
     bleu = corpus_bleu(translations, references, tokenize=data.tokenize, lowercase=data.lowercase)
@@ -142,7 +141,7 @@ def warm_up(translator: Translator, data: ValidationSet) -> None:
             compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
 
     with contextlib.suppress(jax.errors.JaxRuntimeError):
-        compile_concurrently(compile_loss, lambda: translator.warm_up(data.sources, GREEDY, data.source_ids))
+        compile_concurrently(compile_loss, lambda: translator.warm_up(data.sources, GREEDY))
 
 
 def _mean_loss(translator: Translator, source_ids: Ids, target_ids: Ids, after_batch: Callable[[int], None]) -> float:

@@ -25,8 +25,8 @@ class Part(NamedTuple):
     """A sentence of a line, or a part of one that is too long, translated by itself.
 
     `line` is its number, and `part` its number within the line, counted from 0. Its translation begins with the ids in
-    `prefix` and has at most `limit` tokens; the text `after` stands between it and the next one. If it `is_unknown`, it
-    is not translated.
+    `prefix` and has at most `limit` tokens; the text `after` stands between it and the next one. If it `is_kept`,
+    it is not translated.
     """
 
     line: int
@@ -36,7 +36,7 @@ class Part(NamedTuple):
     prefix: Sequence[int]
     limit: int
     after: str = ""
-    is_unknown: bool = False
+    is_kept: bool = False
 
 
 def parts_of(
@@ -53,7 +53,9 @@ def parts_of(
     a character without a token, or is as long as its translation may be.
     """
     parts: list[Part] = []
-    encoded = zip(lines, _encode_prefixes(prefixes or [""] * len(lines), tokenizer), strict=True)
+    first = [tokenizer.protect(pieces[0].text) for pieces in lines]
+    placed = [own.placed(prefix) for own, prefix in zip(first, prefixes or [""] * len(lines), strict=True)]
+    encoded = zip(lines, _encode_prefixes(placed, tokenizer), strict=True)
     for line, (pieces, prefix) in enumerate(encoded, first_line):
         for number, piece in enumerate([piece for piece in pieces if len(piece.ids) > 1] or pieces):
             part_prefix = [] if number else prefix
@@ -64,9 +66,19 @@ def parts_of(
                     f"{limit}, end token included; shorten the prefix"
                 )
             if len(piece.ids) > 1:
-                how = (part_prefix, limit, piece.after, piece.is_unknown)
+                how = (part_prefix, limit, piece.after, piece.is_kept)
                 parts.append(Part(line, number, piece.text, piece.ids, *how))
     return parts
+
+
+def around_spans(part: Part, tokenizer: Tokenizer, options: DecodingOptions, max_length: int) -> list[Part]:
+    """Returns a part as several: what it must contain, which is kept, and what stands around it, to be translated."""
+    parts: list[Part] = []
+    for text, space, is_kept in tokenizer.protect(part.text).chunks():
+        (ids,), prefix = tokenizer.encode_source([text]), [] if parts else part.prefix
+        limit = length_limit(len(ids), len(prefix), options, max_length)
+        parts.append(Part(part.line, part.part, text, ids, prefix, limit, space, is_kept))
+    return [*parts[:-1], parts[-1]._replace(after=part.after)]
 
 
 def _encode_prefixes(prefixes: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from lingua_flax.data.batch import Batch, bucket_lengths, length_batches, unpacked_batch
+from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE, language_tag
 from lingua_flax.devices.compilation import compile_concurrently, compiled_program
 from lingua_flax.devices.mesh import round_up_to_row_shards
@@ -31,7 +32,7 @@ from lingua_flax.devices.sharding import put_on_devices, row_sharding
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.options.messages import validated
 from lingua_flax.options.schema import ComputeConfig, DecodingOptions
-from lingua_flax.options.special_ids import PAD_ID
+from lingua_flax.options.special_ids import PAD_ID, UNK_ID
 from lingua_flax.translation import decoding, requests
 from lingua_flax.translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts, unchanged
 from lingua_flax.translation.line_splitting import Piece, split_lines
@@ -48,6 +49,7 @@ BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
 MAX_CACHE_ELEMENTS = 2**31
 SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
 NOT_TRANSLATED = "not translated, because the network has never seen most of the characters of a sentence"
+TRANSLATED_AROUND = "translated around what must stay as it is, because the network omitted or repeated it"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +106,15 @@ class Translator(TrainedNetwork):
         first, *others = load_networks(workdirs, checkpoint, devices, target_language)
         return cls(**vars(first), others=tuple(others))
 
+    def with_glossary(self, glossary: Glossary) -> Translator:
+        """Returns the translator that translates the terms of a glossary as it says.
+
+        Raises UserError if the network has no placeholders.
+        """
+        if not self.tokenizer.placeholders:
+            raise UserError("a glossary needs a network with placeholders: train it with tokenizer.placeholders = 8")
+        return dataclasses.replace(self, tokenizer=dataclasses.replace(self.tokenizer, glossary=glossary))
+
     def into(self, language: str) -> Translator:
         """Returns the translator into another language, of a network that was trained with data.tag_target.
 
@@ -156,7 +167,6 @@ class Translator(TrainedNetwork):
         one_sentence_per_line: bool | None = None,
         translate_unknown: bool | None = None,
         prefixes: Sequence[str] | None = None,
-        source_ids: Sequence[list[int]] | None = None,
         first_line: int = 1,
         warn: bool = True,
         after_batch: Callable[[int], None] = lambda sentences: None,
@@ -176,8 +186,6 @@ class Translator(TrainedNetwork):
           translate_unknown: whether to translate what consists mostly of characters that the network has never seen. By
             default, this and the previous one are as the attributes of the same names.
           prefixes: text that the translation of each line must begin with, "" for none.
-          source_ids: the token ids of the lines as returned by tokenizer.encode_source, if already known and each line
-            is a sentence.
           first_line: number of lines[0], used in messages and to seed sampling.
           warn: whether to log the lines with sentences that are cut or not translated, and those whose translation
             reaches its limit.
@@ -197,51 +205,91 @@ class Translator(TrainedNetwork):
             raise TypeError("translate takes a list of lines, not a single string")
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
-        pieces = self.divided(lines, one_sentence_per_line, translate_unknown, source_ids)
+        pieces = self.divided(lines, one_sentence_per_line, translate_unknown)
         parts = requests.parts_of(pieces, prefixes, self.tokenizer, options, self.max_length, first_line)
         if warn:
             requests.warn_about_cut_sentences(pieces, first_line, self.max_length)
-            requests.warn_about(NOT_TRANSLATED, {part.line for part in parts if part.is_unknown})
-        # By index into `parts`.
-        hypotheses = {i: unchanged(part.text, num_hypotheses) for i, part in enumerate(parts) if part.is_unknown}
+            unknown = {part.line for part in parts if part.is_kept and UNK_ID in part.source}
+            requests.warn_about(NOT_TRANSLATED, unknown)
+        after_batch(len(lines) - sum(part.part == 0 and not part.is_kept for part in parts))  # nothing to translate
+        search = functools.partial(self.search, options=options, num_hypotheses=num_hypotheses)
+        results = self._complete(parts, functools.partial(search, after_batch=after_batch), num_hypotheses)
+        incomplete = [i for i, hypotheses in enumerate(results) if not hypotheses]
+        chunks = [requests.around_spans(parts[i], self.tokenizer, options, self.max_length) for i in incomplete]
+        between = functools.partial(search, after_batch=lambda sentences: after_batch(0))
+        found = iter(self._complete(list(itertools.chain(*chunks)), between, num_hypotheses, insist=False))
+        by_part = {i: [(chunk, next(found)) for chunk in own] for i, own in zip(incomplete, chunks, strict=True)}
+        translated = [pair for i, part in enumerate(parts) for pair in by_part.get(i, [(part, results[i])])]
+        if warn:
+            requests.warn_about(TRANSLATED_AROUND, {parts[i].line for i in incomplete})
+            reached = {part.line for part, hypotheses in translated if len(hypotheses[0].tokens) >= part.limit}
+            requests.warn_about("translation reached its length limit and may be cut short", reached)
+        by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
+        for part, hypotheses in translated:
+            by_line[part.line - first_line].append((part.text, part.after, hypotheses))
+        return [Translation(line, join_parts(joined)) for line, joined in zip(lines, by_line, strict=True)]
+
+    def _complete(
+        self,
+        parts: Sequence[requests.Part],
+        search: Callable[[Sequence[requests.Part]], list[tuple[Hypothesis, ...]]],
+        num_hypotheses: int,
+        *,
+        insist: bool = True,
+    ) -> list[tuple[Hypothesis, ...]]:
+        """Returns the hypotheses of each part, with what it must contain; `insist`: only those that have all of it."""
+        found = iter(search([part for part in parts if not part.is_kept]))
+        results = []
+        for part in parts:
+            protected = self.tokenizer.protect(part.text)
+            if part.is_kept:
+                results.append(unchanged(protected.restored(protected.text), num_hypotheses))
+                continue
+            hypotheses = (own for own in next(found) if protected.is_complete(own.text) or not insist)
+            results.append(tuple(dataclasses.replace(own, text=protected.restored(own.text)) for own in hypotheses))
+        return results
+
+    def search(
+        self,
+        parts: Sequence[requests.Part],
+        options: DecodingOptions,
+        num_hypotheses: int,
+        after_batch: Callable[[int], None],
+    ) -> list[tuple[Hypothesis, ...]]:
+        """Returns the hypotheses of each part, best first, in batches; arguments as in `translate`."""
         rows, batches = self._batches(parts, options, num_hypotheses)
 
-        def search(batch: tuple[list[int], int]) -> Hypotheses:
+        def decode(batch: tuple[list[int], int]) -> Hypotheses:
             group, length = batch
             arguments = self._arguments([parts[i] for i in group], options, rows, length, num_hypotheses)
             return decoding.decode_batch(*arguments)
 
-        after_batch(len(lines) - sum(part.part == 0 and not part.is_unknown for part in parts))  # nothing to translate
-        for (group, _), decoded in map_concurrently(search, batches, num_concurrent_programs(self.mesh)):
-            hypotheses.update(zip(group, self.detokenized(decoded, len(group)), strict=True))
+        found: dict[int, tuple[Hypothesis, ...]] = {}
+        for (group, _), decoded in map_concurrently(decode, batches, num_concurrent_programs(self.mesh)):
+            found.update(zip(group, self.detokenized(decoded, len(group)), strict=True))
             after_batch(sum(parts[i].part == 0 for i in group))
-        if warn:
-            reached = {part.line for i, part in enumerate(parts) if len(hypotheses[i][0].tokens) >= part.limit}
-            requests.warn_about("translation reached its length limit and may be cut short", reached)
-        by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
-        for i, part in enumerate(parts):
-            by_line[part.line - first_line].append((part.text, part.after, hypotheses[i]))
-        return [Translation(line, join_parts(joined)) for line, joined in zip(lines, by_line, strict=True)]
+        return [found[i] for i in range(len(parts))]
 
     def divided(
         self,
         lines: Sequence[str],
         one_sentence_per_line: bool | None = None,
         translate_unknown: bool | None = None,
-        source_ids: Sequence[list[int]] | None = None,
     ) -> list[list[Piece]]:
         """Returns the sentences of each line, and the parts of those that are too long; arguments as in `translate`."""
         one_sentence = self.one_sentence_per_line if one_sentence_per_line is None else one_sentence_per_line
-        known = source_ids if one_sentence else None
-        setting = (self.tokenizer, self.languages, self.max_length)
-        divided = split_lines(lines, *setting, one_sentence=one_sentence, source_ids=known)
-        if self.translate_unknown if translate_unknown is None else translate_unknown:
-            return divided
-        share = self.tokenizer.unknown_share
+        unknown = self.translate_unknown if translate_unknown is None else translate_unknown
+        divided = split_lines(lines, self.tokenizer, self.languages, self.max_length, one_sentence=one_sentence)
         return [
-            [piece._replace(is_unknown=share(piece.text, piece.ids) > MAX_UNKNOWN_SHARE) for piece in pieces]
+            [piece._replace(is_kept=self._is_kept(piece, translate_unknown=unknown)) for piece in pieces]
             for pieces in divided
         ]
+
+    def _is_kept(self, piece: Piece, *, translate_unknown: bool) -> bool:
+        """Returns whether nothing of a piece is to be translated."""
+        if not self.tokenizer.protect(piece.text).has_words_around_spans:
+            return True
+        return not translate_unknown and self.tokenizer.unknown_share(piece.text, piece.ids) > MAX_UNKNOWN_SHARE
 
     def translate_sentences(
         self, lines: Sequence[str], options: DecodingOptions = DecodingOptions(), **how: Any
@@ -249,12 +297,11 @@ class Translator(TrainedNetwork):
         """Translates the lines of a corpus: each is a single sentence, and is translated whatever its characters."""
         return self.translate(lines, options, one_sentence_per_line=True, translate_unknown=True, **how)
 
-    def warm_up(
-        self, lines: Sequence[str], options: DecodingOptions, source_ids: Sequence[list[int]] | None = None
-    ) -> None:
+    def warm_up(self, lines: Sequence[str], options: DecodingOptions) -> None:
         """Compiles the programs that translate runs for lines that are sentences, concurrently; does not run them."""
-        pieces = self.divided(lines, one_sentence_per_line=True, translate_unknown=True, source_ids=source_ids)
+        pieces = self.divided(lines, one_sentence_per_line=True, translate_unknown=True)
         parts = requests.parts_of(pieces, None, self.tokenizer, options, self.max_length)
+        parts = [part for part in parts if not part.is_kept]
         rows, batches = self._batches(parts, options, num_hypotheses=1)
         self._compile(options, ((rows, length) for length in sorted({length for _, length in batches})))
 
@@ -294,7 +341,7 @@ class Translator(TrainedNetwork):
         """
         if len(sources) != len(targets):
             raise UserError(f"{len(sources):,} sources, but {len(targets):,} translations; they must be aligned")
-        source_ids, target_ids = self.tokenizer.encode_source(sources), self.tokenizer.encode_target(targets)
+        source_ids, target_ids = self.tokenizer.encode_pairs(zip(sources, targets, strict=True))
         for number, pair in enumerate(zip(source_ids, target_ids, strict=True), 1):
             if (length := max(map(len, pair))) > self.max_length:
                 raise UserError(f"line {number} has {length} tokens; the model can score at most {self.max_length}")
@@ -381,17 +428,15 @@ class Translator(TrainedNetwork):
     def _batches(
         self, parts: Sequence[requests.Part], options: DecodingOptions, num_hypotheses: int
     ) -> tuple[int, list[tuple[list[int], int]]]:
-        """Returns the batch size, one of SMALL_BATCH_SIZES if that is enough, and the batches of what is translated.
+        """Returns the batch size, one of SMALL_BATCH_SIZES if that is enough, and the batches.
 
         A batch is the indices of its parts and their padded length.
         """
-        wanted = [i for i, part in enumerate(parts) if not part.is_unknown]
-        lengths = [len(parts[i].source) for i in wanted]
+        lengths = [len(part.source) for part in parts]
         width = num_hypotheses if options.temperature else options.beam_size
         full = options.batch_size or self.decoding_batch_size(max(lengths, default=1), width)
-        rows = min([size for size in SMALL_BATCH_SIZES if len(wanted) <= size < full], default=full)
-        batches = self.length_batches(lengths, rows)
-        return rows, [([wanted[i] for i in group], length) for group, length in batches]
+        rows = min([size for size in SMALL_BATCH_SIZES if len(parts) <= size < full], default=full)
+        return rows, self.length_batches(lengths, rows)
 
     def detokenized(self, hypotheses: Hypotheses, rows: int) -> list[tuple[Hypothesis, ...]]:
         """Returns the hypotheses of each of the first `rows` sentences, as text.

@@ -5,8 +5,9 @@ target token or at the step that reads it. Chen et al. (2020, "Accurate Word Ali
 Translation") found the latter better, in lower layers of post-norm networks of 6 + 6 layers; in the pre-norm networks
 here, every layer already looks for the next token, and the former is far better (measured: docs/results/index.md).
 
-Words are what spaces separate. A link (i, j) joins word i of the source with word j of the translation, both counted
-from 0; in Pharaoh format, links are written as "0-0 1-2".
+What is aligned are the characters of tokens, which `word_links` turns into words: what spaces separate. A link (i, j)
+joins word i of the source with word j of the translation, both counted from 0; in Pharaoh format, links are written as
+"0-0 1-2".
 
 B sentence pairs, T target tokens, S source tokens, N heads.
 """
@@ -23,7 +24,7 @@ import numpy as np
 from flax import nnx
 
 from lingua_flax.data.batch import Batch, cut
-from lingua_flax.data.tokenizer import SPACE, Tokenizer
+from lingua_flax.data.tokenizer import Characters, Tokenizer
 from lingua_flax.devices.processes import gather_to_host
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import AlignmentOptions
@@ -31,9 +32,16 @@ from lingua_flax.options.special_ids import EOS_ID
 from lingua_flax.translation.decoding import Network
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.translator import SCORING_BATCH_SIZE, Translator
-from lingua_flax.translation.words import is_part_of_word, split_words, word_indices
+from lingua_flax.translation.words import is_part_of_word, split_words, word_at
 
-Links = list[tuple[int, int]]
+WordLinks = list[tuple[int, int]]
+
+
+class Link(NamedTuple):
+    """The characters of a token of the translation, and those of the token of the source that it comes from."""
+
+    source: Characters
+    target: Characters
 
 
 def align(
@@ -41,14 +49,14 @@ def align(
     sources: Sequence[str],
     targets: Sequence[Sequence[int]],
     options: AlignmentOptions = AlignmentOptions(),
-) -> list[Links]:
-    """Aligns the words of each source line with those of its translation, given as in `Hypothesis.tokens`.
+) -> list[list[Link]]:
+    """Aligns each source line with its translation, given as in `Hypothesis.tokens`.
 
     The network must be able to read a source line in one pass; the rest of a longer one is ignored. The attention of
     all networks of an ensemble is averaged.
 
-    The links of each pair are sorted. Every target word has at most as many as it has tokens; a word that attends to
-    none of the source's words, but to the end of the sentence, has none.
+    Every token of the translation has at most one link, in order; one that attends to the end of the sentence has none.
+    Neither has punctuation that is attached to a word, nor what attends to it.
 
     Raises UserError if a network has no such layer or head.
     """
@@ -56,41 +64,41 @@ def align(
     source_ids = [cut(ids, translator.max_length) for ids in translator.tokenizer.encode_source(sources)]
     target_ids = [cut([*(token for token in ids if token != EOS_ID), EOS_ID], translator.max_length) for ids in targets]
     layer, head = options.alignment_layer, options.alignment_head
-    links: dict[int, Links] = {}
+    links: dict[int, list[Link]] = {}
     for group, batch in translator.pair_batches(source_ids, target_ids, SCORING_BATCH_SIZE):
         attended = gather_to_host(_attended(translator.networks, batch, layer=layer, head=head))
         for i, row in zip(group, attended, strict=False):  # the last rows of the batch may be empty
             steps = row[1:] if options.alignment_step == "read" else row
-            links[i] = _links(translator.tokenizer, sources[i], source_ids[i], target_ids[i], steps)
+            links[i] = _links(translator.tokenizer, sources[i], target_ids[i], steps)
     return [links[i] for i in range(len(sources))]
 
 
 def align_translations(
     translator: Translator, translations: Sequence[Translation], options: AlignmentOptions = AlignmentOptions()
-) -> list[Links]:
+) -> list[list[Link]]:
     """Aligns each source line with its best translation, as `align` does; also lines that were translated in parts.
 
     Raises UserError if a network has no such layer or head.
     """
     parts = [part for number, translation in enumerate(translations) for part in _parts(number, translation)]
     aligned = align(translator, [part.source for part in parts], [part.tokens for part in parts], options)
-    results: list[Links] = [[] for _ in translations]
+    results: list[list[Link]] = [[] for _ in translations]
     for part, links in zip(parts, aligned, strict=True):
-        results[part.number] += [(i + part.first_source_word, j + part.first_target_word) for i, j in links]
+        results[part.number] += [moved(link, part.source_start, part.target_start) for link in links]
     return results
 
 
 class _Part(NamedTuple):
     """A line, or a part of a line, and its translation.
 
-    `number` is the index of the line; the first words are counted within the line and within its translation.
+    `number` is the index of the line; the part and its translation start at these characters of both.
     """
 
     number: int
     source: str
     tokens: Sequence[int]
-    first_source_word: int
-    first_target_word: int
+    source_start: int
+    target_start: int
 
 
 def _parts(number: int, translation: Translation) -> Iterator[_Part]:
@@ -100,13 +108,25 @@ def _parts(number: int, translation: Translation) -> Iterator[_Part]:
     for text, part in hypothesis.parts or ((source.strip(), hypothesis),):
         start, target_start = source.index(text, start), hypothesis.text.index(part.text, target_start)
         if part.tokens:
-            # A word may be split between two parts; what follows belongs to the word in which the first part ends.
-            sides = (source[: start + 1], hypothesis.text[: target_start + 1])
-            yield _Part(number, text, part.tokens, *(max(0, len(split_words(side)) - 1) for side in sides))
+            yield _Part(number, text, part.tokens, start, target_start)
         start, target_start = start + len(text), target_start + len(part.text)
 
 
-def pharaoh(links: Links) -> str:
+def moved(link: Link, source: int, target: int) -> Link:
+    """Returns the link between characters that are so much further from the beginning."""
+    return Link(
+        Characters(link.source.begin + source, link.source.end + source),
+        Characters(link.target.begin + target, link.target.end + target),
+    )
+
+
+def word_links(links: Sequence[Link], source: str, target: str) -> WordLinks:
+    """Returns the pairs of words of a line and its translation that are linked, sorted."""
+    sides = split_words(source), split_words(target)
+    return sorted({(word_at(sides[0], link.source), word_at(sides[1], link.target)) for link in links})
+
+
+def pharaoh(links: WordLinks) -> str:
     """Returns links in Pharaoh format: "0-0 1-2"."""
     return " ".join(f"{i}-{j}" for i, j in links)
 
@@ -136,27 +156,15 @@ def _attended(networks: Sequence[Network], batch: Batch, *, layer: int | None, h
     return jnp.argmax(sum(weights), axis=-1).astype(jnp.int32)
 
 
-def _links(
-    tokenizer: Tokenizer, source: str, source_ids: Sequence[int], target_ids: Sequence[int], attended: np.ndarray
-) -> Links:
+def _links(tokenizer: Tokenizer, source: str, target_ids: Sequence[int], attended: np.ndarray) -> list[Link]:
     """Returns the links of a pair, given the source position that belongs to each target token."""
-    first = len(tokenizer.source_tags)
-    source_pieces = tokenizer.source_pieces(source_ids[first:-1])
-    target_pieces = tokenizer.target_pieces(target_ids[:-1])
-    origins = _origins(source, tokenizer)
-    source_words, target_words = word_indices(source_pieces), word_indices(target_pieces)
-    source_part, target_part = is_part_of_word(source_pieces), is_part_of_word(target_pieces)
-    links = set()
-    for j, position in enumerate(attended[: len(target_pieces)] - first):
-        if 0 <= position < len(source_pieces) and target_part[j] and source_part[position]:
-            links.add((origins[source_words[position]], target_words[j]))
-    return sorted(links)
-
-
-def _origins(line: str, tokenizer: Tokenizer) -> list[int]:
-    """Returns the word of the line from which each word of the normalized line comes.
-
-    SentencePiece normalizes text before it splits it; a word such as a spacing accent becomes two.
-    """
-    normalized = (tokenizer.source.normalize(word).replace(SPACE, " ") for word in split_words(line))
-    return [index for index, words in enumerate(normalized) for _ in split_words(words)]
+    sources = tokenizer.source_characters(source)
+    translation, targets = tokenizer.target_characters(source, target_ids[:-1])
+    source_words, target_words = split_words(source), split_words(translation)
+    return [
+        Link(sources[position], target)
+        for target, position in zip(targets, attended - len(tokenizer.source_tags), strict=False)
+        if 0 <= position < len(sources)
+        and is_part_of_word(source, source_words, sources[position])
+        and is_part_of_word(translation, target_words, target)
+    ]

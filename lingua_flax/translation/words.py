@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lingua_flax.data.tokenizer import CONTROL_PIECES, SPACE
+from lingua_flax.data.tokenizer import CONTROL_PIECES, SPACE, Characters
 
-BYTES_OF_SPACES = ("<0x0A>", "<0x0D>", "<0x20>")  # pieces that are decoded as a space
 # SentencePiece keeps or drops these control characters, whereas Python considers them spaces.
 WORD = re.compile(r"[\S\v\x1c-\x1f\x85]+")
 
@@ -20,39 +20,21 @@ class Word(NamedTuple):
     positions: tuple[int, ...]
 
 
-def split_words(text: str) -> list[str]:
+def split_words(text: str) -> list[Characters]:
     """Returns the words of a text: what is between the characters that SentencePiece considers spaces."""
-    return WORD.findall(text)
+    return [Characters(*word.span()) for word in WORD.finditer(text)]
 
 
-def word_indices(pieces: Sequence[str]) -> list[int]:
-    """Returns the number of the word that each piece belongs to, if words are what spaces separate, counted from 0.
-
-    A piece that is only a space belongs to the word that follows.
-    """
-    indices = []
-    word, in_word = -1, False
-    for piece in pieces:
-        text = " " if piece in BYTES_OF_SPACES else piece.replace(SPACE, " ")
-        if text.startswith(" "):
-            in_word = False
-        indices.append(word if in_word else word + 1)
-        if words := split_words(text):
-            word = indices[-1] + len(words) - 1
-            in_word = not text.endswith(" ")
-    return indices
+def word_at(words: Sequence[Characters], token: Characters) -> int:
+    """Returns the number of the word in which a token begins, counted from 0; a space belongs to the word after it."""
+    index = bisect.bisect_right(words, token.begin, key=lambda word: word.end)
+    return min(index, max(0, len(words) - 1))
 
 
-def is_part_of_word(pieces: Sequence[str]) -> list[bool]:
-    """Returns for each piece whether it is anything but punctuation that is attached to a word."""
-    indices = word_indices(pieces)
-    words = {index for index, piece in zip(indices, pieces, strict=True) if any(map(str.isalnum, piece))}
-    return [index not in words or not _is_punctuation(piece) for index, piece in zip(indices, pieces, strict=True)]
-
-
-def _is_punctuation(piece: str) -> bool:
-    text = piece.replace(SPACE, "")
-    return bool(text) and not any(map(str.isalnum, text))
+def is_part_of_word(text: str, words: Sequence[Characters], token: Characters) -> bool:
+    """Returns whether a token is anything but punctuation that is attached to a word."""
+    own, word = text[slice(*token)].strip(), words[word_at(words, token)] if words else token
+    return not own or any(map(str.isalnum, own)) or not any(map(str.isalnum, text[slice(*word)]))
 
 
 def group_pieces(pieces: Sequence[str]) -> list[Word]:

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import shutil
 import socket
 import threading
@@ -19,17 +20,19 @@ from libretranslatepy import LibreTranslateAPI
 
 import lingua_flax.commands.serve
 from lingua_flax.data.text_files import read_lines
+from lingua_flax.data.tokenizer import Characters
 from lingua_flax.export import ctranslate2_model
 from lingua_flax.options.schema import DataConfig, DecodingOptions
 from lingua_flax.serving.app import Server, make_app
-from lingua_flax.serving.ctranslate2_engine import load_ctranslate2
-from lingua_flax.serving.engine import Item, Result
+from lingua_flax.serving.ctranslate2_translator import load_ctranslate2
+from lingua_flax.serving.engine import Result
 from lingua_flax.serving.guard import Guard
 from lingua_flax.serving.languages import languages
 from lingua_flax.serving.prometheus import Measured
 from lingua_flax.serving.protocol import Limits
 from lingua_flax.serving.web_server import WebServer
 from lingua_flax.translation.translator import Translator
+from lingua_flax.translation.word_alignment import Link
 from tests.conftest import PROMPTLY
 from tests.processes import start_command
 
@@ -42,7 +45,7 @@ class UpperCase:
 
     max_batch = 8
     workers = 1
-    aligns = True
+    takes_glossaries = False
 
     def __init__(self):
         self.batches = []
@@ -58,7 +61,8 @@ class UpperCase:
         ]
 
     def links(self, item):
-        return [(word, word) for word in range(len(item.line.split()))] if item.aligned else []
+        words = [Characters(*word.span()) for word in re.finditer(r"\S+", item.line)] if item.aligned else []
+        return [Link(word, word) for word in words]
 
 
 @contextlib.contextmanager
@@ -528,8 +532,8 @@ def test_ctranslate2_translates_too(trained, run, tmp_path):
         url = next(line.split()[-1] for line in log if line.startswith("listening on "))
         assert translate(url, lines)[:2] == (200, {"translatedText": expected})
         assert len(translate(url, alternatives=1)[1]["alternatives"]) == 1
-        status, answer, _ = translate(url, alignments=True)
-        assert (status, "does not align words" in answer["error"]) == (400, True)
+        status, answer, _ = translate(url, ["nine."], alignments=True)
+        assert (status, len(answer["alignments"])) == (200, 1)
         process.terminate()
         process.communicate()
         assert process.returncode == 143
@@ -540,10 +544,10 @@ def test_ctranslate2_does_not_end_a_search_too_soon(trained, toy, tmp_path, monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     lines = list(read_lines(toy.parent / "train.en"))[:200]
     options = DecodingOptions(beam_size=5, length_penalty=1.0)
-    engine = load_ctranslate2({"fr": Translator.load(trained[0])}, options, "float32")
-    found = engine.translate([Item(line, "fr") for line in lines])
+    translator = load_ctranslate2({"fr": Translator.load(trained[0])}, "float32")["fr"]
+    found = translator.translate(lines, options)
     monkeypatch.setattr(ctranslate2_model, "PATIENCE", 10)
-    assert engine.translate([Item(line, "fr") for line in lines]) == found
+    assert translator.translate(lines, options) == found
 
 
 def test_server_that_cannot_load_a_network_ends():
@@ -562,10 +566,6 @@ def test_server_that_cannot_load_a_network_ends():
     ("options", "message"),
     [
         (["--engine", "ctranslate2", "--device", "gpu"], "computes on the CPU"),
-        (
-            ["--engine", "ctranslate2", "--alignment-layer", 1],
-            "--alignment-layer has no effect with --engine ctranslate2",
-        ),
         (["--quantization", "int8"], "--quantization has no effect with --engine jax"),
         (["--port", 70000], "port"),
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 8000 (Cannot assign requested address)\n"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lingua_flax.data.placeholders import protect
 from lingua_flax.translation.line_splitting import split_lines
 from lingua_flax.translation.sentences import split_sentences
 from tests.data.test_properties import LINES
@@ -41,6 +42,9 @@ class Characters:
 
     def encode_source(self, lines):
         return [[*map(ord, line), 3] for line in lines]
+
+    def protect(self, line):
+        return protect(line, "")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import itertools
 import random
 
 import jax
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 
 from lingua_flax.data.corpora.phrasebook import generate
+from lingua_flax.data.tokenizer import Characters
 from lingua_flax.inspection.attention_maps import attention_maps
 from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
 from lingua_flax.translation.translator import Translator
-from lingua_flax.translation.word_alignment import align_translations, pharaoh
-from lingua_flax.translation.words import is_part_of_word, word_indices
+from lingua_flax.translation.word_alignment import align_translations, pharaoh, word_links
+from lingua_flax.translation.words import is_part_of_word, split_words, word_at
 from tests.inspection.test_attention_maps import LINE, translator
 from tests.word_alignments import HandAligned, alignment_error_rate, read_hand_aligned
 
@@ -22,26 +24,29 @@ __all__ = ["translator"]  # a fixture
 GREEDY = DecodingOptions(beam_size=1)
 
 
-def pieces(text):
-    return text.replace("_", "\u2581").split(" ")
+def aligned_words(translator, translations, options=AlignmentOptions()):
+    links = align_translations(translator, translations, options)
+    return [word_links(own, line.source, line.text) for line, own in zip(translations, links, strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "parts"),
+    ("tokens", "words", "parts"),
     [
-        ("_the _riv er .", [0, 1, 1, 1], [1, 1, 1, 0]),
-        ("_ ( the _riv er )", [0, 0, 0, 1, 1, 1], [1, 0, 1, 1, 1, 0]),
-        ("_ ? _a _ _b", [0, 0, 1, 2, 2], [1, 1, 1, 1, 1]),
-        ("a_b c_ d", [0, 1, 2], [1, 1, 1]),  # pieces that hold spaces, of tokenizers trained elsewhere
-        ("_a _\x85 _b", [0, 1, 2], [1, 1, 1]),  # a space to Python, but not to SentencePiece
-        ("_a <0xF0> <0x9F> <0x20> b", [0, 0, 0, 1, 1], [1, 1, 1, 1, 1]),
-        ("", [], []),
+        (["the", " riv", "er", "."], [0, 1, 1, 1], [1, 1, 1, 0]),
+        ([" ", "(", " the", " riv", "er", ")"], [0, 0, 1, 2, 2, 2], [1, 1, 1, 1, 1, 0]),
+        (["the", " ", "(", "riv", "er", ")"], [0, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 0]),
+        ([" ", "?", " a", " ", " b"], [0, 0, 1, 2, 2], [1, 1, 1, 1, 1]),
+        (["a b", "c ", "d"], [0, 1, 2], [1, 1, 1]),  # with spaces inside, as of tokenizers trained elsewhere
+        (["a", " \x85", " b"], [0, 1, 2], [1, 1, 1]),  # a space to Python, but not to SentencePiece
+        (["a", "", "", "\U0001f600", " b"], [0, 0, 0, 0, 1], [1, 1, 1, 0, 1]),  # bytes of a character
+        ([], [], []),
     ],
 )
-def test_pieces_belong_to_words_between_spaces(text, words, parts):
-    given = pieces(text) if text else []
-    assert word_indices(given) == words
-    assert is_part_of_word(given) == [bool(part) for part in parts]
+def test_tokens_belong_to_words_between_spaces(tokens, words, parts):
+    text, ends = "".join(tokens), list(itertools.accumulate(map(len, tokens), initial=0))
+    characters = [Characters(*pair) for pair in itertools.pairwise(ends)]
+    assert [word_at(split_words(text), token) for token in characters] == words
+    assert [is_part_of_word(text, split_words(text), token) for token in characters] == [bool(part) for part in parts]
 
 
 def test_alignments_of_reversed_sentences(trained, run, tmp_path):
@@ -65,14 +70,17 @@ def test_alignments_of_reversed_sentences(trained, run, tmp_path):
 
 
 def links_of_maps(maps, weights, step="predict"):
-    """Returns the links between words, from the weights [T, S] of one head or a mean of several."""
-    source_words, target_words = word_indices(maps.source_tokens), word_indices(maps.target_written)
-    links = set()
-    for position in range(len(maps.target_written) - 1):
-        attended = int(np.argmax(weights[position + (step == "read")]))
-        if attended < len(maps.source_tokens) - 1:
-            links.add((source_words[attended], target_words[position]))
-    return sorted(links)
+    """Returns the links between words, from the weights [T, S] of one head or a mean of several.
+
+    The first piece and each one that begins with a space begin a word; there is no attached punctuation.
+    """
+    sides = (maps.source_tokens, maps.target_written)
+    source, target = (
+        np.cumsum([not i or piece[0] == "\u2581" for i, piece in enumerate(pieces)]) - 1 for pieces in sides
+    )
+    attended = weights.argmax(axis=1)[int(step == "read") :]
+    links = zip(attended, target[: len(maps.target_written) - 1], strict=False)
+    return sorted({(int(source[i]), int(j)) for i, j in links if i < len(maps.source_tokens) - 1})
 
 
 @pytest.mark.parametrize("step", ["predict", "read"])
@@ -81,7 +89,7 @@ def test_links_follow_from_the_attention_maps(translator, step, layer, head):
     (translation,) = translator.translate([LINE], GREEDY)
     maps = attention_maps(translator, translation)
     options = AlignmentOptions(alignment_step=step, alignment_layer=layer, alignment_head=head)
-    (links,) = align_translations(translator, [translation], options)
+    (links,) = aligned_words(translator, [translation], options)
     layers = range(len(maps.cross)) if layer is None else [layer - 1]
     heads = range(maps.cross.shape[1]) if head is None else [head - 1]
     weights = np.mean([maps.cross[i, j] for i in layers for j in heads], axis=0)
@@ -93,12 +101,12 @@ def test_words_are_those_of_the_line_as_it_is_typed(translator):
     """Normalization merges spaces and takes characters apart; the words of the line are counted nevertheless."""
     (plain, odd) = translator.translate(["the old village", "  the \u3000 old\u00a0village "], GREEDY)
     assert plain.text == odd.text
-    assert align_translations(translator, [odd]) == align_translations(translator, [plain])
+    assert aligned_words(translator, [odd]) == aligned_words(translator, [plain])
     accent = "\u00b4"  # normalized to a space and a combining accent
     (spaced,) = translator.translate([f"the{accent}old village"], GREEDY)
-    assert {i for i, _ in align_translations(translator, [spaced])[0]} <= {0, 1}
+    assert {i for i, _ in aligned_words(translator, [spaced])[0]} <= {0, 1}
     (marked,) = translator.translate(["the \x85 old village"], GREEDY)  # SentencePiece keeps U+0085 as a word
-    assert 3 in {i for i, _ in align_translations(translator, [marked])[0]}
+    assert 3 in {i for i, _ in aligned_words(translator, [marked])[0]}
 
 
 def test_parts_of_a_long_line_are_aligned_one_by_one(translator):
@@ -106,8 +114,8 @@ def test_parts_of_a_long_line_are_aligned_one_by_one(translator):
     (translation,) = translator.translate([sentence * 6], GREEDY)
     parts = translation.hypotheses[0].parts
     assert len(parts) == 6
-    (links,) = align_translations(translator, [translation])
-    singles = align_translations(translator, translator.translate([text for text, _ in parts], GREEDY))
+    (links,) = aligned_words(translator, [translation])
+    singles = aligned_words(translator, translator.translate([text for text, _ in parts], GREEDY))
     source_words = target_words = 0
     wanted = []
     for (text, hypothesis), own in zip(parts, singles, strict=True):
@@ -117,7 +125,7 @@ def test_parts_of_a_long_line_are_aligned_one_by_one(translator):
     assert links == wanted
     (translation,) = translator.translate(["x" * 100 + " the water"], GREEDY)  # its first word is split
     assert len(translation.hypotheses[0].parts) > 2
-    assert {i for i, _ in align_translations(translator, [translation])[0]} <= {0, 1, 2}
+    assert {i for i, _ in aligned_words(translator, [translation])[0]} <= {0, 1, 2}
 
 
 def test_ensemble_averages_its_networks(translator):
@@ -126,7 +134,7 @@ def test_ensemble_averages_its_networks(translator):
     both = dataclasses.replace(translator, others=(other,))
     maps = [attention_maps(network, translation) for network in (translator, other)]
     own, of_other, mean = [each.cross.mean((0, 1)) for each in maps] + [sum(each.cross.mean((0, 1)) for each in maps)]
-    (links,) = align_translations(both, [translation])
+    (links,) = aligned_words(both, [translation])
     assert links == links_of_maps(maps[0], mean)
     assert links not in (links_of_maps(maps[0], own), links_of_maps(maps[0], of_other))
 
@@ -136,7 +144,7 @@ def test_tags_are_no_words(trained):
     translator = Translator.load(trained[0])
     tagged = dataclasses.replace(translator, tokenizer=dataclasses.replace(translator.tokenizer, source_tags=(3, 3)))
     (translation,) = tagged.translate(["one two three four."], GREEDY)
-    assert {i for i, _ in align_translations(tagged, [translation])[0]} <= set(range(4))
+    assert {i for i, _ in aligned_words(tagged, [translation])[0]} <= set(range(4))
 
 
 @pytest.mark.parametrize(

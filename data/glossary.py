@@ -1,0 +1,73 @@
+"""Glossaries: terms whose translations are given."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import regex
+
+from lingua_flax.data.corpora.pair_files import read_tsv
+from lingua_flax.host.errors import UserError
+
+# Where words are written without spaces, every character counts as one.
+_WITHOUT_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_WORD = regex.compile(rf"[{_WITHOUT_SPACES}]|[[\p{{L}}\p{{M}}\p{{N}}_]--[{_WITHOUT_SPACES}]]+|\S", regex.V1)
+
+
+@dataclass(frozen=True)
+class Glossary:
+    """Terms, each with its translation; they are found as whole words, and the longest at a place is taken.
+
+    Attributes:
+      terms: pairs of a term and its translation.
+      match_case: whether a term must stand in the text in upper and lower case as it stands here.
+    """
+
+    terms: tuple[tuple[str, str], ...]
+    match_case: bool = False
+
+    @functools.cached_property
+    def _translations(self) -> Mapping[tuple[str, ...], str]:
+        return {self._words(term): translation for term, translation in self.terms}
+
+    @functools.cached_property
+    def _most_words(self) -> int:
+        return max(map(len, self._translations), default=0)
+
+    def _words(self, text: str) -> tuple[str, ...]:
+        return tuple(_WORD.findall(text if self.match_case else text.casefold()))
+
+    def terms_in(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Yields where each term in a text begins and ends, and its translation."""
+        words = list(_WORD.finditer(text))
+        keys = [word[0] if self.match_case else word[0].casefold() for word in words]
+        first = 0
+        while first < len(words):
+            for last in range(min(first + self._most_words, len(words)), first, -1):
+                if translation := self._translations.get(tuple(keys[first:last])):
+                    yield words[first].start(), words[last - 1].end(), translation
+                    first = last
+                    break
+            else:
+                first += 1
+
+
+def read_glossary(path: Path, *, match_case: bool = False) -> Glossary:
+    """Returns the glossary in a file with a term and its translation on each line, separated by a tab.
+
+    Raises UserError if the file cannot be read, a line has no term or no translation, or a term has two translations.
+    """
+    lines: dict[str, tuple[str, int]] = {}
+    terms = []
+    for number, pair in enumerate(read_tsv(path), start=1):
+        term, translation = (side.strip() for side in pair)
+        if not term or not translation:
+            raise UserError(f"{path}, line {number}: a term and its translation are needed, term<TAB>translation")
+        other, line = lines.setdefault(term if match_case else term.casefold(), (translation, number))
+        if other != translation:
+            raise UserError(f'{path}, line {number}: "{term}" has another translation in line {line}; remove one')
+        terms.append((term, translation))
+    return Glossary(tuple(terms), match_case)

@@ -1,0 +1,189 @@
+"""What a translation must contain as it is, such as a URL, and the placeholders that stand for it in the network.
+
+A tokenizer with placeholders has some pieces of a single private-use character each. In a text to translate, every span
+that is to be kept becomes one of them, the network translates the rest and places them, and the translation gets the
+spans back. In a pair to train on, only those spans are replaced that both sides contain equally often.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.glossary import Glossary
+from lingua_flax.options.schema import MAX_PLACEHOLDERS
+
+FIRST_PLACEHOLDER = 0x10F000  # of the last plane for private use: text hardly ever has one of its characters
+PLACEHOLDERS = "".join(chr(FIRST_PLACEHOLDER + number) for number in range(MAX_PLACEHOLDERS))
+_PLACEHOLDER = re.compile(f"[{PLACEHOLDERS}]")
+
+# Letters, digits and "_", but not those of Chinese and Japanese, where words begin and end without a space.
+_W = r"0-9A-Za-z_\u00c0-\u0dff"
+_FILE_TYPES = "csv|docx?|exe|gif|gz|html?|ini|java|jpe?g|js|json|md|mp[34]|odt|pdf|png|pptx?|py|sh|svg|tar|toml|tsv|"
+_FILE_TYPES += "txt|xlsx?|xml|ya?ml|zip"
+_TO_KEEP = re.compile(
+    "|".join(
+        (
+            _PLACEHOLDER.pattern,
+            r"(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)",  # code
+            r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>",  # tags, such as <x id="1"/>
+            r"\$?\{\{?\s*[\w.]*(?:[!:][^{}\s]*|(?:,\s*\w+){1,2})?\s*\}?\}",  # {}, {name}, {0:.2f}, {{ name }}, ${name}
+            rf"%(?:\d+\$|\(\w+\))?[-+0#]*\d*(?:\.\d+)?(?:hh?|ll?|z)?[diouxXeEfgGcsp@](?![{_W}])",  # %s, %1$d, %(name)s
+            # URLs, without a full stop or a bracket that follows.
+            rf"(?<![{_W}])(?:[A-Za-z][A-Za-z0-9+.-]*://|www\.|mailto:)[!#-;=?-_a-~{_W}]*[/#=&\-{_W}]",
+            rf"(?<![{_W}.+-])[{_W}.+-]+@[{_W}-]+(?:\.[{_W}-]+)*\.[{_W}]{{2,}}",  # mail addresses
+            rf"(?<![{_W}@./])@[{_W}]+(?:[.-][{_W}]+)*(?:@[{_W}-]+(?:\.[{_W}-]+)+)?",  # @name, @name@host.org
+            rf"(?<![{_W}/.~])(?:~|\.{{1,2}}|/[{_W}.+@-]+)(?:/[{_W}.+@-]*[{_W}])+/?",  # /usr/bin, ./run.sh
+            rf"(?<![{_W}])[A-Za-z]:\\(?:[{_W}.+@ -]+\\)*[{_W}.+@-]*[{_W}]",  # C:\Program Files\x
+            rf"(?<![{_W}/.])[{_W}][{_W}.+-]*(?:/[{_W}.+-]+)+\.[A-Za-z][{_W}]{{0,4}}(?![{_W}])",  # src/main.rs
+            rf"(?<![{_W}/.])[{_W}][{_W}.+-]*\.(?:{_FILE_TYPES})(?![{_W}])",  # report.pdf
+            rf"(?<![{_W}])[+#]?(?:\d[.,:/\u2013-]?){{3,}}\d(?![{_W}])",  # numbers of four digits or more
+        )
+    )
+)
+
+
+class Span(NamedTuple):
+    """Characters `begin` to `end` of a text, in whose place its translation has the text `kept`.
+
+    It `is_term` if that is the translation of a term in a glossary, rather than these characters.
+    """
+
+    begin: int
+    end: int
+    kept: str
+    is_term: bool = False
+
+
+def spans_to_keep(text: str, glossary: Glossary | None = None) -> list[Span]:
+    """Returns URLs, addresses, @names, paths, code, placeholders of software, long numbers and terms, in order.
+
+    Terms inside of one of the others are left alone.
+    """
+    spans = [Span(*match.span(), match[0]) for match in _TO_KEEP.finditer(text)]
+    if glossary:
+        taken = {place for span in spans for place in range(span.begin, span.end)}
+        terms = [Span(*term, is_term=True) for term in glossary.terms_in(text)]
+        spans += [term for term in terms if taken.isdisjoint(range(term.begin, term.end))]
+    return sorted(spans)
+
+
+class Protected(NamedTuple):
+    """A text with placeholders in the place of its spans.
+
+    Attributes:
+      source: the text without them.
+      spans: what is to be kept, in order.
+      placeholders: that of each span; none if there are more spans than placeholders.
+    """
+
+    source: str
+    spans: Sequence[Span]
+    placeholders: str
+
+    @property
+    def text(self) -> str:
+        """The text with placeholders."""
+        return _replaced(self.source, self.spans, self.placeholders)
+
+    @property
+    def masked(self) -> str:
+        """The source with a word or a number of the same length in the place of each span, so that it is not divided.
+
+        The word has a capital letter, since a sentence may begin with it.
+        """
+        lengths = (span.end - span.begin for span in self.spans)
+        is_number = (self.source[span.begin].isdigit() for span in self.spans)
+        words = ["0" * n if number else "X" + "x" * (n - 1) for n, number in zip(lengths, is_number, strict=True)]
+        return _replaced(self.source, self.spans, words)
+
+    @property
+    def has_words_around_spans(self) -> bool:
+        """Whether there is anything to translate; true of a text without spans."""
+        return not self.spans or any(map(str.isalnum, _replaced(self.source, self.spans, [""] * len(self.spans))))
+
+    def chunks(self) -> Iterator[tuple[str, str, bool]]:
+        """Yields spans and what is between them: the text, the white space after it, and whether it has no words."""
+        places = [0, *(place for span in self.spans for place in (span.begin, span.end)), len(self.source)]
+        found = []
+        for number, (begin, end) in enumerate(itertools.pairwise(places)):
+            text = self.source[begin:end]
+            if number % 2 or text.strip():
+                begin += len(text) - len(text.lstrip())
+                found.append((begin, begin + len(text.strip()), bool(number % 2) or not any(map(str.isalnum, text))))
+        begins = [begin for begin, _, _ in found]
+        for (begin, end, is_kept), following in zip(found, [*begins[1:], len(self.source)], strict=True):
+            yield self.source[begin:end], self.source[end:following], is_kept
+
+    def placed(self, prefix: str) -> str:
+        """Returns the beginning of a translation, in which the spans stand, with placeholders."""
+        for span, placeholder in zip(self.spans, self.placeholders, strict=False):
+            prefix = prefix.replace(span.kept, placeholder, 1)
+        return prefix
+
+    def is_complete(self, translation: str) -> bool:
+        """Returns whether a translation has the placeholder of every span once."""
+        return len(self.placeholders) == len(self.spans) and all(translation.count(p) == 1 for p in self.placeholders)
+
+    def restored(self, translation: str) -> str:
+        """Returns a translation, or a part of one, with what must be kept in the place of the placeholders.
+
+        A term with which it begins is capitalized if the source begins with a capital letter.
+        """
+        spans = self._span_of
+        first = spans.get(translation[:1])
+        text = _PLACEHOLDER.sub(lambda match: spans[match[0]].kept if match[0] in spans else "", translation)
+        capitalize = first and first.is_term and self.source.lstrip()[:1].isupper()
+        return text[:1].upper() + text[1:] if capitalize else text
+
+    def original(self, text: str) -> str:
+        """Returns a part of the text as it is in the source."""
+        spans = self._span_of
+        return _PLACEHOLDER.sub(lambda match: self.source[spans[match[0]].begin : spans[match[0]].end], text)
+
+    @property
+    def _span_of(self) -> dict[str, Span]:
+        return dict(zip(self.placeholders, self.spans, strict=False))
+
+
+def protect(text: str, placeholders: str, glossary: Glossary | None = None) -> Protected:
+    """Returns the text with placeholders for its spans, if there are enough; which ones depends only on the text."""
+    spans = spans_to_keep(text, glossary) if placeholders else []
+    return Protected(text, spans, _chosen(text, placeholders, len(spans)))
+
+
+def protect_pair(pair: Pair, placeholders: str) -> Pair:
+    """Returns a pair to train on, in which what both sides contain equally often has the same placeholders."""
+    if not placeholders:
+        return pair
+    sides = [spans_to_keep(text) for text in pair]
+    if not all(sides):
+        return pair
+    counts, others = (Counter(span.kept for span in side) for side in sides)
+    sides = [[span for span in side if counts[span.kept] == others[span.kept]] for side in sides]
+    chosen = _chosen(pair[0], placeholders, len(sides[0]))
+    of_text = defaultdict(list)
+    for span, placeholder in zip(sides[0], chosen, strict=False):
+        of_text[span.kept].append(placeholder)
+    target = "".join(of_text[span.kept].pop(0) for span in sides[1]) if chosen else ""
+    return Pair(_replaced(pair[0], sides[0], chosen), _replaced(pair[1], sides[1], target))
+
+
+def _chosen(text: str, placeholders: str, count: int) -> str:
+    """Returns as many placeholders, beginning with any, so that the network learns all of them; none if too many."""
+    start = zlib.crc32(text.encode()) % len(placeholders) if count else 0
+    return (placeholders[start:] + placeholders[:start])[:count] if count <= len(placeholders) else ""
+
+
+def _replaced(text: str, spans: Sequence[Span], replacements: Sequence[str]) -> str:
+    """Returns the text with the spans replaced; those without a replacement stay."""
+    pieces, place = [], 0
+    for span, replacement in zip(spans, replacements, strict=False):
+        pieces += [text[place : span.begin], replacement]
+        place = span.end
+    return "".join([*pieces, text[place:]])
