@@ -31,6 +31,7 @@ from lingua_flax.data.text_files import write_lines
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.translator import Translator
 
+OPTIONS = DecodingOptions(beam_size=5, length_penalty=1.0)
 SHARE = 0.05  # of the training pairs
 NOUNS = dict(
     pair.split(":")
@@ -152,47 +153,52 @@ def score(folder: Path, workdir: Path) -> None:
     """Prints what became of 1,000 test sentences with something planted, and of 500 with a term."""
     translator = Translator.load(workdir)
     pairs = [Pair(*pair) for pair in read_aligned(folder / "test.en", folder / "test.de")]
-    plain = _translated(translator, [pair.source for pair in pairs])
+    plain = [line.text for line in translator.translate_sentences([pair.source for pair in pairs], OPTIONS)]
     print(f"untouched: BLEU {sacrebleu.corpus_bleu(plain, [[pair.target for pair in pairs]]).score:.2f}")
     draw = random.Random(2)
     with_things = [_with_things(pair, draw) for pair in pairs]
-    translated = _translated(translator, [pair.source for pair in with_things])
+    things = [[span.kept for span in spans_to_keep(pair.source)] for pair in with_things]
+    _score("planted", translator, with_things, things, pairs, plain)
+    chosen = [draw.choice(TERMS.terms) for _ in pairs[:500]]
+    with_terms = [planted(pair, [term], draw, replacing=0.0) for pair, term in zip(pairs, chosen, strict=False)]
+    terms = [[term] for _, term in chosen]
+    _score("glossary", translator.with_glossary(TERMS), with_terms, terms, pairs[:500], plain[:500])
+
+
+def _score(
+    what: str,
+    translator: Translator,
+    with_things: Sequence[Pair],
+    things: Sequence[Sequence[str]],
+    pairs: Sequence[Pair],
+    plain: Sequence[str],
+) -> None:
+    """Prints how many things are where they belong, and the chrF of all and of the rest beside that of plain text."""
+    lines = translator.translate_sentences([pair.source for pair in with_things], OPTIONS)
+    translated = [line.text for line in lines]
+    references = [pair.target for pair in with_things]
     total = kept = doubled = 0
-    for pair, translation in zip(with_things, translated, strict=True):
-        for thing, count in Counter(span.kept for span in spans_to_keep(pair.source)).items():
+    for own, translation in zip(things, translated, strict=True):
+        for thing, count in Counter(own).items():
             total += count
             kept += min(count, translation.count(thing))
             doubled += max(0, translation.count(thing) - count)
-    print(f"planted: {kept} of {total} kept, {doubled} doubled")
-    _compare("planted", pairs, plain, with_things, translated)
-    terms = [_with_term(pair, draw) for pair in pairs[:500]]
-    with_glossary = translator.with_glossary(TERMS)
-    translated = _translated(with_glossary, [pair.source for pair, _ in terms])
-    placed = sum(translation.count(term) == 1 for (_, term), translation in zip(terms, translated, strict=True))
-    print(f"glossary: {placed} of {len(terms)} terms placed")
-    _compare("glossary", pairs[:500], plain[:500], [pair for pair, _ in terms], translated)
-    rest = [" ".join(text.replace(term, "").split()) for (_, term), text in zip(terms, translated, strict=True)]
-    _compare("glossary, without the terms", pairs[:500], plain[:500], pairs[:500], rest)
-
-
-def _with_term(pair: Pair, draw: random.Random) -> tuple[Pair, str]:
-    term = draw.choice(TERMS.terms)
-    return planted(pair, [term], draw, replacing=0.0), term[1]
-
-
-def _translated(translator: Translator, lines: Sequence[str]) -> list[str]:
-    options = DecodingOptions(beam_size=5, length_penalty=1.0)
-    return [line.text for line in translator.translate_sentences(lines, options)]
-
-
-def _compare(
-    what: str, pairs: Sequence[Pair], plain: Sequence[str], others: Sequence[Pair], translated: Sequence[str]
-) -> None:
+    around = sum(bool(line.hypotheses[0].parts) for line in lines)
+    print(
+        f"{what}: {kept} of {total} kept, {doubled} doubled; {around} of {len(lines)} sentences translated around them"
+    )
+    rest = [[_without(own, text) for own, text in zip(things, side, strict=True)] for side in (translated, references)]
     chrf = [
-        sacrebleu.corpus_chrf(list(texts), [[pair.target for pair in references]]).score
-        for texts, references in ((plain, pairs), (translated, others))
+        sacrebleu.corpus_chrf(list(texts), [list(references)]).score
+        for texts, references in ((plain, [pair.target for pair in pairs]), (translated, references), rest)
     ]
-    print(f"{what}: chrF {chrf[0]:.2f} untouched, {chrf[1]:.2f} with them")
+    print(f"{what}: chrF {chrf[0]:.2f} untouched, {chrf[1]:.2f} with them, {chrf[2]:.2f} of the rest")
+
+
+def _without(things: Sequence[str], text: str) -> str:
+    for thing in things:
+        text = text.replace(thing, "")
+    return " ".join(text.split())
 
 
 COMMANDS: dict[str, Callable[[Path, Path], None]] = {"plant": plant, "score": score}

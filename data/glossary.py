@@ -14,7 +14,7 @@ from lingua_flax.host.errors import UserError
 
 # Where words are written without spaces, every character counts as one.
 _WITHOUT_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-_WORD = regex.compile(rf"[{_WITHOUT_SPACES}]|[[\p{{L}}\p{{M}}\p{{N}}_]--[{_WITHOUT_SPACES}]]+|\S", regex.V1)
+WORD = regex.compile(rf"[{_WITHOUT_SPACES}]|[[\p{{L}}\p{{M}}\p{{N}}_]--[{_WITHOUT_SPACES}]]+|\S", regex.V1)
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Glossary:
         return max(map(len, self._translations), default=0)
 
     def _words(self, text: str) -> tuple[str, ...]:
-        return tuple(_WORD.findall(text if self.match_case else text.casefold()))
+        return tuple(WORD.findall(text if self.match_case else text.casefold()))
 
     def terms_in(self, text: str) -> Iterator[tuple[int, int, str]]:
         """Yields where each term in a text begins and ends, and its translation."""
-        words = list(_WORD.finditer(text))
+        words = list(WORD.finditer(text))
         keys = [word[0] if self.match_case else word[0].casefold() for word in words]
         first = 0
         while first < len(words):

@@ -65,12 +65,16 @@ def spans_to_keep(text: str, glossary: Glossary | None = None) -> list[Span]:
 
     Terms inside of one of the others are left alone.
     """
-    spans = [Span(*match.span(), match[0]) for match in _TO_KEEP.finditer(text)]
+    spans = _spans(_TO_KEEP, text)
     if glossary:
         taken = {place for span in spans for place in range(span.begin, span.end)}
         terms = [Span(*term, is_term=True) for term in glossary.terms_in(text)]
         spans += [term for term in terms if taken.isdisjoint(range(term.begin, term.end))]
     return sorted(spans)
+
+
+def _spans(pattern: re.Pattern[str], text: str) -> list[Span]:
+    return [Span(*match.span(), match[0]) for match in pattern.finditer(text)]
 
 
 class Protected(NamedTuple):
@@ -141,10 +145,15 @@ class Protected(NamedTuple):
         capitalize = first and first.is_term and self.source.lstrip()[:1].isupper()
         return text[:1].upper() + text[1:] if capitalize else text
 
+    @property
+    def untranslated(self) -> str:
+        """The source with what must be kept in the place of the spans."""
+        return _replaced(self.source, self.spans, [span.kept for span in self.spans])
+
     def original(self, text: str) -> str:
         """Returns a part of the text as it is in the source."""
-        spans = self._span_of
-        return _PLACEHOLDER.sub(lambda match: self.source[spans[match[0]].begin : spans[match[0]].end], text)
+        originals = {mark: self.source[span.begin : span.end] for mark, span in self._span_of.items()}
+        return _PLACEHOLDER.sub(lambda match: originals.get(match[0], match[0]), text)
 
     @property
     def _span_of(self) -> dict[str, Span]:
@@ -152,8 +161,11 @@ class Protected(NamedTuple):
 
 
 def protect(text: str, placeholders: str, glossary: Glossary | None = None) -> Protected:
-    """Returns the text with placeholders for its spans, if there are enough; which ones depends only on the text."""
-    spans = spans_to_keep(text, glossary) if placeholders else []
+    """Returns the text with placeholders for its spans, if there are enough; which ones depends only on the text.
+
+    Without placeholders, only characters that look like one are spans.
+    """
+    spans = spans_to_keep(text, glossary) if placeholders else _spans(_PLACEHOLDER, text)
     return Protected(text, spans, _chosen(text, placeholders, len(spans)))
 
 
@@ -176,8 +188,10 @@ def protect_pair(pair: Pair, placeholders: str) -> Pair:
 
 def _chosen(text: str, placeholders: str, count: int) -> str:
     """Returns as many placeholders, beginning with any, so that the network learns all of them; none if too many."""
-    start = zlib.crc32(text.encode()) % len(placeholders) if count else 0
-    return (placeholders[start:] + placeholders[:start])[:count] if count <= len(placeholders) else ""
+    if not 0 < count <= len(placeholders):
+        return ""
+    start = zlib.crc32(text.encode()) % len(placeholders)
+    return (placeholders[start:] + placeholders[:start])[:count]
 
 
 def _replaced(text: str, spans: Sequence[Span], replacements: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lingua_flax.commands.prompt import prompt_lines
 from lingua_flax.data.glossary import read_glossary
@@ -18,7 +18,7 @@ from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable
 from lingua_flax.options import schema
-from lingua_flax.options.command_line import Flag, build, parse, required_workdir
+from lingua_flax.options.command_line import Flag, build, parse, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ class TranslateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Ali
     """Text file to translate, one sentence per line, plain or .gz; by default standard input."""
     output: Path | None = None
     """File for the translations, one per input line, plain or .gz; by default standard output."""
+    format: Literal["text", "html"] | None = None
+    """html: translate the text of a document or a fragment, around which its tags stay; by default, if the name of the
+    input or of the output ends in .html or .htm."""
     prefix: str | None = None
     """Text with which the translation of every line must begin."""
     prefix_file: Path | None = None
@@ -70,7 +73,15 @@ class TranslateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Ali
     """Language to translate into, for a model trained with data.tag_target; by default its data.target_language."""
     devices: schema.ComputeConfig = schema.ComputeConfig()
 
+    @property
+    def is_html(self) -> bool:
+        """Whether HTML is translated rather than lines."""
+        names = [path.name.lower().removesuffix(".gz") for path in (self.input, self.output) if path]
+        return self.format == "html" or (not self.format and any(name.endswith((".html", ".htm")) for name in names))
 
+
+# Options that have no effect on HTML.
+ONLY_FOR_LINES = ("prefix", "prefix_file", "num_hypotheses", "json_lines", "alignments", "attention")
 DESCRIPTION = "Translates each line of the input, in order; an empty line stays empty."
 
 
@@ -97,6 +108,8 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
     chosen = [name for name, field in fields.items() if getattr(options, name) != field.default]
     if chosen and not options.alignments:
         raise UserError(f"--{chosen[0].replace('_', '-')} has no effect without --alignments FILE")
+    if options.is_html:
+        refuse(given, ONLY_FOR_LINES, "with HTML, which is translated as a whole")
     if options.match_case and not options.glossary:
         raise UserError("--match-case has no effect without --glossary FILE")
     written = (options.output, options.attention, options.alignments)
@@ -187,6 +200,9 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
         pairs = iter(known := list(pairs))
         lines, prefixes = [line for line, _ in known], [prefix for _, prefix in known]
         translator.check_prefixes(lines, prefixes, options, options.one_sentence_per_line or None)
+    if options.is_html:
+        _translate_html(translator, (line for line, _ in pairs), options)
+        return
     translated = _translated_chunks(translator, pairs, options)
     first = next(translated, [])  # before the output is opened: a mistake in these lines must not erase an old file
     numbers = itertools.count(1)
@@ -206,6 +222,16 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
                 from lingua_flax.inspection.attention_files import write_attention
 
                 write_attention(translator, translations[0], options.attention)
+
+
+def _translate_html(translator: Translator, lines: Iterator[str], options: TranslateCommand) -> None:
+    from lingua_flax.devices.processes import is_first_process
+
+    how = {"one_sentence_per_line": options.one_sentence_per_line or None}
+    html = translator.translate_html("\n".join(lines), options, translate_unknown=options.translate_unknown, **how)
+    if is_first_process():
+        with open(options.output or os.dup(sys.stdout.fileno()), "wb") as out:
+            out.write(encode_lines([html], options.output or ""))
 
 
 def _translated_chunks(

@@ -30,6 +30,7 @@ from lingua_flax.serving.languages import Language
 from lingua_flax.serving.prometheus import Metrics
 from lingua_flax.serving.protocol import DetectRequest, InspectRequest, Limits, TranslateRequest, check_size
 from lingua_flax.serving.run_report import RunReport, example_sentences
+from lingua_flax.translation.html_text import HtmlText, Translated
 from lingua_flax.translation.word_alignment import moved, pharaoh, word_links
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Server:
             self.on_failure()
 
     async def translate(self, request: Request) -> dict[str, Any]:
-        """Translates a text or a list of texts, line by line."""
+        """Translates a text or a list of texts, line by line, or HTML."""
         parameters = await TranslateRequest.read(request)
         parameters.check(self.limits)
         source = self.languages[0].code if parameters.source == "auto" else parameters.source
@@ -102,15 +103,23 @@ class Server:
             raise HTTPException(400, f"{parameters.target} is not available as a target language from {source}")
         if parameters.glossary and not self._takes_glossaries:
             raise HTTPException(400, "Invalid request: the network was trained without placeholders for a glossary")
-        lines = [text.replace("\r\n", "\n").split("\n") for text in parameters.texts]
-        count = 1 + parameters.alternatives
+        pages = [HtmlText(text) for text in parameters.texts] if parameters.format == "html" else []
+        lines = [page.texts for page in pages] or [text.replace("\r\n", "\n").split("\n") for text in parameters.texts]
+        aligned = [page.needs_links for page in pages] or [[parameters.alignments] * len(own) for own in lines]
+        count = 1 if pages else 1 + parameters.alternatives  # LibreTranslate has no alternatives for HTML either
         glossary = Glossary(tuple(parameters.glossary.items())) if parameters.glossary else None
-        how = (parameters.target, count, parameters.alignments, glossary)
-        items = [Item(line, *how) for own in lines for line in own]
+        items = [
+            Item(line, parameters.target, count, is_aligned, glossary)
+            for pair in zip(lines, aligned, strict=True)
+            for line, is_aligned in zip(*pair, strict=True)
+        ]
         check_size(len(items), "lines", self._max_waiting)
         results = iter(await self._answered(request, self._batcher, items))
         results_of = [[next(results) for _ in own] for own in lines]
-        translated = [_joined(own, count) for own in results_of]
+        if pages:
+            translated = [[_rendered(*pair)] for pair in zip(pages, results_of, strict=True)]
+        else:
+            translated = [_joined(own, count) for own in results_of]
         answer: dict[str, Any] = {"translatedText": [texts[0] for texts in translated]}
         if parameters.source == "auto":
             answer["detectedLanguage"] = [self.detected() for _ in translated]
@@ -168,6 +177,10 @@ async def _disconnected(request: Request) -> None:
     """Waits until the client closes its connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _rendered(page: HtmlText, results: list[Result]) -> str:
+    return page.rendered([Translated(own.texts[0], own.links) for own in results])
 
 
 def _joined(lines: list[Result], count: int) -> list[str]:

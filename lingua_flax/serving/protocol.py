@@ -69,7 +69,8 @@ class TranslateRequest(LibreTranslateParameters):
     """Language code, or auto."""
     target: Annotated[str, Field(examples=["fr"])]
     """Language code."""
-    format: Literal["text"] = "text"
+    format: Literal["text", "html"] = "text"
+    """With html, tags stay, and stand around the translations of their words."""
     alternatives: Annotated[int, Field(ge=0)] = 0
     """Number of further translations."""
     alignments: bool = False
@@ -85,6 +86,12 @@ class TranslateRequest(LibreTranslateParameters):
         if not all(isinstance(text, str) for text in (q if isinstance(q, list) else [q])):
             raise ValueError("must be a text or a list of texts")
         return q
+
+    @model_validator(mode="after")
+    def _aligns_words_of_text(self) -> Self:
+        if self.format == "html" and self.alignments:
+            raise ValueError("alignments are those of words in a text, not in HTML")
+        return self
 
     @field_validator("glossary", mode="before")
     @classmethod

@@ -30,6 +30,7 @@ from lingua_flax.devices.compilation import compile_concurrently, compiled_progr
 from lingua_flax.devices.mesh import round_up_to_row_shards
 from lingua_flax.devices.sharding import put_on_devices, row_sharding
 from lingua_flax.host.errors import RunError, UserError
+from lingua_flax.host.installation import install_command
 from lingua_flax.options.messages import validated
 from lingua_flax.options.schema import ComputeConfig, DecodingOptions
 from lingua_flax.options.special_ids import PAD_ID, UNK_ID
@@ -214,10 +215,17 @@ class Translator(TrainedNetwork):
         after_batch(len(lines) - sum(part.part == 0 and not part.is_kept for part in parts))  # nothing to translate
         search = functools.partial(self.search, options=options, num_hypotheses=num_hypotheses)
         results = self._complete(parts, functools.partial(search, after_batch=after_batch), num_hypotheses)
+        search = functools.partial(search, after_batch=lambda sentences: after_batch(0))  # of lines that are counted
         incomplete = [i for i, hypotheses in enumerate(results) if not hypotheses]
+        if incomplete and num_hypotheses < options.beam_size and not options.temperature:
+            all_beams = functools.partial(search, num_hypotheses=options.beam_size)
+            for i, hypotheses in zip(
+                incomplete, self._complete([parts[i] for i in incomplete], all_beams, num_hypotheses), strict=True
+            ):
+                results[i] = hypotheses
+            incomplete = [i for i in incomplete if not results[i]]
         chunks = [requests.around_spans(parts[i], self.tokenizer, options, self.max_length) for i in incomplete]
-        between = functools.partial(search, after_batch=lambda sentences: after_batch(0))
-        found = iter(self._complete(list(itertools.chain(*chunks)), between, num_hypotheses, insist=False))
+        found = iter(self._complete(list(itertools.chain(*chunks)), search, num_hypotheses, insist=False))
         by_part = {i: [(chunk, next(found)) for chunk in own] for i, own in zip(incomplete, chunks, strict=True)}
         translated = [pair for i, part in enumerate(parts) for pair in by_part.get(i, [(part, results[i])])]
         if warn:
@@ -243,9 +251,9 @@ class Translator(TrainedNetwork):
         for part in parts:
             protected = self.tokenizer.protect(part.text)
             if part.is_kept:
-                results.append(unchanged(protected.restored(protected.text), num_hypotheses))
+                results.append(unchanged(protected.untranslated, num_hypotheses))
                 continue
-            hypotheses = (own for own in next(found) if protected.is_complete(own.text) or not insist)
+            hypotheses = [own for own in next(found) if protected.is_complete(own.text) or not insist][:num_hypotheses]
             results.append(tuple(dataclasses.replace(own, text=protected.restored(own.text)) for own in hypotheses))
         return results
 
@@ -290,6 +298,17 @@ class Translator(TrainedNetwork):
         if not self.tokenizer.protect(piece.text).has_words_around_spans:
             return True
         return not translate_unknown and self.tokenizer.unknown_share(piece.text, piece.ids) > MAX_UNKNOWN_SHARE
+
+    def translate_html(self, text: str, options: DecodingOptions = DecodingOptions(), **how: Any) -> str:
+        """Returns HTML, a document or a fragment, with its text translated; arguments as in `translate`.
+
+        Raises UserError if an option is invalid, or the extra text is not installed.
+        """
+        try:
+            from lingua_flax.translation.html_text import translate_html
+        except ModuleNotFoundError as error:
+            raise UserError(f"translating HTML needs the extra text: {install_command('text')}") from error
+        return translate_html(self, text, options, **how)
 
     def translate_sentences(
         self, lines: Sequence[str], options: DecodingOptions = DecodingOptions(), **how: Any

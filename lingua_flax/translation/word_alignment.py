@@ -28,12 +28,13 @@ from lingua_flax.data.tokenizer import Characters, Tokenizer
 from lingua_flax.devices.processes import gather_to_host
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import AlignmentOptions
-from lingua_flax.options.special_ids import EOS_ID
+from lingua_flax.options.special_ids import EOS_ID, PAD_ID
 from lingua_flax.translation.decoding import Network
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.translator import SCORING_BATCH_SIZE, Translator
 from lingua_flax.translation.words import is_part_of_word, split_words, word_at
 
+WEAK_LINK = 0.5
 WordLinks = list[tuple[int, int]]
 
 
@@ -143,9 +144,12 @@ def check_alignment(translator: Translator, options: AlignmentOptions) -> None:
 
 @functools.partial(jax.jit, static_argnames=("layer", "head"))
 def _attended(networks: Sequence[Network], batch: Batch, *, layer: int | None, head: int | None) -> jax.Array:
-    """Returns the source position that each decoder position attends to most, int32 [B, T].
+    """Returns the source position that each decoder position comes from, int32 [B, T], or -1 where none does.
 
-    The weights of all networks are averaged, and those of all layers or heads where none is given.
+    The weights of all networks are averaged, and those of all layers or heads where none is given. Some source tokens
+    are attended to at many steps, such as a noun by its article, for its gender. So weights are compared after they
+    were divided by the root of the largest weight of their source token, and a link of less than WEAK_LINK of that is
+    dropped.
     """
     layers, heads = (slice(None) if number is None else slice(number - 1, number) for number in (layer, head))
     models = [nnx.merge(network.graphdef, network.params) for network in networks]
@@ -153,7 +157,11 @@ def _attended(networks: Sequence[Network], batch: Batch, *, layer: int | None, h
         jnp.mean(jnp.stack(model(batch.source, batch.target_in)[1].cross[layers])[:, :, heads], (0, 2))
         for model in models
     ]
-    return jnp.argmax(sum(weights), axis=-1).astype(jnp.int32)
+    attended = jnp.where((batch.target_in != PAD_ID)[:, :, None], sum(weights), 0.0)
+    strongest = jnp.max(attended, axis=1, keepdims=True)
+    origins = jnp.argmax(attended / jnp.sqrt(strongest + jnp.finfo(jnp.float32).tiny), axis=-1)
+    own, best = (jnp.take_along_axis(each, origins[:, :, None], axis=2)[..., 0] for each in (attended, strongest))
+    return jnp.where(own < WEAK_LINK * best, -1, origins).astype(jnp.int32)
 
 
 def _links(tokenizer: Tokenizer, source: str, target_ids: Sequence[int], attended: np.ndarray) -> list[Link]:

@@ -1,0 +1,220 @@
+"""HTML whose text is translated: what is in it to translate, and the same HTML with the translations.
+
+Text is translated run by run: a run is what a paragraph, a heading or a table cell says, with the inline elements in
+it, such as a bold word or a link. Scripts, code and what is marked with translate="no" stay as they are, and so do
+attributes, except for those whose text is shown or read aloud.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+from lingua_flax.data.placeholders import PLACEHOLDERS
+from lingua_flax.data.tokenizer import Characters
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.translation.inline_tags import Element, with_tags
+from lingua_flax.translation.translator import Translator
+from lingua_flax.translation.word_alignment import Link, align_translations, moved
+
+ATTRIBUTES = ("title", "alt", "placeholder", "aria-label")
+_DOCUMENT = re.compile(r"<(?:!doctype|html|head|body)\b", re.IGNORECASE)
+_SPACES = re.compile(r"[ \t\n\f\r]+")
+# Elements that may stand around words of a sentence.
+_INLINE = re.compile(
+    "a|abbr|acronym|b|bdi|bdo|big|button|cite|del|dfn|em|font|i|ins|label|mark|q|s|small|span|strike|strong|sub|sup|"
+    "time|tt|u"
+)
+# Elements whose content is not translated. Those that show something within a line count as words of the sentence.
+_WORDS = re.compile("audio|canvas|code|embed|img|input|kbd|math|meter|object|progress|samp|svg|var|video")
+_UNSEEN = re.compile("link|meta|noembed|noframes|script|style|template|wbr")
+_BLOCKS = re.compile("iframe|plaintext|pre|textarea|xmp")
+_WITHOUT_END = re.compile("area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr")
+
+
+class Translated(NamedTuple):
+    """The translation of a text, and the links between them."""
+
+    text: str
+    links: Sequence[Link] = ()
+
+
+def translate_html(translator: Translator, text: str, options: DecodingOptions, **how: Any) -> str:
+    """Returns HTML with its text translated; see `Translator.translate_html`."""
+    page = HtmlText(text)
+    translations = translator.translate(page.texts, options, **how)
+    linked = [own for own, needs_links in zip(translations, page.needs_links, strict=True) if needs_links]
+    links = iter(align_translations(translator, linked))
+    pairs = zip(translations, page.needs_links, strict=True)
+    return page.rendered([Translated(own.text, next(links) if needs_links else ()) for own, needs_links in pairs])
+
+
+class _Run:
+    """Consecutive inline nodes.
+
+    Attributes:
+      text: what they say, with single spaces, and with a character in the place of elements that count as words.
+      top: what is around these characters.
+      marks: the HTML of the elements that count as words, by their characters.
+    """
+
+    def __init__(self, nodes: Sequence[LexborNode], marks: str):
+        """Reads the nodes; `marks` are characters that the HTML does not contain."""
+        self.text, self.top, self.marks = "", Element(), dict[str, str]()
+        self._free = iter(marks)
+        for node in nodes:
+            self._add(node, self.top)
+        self.top.end = len(self.text)
+
+    def _add(self, node: LexborNode, parent: Element) -> None:
+        if node.is_text_node:
+            text = _SPACES.sub(" ", node.text_content or "")
+            self.text += text.removeprefix(" ") if self.text.endswith(" ") else text
+        elif _is_opaque(node) and not _is(node, _UNSEEN) and (mark := next(self._free, "")):
+            self.marks[mark] = node.html or ""
+            self.text += mark
+        elif not node.is_element_node or _is_opaque(node):
+            parent.children.append(Element(node.html or "", "", len(self.text), len(self.text)))
+        else:
+            element = Element(_start_tag(node), f"</{node.tag}>", len(self.text))
+            for child in _children(node):
+                self._add(child, element)
+            element.end = len(self.text)
+            parent.children.append(element)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether there is anything to translate."""
+        return any(map(str.isalpha, self.text))
+
+    def rendered(self, translated: Translated) -> str:
+        """Returns the HTML of a translation of the text without the spaces around it."""
+        start = len(self.text) - len(self.text.lstrip(" "))
+        marks = {mark: translated.text.find(mark) for mark in self.marks}
+        links = [moved(link, start, 0) for link in translated.links if link.target.begin not in marks.values()]
+        for mark, place in marks.items():
+            source = self.text.index(mark)
+            links.append(Link(Characters(source, source + 1), Characters(place, place + 1)))
+        text = with_tags(self.text, self.top, translated.text, links)
+        for mark, content in self.marks.items():
+            text = text.replace(mark, content)
+        return self.text[:start] + text + self.text[len(self.text.rstrip(" ")) :]
+
+
+class HtmlText:
+    """A document, or a fragment of one.
+
+    Attributes:
+      texts: what is to be translated, without spaces around it.
+      needs_links: whether the links between a text and its translation are needed, for each text.
+    """
+
+    def __init__(self, text: str):
+        """Reads HTML as browsers do, whatever it contains.
+
+        Raises UserError if elements are nested hundreds of levels deep.
+        """
+        self._marks = "".join(mark for mark in PLACEHOLDERS if mark not in text)
+        self._nodes = _parsed(text)
+        runs: list[_Run] = []
+
+        def collect(run: _Run) -> str:
+            runs.append(run)
+            return ""
+
+        try:
+            self._rendered(self._nodes, collect)
+            self._attributes = [own for node in self._nodes for own in _translated_attributes(node)]
+        except RecursionError as error:
+            raise UserError("the HTML has elements that are nested too deeply; take some levels out") from error
+        self.texts = [node.attributes[name] or "" for node, name in self._attributes]
+        self.needs_links = [False for _ in self.texts] + [bool(run.top.children or run.marks) for run in runs]
+        self.texts += [run.text.strip(" ") for run in runs]
+
+    def rendered(self, translations: Sequence[Translated]) -> str:
+        """Returns the HTML with a translation in the place of each of the texts."""
+        results = iter(translations)
+        for node, name in self._attributes:
+            node.attrs[name] = next(results).text
+        return self._rendered(self._nodes, lambda run: run.rendered(next(results)))
+
+    def _rendered(self, nodes: Iterable[LexborNode], render: Callable[[_Run], str]) -> str:
+        pieces = []
+        for is_inline, group in itertools.groupby(nodes, _is_inline):
+            own = list(group)
+            if is_inline:
+                run = _Run(own, self._marks)
+                pieces.append(render(run) if run.has_words else "".join(node.html or "" for node in own))
+                continue
+            for node in own:
+                if _is_opaque(node) or not node.is_element_node:
+                    pieces.append(node.html or "")
+                else:
+                    end_tag = "" if _is(node, _WITHOUT_END) else f"</{node.tag}>"
+                    pieces.append(_start_tag(node) + self._rendered(_children(node), render) + end_tag)
+        return "".join(pieces)
+
+
+def _parsed(text: str) -> list[LexborNode]:
+    """Returns the top nodes of a document if it is one, otherwise of a fragment that may have parts of tables."""
+    if _DOCUMENT.search(text):
+        return list(_siblings(LexborHTMLParser(text).root.parent.first_child))  # type: ignore[union-attr]
+    # selectolax takes the HTML of the first node of a fragment for that of all nodes.
+    parsed = LexborHTMLParser(f"<!---->{text}", is_fragment=True, fragment_tag="template")
+    return list(_siblings(parsed.root))[1:]
+
+
+def _siblings(node: LexborNode | None) -> Iterator[LexborNode]:
+    while node is not None:
+        yield node
+        node = node.next
+
+
+def _children(node: LexborNode) -> Iterator[LexborNode]:
+    return _siblings(node.first_child)
+
+
+def _is_inline(node: LexborNode) -> bool:
+    if not node.is_element_node:
+        return node.is_text_node or node.is_comment_node
+    if _is_opaque(node):
+        return _is(node, _INLINE, _WORDS, _UNSEEN)
+    return _is(node, _INLINE) and all(map(_is_inline, _children(node)))
+
+
+def _is(node: LexborNode, *kinds: re.Pattern[str]) -> bool:
+    return any(kind.fullmatch(node.tag or "") for kind in kinds)
+
+
+def _is_opaque(node: LexborNode) -> bool:
+    """Returns whether the content of an element is not translated."""
+    return node.is_element_node and (_is(node, _WORDS, _UNSEEN, _BLOCKS) or _is_not_to_be_translated(node))
+
+
+def _is_not_to_be_translated(node: LexborNode) -> bool:
+    attributes = node.attributes
+    return attributes.get("translate") == "no" or "notranslate" in (attributes.get("class") or "").split()
+
+
+def _translated_attributes(node: LexborNode) -> Iterator[tuple[LexborNode, str]]:
+    """Yields elements and the names of their attributes whose text is to be translated."""
+    if not node.is_element_node or _is_not_to_be_translated(node):
+        return
+    yield from ((node, name) for name in ATTRIBUTES if any(map(str.isalpha, node.attributes.get(name) or "")))
+    if not _is_opaque(node):
+        for child in _children(node):
+            yield from _translated_attributes(child)
+
+
+def _start_tag(node: LexborNode) -> str:
+    tag = f"<{node.tag}"
+    for name, value in node.attributes.items():
+        quoted = html.escape(value or "", quote=False).replace('"', "&quot;")
+        tag += f' {name}="{quoted}"'
+    return f"{tag}>"
