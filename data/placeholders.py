@@ -120,8 +120,8 @@ class Protected(NamedTuple):
             if number % 2 or text.strip():
                 begin += len(text) - len(text.lstrip())
                 found.append((begin, begin + len(text.strip()), bool(number % 2) or not any(map(str.isalnum, text))))
-        begins = [begin for begin, _, _ in found]
-        for (begin, end, is_kept), following in zip(found, [*begins[1:], len(self.source)], strict=True):
+        ends = [*(begin for begin, _, _ in found), len(self.source)][1:]
+        for (begin, end, is_kept), following in zip(found, ends, strict=True):
             yield self.source[begin:end], self.source[end:following], is_kept
 
     def placed(self, prefix: str) -> str:

@@ -18,7 +18,7 @@ class TranslatorEngine:
         self,
         translators: Mapping[str, Translator],
         options: DecodingOptions,
-        alignment: AlignmentOptions,
+        alignment: AlignmentOptions = AlignmentOptions(),
         *,
         max_batch: int,
         workers: int = 1,

@@ -24,6 +24,7 @@ from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import Link, align_translations, moved
 
 ATTRIBUTES = ("title", "alt", "placeholder", "aria-label")
+MAX_DEPTH = 200  # elements in each other; several functions here call themselves for each
 _DOCUMENT = re.compile(r"<(?:!doctype|html|head|body)\b", re.IGNORECASE)
 _SPACES = re.compile(r"[ \t\n\f\r]+")
 # Elements that may stand around words of a sentence.
@@ -118,7 +119,7 @@ class HtmlText:
     def __init__(self, text: str):
         """Reads HTML as browsers do, whatever it contains.
 
-        Raises UserError if elements are nested hundreds of levels deep.
+        Raises UserError if elements are nested more than MAX_DEPTH levels deep.
         """
         self._marks = "".join(mark for mark in PLACEHOLDERS if mark not in text)
         self._nodes = _parsed(text)
@@ -128,11 +129,9 @@ class HtmlText:
             runs.append(run)
             return ""
 
-        try:
-            self._rendered(self._nodes, collect)
-            self._attributes = [own for node in self._nodes for own in _translated_attributes(node)]
-        except RecursionError as error:
-            raise UserError("the HTML has elements that are nested too deeply; take some levels out") from error
+        _check_depth(self._nodes)
+        self._rendered(self._nodes, collect)
+        self._attributes = [own for node in self._nodes for own in _translated_attributes(node)]
         self.texts = [node.attributes[name] or "" for node, name in self._attributes]
         self.needs_links = [False for _ in self.texts] + [bool(run.top.children or run.marks) for run in runs]
         self.texts += [run.text.strip(" ") for run in runs]
@@ -168,6 +167,13 @@ def _parsed(text: str) -> list[LexborNode]:
     # selectolax takes the HTML of the first node of a fragment for that of all nodes.
     parsed = LexborHTMLParser(f"<!---->{text}", is_fragment=True, fragment_tag="template")
     return list(_siblings(parsed.root))[1:]
+
+
+def _check_depth(nodes: Iterable[LexborNode], levels: int = MAX_DEPTH) -> None:
+    for node in nodes:
+        if not levels:
+            raise UserError(f"the HTML has elements that are nested more than {MAX_DEPTH} levels deep; take some out")
+        _check_depth(_children(node), levels - 1)
 
 
 def _siblings(node: LexborNode | None) -> Iterator[LexborNode]:

@@ -89,7 +89,7 @@ class _Placement:
             whole = self.text[element.begin : element.end].strip() == self.text[child.begin : child.end].strip()
             free = [i for i in range(first, last) if i not in taken]
             chosen = free if whole else self._longest_run([i for i in own[id(child)] if i not in taken], free)
-            chosen = chosen or self._near(child, element, free)
+            chosen = self._with_signs(chosen, child, free) or self._near(child, element, free)
             taken |= dict.fromkeys(chosen, child)
         placed = []
         for number, child in enumerate(element.children):
@@ -113,6 +113,17 @@ class _Placement:
             else:
                 runs.append([i])
         return max(runs, key=len, default=[])
+
+    def _with_signs(self, chosen: list[int], child: Element, free: Sequence[int]) -> list[int]:
+        """Returns the words with the punctuation beside them, where the child begins or ends with punctuation, too."""
+        if not chosen:
+            return chosen
+        source = self.text[child.begin : child.end].strip()
+        sides = ((source[0], chosen[0] - 1), (source[-1], chosen[-1] + 1))
+        return sorted([*chosen, *(i for sign, i in sides if i in free and self._is_sign(i) and not sign.isalnum())])
+
+    def _is_sign(self, word: int) -> bool:
+        return not any(map(str.isalnum, self.translation[slice(*self.words[word])]))
 
     def _near(self, child: Element, element: Element, free: Sequence[int]) -> list[int]:
         """Returns the free word that is as far into the translation as the child is into the text, if there is any."""

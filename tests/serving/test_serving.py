@@ -11,6 +11,7 @@ import threading
 import time
 import tomllib
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -150,6 +151,19 @@ def test_json_is_answered_as_libretranslate_does(url, options, answer):
     assert "Access-Control-Allow-Origin" not in headers
 
 
+def test_html_is_answered_as_libretranslate_does(url):
+    """The bodies are those that Mastodon and Discourse send."""
+    post = '<p>one <a href="https://x.org/@two" class="mention">@<span>two</span></a> &amp; three<br>four</p>'
+    wanted = post.replace("one", "ONE").replace(">two", ">TWO").replace("three", "THREE").replace("four", "FOUR")
+    body = {"q": [post, "<p></p>", "five"], "source": "auto", "target": "fr", "format": "html", "api_key": None}
+    status, answer, _ = request(url, "/translate", body)
+    assert (status, answer["translatedText"]) == (200, [wanted, "<p></p>", "FIVE"])
+    assert [each["language"] for each in answer["detectedLanguage"]] == ["en"] * 3
+    body = {"q": post, "source": "en", "target": "fr", "format": "html", "api_key": "k"}
+    assert request(url, "/translate", urllib.parse.urlencode(body).encode())[1] == {"translatedText": wanted}
+    assert translate(url, "<i>one</i>", format="html", alternatives=1)[1]["alternatives"] == []
+
+
 def test_forms_and_query_strings_are_answered(url):
     assert request(url, "/translate", b"q=one+two&source=en&target=fr")[:2] == (200, {"translatedText": "ONE TWO"})
     query = "/translate?q=one&source=en&target=fr&alternatives=1"
@@ -176,7 +190,19 @@ def test_client_packages_work_unchanged(url):
         ({"source": 3}, 400, "Invalid request: source: input should be a valid string, got 3"),
         ({"source": "de"}, 400, "de is not supported"),
         ({"target": "de"}, 400, "de is not available as a target language from en"),
-        ({"format": "html"}, 400, "Invalid request: format: input should be 'text', got \"html\""),
+        ({"format": "xml"}, 400, "Invalid request: format: input should be 'text' or 'html', got \"xml\""),
+        (
+            {"format": "html", "alignments": True},
+            400,
+            "Invalid request: alignments are those of words in a text, not in HTML",
+        ),
+        (
+            {"glossary": {"one": "un"}},
+            400,
+            "Invalid request: the network was trained without placeholders for a glossary",
+        ),
+        ({"glossary": {" ": "un"}}, 400, "Invalid request: glossary"),
+        ({"glossary": "one"}, 400, "Invalid request: glossary"),
         ({"alternatives": "many"}, 400, 'Invalid request: alternatives: must be a whole number, got "many"'),
         ({"alternatives": float("inf")}, 400, "alternatives: input should be a finite number, got inf"),
         ({"alternatives": -1}, 400, "alternatives: input should be greater than or equal to 0, got -1"),

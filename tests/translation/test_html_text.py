@@ -3,17 +3,14 @@
 import collections
 import html
 import html.parser
-import itertools
-import random
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingua_flax.data.corpora.phrasebook import generate, load_lexicon
 from lingua_flax.data.tokenizer import Characters
-from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.host.errors import UserError
 from lingua_flax.translation.html_text import HtmlText, Translated
 from lingua_flax.translation.word_alignment import Link
 
@@ -64,8 +61,19 @@ WORDS = st.text("abc xyzé\u4e2d .,\u00a0&<", max_size=12).map(html.escape)
 LEAVES = st.one_of(
     WORDS,
     st.sampled_from(
-        ["<br>", "<img src='a'>", "<code>x = 1</code>", "<!-- note -->", "<script>a<b</script>", "<b></b>", "<wbr>"]
-        + ['<span translate="no">Acme</span>', "<pre>a\n b</pre>", "<hr>", '<i class="notranslate">Q</i>']
+        [
+            "<br>",
+            "<hr>",
+            "<wbr>",
+            "<img src='a'>",
+            "<code>x = 1</code>",
+            "<pre>a\n b</pre>",
+            "<!-- note -->",
+            "<script>a<b</script>",
+            "<b></b>",
+            '<span translate="no">Acme</span>',
+            '<i class="notranslate">Q</i>',
+        ]
     ),
 )
 PAGES = st.recursive(
@@ -100,6 +108,95 @@ def test_all_tags_and_all_text_are_there_once(page, generator):
         for side in (before, after)
     ]
     assert count[0] == count[1]
-    untouched = {"Acme", "Q"}
-    changed = [word if word in untouched else word.upper() for word in before.words]
-    assert collections.Counter(changed) == collections.Counter(after.words)
+    changed = "".join(word if word in ("Acme", "Q") else word.upper() for word in before.words)
+    assert collections.Counter(changed) == collections.Counter("".join(after.words))
+
+
+def in_capitals(text):
+    """Returns the text in capitals, every word linked with itself."""
+    return Translated(text.upper(), word_links(text, text, range(text.count(" ") + 1)))
+
+
+@pytest.mark.parametrize(
+    ("page", "rendered"),
+    [
+        ("one <b>two</b>&nbsp;&amp; three", "ONE <b>TWO</b>&nbsp;&amp; THREE"),
+        ("<p>one\n  two<p>three", "<p>ONE TWO</p><p>THREE</p>"),
+        ("a <i>b <b>c</i> d</b>", "A <i>B <b>C</b></i> <b>D</b>"),  # misnested, as browsers understand it
+        ("<tr><td>one<td>two", "<tr><td>ONE</td><td>TWO</td></tr>"),
+        ("run <code>x = 1</code>, then <kbd>Y</kbd>.", "RUN <code>x = 1</code>, THEN <kbd>Y</kbd>."),
+        ("one<br>two<img src=x alt='a dog'>", 'ONE<br>TWO<img src="x" alt="A DOG">'),
+        (
+            "<pre>one</pre><script>a<b</script><style>p{}</style>",
+            "<pre>one</pre><script>a<b</script><style>p{}</style>",
+        ),
+        (
+            '<div translate="no" title="x">one <b>two</b></div> three',
+            '<div translate="no" title="x">one <b>two</b></div> THREE',
+        ),
+        ('<a href="?a=1&amp;b=2" title="one">two</a>', '<a href="?a=1&amp;b=2" title="ONE">TWO</a>'),
+        ('<svg viewBox="0 0 1 1"><text>one</text></svg>', '<svg viewBox="0 0 1 1"><text>one</text></svg>'),
+        ("<a href=x><div>one</div> two</a>", '<a href="x"><div>ONE</div> TWO</a>'),
+        ("<ul><li>one<ul><li>two</ul></ul>", "<ul><li>ONE<ul><li>TWO</li></ul></li></ul>"),
+        (
+            '<input placeholder="one"><button aria-label="two">x y</button>',
+            '<input placeholder="ONE"><button aria-label="TWO">X Y</button>',
+        ),
+        (
+            "<!DOCTYPE html><title>one &lt; two</title><p>three",
+            "<!DOCTYPE html><html><head><title>ONE &lt; TWO</title></head><body><p>THREE</p></body></html>",
+        ),
+        ("  one  ", " ONE "),
+        ("1 &lt; 2 <b></b>", "1 &lt; 2 <b></b>"),
+        ("", ""),
+    ],
+)
+def test_structure_stays(page, rendered):
+    parsed = HtmlText(page)
+    assert parsed.rendered([in_capitals(text) for text in parsed.texts]) == rendered
+
+
+@pytest.mark.parametrize(
+    ("page", "translation", "partners", "rendered"),
+    [
+        ("the <b>red</b> car", "la voiture rouge", [0, 2, 1], "la voiture <b>rouge</b>"),
+        ("<b>the</b> red <i>car</i>", "la voiture rouge", [0, 2, 1], "<b>la</b> <i>voiture</i> rouge"),
+        ("<b>a goldfish</b> sleeps.", "un poisson rouge dort.", [0, 1, 1, 2], "<b>un poisson rouge</b> dort."),
+        ("<b>I am</b> here.", "je suis ici.", [None, 1, 2], "je <b>suis</b> ici."),  # no link, no bold
+        ("<b>yes, it is</b>", "oui", [None], "<b>oui</b>"),  # around all of it
+        ("a <b>dog</b> x", "un chien y", [None, None, None], "un <b>chien</b> y"),  # as far into the text
+        ("he <b>got</b> it <b>up</b>", "il l'a levé", [0, 2, 1, 3], "il l'<b>a</b> <b>levé</b>"),
+        ("one <!-- x -->two three", "trois deux un", [2, 1, 0], "trois deux un<!-- x -->"),
+        ("<b>He ran.</b> She sat.", "Il courait. Elle s'assit.", [0, 1, 2, 3, 3], "<b>Il courait.</b> Elle s'assit."),
+        ("x <i>“go”</i> y", "z « va » w", [0, 1, 2], "z <i>« va »</i> w"),
+    ],
+)
+def test_tags_follow_their_words(page, translation, partners, rendered):
+    parsed = HtmlText(page)
+    (text,) = parsed.texts
+    assert parsed.needs_links == [True]
+    assert parsed.rendered([Translated(translation, word_links(text, translation, partners))]) == rendered
+
+
+def test_deep_pages_are_refused_in_a_sentence():
+    assert HtmlText("<b>" * 199 + "one").texts == ["one"]
+    with pytest.raises(UserError, match="nested more than 200 levels deep"):
+        HtmlText("<b>" * 5000 + "one")
+
+
+def test_pages_are_translated_by_the_command(trained, run, tmp_path):
+    page = "<!DOCTYPE html>\n<title>one two.</title>\n<p>One two. <b>three</b> four.</p>\n<pre>one</pre>\n"
+    (tmp_path / "page.html").write_text(page)
+    command = ("translate", "--workdir", trained[0])
+    done = run(*command, "--input", tmp_path / "page.html", "--output", tmp_path / "seite.html")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    written = (tmp_path / "seite.html").read_text()
+    title = run(*command, input="one two.").stdout.strip()
+    assert f"<title>{title}</title>" in written
+    assert Tags(written).tags.keys() == Tags(f"<html><head></head><body>{page}</body></html>").tags.keys()
+    assert "<pre>one</pre>" in written
+    assert run(*command, "--format", "html", input=page).stdout == written
+    assert "&lt;" not in run(*command, "--format", "text", input="one & two.").stdout
+    done = run(*command, "--input", tmp_path / "page.html", "--json-lines")
+    assert done.returncode == 2
+    assert "--json-lines has no effect with HTML, which is translated as a whole" in done.stderr

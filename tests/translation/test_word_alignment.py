@@ -78,9 +78,13 @@ def links_of_maps(maps, weights, step="predict"):
     source, target = (
         np.cumsum([not i or piece[0] == "\u2581" for i, piece in enumerate(pieces)]) - 1 for pieces in sides
     )
-    attended = weights.argmax(axis=1)[int(step == "read") :]
-    links = zip(attended, target[: len(maps.target_written) - 1], strict=False)
-    return sorted({(int(source[i]), int(j)) for i, j in links if i < len(maps.source_tokens) - 1})
+    strongest = weights.max(axis=0)
+    links = set()
+    for row, word in zip(weights[int(step == "read") :], target[:-1], strict=False):
+        i = int((row / strongest**0.5).argmax())
+        if i < len(maps.source_tokens) - 1 and row[i] >= 0.5 * strongest[i]:
+            links.add((int(source[i]), int(word)))
+    return sorted(links)
 
 
 @pytest.mark.parametrize("step", ["predict", "read"])

@@ -1,0 +1,138 @@
+"""What is kept: examples of every kind and of what only looks like it, and properties of texts with placeholders."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.glossary import Glossary, read_glossary
+from lingua_flax.data.placeholders import PLACEHOLDERS, protect, protect_pair, spans_to_keep
+from lingua_flax.host.errors import UserError
+
+FEW = PLACEHOLDERS[:4]
+GLOSSARY = Glossary((("bank", "Ufer"), ("savings bank", "Sparkasse"), ("U.S. Army", "US-Armee"), ("銀行", "Bank")))
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (
+            "See https://example.org/a_(b)?x=1&y=2. Or (http://x.y/z)!",
+            ["https://example.org/a_(b)?x=1&y=2", "http://x.y/z"],
+        ),
+        ("www.example.org/x, mailto:a@b.de", ["www.example.org/x", "mailto:a@b.de"]),
+        ("https://de.wikipedia.org/wiki/Müller ist da", ["https://de.wikipedia.org/wiki/Müller"]),
+        ("请看https://a.b/c谢谢，共12345人。", ["https://a.b/c", "12345"]),
+        ("Write to jane.doe+x@mail.example.co.uk, please.", ["jane.doe+x@mail.example.co.uk"]),
+        ("Thanks @alice and @bob@mastodon.social!", ["@alice", "@bob@mastodon.social"]),
+        ("Open /usr/local/bin/x or ./run.sh or ~/a.txt.", ["/usr/local/bin/x", "./run.sh", "~/a.txt"]),
+        (r"In C:\Program Files\App\x.exe it is.", [r"C:\Program Files\App\x.exe"]),
+        ("src/main.rs and report.pdf, e.g. this. No.", ["src/main.rs", "report.pdf"]),
+        ('Run `git commit -m "a b"` and ``x ` y``.', ['`git commit -m "a b"`', "``x ` y``"]),
+        ("{name}, {0} of {1:.2f}, ${x}, {{ y.z }}, {}", ["{name}", "{0}", "{1:.2f}", "${x}", "{{ y.z }}", "{}"]),
+        ("Got %s of %1$d, %(n)s and %5.2f", ["%s", "%1$d", "%(n)s", "%5.2f"]),
+        ('Click <x id="1"/> or <b>here</b>', ['<x id="1"/>', "<b>", "</b>"]),
+        ("In 1984, 12,345.67 or 12:30 on 2024-05-01", ["1984", "12,345.67", "12:30", "2024-05-01"]),
+        ("100% sure, 50% discount, 100%ige, 3 < 4 and a<5, 3.5, 42, 1990s", []),
+        ("he and/or she, he/she/it, 1/2, km/h, 24/7, a.b, The U.S. and i.e. 3.14 p.m. J.R.R. don't", []),
+        ("{count, plural, one {# file} other {# files}}", []),
+        (f"odd {FEW[3]} character", [FEW[3]]),
+    ],
+)
+def test_what_is_kept(text, kept):
+    assert [span.kept for span in spans_to_keep(text)] == kept
+    protected = protect(text, PLACEHOLDERS)
+    assert protected.restored(protected.text) == text
+    assert protected.is_complete(protected.text)
+    assert len(protected.masked) == len(text)
+
+
+THINGS = ["https://a.b/c", "{name}", "%s", "12345", "`a b`", "@me", FEW[0], " ", " x ", ". ", "Hund ", "日本"]
+TEXTS = st.lists(st.sampled_from(THINGS) | st.text(max_size=3), max_size=12).map("".join)
+
+
+@given(TEXTS)
+def test_nothing_is_lost_whatever_the_text(text):
+    protected = protect(text, FEW)
+    if len(protected.spans) <= len(FEW):
+        assert protected.restored(protected.text) == text
+        assert protected.original(protected.text) == text
+    else:
+        assert protected.text == text
+        assert not protected.is_complete(protected.text)
+    assert protected.untranslated == text
+    assert "".join(part + space for part, space, _ in protected.chunks()) == text.lstrip()
+    assert protected.is_complete(protected.text.replace(protected.placeholders[:1], "")) == (not protected.spans)
+
+
+@given(TEXTS, TEXTS)
+def test_both_sides_of_a_pair_have_the_same_placeholders(source, target):
+    pair = protect_pair(Pair(source, target), PLACEHOLDERS[8:16])
+    sides = [sorted(character for character in side if character in PLACEHOLDERS[8:16]) for side in pair]
+    assert sides[0] == sides[1]
+    assert protect_pair(Pair(source, source), PLACEHOLDERS[8:16])[0] == protect(source, PLACEHOLDERS[8:16]).text
+    assert protect_pair(Pair(source, target), "") == (source, target)
+
+
+def test_only_what_both_sides_have_equally_often_is_replaced():
+    pair = protect_pair(Pair("a {x} b {y} {x} 2000", "{y} c {x} {x} 2000 2000"), FEW)
+    x, y, other = pair.source[2], pair.source[6], pair.source[8]
+    assert pair == (f"a {x} b {y} {other} 2000", f"{y} c {x} {other} 2000 2000")
+    assert len({x, y, other}) == 3
+
+
+def test_all_placeholders_are_used_equally():
+    """So that the network learns all of them, not only the first."""
+    first = [protect(f"Sentence number {i}: {{x}}", FEW).placeholders for i in range(1000)]
+    assert all(200 < first.count(placeholder) < 300 for placeholder in FEW)
+
+
+@pytest.mark.parametrize(
+    ("text", "translation"),
+    [
+        ("the bank of the savings  bank, banks", "the Ufer of the Sparkasse, banks"),
+        ("Bank of the U.S. Army.", "Ufer of the US-Armee."),
+        ("bank of", "Ufer of"),
+        ("我在銀行工作", "我在Bank工作"),
+        ("see https://bank.com bank", "see https://bank.com Ufer"),
+        ("ba nk, embankment, bank_x", "ba nk, embankment, bank_x"),
+        ("बैंक", "बैंक"),
+    ],
+)
+def test_terms_are_whole_words_and_the_longest_is_taken(text, translation):
+    protected = protect(text, FEW, GLOSSARY)
+    assert protected.restored(protected.text) == translation
+    assert protected.original(protected.text) == text
+
+
+def test_a_term_at_the_beginning_is_capitalized_as_the_source_is():
+    glossary = Glossary((("the shore", "das ufer"),))
+    for text, translation in {
+        "The shore is": "Das ufer is",
+        "the shore": "das ufer",
+        "On the shore": "On das ufer",
+    }.items():
+        protected = protect(text, FEW, glossary)
+        assert protected.restored(protected.text) == translation
+
+
+def test_case_is_matched_if_asked():
+    glossary = Glossary((("Bank", "Ufer"),), match_case=True)
+    assert [span.kept for span in spans_to_keep("bank Bank BANK", glossary)] == ["Ufer"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\tb\nc\n", "line 2: 1 column; there must be two, source<TAB>target"),
+        ("a\t \n", "line 1: a term and its translation are needed, term<TAB>translation"),
+        ("a\tb\nB\tc\nA\tc\n", 'line 3: "A" has another translation in line 1; remove one'),
+    ],
+)
+def test_files_that_are_no_glossaries_are_refused(tmp_path, text, message):
+    path = tmp_path / "terms.tsv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_glossary(path)
+    path.write_text("a\tb\na\tb\nA\tc\n")
+    assert read_glossary(path, match_case=True).terms == (("a", "b"), ("a", "b"), ("A", "c"))
