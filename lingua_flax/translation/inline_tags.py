@@ -126,10 +126,13 @@ class _Placement:
         return not any(map(str.isalnum, self.translation[slice(*self.words[word])]))
 
     def _near(self, child: Element, element: Element, free: Sequence[int]) -> list[int]:
-        """Returns the free word that is as far into the translation as the child is into the text, if there is any."""
+        """Returns the free word that is about as far into the translation as the child is into the text, if any.
+
+        Words that come from nowhere else are preferred, and all words to punctuation.
+        """
         share = ((child.begin + child.end) / 2 - element.begin) / max(1, element.end - element.begin)
         expected = free[0] + share * (free[-1] + 1 - free[0]) - 0.5 if free else 0
-        return sorted(free, key=lambda i: (bool(self.origins[i]), abs(i - expected)))[:1]
+        return sorted(free, key=lambda i: (self._is_sign(i), bool(self.origins[i]), abs(i - expected)))[:1]
 
     def _place(self, child: Element, element: Element, first: int, last: int, taken: Mapping[int, Element]) -> int:
         """Returns the word before which an empty child is put: after the words that come from those before it."""

@@ -165,6 +165,7 @@ def test_structure_stays(page, rendered):
         ("<b>I am</b> here.", "je suis ici.", [None, 1, 2], "je <b>suis</b> ici."),  # no link, no bold
         ("<b>yes, it is</b>", "oui", [None], "<b>oui</b>"),  # around all of it
         ("a <b>dog</b> x", "un chien y", [None, None, None], "un <b>chien</b> y"),  # as far into the text
+        ("a dog <b>is</b>.", "ein Hund.", [0, 1], "ein <b>Hund</b>."),  # rather than the full stop
         ("he <b>got</b> it <b>up</b>", "il l'a levé", [0, 2, 1, 3], "il l'<b>a</b> <b>levé</b>"),
         ("one <!-- x -->two three", "trois deux un", [2, 1, 0], "trois deux un<!-- x -->"),
         ("<b>He ran.</b> She sat.", "Il courait. Elle s'assit.", [0, 1, 2, 3, 3], "<b>Il courait.</b> Elle s'assit."),
