@@ -6,6 +6,7 @@ S source tokens, T target tokens, N heads.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -89,17 +90,23 @@ class AttentionMaps:
 def attention_maps(translator: Translator, translation: Translation) -> AttentionMaps:
     """Returns the weights of one forward pass over a line and its best translation.
 
+    Placeholders are shown as what they stand for.
+
     Raises UserError if the line has no token, or too many for one pass.
     """
     source, written = source_tokens(translator, translation.source), translation.hypotheses[0].tokens
     observed = observe(translator, source, written)
-    tokenizer = translator.tokenizer
+    tokenizer, protected = translator.tokenizer, translator.tokenizer.protect(translation.source)
+
+    def shown(ids: Sequence[int]) -> tuple[str, ...]:
+        return tuple(map(protected.restored, tokenizer.target_pieces(ids)))
+
     return AttentionMaps(
         text=translation.source,
         translation=translation.text,
-        source_tokens=tuple(tokenizer.source_pieces(source)),
-        target_read=tuple(tokenizer.target_pieces([BOS_ID, *written[:-1]])),
-        target_written=tuple(tokenizer.target_pieces(written)),
+        source_tokens=tuple(map(protected.original, tokenizer.source_pieces(source))),
+        target_read=shown([BOS_ID, *written[:-1]]),
+        target_written=shown(written),
         encoder=observed.encoder,
         decoder=observed.decoder,
         cross=observed.cross,

@@ -77,21 +77,21 @@ class Inspection:
         """Returns the inspection as a JSON object.
 
         Attention weights are unsigned 16-bit integers, low byte first, in base64: 65535 times the weights. In an array
-        of this size, text would take three times the time and the space.
+        of this size, text would take three times the time and the space. Placeholders are shown as what they stand for.
         """
-        observed = self.observation
-        source = zip(observed.source, tokenizer.source_pieces(observed.source), strict=True)
+        observed, protected = self.observation, tokenizer.protect(self.text)
+        source = zip(observed.source, map(protected.original, tokenizer.source_pieces(observed.source)), strict=True)
         attention = {"encoder": observed.encoder, "decoder": observed.decoder, "cross": observed.cross}
 
         def named(token: int) -> dict[str, Any]:
-            return {"id": token, "piece": tokenizer.target_pieces([token])[0]}
+            return {"id": token, "piece": protected.restored(*tokenizer.target_pieces([token]))}
 
         def likely(token: int, probability: float) -> dict[str, Any]:
             return {**named(token), "probability": probability}
 
         return {
             "text": self.text,
-            "translation": self.hypotheses[0].text,
+            "translation": protected.restored(self.hypotheses[0].text),
             "source": [
                 {"id": token, "piece": piece, "masked": position in self.intervention.masked}
                 for position, (token, piece) in enumerate(source)
@@ -100,7 +100,7 @@ class Inspection:
                 likely(token, probability) | {"alternatives": [likely(*alternative) for alternative in alternatives]}
                 for token, probability, alternatives in observed.target
             ],
-            "hypotheses": [{"text": hypothesis.text, "score": hypothesis.score} for hypothesis in self.hypotheses],
+            "hypotheses": [{"text": protected.restored(own.text), "score": own.score} for own in self.hypotheses],
             "heads_off": [head._asdict() for head in self.intervention.heads_off],
             "attention": {name: _encoded(weights) for name, weights in attention.items()},
             "beam": self.beam

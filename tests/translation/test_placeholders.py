@@ -14,6 +14,8 @@ import pytest
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.subword_sampling import SubwordSampler
 from lingua_flax.data.tokenizer import load_tokenizer
+from lingua_flax.inspection.attention_maps import attention_maps
+from lingua_flax.inspection.interventions import inspect
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.serving.engine import Item
 from lingua_flax.serving.translator_engine import TranslatorEngine
@@ -121,6 +123,18 @@ def test_words_are_aligned_around_what_stays(placing):
             for text, characters in ((line.source, link.source), (line.text, link.target)):
                 token = text[slice(*characters)].strip()
                 assert "`" not in token or token in ("`a b`", "`x = 1`")  # never a part of it
+
+
+def test_placeholders_are_shown_as_what_they_stand_for(placing):
+    translator = Translator.load(placing)
+    line = "one {name} two."
+    (translation,) = translator.translate([line])
+    maps = attention_maps(translator, translation)
+    answer = inspect(translator, line, DecodingOptions()).as_json(translator.tokenizer)
+    assert "{name}" in maps.source_tokens
+    assert "{name}" in [token["piece"] for token in answer["source"]]
+    assert "{name}" in [token["piece"] for token in answer["target"]]
+    assert "{name}" in answer["translation"]
 
 
 def test_sampled_segmentations_are_possible_ones(placing):
