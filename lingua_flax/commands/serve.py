@@ -137,8 +137,8 @@ def load(options: ServeCommand, server: Server) -> Engine:
     """Loads the network and compiles its programs; waits until there is a checkpoint."""
     from lingua_flax.runs.checkpoint import saved_steps
     from lingua_flax.runs.workdir import Workdir
+    from lingua_flax.serving.engine import Engine
     from lingua_flax.serving.inspector import Inspector
-    from lingua_flax.serving.translator_engine import TranslatorEngine
     from lingua_flax.translation.parallel import num_concurrent_programs
     from lingua_flax.translation.translator import Translator
 
@@ -170,7 +170,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
 
         server.status = "exporting"
         exported = load_ctranslate2(translators, options.quantization)
-        return TranslatorEngine(exported, decoding, options, max_batch=decoding.batch_size or MAX_BATCH)
+        return Engine(exported, decoding, options, max_batch=decoding.batch_size or MAX_BATCH)
     server.status = "compiling"
     first, *_ = translators.values()  # the others have the same programs
     # On a CPU, two halves of a batch are faster side by side than the whole (docs/results/performance.md).
@@ -179,4 +179,4 @@ def load(options: ServeCommand, server: Server) -> Engine:
     decoding = decoding.model_copy(update={"batch_size": max_batch})
     first.warm_up_all(decoding)  # so that no request waits
     release_freed_memory()
-    return TranslatorEngine(translators, decoding, options, max_batch=max_batch, workers=workers)
+    return Engine(translators, decoding, options, max_batch=max_batch, workers=workers)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 import sacrebleu
 
-from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
+from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.schema import Config, ModelConfig, TokenizerConfig
 from lingua_flax.runs.workdir import Workdir
@@ -98,23 +98,6 @@ def test_validation_sets_differ_if_their_scores_cannot_be_compared(translator):
     assert len({first.digest, *(other.digest for other in others)}) == 3
     described = [each.bleu_description for each in (first, others[1], dataclasses.replace(first, tokenize="zh"))]
     assert described == ["greedy", "greedy, characters", "greedy, tokenizer zh"]
-
-
-class TokenizedOnce(Tokenizer):
-    """A tokenizer that accepts no more text, apart from the empty prefixes of translations."""
-
-    def encode_source(self, lines):
-        raise AssertionError(lines)
-
-    def encode_target(self, lines):
-        assert not any(lines)
-        return super().encode_target(lines)
-
-
-def test_text_is_tokenized_once_for_all_validations(translator, four_pairs):
-    spent = TokenizedOnce(translator.tokenizer.source, translator.tokenizer.target)
-    result = validate(dataclasses.replace(translator, tokenizer=spent), four_pairs)
-    assert result == validate(translator, four_pairs)
 
 
 def test_network_that_ignores_the_source_causes_a_warning(translator, four_pairs, tmp_path, caplog):

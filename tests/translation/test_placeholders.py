@@ -17,8 +17,7 @@ from lingua_flax.data.tokenizer import load_tokenizer
 from lingua_flax.inspection.attention_maps import attention_maps
 from lingua_flax.inspection.interventions import inspect
 from lingua_flax.options.schema import DecodingOptions
-from lingua_flax.serving.engine import Item
-from lingua_flax.serving.translator_engine import TranslatorEngine
+from lingua_flax.serving.engine import Engine, Item
 from lingua_flax.translation.translator import TRANSLATED_AROUND, Translator
 from lingua_flax.translation.word_alignment import align_translations, word_links
 from tests.toy import ENGLISH, FRENCH
@@ -103,7 +102,7 @@ def test_terms_of_a_glossary_are_placed_by_all_engines(placing, run, tmp_path):
     cased = run("translate", "--workdir", placing, "--glossary", path, "--match-case", input="Seven one.\nseven one.")
     assert [text.count("SEPT") for text in cased.stdout.splitlines()] == [0, 1]
 
-    engine = TranslatorEngine({"fr": Translator.load(placing)}, DecodingOptions(), max_batch=8)
+    engine = Engine({"fr": Translator.load(placing)}, DecodingOptions(), max_batch=8)
     glossary = Glossary(tuple(terms.items()))
     items = [Item(line, "fr", glossary=glossary if i % 2 else None) for i, line in enumerate(lines)]
     texts = [result.texts[0] for result in engine.translate(items)]
