@@ -111,14 +111,11 @@ class Transformer(nnx.Module):
         source_positions: Int[Array, "B S"] | None = None,
         target_segments: Int[Array, "B T"] | None = None,
         target_positions: Int[Array, "B T"] | None = None,
-        source_keep_mask: Bool[Array, "B S"] | None = None,
-        target_keep_mask: Bool[Array, "B T"] | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B T D"], AttentionWeights]:
         """Computes `__call__` up to, but not including, the output projection.
 
-        Segments and positions describe packed rows; by default each row is one sentence. Tokens that are not kept lose
-        their embeddings, so that only their positions remain; by default all are kept.
+        Segments and positions describe packed rows; by default each row is one sentence.
 
         Returns:
           The decoder's output in the type of products, whose product with the transpose of `output_table` is the
@@ -128,10 +125,10 @@ class Transformer(nnx.Module):
         target_segments = _segments(target_in, target_segments)
         source_positions = _positions(source, source_positions)
         target_positions = _positions(target_in, target_positions)
-        memory, encoder_weights = self.encode(source, source_segments, source_positions, source_keep_mask, dropout)
+        memory, encoder_weights = self.encode(source, source_segments, source_positions, dropout)
         self_mask = SegmentMask(target_segments, target_segments, causal=True)
         cross_mask = SegmentMask(target_segments, source_segments)
-        x = self._embed(self.target_embedding, target_in, target_positions, target_keep_mask, dropout)
+        x = self._embed(self.target_embedding, target_in, target_positions, dropout)
         rotations = self._rotation(target_positions), self._rotation(source_positions)
         weights = AttentionWeights(encoder_weights, [], [])
         for layer in self.decoder:
@@ -145,13 +142,12 @@ class Transformer(nnx.Module):
         source: Int[Array, "B S"],
         segments: Int[Array, "B S"],
         positions: Int[Array, "B S"],
-        keep_mask: Bool[Array, "B S"] | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B S D"], list[Weights]]:
         """Encodes the source, with options as in `hidden_states`; the weights are those of self-attention, by layer."""
         mask = SegmentMask(segments, segments)
         embedding = self.source_embedding if self.source_embedding is not None else self.target_embedding
-        x = self._embed(embedding, source, positions, keep_mask, dropout)
+        x = self._embed(embedding, source, positions, dropout)
         rotation = self._rotation(positions)
         weights = []
         for layer in self.encoder:
@@ -261,14 +257,11 @@ class Transformer(nnx.Module):
         embedding: nnx.Param,
         ids: Int[Array, "B T"],
         positions: Int[Array, "B T"],
-        keep_mask: Bool[Array, "B T"] | None = None,
         dropout: Dropout | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the embeddings of ids, times sqrt(D), plus the position encodings unless rotary."""
         config = self.config
         x = lookup(embedding[...], ids) * math.sqrt(config.embed_dim)
-        if keep_mask is not None:
-            x = jnp.where(keep_mask[..., None], x, 0.0)
         encodings = self.position_table()
         if encodings is not None:
             x += lookup(encodings, positions)

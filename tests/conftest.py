@@ -12,7 +12,6 @@ from jaxtyping import install_import_hook
 install_import_hook(
     [
         "lingua_flax.model",
-        "lingua_flax.training.consistency",
         "lingua_flax.training.loss",
         "lingua_flax.translation.search",
     ],

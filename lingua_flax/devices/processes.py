@@ -23,6 +23,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from lingua_flax.devices import lifeline
 from lingua_flax.host.errors import Interrupted, RunError, UserError
 from lingua_flax.options.schema import ProcessOptions
 
@@ -34,7 +35,11 @@ HEARTBEAT_TIMEOUT = 30
 START_TIMEOUT = 300  # seconds in which all processes of a run must have started
 MAX_MESSAGE = 2000  # bytes of an error message that other processes are told
 _LOST_CONNECTION = re.compile("Gloo|Connection closed|UNAVAILABLE|DEADLINE_EXCEEDED|heartbeat")
+LIFELINE_SECONDS = 5.0
 Result = TypeVar("Result")
+
+_first_host = socket.gethostname()
+_failed_together = False  # whether all processes know that they end because one has failed
 
 
 def join_processes(options: ProcessOptions, platform: str) -> None:
@@ -46,6 +51,8 @@ def join_processes(options: ProcessOptions, platform: str) -> None:
     # host/interruption.py handles SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
     if options.coordinator:
+        global _first_host
+        _first_host = options.coordinator.rpartition(":")[0].strip("[]")
         _await_all_processes(options)
         _connect(f"--coordinator {options.coordinator}", options.coordinator, options.num_processes, options.process_id)
     elif int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
@@ -167,7 +174,9 @@ def in_all_processes(action: Callable[[], Result]) -> Result:
     kind = type(failure) if isinstance(failure, UserError | Interrupted) else RunError
     message = "" if failure is None else f"{kind.__name__}:{getattr(failure, 'signal_number', '')}:{failure}"
     buffer = np.frombuffer(message.encode(errors="backslashreplace")[:MAX_MESSAGE].ljust(MAX_MESSAGE, b"\0"), np.uint8)
+    global _failed_together
     told = [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in multihost_utils.process_allgather(buffer)]
+    _failed_together = any(told)
     if failure:
         raise failure
     for process, text in enumerate(told):
@@ -239,6 +248,7 @@ def distributed_session() -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as stack:
+        say_goodbye = lifeline.connect(_first_host)
         if not is_first_process():
             devnull = stack.enter_context(open(os.devnull, "w"))
             stack.enter_context(contextlib.redirect_stdout(devnull))
@@ -246,17 +256,23 @@ def distributed_session() -> Iterator[None]:
         try:
             yield
         except Interrupted as interrupted:
+            say_goodbye()
             raise interrupted if is_first_process() else Interrupted(interrupted.signal_number) from None
         except UserError:
+            say_goodbye()
             raise
         except Exception as error:
             atexit.register(_exit_without_waiting)
-            if isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) and _LOST_CONNECTION.search(str(error)):
+            if _failed_together:
+                say_goodbye()
+            elif isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) and _LOST_CONNECTION.search(str(error)):
+                time.sleep(LIFELINE_SECONDS)  # in which the lifeline ends this process
                 raise RunError(
                     f"process {jax.process_index()} lost another process of this run; see that process's error "
                     "message, then start all of them again to continue from the newest checkpoint"
                 ) from error
             raise
+        say_goodbye()
 
 
 def _exit_without_waiting() -> None:

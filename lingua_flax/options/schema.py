@@ -161,11 +161,6 @@ class DataConfig(Section):
         """Languages that the model learns to translate into, without duplicates; that of [data] comes first."""
         return list(dict.fromkeys(target for _, target in self.directions))
 
-    @property
-    def num_tags(self) -> int:
-        """Largest number of tags that a source begins with."""
-        return self.tag_target + any(entry.tag_source for entry in self.mixture)
-
 
 class TokenizerConfig(Section):
     """The SentencePiece tokenizer, trained on the training split and saved in the workdir when a run starts."""
@@ -331,16 +326,8 @@ class TrainingConfig(SectionWithAlternatives):
     gradients are those of the whole batch."""
     label_smoothing: Probability = 0.1
     """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
-    consistency: Literal["none", "rdrop", "simcut"] = "none"
-    """Train so that two predictions of each token agree, which regularizes strongly at twice the computation per step.
-    rdrop: under different dropout masks (Liang et al. 2021); simcut: also with some token embeddings dropped in the
-    second pass (Gao et al. 2022)."""
-    consistency_weight: NonNegativeFloat = 3.0
-    """Weight of the divergence between the two predictions; the papers use 5 for rdrop and 3 for simcut."""
-    consistency_cut_rate: Probability = 0.05
-    """simcut: probability of dropping an embedding."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
-    """Random seed of initialization, data order, dropout, sampled segmentations and SimCut (not of the tokenizer)."""
+    """Random seed of initialization, data order, dropout and sampled segmentations (not of the tokenizer)."""
     log_every: PositiveInt = 50
     """Steps between progress lines; metrics.jsonl has a line for every step, written at the same interval."""
     eval_every: Count = 500
@@ -365,17 +352,8 @@ class TrainingConfig(SectionWithAlternatives):
     of the learning rate and stop after it; 0 never stops early. A run that has stopped continues if it is given more
     patience (except with wsd) or more steps; with more steps, the count starts again at 0."""
 
-    @property
-    def num_passes(self) -> int:
-        """The number of times that each row of a batch passes through the network."""
-        return 1 if self.consistency == "none" else 2
-
     @model_validator(mode="after")
     def _options_agree(self) -> TrainingConfig:
-        if self.consistency == "none":
-            self._refuse_unused("consistency_weight", 'with consistency "none", only with "rdrop" and "simcut"')
-        if self.consistency != "simcut":
-            self._refuse_unused("consistency_cut_rate", f'with consistency "{self.consistency}", only with "simcut"')
         if not self.eval_every:
             self._refuse_unused("patience", "without validations; set eval_every above 0")
         return self
@@ -477,12 +455,6 @@ class Config(Section):
             raise ValueError(
                 f"optimizer.warmup_steps must be below training.num_steps for the {schedule} schedule, "
                 f"got {warmup} of {last}; lower it, or give optimizer.warmup_share instead"
-            )
-        cut = training.consistency_cut_rate if training.consistency == "simcut" else 0.0
-        if training.consistency != "none" and not (model.dropout_rate or model.attention_dropout_rate or cut):
-            raise ValueError(
-                f"training.consistency {training.consistency} has no effect without dropout: both passes are the same; "
-                "set model.dropout_rate"
             )
         if model.tied_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError('model.tied_embeddings "all" needs tokenizer.joint; use "decoder" or "none"')

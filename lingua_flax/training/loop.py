@@ -17,6 +17,7 @@ from lingua_flax.devices.processes import check_equal_on_all_processes, in_all_p
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import Interrupted, RunError
 from lingua_flax.host.interruption import Interruption
+from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import config_digest
 from lingua_flax.runs.checkpoint import digests
 from lingua_flax.runs.workdir import Workdir
@@ -45,6 +46,7 @@ def train(
     """
     validation_set = in_all_processes(prepared.validation_set)
     compared = {
+        "version of lingua-flax or jax": json_digest([VERSION, jax.__version__]),
         "config": config_digest(prepared.config),
         **prepared.fingerprints,
         "validation split": validation_set.digest,

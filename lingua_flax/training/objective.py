@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
@@ -14,7 +13,6 @@ from lingua_flax.data.batch import Batch
 from lingua_flax.model.dropout import Dropout
 from lingua_flax.model.transformer import Structure
 from lingua_flax.options.schema import Config
-from lingua_flax.training.consistency import consistent_cross_entropy, draw_keep_masks, two_passes
 from lingua_flax.training.loss import cross_entropy
 from lingua_flax.training.state import param_shardings
 
@@ -26,21 +24,10 @@ LOSS_BLOCKS = {"cpu": 512, "gpu": 8192}
 
 
 class Sums(NamedTuple):
-    """Sums over the target tokens of a batch, padding excluded; float32 scalars.
-
-    Attributes:
-      loss: Label-smoothed cross-entropy.
-      divergence: Divergence between the two predictions of consistency training, otherwise None.
-    """
+    """The label-smoothed cross-entropy and the number of the target tokens of a batch, without padding; float32."""
 
     loss: jax.Array
     tokens: jax.Array
-    divergence: jax.Array | None
-
-    @classmethod
-    def zeros(cls, config: Config) -> Sums:
-        is_consistent = config.training.consistency != "none"
-        return cls(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()) if is_consistent else None)
 
 
 Objective = Callable[[Any, Batch, jax.Array], tuple[jax.Array, Sums]]
@@ -48,11 +35,10 @@ Objective = Callable[[Any, Batch, jax.Array], tuple[jax.Array, Sums]]
 
 def make_objective(network: Structure, config: Config, mesh: Mesh) -> Objective:
     """Returns the function that training minimizes: (params, batch, key) -> (objective, Sums), summed over tokens."""
-    options, is_consistent = config.training, config.training.consistency != "none"
     platform = mesh.devices.flat[0].platform
     block_size = LOSS_BLOCKS.get(platform) if mesh.size == 1 else None
     log_normalizer = None
-    if platform == "tpu" and not is_consistent:
+    if platform == "tpu":
         from lingua_flax.training.kernels.fused_loss import FusedLogNormalizer  # importing Pallas for TPUs takes time
 
         log_normalizer = FusedLogNormalizer(mesh)
@@ -63,19 +49,11 @@ def make_objective(network: Structure, config: Config, mesh: Mesh) -> Objective:
         # which can more than double the memory for temporaries.
         if mesh.shape["fsdp"] > 1:
             params = jax.lax.with_sharding_constraint(params, gathered_shardings)
-        model = nnx.merge(network.graphdef, params)
-        if is_consistent:
-            batch = two_passes(batch)
-        inputs = batch._asdict()
+        model, inputs = nnx.merge(network.graphdef, params), batch._asdict()
         table, targets = model.output_table, inputs.pop("target_out")
-        if options.consistency == "simcut":
-            keep_masks = draw_keep_masks(key, batch, options.consistency_cut_rate, config.data.num_tags)
-            inputs |= {"source_keep_mask": keep_masks[0], "target_keep_mask": keep_masks[1]}
         x, _ = model.hidden_states(**inputs, dropout=Dropout(key))
-        if is_consistent:
-            sums = consistent_cross_entropy(x, table, targets, options, block_size)
-            return sums.objective, Sums(sums.cross_entropy, sums.tokens, sums.divergence)
-        loss, tokens = cross_entropy(x, table, targets, options.label_smoothing, block_size, log_normalizer)
-        return loss, Sums(loss, tokens, None)
+        smoothing = config.training.label_smoothing
+        loss, tokens = cross_entropy(x, table, targets, smoothing, block_size, log_normalizer)
+        return loss, Sums(loss, tokens)
 
     return objective

@@ -32,7 +32,6 @@ class StepMetrics(NamedTuple):
       gradient_norm: Global norm of the gradient before clipping.
       skipped_in_a_row: Consecutive skipped steps, this one included; 0 if it was not skipped, int32.
       batch: The digest of the batch (see `batch_digest`), uint32 [2].
-      divergence: With consistency training, the mean divergence between the two predictions of a token, otherwise None.
     """
 
     loss: jax.Array
@@ -41,7 +40,6 @@ class StepMetrics(NamedTuple):
     learning_rate: jax.Array
     skipped_in_a_row: jax.Array
     batch: jax.Array
-    divergence: jax.Array | None = None
 
 
 def batch_digest(batch: Batch) -> jax.Array:
@@ -91,7 +89,7 @@ def make_train_step(
         batches = jax.tree.map(
             lambda leaf: jax.lax.with_sharding_constraint(leaf.reshape(parts, -1, *leaf.shape[1:]), rows), batch
         )
-        zeros = (Sums.zeros(config), jax.tree.map(jnp.zeros_like, params))
+        zeros = (Sums(jnp.zeros(()), jnp.zeros(())), jax.tree.map(jnp.zeros_like, params))
 
         def add(total: Any, part: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             index, batch = part
@@ -129,8 +127,7 @@ def make_train_step(
             ema_params=new_if_finite(new_ema_params, state.ema_params),
             decay=state.decay,
         )
-        divergence = None if sums.divergence is None else sums.divergence / count
-        return new_state, StepMetrics(loss, count, norm, rate, in_a_row, batch_digest(batch), divergence)
+        return new_state, StepMetrics(loss, count, norm, rate, in_a_row, batch_digest(batch))
 
     state, rows = state_shardings(network, config, mesh), row_sharding(mesh)
     return jax.jit(train_step, donate_argnums=0, in_shardings=(state, rows), out_shardings=(state, replicated(mesh)))

@@ -113,11 +113,9 @@ class StepMeter:
 
 def _of_step(step: DispatchedStep, metrics: StepMetrics) -> dict[str, Any]:
     """Returns what belongs to a single step in its line of metrics.jsonl; numbers that are not finite become None."""
-    divergence = {} if metrics.divergence is None else {"divergence": _finite(metrics.divergence)}
     return {
         "step": step.number,
         "loss": _finite(metrics.loss),
-        **divergence,
         "gradient_norm": _finite(metrics.gradient_norm),
         "learning_rate": float(metrics.learning_rate),
         "tokens": int(metrics.tokens),

@@ -50,9 +50,8 @@ def translate_html(translator: Translator, text: str, options: DecodingOptions, 
     """Returns HTML with its text translated; see `Translator.translate_html`."""
     page = HtmlText(text)
     translations = translator.translate(page.texts, options, **how)
-    linked = [own for own, needs_links in zip(translations, page.needs_links, strict=True) if needs_links]
-    links = iter(align_translations(translator, linked))
-    pairs = zip(translations, page.needs_links, strict=True)
+    pairs = list(zip(translations, page.needs_links, strict=True))
+    links = iter(align_translations(translator, [own for own, needs_links in pairs if needs_links]))
     return page.rendered([Translated(own.text, next(links) if needs_links else ()) for own, needs_links in pairs])
 
 

@@ -89,7 +89,7 @@ class _Placement:
             whole = self.text[element.begin : element.end].strip() == self.text[child.begin : child.end].strip()
             free = [i for i in range(first, last) if i not in taken]
             chosen = free if whole else self._longest_run([i for i in own[id(child)] if i not in taken], free)
-            chosen = self._with_signs(chosen, child, free) or self._near(child, element, free)
+            chosen = self._with_signs(chosen, child, free) if chosen else self._near(child, element, free)
             taken |= dict.fromkeys(chosen, child)
         placed = []
         for number, child in enumerate(element.children):
@@ -116,8 +116,6 @@ class _Placement:
 
     def _with_signs(self, chosen: list[int], child: Element, free: Sequence[int]) -> list[int]:
         """Returns the words with the punctuation beside them, where the child begins or ends with punctuation, too."""
-        if not chosen:
-            return chosen
         source = self.text[child.begin : child.end].strip()
         sides = ((source[0], chosen[0] - 1), (source[-1], chosen[-1] + 1))
         return sorted([*chosen, *(i for sign, i in sides if i in free and self._is_sign(i) and not sign.isalnum())])

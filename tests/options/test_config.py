@@ -33,15 +33,6 @@ def write(tmp_path, text):
         ("[optimizer]\npeak_lr = nan", ["optimizer.peak_lr", "finite"]),
         ("[optimizer]\npeak_lr = -1", ["optimizer.peak_lr", "greater than 0", "got -1"]),
         ("[optimizer]\nweight_decay = 0.1", ["weight_decay 0.1 has no effect", "adamw"]),
-        ("[training]\nconsistency_weight = 5.0", ["consistency_weight 5.0 has no effect", '"rdrop" and "simcut"']),
-        (
-            '[training]\nconsistency = "rdrop"\nconsistency_cut_rate = 0.1',
-            ['consistency_cut_rate 0.1 has no effect with consistency "rdrop", only with "simcut"'],
-        ),
-        (
-            '[model]\ndropout_rate = 0.0\n[training]\nconsistency = "rdrop"',
-            ["training.consistency rdrop has no effect without dropout", "set model.dropout_rate"],
-        ),
         (
             '[optimizer]\nschedule = "cosine"\nwarmup_steps = 20000',
             [

@@ -196,8 +196,8 @@ def _bytes_of(result: str) -> float:
 
 def model_flops(config: Config, target_vocab_size: int) -> int:
     """Returns the operations of the model's matrix products in a step, on all devices together."""
-    length, passes = config.data.row_length, config.rows_per_batch * config.training.num_passes
-    return passes * training_flops(config.model, target_vocab_size, length, length)
+    length = config.data.row_length
+    return config.rows_per_batch * training_flops(config.model, target_vocab_size, length, length)
 
 
 def _compute_precision(config: Config, mesh: Mesh) -> Precision:

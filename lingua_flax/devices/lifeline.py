@@ -1,0 +1,113 @@
+"""Connections between the processes of a run, by which all notice at once that one of them has ended.
+
+JAX notices it in a joint computation; a process that waits at a checkpoint, or for another one that compiles, it aborts
+after a while, with stacks of C++. Here, each process is connected to the first one. A connection that closes without
+GOODBYE ends all processes, each with one sentence that names the one which is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+GOODBYE = b"goodbye"
+CONNECT_TIMEOUT = 30.0  # seconds in which all processes must have connected
+ADDRESS_BYTES = 256
+# Seconds after which a host that does not answer any more counts as gone, by the options of Linux.
+KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+
+
+def connect(host: str) -> Callable[[], None]:
+    """Connects the processes, of which the first is reached at `host`; returns a function that says GOODBYE.
+
+    It must be called when all processes end.
+    """
+    connections = _to_others(host) if jax.process_index() == 0 else _to_first()
+    threading.Thread(target=_watch, args=(connections,), daemon=True).start()
+
+    def say_goodbye() -> None:
+        for connection in connections.values():
+            with contextlib.suppress(OSError):
+                connection.sendall(GOODBYE)
+
+    return say_goodbye
+
+
+def _to_others(host: str) -> dict[int, socket.socket]:
+    """Returns the connections of the first process, by the number of the other one."""
+    dual, token = socket.has_dualstack_ipv6(), secrets.token_hex(16)
+    connections: dict[int, socket.socket] = {}
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    with socket.create_server(("", 0), family=family, backlog=128, dualstack_ipv6=dual) as server:
+        _shared(f"{token} {server.getsockname()[1]} {host}")
+        server.settimeout(CONNECT_TIMEOUT)
+        while len(connections) < jax.process_count() - 1:
+            connection, _ = server.accept()
+            connection.settimeout(CONNECT_TIMEOUT)
+            greeting, _, number = connection.recv(64).decode(errors="replace").partition(" ")
+            if greeting == token:  # otherwise, somebody else
+                connections[int(number)] = _kept_alive(connection)
+    return connections
+
+
+def _to_first() -> dict[int, socket.socket]:
+    token, port, host = _shared("").split(" ")
+    connection = socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT)
+    connection.sendall(f"{token} {jax.process_index()}".encode())
+    return {0: _kept_alive(connection)}
+
+
+def _shared(message: str) -> str:
+    """Returns the message of the first process, in all of them."""
+    own = np.frombuffer(message.encode().ljust(ADDRESS_BYTES, b"\0"), np.uint8)
+    return bytes(multihost_utils.process_allgather(own)[0]).rstrip(b"\0").decode()
+
+
+def _kept_alive(connection: socket.socket) -> socket.socket:
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return connection
+
+
+def _watch(connections: dict[int, socket.socket]) -> None:
+    """Ends this process when one of the others has ended without GOODBYE, after it has told the rest."""
+    with selectors.DefaultSelector() as selector:
+        for number, connection in connections.items():
+            selector.register(connection, selectors.EVENT_READ, number)
+        while selector.get_map():
+            for key, _ in selector.select():
+                try:
+                    message = connections[key.data].recv(64)
+                except OSError:
+                    message = b""
+                if message.startswith(GOODBYE):
+                    selector.unregister(key.fileobj)
+                else:
+                    _end(connections, int(message or key.data))
+
+
+def _end(connections: dict[int, socket.socket], missing: int) -> None:
+    for number, connection in connections.items():
+        if number not in (0, missing):
+            with contextlib.suppress(OSError):
+                connection.sendall(str(missing).encode())
+    remedy = "see its error message, then start all of them again to continue from the newest checkpoint"
+    os.write(2, f"error: process {missing} of this run has ended before the others; {remedy}\n".encode())
+    for number, connection in connections.items():
+        if number not in (0, missing):  # the first process ends last: without it, JAX aborts the others
+            connection.settimeout(5.0)
+            with contextlib.suppress(OSError):
+                connection.recv(64)
+    os._exit(1)

@@ -1,0 +1,66 @@
+"""A process of a run that is killed, whatever it is doing, ends all others with one sentence that names it."""
+
+import re
+import signal
+import threading
+import time
+
+import pytest
+
+from tests.conftest import HUNG_AFTER
+from tests.processes import finish, start_together
+
+STEPS = ["--training.num-steps", 100000, "--training.log-every", 1, "--training.eval-every", 20]
+STEPS += ["--training.checkpoint-every", 30, "--training.tokens-per-batch", 24 * 32]
+# What the first process logs a fifth of a second before it is in each phase; saves go on in the background.
+PHASES = {
+    "preparation": "preparing a corpus|training the tokenizer",
+    "compilation": "computing on",
+    "training": r"step [3-9]/",
+    "validation": r"step 1[789]/",
+    "saving": r"step 3\d/",
+}
+
+
+def killed_when(first_logs, killed, count, toy, workdir, *options):
+    """Kills one of several processes when the first one logs this; returns status, output and errors of each."""
+    running = start_together(count, "train", "--config", toy, "--workdir", workdir, *STEPS, *options)
+    for line in running[0].stderr:
+        if re.search(first_logs, line):
+            break
+    time.sleep(0.2)
+    running[killed].kill()
+    timer = threading.Timer(HUNG_AFTER, lambda: [process.kill() for process in running])
+    timer.start()
+    ended = finish(running)
+    timer.cancel()
+    return ended
+
+
+def check_all_ended(ended, killed):
+    assert ended[killed][0] == -signal.SIGKILL
+    sentence = f"error: process {killed} of this run has ended before the others; see its error message, then start all"
+    for number, (status, _, errors) in enumerate(ended):
+        if number != killed:
+            said = [line for line in errors.splitlines() if line.startswith("error: ")]
+            assert (status, len(said)) == (1, 1), errors
+            assert said[0].startswith(sentence)
+            assert "Traceback" not in errors
+
+
+def test_killed_process_ends_the_others(toy, tmp_path):
+    check_all_ended(killed_when(PHASES["training"], 1, 2, toy, tmp_path / "w"), killed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("killed", "count"), [(1, 2), (0, 2), (3, 4)])
+def test_killed_process_ends_the_others_in_every_phase(toy, tmp_path, phase, killed, count):
+    cache = ("--data.cache-directory", tmp_path / "cache")  # so that there is something to prepare
+    check_all_ended(killed_when(PHASES[phase], killed, count, toy, tmp_path / "w", *cache), killed)
+
+
+@pytest.mark.slow
+def test_killed_process_ends_the_others_while_they_resume(toy, tmp_path):
+    check_all_ended(killed_when(r"step 5\d/", 1, 2, toy, tmp_path / "w"), killed=1)
+    check_all_ended(killed_when("resuming from step", 1, 2, toy, tmp_path / "w"), killed=1)
