@@ -91,6 +91,11 @@ class Protected(NamedTuple):
     placeholders: str
 
     @property
+    def has_placeholders(self) -> bool:
+        """Whether there is one for every span."""
+        return len(self.placeholders) == len(self.spans)
+
+    @property
     def text(self) -> str:
         """The text with placeholders."""
         return _replaced(self.source, self.spans, self.placeholders)
@@ -132,7 +137,7 @@ class Protected(NamedTuple):
 
     def is_complete(self, translation: str) -> bool:
         """Returns whether a translation has the placeholder of every span once."""
-        return len(self.placeholders) == len(self.spans) and all(translation.count(p) == 1 for p in self.placeholders)
+        return self.has_placeholders and all(translation.count(placeholder) == 1 for placeholder in self.placeholders)
 
     def restored(self, translation: str) -> str:
         """Returns a translation, or a part of one, with what must be kept in the place of the placeholders.

@@ -57,6 +57,7 @@ def parts_of(
     placed = [own.placed(prefix) for own, prefix in zip(first, prefixes or [""] * len(lines), strict=True)]
     encoded = zip(lines, _encode_prefixes(placed, tokenizer), strict=True)
     for line, (pieces, prefix) in enumerate(encoded, first_line):
+        own: list[Part] = []
         for number, piece in enumerate([piece for piece in pieces if len(piece.ids) > 1] or pieces):
             part_prefix = [] if number else prefix
             limit = length_limit(len(piece.ids), len(part_prefix), options, max_length)
@@ -67,7 +68,10 @@ def parts_of(
                 )
             if len(piece.ids) > 1:
                 how = (part_prefix, limit, piece.after, piece.is_kept)
-                parts.append(Part(line, number, piece.text, piece.ids, *how))
+                part = Part(line, 0, piece.text, piece.ids, *how)
+                fits = piece.is_kept or tokenizer.protect(piece.text).has_placeholders
+                own += [part] if fits else around_spans(part, tokenizer, options, max_length)
+        parts += [part._replace(part=number) for number, part in enumerate(own)]
     return parts
 
 

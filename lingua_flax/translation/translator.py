@@ -213,29 +213,42 @@ class Translator(TrainedNetwork):
             unknown = {part.line for part in parts if part.is_kept and UNK_ID in part.source}
             requests.warn_about(NOT_TRANSLATED, unknown)
         after_batch(len(lines) - sum(part.part == 0 and not part.is_kept for part in parts))  # nothing to translate
-        search = functools.partial(self.search, options=options, num_hypotheses=num_hypotheses)
-        results = self._complete(parts, functools.partial(search, after_batch=after_batch), num_hypotheses)
-        search = functools.partial(search, after_batch=lambda sentences: after_batch(0))  # of lines that are counted
-        incomplete = [i for i, hypotheses in enumerate(results) if not hypotheses]
-        if incomplete and num_hypotheses < options.beam_size and not options.temperature:
-            all_beams = functools.partial(search, num_hypotheses=options.beam_size)
-            for i, hypotheses in zip(
-                incomplete, self._complete([parts[i] for i in incomplete], all_beams, num_hypotheses), strict=True
-            ):
-                results[i] = hypotheses
-            incomplete = [i for i in incomplete if not results[i]]
-        chunks = [requests.around_spans(parts[i], self.tokenizer, options, self.max_length) for i in incomplete]
-        found = iter(self._complete(list(itertools.chain(*chunks)), search, num_hypotheses, insist=False))
-        by_part = {i: [(chunk, next(found)) for chunk in own] for i, own in zip(incomplete, chunks, strict=True)}
-        translated = [pair for i, part in enumerate(parts) for pair in by_part.get(i, [(part, results[i])])]
+        translated, around = self._translated(parts, options, num_hypotheses, after_batch)
         if warn:
-            requests.warn_about(TRANSLATED_AROUND, {parts[i].line for i in incomplete})
+            requests.warn_about(TRANSLATED_AROUND, around)
             reached = {part.line for part, hypotheses in translated if len(hypotheses[0].tokens) >= part.limit}
             requests.warn_about("translation reached its length limit and may be cut short", reached)
         by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
         for part, hypotheses in translated:
             by_line[part.line - first_line].append((part.text, part.after, hypotheses))
         return [Translation(line, join_parts(joined)) for line, joined in zip(lines, by_line, strict=True)]
+
+    def _translated(
+        self,
+        parts: Sequence[requests.Part],
+        options: DecodingOptions,
+        num_hypotheses: int,
+        after_batch: Callable[[int], None],
+    ) -> tuple[list[tuple[requests.Part, tuple[Hypothesis, ...]]], set[int]]:
+        """Returns the parts with their hypotheses, which have all that they must contain.
+
+        If none of the best has, any hypothesis of the beam is taken that does; if there is none, the part is translated
+        around what it must contain, as several parts. Also returns the numbers of the lines with such parts.
+        """
+        search = functools.partial(self.search, options=options, num_hypotheses=num_hypotheses)
+        results = self._complete(parts, functools.partial(search, after_batch=after_batch), num_hypotheses)
+        search = functools.partial(search, after_batch=lambda sentences: after_batch(0))  # of lines that are counted
+        incomplete = [i for i, hypotheses in enumerate(results) if not hypotheses]
+        if incomplete and num_hypotheses < options.beam_size and not options.temperature:
+            all_beams = functools.partial(search, num_hypotheses=options.beam_size)
+            again = self._complete([parts[i] for i in incomplete], all_beams, num_hypotheses)
+            results = [hypotheses or again.pop(0) for hypotheses in results]
+            incomplete = [i for i in incomplete if not results[i]]
+        chunks = [requests.around_spans(parts[i], self.tokenizer, options, self.max_length) for i in incomplete]
+        found = iter(self._complete(list(itertools.chain(*chunks)), search, num_hypotheses, insist=False))
+        by_part = {i: [(chunk, next(found)) for chunk in own] for i, own in zip(incomplete, chunks, strict=True)}
+        translated = [pair for i, part in enumerate(parts) for pair in by_part.get(i, [(part, results[i])])]
+        return translated, {parts[i].line for i in incomplete}
 
     def _complete(
         self,
