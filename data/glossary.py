@@ -31,23 +31,20 @@ class Glossary:
 
     @functools.cached_property
     def _translations(self) -> Mapping[tuple[str, ...], str]:
-        return {self._words(term): translation for term, translation in self.terms}
+        return {_words(term, match_case=self.match_case): translation for term, translation in self.terms}
 
     @functools.cached_property
     def _most_words(self) -> int:
         return max(map(len, self._translations), default=0)
 
-    def _words(self, text: str) -> tuple[str, ...]:
-        return tuple(WORD.findall(text if self.match_case else text.casefold()))
-
     def terms_in(self, text: str) -> Iterator[tuple[int, int, str]]:
         """Yields where each term in a text begins and ends, and its translation."""
         words = list(WORD.finditer(text))
-        keys = [word[0] if self.match_case else word[0].casefold() for word in words]
+        keys = _words(text, match_case=self.match_case)
         first = 0
         while first < len(words):
             for last in range(min(first + self._most_words, len(words)), first, -1):
-                if translation := self._translations.get(tuple(keys[first:last])):
+                if translation := self._translations.get(keys[first:last]):
                     yield words[first].start(), words[last - 1].end(), translation
                     first = last
                     break
@@ -55,18 +52,22 @@ class Glossary:
                 first += 1
 
 
+def _words(text: str, *, match_case: bool) -> tuple[str, ...]:
+    return tuple(word if match_case else word.casefold() for word in WORD.findall(text))
+
+
 def read_glossary(path: Path, *, match_case: bool = False) -> Glossary:
     """Returns the glossary in a file with a term and its translation on each line, separated by a tab.
 
     Raises UserError if the file cannot be read, a line has no term or no translation, or a term has two translations.
     """
-    lines: dict[str, tuple[str, int]] = {}
+    lines: dict[tuple[str, ...], tuple[str, int]] = {}
     terms = []
     for number, pair in enumerate(read_tsv(path), start=1):
         term, translation = (side.strip() for side in pair)
         if not term or not translation:
             raise UserError(f"{path}, line {number}: a term and its translation are needed, term<TAB>translation")
-        other, line = lines.setdefault(term if match_case else term.casefold(), (translation, number))
+        other, line = lines.setdefault(_words(term, match_case=match_case), (translation, number))
         if other != translation:
             raise UserError(f'{path}, line {number}: "{term}" has another translation in line {line}; remove one')
         terms.append((term, translation))

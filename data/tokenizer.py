@@ -132,14 +132,14 @@ class Tokenizer:
     def source_characters(self, line: str) -> list[Characters]:
         """Returns the characters from which each token of a source comes, without tags and end token."""
         protected = self.protect(line)
-        pieces = self.source.encode(protected.text, out_type="proto").pieces
-        return _characters([protected.original(piece.surface) for piece in pieces], line)
+        surfaces = _surfaces(self.source.encode(protected.text, out_type="serialized_proto"))
+        return _characters([protected.original(surface) for surface in surfaces], line)
 
     def target_characters(self, line: str, ids: Sequence[int]) -> tuple[str, list[Characters]]:
         """Returns the translation of a source with these tokens, and the characters that each of them becomes."""
         protected = self.protect(line)
-        pieces = self.target.decode([int(i) for i in ids], out_type="proto").pieces
-        surfaces = [protected.restored(piece.surface.translate(LINE_BREAKS)) for piece in pieces]
+        decoded = _surfaces(self.target.decode([int(i) for i in ids], out_type="serialized_proto"))
+        surfaces = [protected.restored(surface.translate(LINE_BREAKS)) for surface in decoded]
         return "".join(surfaces), _characters(surfaces)
 
     def source_pieces(self, ids: Sequence[int]) -> list[str]:
@@ -149,6 +149,13 @@ class Tokenizer:
     def target_pieces(self, ids: Sequence[int]) -> list[str]:
         """Returns the piece of each id as it is in the model, including SPACE."""
         return [self.target.id_to_piece(int(i)) for i in ids]
+
+
+def _surfaces(serialized: bytes) -> list[str]:
+    """Returns the text of each token, given what all versions of sentencepiece since 0.2.1 return alike."""
+    from sentencepiece import sentencepiece_pb2 as proto  # slow to import, so only when needed
+
+    return [piece.surface for piece in proto.SentencePieceText.FromString(serialized).pieces]  # type: ignore[attr-defined]
 
 
 def _characters(surfaces: Sequence[str], text: str = "") -> list[Characters]:

@@ -82,7 +82,7 @@ def read_options(argv: Sequence[str]) -> ServeCommand:
     given = parse(ServeCommand, argv, DESCRIPTION)
     required_workdir(given)
     options = build(ServeCommand, given)
-    if not importlib.util.find_spec("fastapi_offline") or not importlib.util.find_spec("uvicorn"):
+    if not all(map(importlib.util.find_spec, ("fastapi_offline", "uvicorn", "selectolax"))):
         raise UserError(f"lingua-flax serve needs the extra serve: {install_command('serve')}")
     if options.engine == "jax":
         refuse(given, ["quantization"], "with --engine jax, only with ctranslate2")

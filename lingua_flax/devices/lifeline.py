@@ -1,26 +1,32 @@
 """Connections between the processes of a run, by which all notice at once that one of them has ended.
 
-JAX notices it in a joint computation; a process that waits at a checkpoint, or for another one that compiles, it aborts
-after a while, with stacks of C++. Here, each process is connected to the first one. A connection that closes without
-GOODBYE ends all processes, each with one sentence that names the one which is missing.
+JAX notices it in a joint computation; elsewhere, it aborts the others after half a minute, with stacks of C++. Here,
+each process is connected to the first one. A connection that closes without GOODBYE ends all processes, each with one
+sentence that names the one which is missing. Processes that cannot be connected are left to JAX.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import multiprocessing
 import os
 import secrets
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+log = logging.getLogger(__name__)
+
 GOODBYE = b"goodbye"
 CONNECT_TIMEOUT = 30.0  # seconds in which all processes must have connected
+GREETING_TIMEOUT = 5.0  # seconds
 ADDRESS_BYTES = 256
 # Seconds after which a host that does not answer any more counts as gone, by the options of Linux.
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -49,21 +55,29 @@ def _to_others(host: str) -> dict[int, socket.socket]:
     family = socket.AF_INET6 if dual else socket.AF_INET
     with socket.create_server(("", 0), family=family, backlog=128, dualstack_ipv6=dual) as server:
         _shared(f"{token} {server.getsockname()[1]} {host}")
-        server.settimeout(CONNECT_TIMEOUT)
-        while len(connections) < jax.process_count() - 1:
-            connection, _ = server.accept()
-            connection.settimeout(CONNECT_TIMEOUT)
-            greeting, _, number = connection.recv(64).decode(errors="replace").partition(" ")
-            if greeting == token:  # otherwise, somebody else
-                connections[int(number)] = _kept_alive(connection)
+        deadline = time.monotonic() + CONNECT_TIMEOUT
+        while len(connections) < jax.process_count() - 1 and (left := deadline - time.monotonic()) > 0:
+            server.settimeout(left)
+            with contextlib.suppress(OSError):  # nobody came, or somebody else, who says nothing
+                connection, _ = server.accept()
+                connection.settimeout(GREETING_TIMEOUT)
+                greeting, _, number = connection.recv(64).decode(errors="replace").partition(" ")
+                if greeting == token:
+                    connections[int(number)] = _kept_alive(connection)
+    if missing := sorted({*range(1, jax.process_count())} - {*connections}):
+        effect = "if a process is killed, the others may end only half a minute later"
+        log.warning("process %s cannot reach %s: %s", ", ".join(map(str, missing)), host, effect)
     return connections
 
 
 def _to_first() -> dict[int, socket.socket]:
     token, port, host = _shared("").split(" ")
-    connection = socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT)
-    connection.sendall(f"{token} {jax.process_index()}".encode())
-    return {0: _kept_alive(connection)}
+    try:
+        connection = socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT)
+        connection.sendall(f"{token} {jax.process_index()}".encode())
+        return {0: _kept_alive(connection)}
+    except OSError:  # the first process warns of it
+        return {}
 
 
 def _shared(message: str) -> str:
@@ -110,4 +124,6 @@ def _end(connections: dict[int, socket.socket], missing: int) -> None:
             connection.settimeout(5.0)
             with contextlib.suppress(OSError):
                 connection.recv(64)
+    for worker in multiprocessing.active_children():
+        worker.kill()  # one that still starts would print a traceback when its parent has gone
     os._exit(1)

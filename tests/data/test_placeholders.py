@@ -126,6 +126,7 @@ def test_case_is_matched_if_asked():
     [
         ("a\tb\nc\n", "line 2: 1 column; there must be two, source<TAB>target"),
         ("a\t \n", "line 1: a term and its translation are needed, term<TAB>translation"),
+        ("a b\tc\na  b\td\n", 'line 2: "a  b" has another translation in line 1; remove one'),
         ("a\tb\nB\tc\nA\tc\n", 'line 3: "A" has another translation in line 1; remove one'),
     ],
 )

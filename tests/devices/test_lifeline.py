@@ -2,13 +2,15 @@
 
 import re
 import signal
+import socket
 import threading
 import time
 
 import pytest
 
+from lingua_flax.devices import lifeline
 from tests.conftest import HUNG_AFTER
-from tests.processes import finish, start_together
+from tests.processes import finish, free_port, start_together
 
 STEPS = ["--training.num-steps", 100000, "--training.log-every", 1, "--training.eval-every", 20]
 STEPS += ["--training.checkpoint-every", 30, "--training.tokens-per-batch", 24 * 32]
@@ -50,6 +52,28 @@ def check_all_ended(ended, killed):
 
 def test_killed_process_ends_the_others(toy, tmp_path):
     check_all_ended(killed_when(PHASES["training"], 1, 2, toy, tmp_path / "w"), killed=1)
+
+
+def test_strangers_and_unreachable_hosts_do_not_end_a_run(monkeypatch, caplog):
+    """A stranger connects and is silent, another one says something else; then process 2 comes, and process 1 never."""
+    monkeypatch.setattr(lifeline, "CONNECT_TIMEOUT", 3.0)
+    monkeypatch.setattr(lifeline, "GREETING_TIMEOUT", 0.2)
+    monkeypatch.setattr(lifeline.jax, "process_count", lambda: 3)
+    clients = []
+
+    def come(message):
+        token, port, _ = message.split(" ")
+        for greeting in (b"", b"hello", f"{token} 2".encode()):
+            client = socket.create_connection(("127.0.0.1", int(port)))
+            client.sendall(greeting)
+            clients.append(client)
+
+    monkeypatch.setattr(lifeline, "_shared", come)
+    assert list(lifeline._to_others("host.invalid")) == [2]
+    assert "process 1 cannot reach host.invalid" in caplog.text
+    for address in ("token 1 host.invalid", f"token {free_port()} 127.0.0.1"):
+        monkeypatch.setattr(lifeline, "_shared", lambda _, address=address: address)
+        assert lifeline._to_first() == {}
 
 
 @pytest.mark.slow
