@@ -13,6 +13,7 @@ import pytest
 from lingua_flax.options.config_files import read_config
 from lingua_flax.runs.checkpoint import Checkpoints, read_item
 from lingua_flax.runs.verification.comparison import compare
+from lingua_flax.runs.verification.killed_run import Moment, PhaseDurations, TrainProcess, run_killed
 from lingua_flax.training.state import checkpoint_items, initial_state
 from tests.conftest import ROOT
 from tests.processes import start_command
@@ -35,6 +36,21 @@ def test_killed_run_passes(run, toy, tmp_path):
     again = run("verify-resume", "--config", toy, *options)
     assert again.returncode == 2
     assert "already exists" in again.stderr
+
+
+@pytest.mark.slow
+def test_start_that_takes_less_time_than_expected_is_killed_at_its_first_step(toy, tmp_path):
+    """A start that finds its programs in the cache is much shorter than the one that compiled them."""
+
+    def start() -> TrainProcess:
+        return TrainProcess(toy, tmp_path / "run", tmp_path / "compiled", lambda: None)
+
+    expected = PhaseDurations(start=3600.0, compilation=3600.0, step=0.0, validation=0.0)
+    config = read_config(toy)
+    kills, last = run_killed(start, [Moment("a start", 0, 1.0), Moment("the compilation", 0, 1.0)], config, expected)
+    assert [kill.during for kill in kills] == ["training", "training"]
+    assert all(kill.after < config.training.num_steps for kill in kills)
+    assert last.workdir.last_step() == config.training.num_steps
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,12 @@ def _wait_for(moment: Moment, training: TrainProcess, config: Config, pace: Phas
     if not training.wait_until(condition):
         return False
     kill_time = time.monotonic() + moment.fraction * seconds
-    return training.wait_until(lambda: time.monotonic() >= kill_time)
+    is_early = moment.during in ("a start", "the compilation")
+    # The duration may be that of a start that compiled. One that finds its programs in the cache is over earlier, and
+    # would train on: on a GPU, to the end of 2,000 steps.
+    return training.wait_until(
+        lambda: time.monotonic() >= kill_time or (is_early and training.seconds_to_first_step is not None)
+    )
 
 
 def _phase_at_kill(moment: Moment, training: TrainProcess) -> str:
