@@ -16,6 +16,7 @@ language = "en"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
 nb_execution_mode = "off"  # documents are stored with their outputs, which need a trained network
 
 napoleon_use_ivar = True

@@ -2,8 +2,8 @@
 
 A block that begins with ```console contains commands, which begin with "$ ", and what they print. All blocks are run in
 a clone of the last commit, page by page in the order of PAGES: a page may use what an earlier one has trained. If an
-output contains a line "...", the new one is shortened to as many lines before and after it. The cells of
-docs/understanding/attention.ipynb are run last, with the network that the first page has trained.
+output contains a line "...", the new one is shortened to as many lines before and after it. The
+notebooks of docs/understanding are run last, with the network that the first page has trained.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from notebooks.execute import execute, read_notebook, store_outputs
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 PAGES = ("first_run", "data_report", "training", "evaluation", "decoding", "fine_tuning", "export", "devices")
-NOTEBOOK = Path("docs", "understanding", "attention.ipynb")
+COURSE = sorted(path.relative_to(ROOT) for path in DOCS.glob("understanding/*.ipynb"))
 BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 ORIGIN = re.compile(r"Outputs on this page: .*\.$", re.MULTILINE)
 PROMPT, CONTINUED, OMITTED = "$ ", "\\", "..."
@@ -91,15 +91,15 @@ def renew_page(page: Path, folder: Path, environment: dict[str, str]) -> None:
     page.write_text(ORIGIN.sub(origin(folder), text), encoding="utf-8")
 
 
-def renew_notebook(folder: Path, environment: dict[str, str]) -> None:
-    """Runs the notebook and stores its outputs."""
-    notebook = read_notebook(folder / NOTEBOOK)
+def renew_notebook(page: Path, folder: Path, environment: dict[str, str]) -> None:
+    """Runs a notebook of the course and stores its outputs."""
+    notebook = read_notebook(folder / page)
     for cell in notebook.cells:
         cell.source = ORIGIN.sub(origin(folder), cell.source)
     executed = execute(
-        notebook, (folder / NOTEBOOK).parent, environment | {"PYTHONPATH": str(folder), "JAX_PLATFORMS": "cpu"}
+        notebook, (folder / page).parent, environment | {"PYTHONPATH": str(folder), "JAX_PLATFORMS": "cpu"}
     )
-    store_outputs(ROOT / NOTEBOOK, executed)
+    store_outputs(ROOT / page, executed)
 
 
 def main() -> None:
@@ -115,7 +115,8 @@ def main() -> None:
         for name in PAGES:
             renew_page(DOCS / "guides" / f"{name}.md", folder, environment)
         shutil.copy(folder / "checkpoints" / "tiny" / "curves.png", DOCS / "pictures")
-        renew_notebook(folder, environment)
+        for page in COURSE:
+            renew_notebook(page, folder, environment)
 
 
 if __name__ == "__main__":

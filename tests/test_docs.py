@@ -19,7 +19,6 @@ from lingua_flax.commands import distill, evaluate, export, serve, train, transl
 from lingua_flax.commands.main import COMMANDS
 from lingua_flax.options.config_files import read_config, to_toml
 from lingua_flax.options.schema import Config, MixtureConfig, Section
-from notebooks.execute import execute, read_notebook
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"
@@ -293,99 +292,3 @@ def test_pages_with_outputs_say_where_they_come_from():
         shows = page != "README.md" and any(kind == "console" for kind, _ in blocks(page))
         assert shows == (Path(page).stem in renew_outputs.PAGES), page
         assert shows == bool(renew_outputs.ORIGIN.search((ROOT / page).read_text("utf-8"))), page
-
-
-def worked_cells() -> list:
-    """Returns the code cells of the page about attention that need no trained network."""
-    cells = read_notebook(ROOT / renew_outputs.NOTEBOOK).cells
-    end = [cell.id for cell in cells].index("trained")
-    return [cell for cell in cells[:end] if cell.cell_type == "code"]
-
-
-def numbers(cell) -> list[list[float]]:
-    """Returns the numbers in each line that a cell has printed."""
-    text = "".join(output.text for output in cell.outputs)
-    rows = [[float(number) for number in re.findall(r"-?\d+\.\d\d", line)] for line in text.splitlines()]
-    return [row for row in rows if row]
-
-
-def test_attention_page_has_no_warnings():
-    outputs = [
-        output for cell in read_notebook(ROOT / renew_outputs.NOTEBOOK).cells for output in cell.get("outputs", [])
-    ]
-    assert outputs
-    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
-
-
-def test_attention_page_imports_what_exists():
-    """In all cells, also in those that only a slow test runs."""
-    cells = [cell for cell in read_notebook(ROOT / renew_outputs.NOTEBOOK).cells if cell.cell_type == "code"]
-    statements = [node for cell in cells for node in ast.parse(cell.source).body]
-    imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert imports
-    for node in imports:
-        exec(ast.unparse(node), {})
-
-
-def test_attention_page_matches_the_code(capsys):
-    namespace: dict = {}
-    for cell in worked_cells():
-        exec(compile(cell.source, cell.id, "exec"), namespace)
-        assert capsys.readouterr().out == "".join(output.text for output in cell.outputs), cell.id
-
-
-@pytest.mark.parametrize(
-    ("cell", "example", "expected"),
-    [
-        ("weighted-mean-weights", "parameter_free_self_attention", lambda worked: worked["weights"]),
-        ("weighted-mean-outputs", "parameter_free_self_attention", lambda worked: worked["output"]),
-        ("queries-weights", "self_attention_i_play_football", lambda worked: worked["weights"]),
-        ("queries-outputs", "self_attention_i_play_football", lambda worked: worked["output"]),
-        ("eats-weights", "self_attention_the_cat_eats_fish", lambda worked: worked["weights"]),
-        ("eats-outputs", "self_attention_the_cat_eats_fish", lambda worked: worked["output"]),
-        (
-            "scaling-numbers",
-            "scaling",
-            lambda worked: [
-                worked[f"{kind}{scores}"] for scores in ("unscaled", "halved") for kind in ("", "jacobian_diagonal_")
-            ],
-        ),
-        ("mask-weights", "masked_self_attention_write_a_poem", lambda worked: worked["weights"]),
-        (
-            "heads-weights",
-            "multi_head_the_cat_sat",
-            lambda worked: [row for head in worked["heads"] for row in head["weights"]],
-        ),
-        ("heads-outputs", "multi_head_the_cat_sat", lambda worked: worked["output"]),
-        (
-            "cross-weights",
-            "cross_attention_le_chat_mange",
-            lambda worked: [step["weights"] for step in worked["steps"]],
-        ),
-        (
-            "cross-outputs",
-            "cross_attention_le_chat_mange",
-            lambda worked: [step[name] for name in ("context", "hidden_after_residual") for step in worked["steps"]],
-        ),
-        ("positions-table", "positional_encoding_i_am_a_robot", lambda worked: worked["table"]),
-        ("layer-norm", "layer_norm", lambda worked: worked["normalized"]),
-    ],
-)
-def test_attention_page_has_the_numbers_worked_by_hand(cell, example, expected):
-    """The page prints two decimals."""
-    worked = json.loads((ROOT / "tests" / "worked_examples.json").read_text("utf-8"))[example]
-    (printed,) = [numbers(each) for each in worked_cells() if each.id == cell]
-    assert printed == [pytest.approx(row, abs=0.0051) for row in expected(worked)]
-
-
-@pytest.mark.slow
-def test_attention_page_holds_for_a_network_trained_here(run, tmp_path):
-    """Its hidden cells check what the text says about the network."""
-    workdir = tmp_path / "checkpoints" / "tiny"
-    assert run("train", "--config", "configs/tiny.toml", "--workdir", workdir, timeout=2 * 3600).returncode == 0
-    folder = tmp_path / "docs" / "understanding"
-    folder.mkdir(parents=True)
-    executed = execute(
-        read_notebook(ROOT / renew_outputs.NOTEBOOK), folder, {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    )
-    assert [cell.execution_count for cell in executed.cells if cell.cell_type == "code"]
