@@ -1,8 +1,9 @@
 """Connections between the processes of a run, by which all notice at once that one of them has ended.
 
-JAX notices it in a joint computation; elsewhere, it aborts the others after half a minute, with stacks of C++. Here,
-each process is connected to the first one. A connection that closes without GOODBYE ends all processes, each with one
-sentence that names the one which is missing. Processes that cannot be connected are left to JAX.
+JAX notices it in a joint computation; elsewhere, it aborts the others after a minute or two, with stacks of C++. Here,
+each process is connected to the first one. A connection that closes without GOODBYE, or on which no BEAT comes any
+more, ends all processes, each with one sentence that names the one which is missing. Processes that cannot be connected
+are left to JAX.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from jax.experimental import multihost_utils
 log = logging.getLogger(__name__)
 
 GOODBYE = b"goodbye"
+BEAT = b"."
+BEAT_INTERVAL = 5.0  # seconds
+SILENCE = 30.0  # seconds without BEAT after which a process counts as gone: it is stopped, or its host is
 CONNECT_TIMEOUT = 30.0  # seconds in which all processes must have connected
 GREETING_TIMEOUT = 5.0  # seconds
 ADDRESS_BYTES = 256
-# Seconds after which a host that does not answer any more counts as gone, by the options of Linux.
-KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 
 def connect(host: str) -> Callable[[], None]:
@@ -38,7 +40,8 @@ def connect(host: str) -> Callable[[], None]:
     It must be called when all processes end.
     """
     connections = _to_others(host) if jax.process_index() == 0 else _to_first()
-    threading.Thread(target=_watch, args=(connections,), daemon=True).start()
+    for task in (_beat, _watch):
+        threading.Thread(target=task, args=(connections,), daemon=True).start()
 
     def say_goodbye() -> None:
         for connection in connections.values():
@@ -61,11 +64,13 @@ def _to_others(host: str) -> dict[int, socket.socket]:
             with contextlib.suppress(OSError):  # nobody came, or somebody else, who says nothing
                 connection, _ = server.accept()
                 connection.settimeout(GREETING_TIMEOUT)
-                greeting, _, number = connection.recv(64).decode(errors="replace").partition(" ")
+                received = connection.recv(64).rstrip(BEAT)  # which may follow at once
+                greeting, _, number = received.decode(errors="replace").partition(" ")
                 if greeting == token:
-                    connections[int(number)] = _kept_alive(connection)
+                    connection.settimeout(None)
+                    connections[int(number)] = connection
     if missing := sorted({*range(1, jax.process_count())} - {*connections}):
-        effect = "if a process is killed, the others may end only half a minute later"
+        effect = "if a process is killed, the others may end only minutes later"
         log.warning("process %s cannot reach %s: %s", ", ".join(map(str, missing)), host, effect)
     return connections
 
@@ -75,7 +80,8 @@ def _to_first() -> dict[int, socket.socket]:
     try:
         connection = socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT)
         connection.sendall(f"{token} {jax.process_index()}".encode())
-        return {0: _kept_alive(connection)}
+        connection.settimeout(None)
+        return {0: connection}
     except OSError:  # the first process warns of it
         return {}
 
@@ -86,30 +92,37 @@ def _shared(message: str) -> str:
     return bytes(multihost_utils.process_allgather(own)[0]).rstrip(b"\0").decode()
 
 
-def _kept_alive(connection: socket.socket) -> socket.socket:
-    connection.settimeout(None)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE.items():
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return connection
+def _beat(connections: dict[int, socket.socket]) -> None:
+    while True:
+        for connection in connections.values():
+            with contextlib.suppress(OSError):
+                connection.sendall(BEAT)
+        time.sleep(BEAT_INTERVAL)
 
 
 def _watch(connections: dict[int, socket.socket]) -> None:
-    """Ends this process when one of the others has ended without GOODBYE, after it has told the rest."""
+    """Ends this process when another one has ended without GOODBYE or is silent, after it has told the rest."""
+    heard = dict.fromkeys(connections, time.monotonic())
     with selectors.DefaultSelector() as selector:
         for number, connection in connections.items():
             selector.register(connection, selectors.EVENT_READ, number)
-        while selector.get_map():
-            for key, _ in selector.select():
+        while heard:
+            for key, _ in selector.select(BEAT_INTERVAL):
                 try:
-                    message = connections[key.data].recv(64)
+                    received = connections[key.data].recv(64)
                 except OSError:
-                    message = b""
+                    received = b""
+                message = received.strip(BEAT)
                 if message.startswith(GOODBYE):
                     selector.unregister(key.fileobj)
-                else:
+                    del heard[key.data]
+                elif message or not received:
                     _end(connections, int(message or key.data))
+                else:
+                    heard[key.data] = time.monotonic()
+            for number, last in heard.items():
+                if time.monotonic() > last + SILENCE:
+                    _end(connections, number)
 
 
 def _end(connections: dict[int, socket.socket], missing: int) -> None:
@@ -118,12 +131,13 @@ def _end(connections: dict[int, socket.socket], missing: int) -> None:
             with contextlib.suppress(OSError):
                 connection.sendall(str(missing).encode())
     remedy = "see its error message, then start all of them again to continue from the newest checkpoint"
-    os.write(2, f"error: process {missing} of this run has ended before the others; {remedy}\n".encode())
+    os.write(2, f"error: process {missing} of this run has ended before the others or is stopped; {remedy}\n".encode())
     for number, connection in connections.items():
         if number not in (0, missing):  # the first process ends last: without it, JAX aborts the others
             connection.settimeout(5.0)
             with contextlib.suppress(OSError):
-                connection.recv(64)
+                while connection.recv(64):
+                    pass
     for worker in multiprocessing.active_children():
         worker.kill()  # one that still starts would print a traceback when its parent has gone
     os._exit(1)

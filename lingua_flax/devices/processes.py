@@ -29,9 +29,9 @@ from lingua_flax.options.schema import ProcessOptions
 
 # Seconds that a process waits for the others when it exits; without an error all of them exit at the same time.
 SHUTDOWN_TIMEOUT = 30
-# Seconds after which a process that does not respond is considered lost. A computation fails as soon as a connection is
-# lost, but a process that waits for the others at a checkpoint does not notice: JAX then ends it with its own message.
-HEARTBEAT_TIMEOUT = 30
+# Seconds after which JAX aborts processes that do not respond, or wait for such a one: its calls fail after half of
+# them, and lifeline.SILENCE, which ends a run with a sentence, must be shorter.
+HEARTBEAT_TIMEOUT = 100
 START_TIMEOUT = 300  # seconds in which all processes of a run must have started
 MAX_MESSAGE = 2000  # bytes of an error message that other processes are told
 _LOST_CONNECTION = re.compile("Gloo|Connection closed|UNAVAILABLE|DEADLINE_EXCEEDED|heartbeat")

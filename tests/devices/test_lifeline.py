@@ -24,16 +24,22 @@ PHASES = {
 }
 
 
-def killed_when(first_logs, killed, count, toy, workdir, *options):
-    """Kills one of several processes when the first one logs this; returns status, output and errors of each."""
+def killed_when(first_logs, killed, count, toy, workdir, *options, stop=False):
+    """Kills one of several processes when the first one logs this; returns status, output and errors of each.
+
+    With `stop`, it is stopped with SIGSTOP, and killed when the others have ended.
+    """
     running = start_together(count, "train", "--config", toy, "--workdir", workdir, *STEPS, *options)
     for line in running[0].stderr:
         if re.search(first_logs, line):
             break
     time.sleep(0.2)
-    running[killed].kill()
+    running[killed].send_signal(signal.SIGSTOP if stop else signal.SIGKILL)
     timer = threading.Timer(HUNG_AFTER, lambda: [process.kill() for process in running])
     timer.start()
+    if stop:
+        finish([process for process in running if process is not running[killed]])
+        running[killed].kill()
     ended = finish(running)
     timer.cancel()
     return ended
@@ -41,7 +47,7 @@ def killed_when(first_logs, killed, count, toy, workdir, *options):
 
 def check_all_ended(ended, killed):
     assert ended[killed][0] == -signal.SIGKILL
-    sentence = f"error: process {killed} of this run has ended before the others; see its error message, then start all"
+    sentence = f"error: process {killed} of this run has ended before the others or is stopped; see its error message"
     for number, (status, _, errors) in enumerate(ended):
         if number != killed:
             said = [line for line in errors.splitlines() if line.startswith("error: ")]
@@ -63,7 +69,7 @@ def test_strangers_and_unreachable_hosts_do_not_end_a_run(monkeypatch, caplog):
 
     def come(message):
         token, port, _ = message.split(" ")
-        for greeting in (b"", b"hello", f"{token} 2".encode()):
+        for greeting in (b"", b"hello", f"{token} 2..".encode()):
             client = socket.create_connection(("127.0.0.1", int(port)))
             client.sendall(greeting)
             clients.append(client)
@@ -82,6 +88,12 @@ def test_strangers_and_unreachable_hosts_do_not_end_a_run(monkeypatch, caplog):
 def test_killed_process_ends_the_others_in_every_phase(toy, tmp_path, phase, killed, count):
     cache = ("--data.cache-directory", tmp_path / "cache")  # so that there is something to prepare
     check_all_ended(killed_when(PHASES[phase], killed, count, toy, tmp_path / "w", *cache), killed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stopped", "count"), [(1, 3), (0, 2)])
+def test_stopped_process_ends_the_others(toy, tmp_path, stopped, count):
+    check_all_ended(killed_when(PHASES["training"], stopped, count, toy, tmp_path / "w", stop=True), stopped)
 
 
 @pytest.mark.slow
