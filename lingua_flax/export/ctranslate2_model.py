@@ -55,10 +55,10 @@ def check_convertible(config: ModelConfig) -> None:
     """Raises UserError if CTranslate2 cannot represent a network with this configuration."""
     rotates = config.positions == "rotary" and config.rotary_cross_attention
     # CTranslate2 normalizes the queries of cross-attention over all heads together.
-    normalizes = config.qk_norm and config.num_heads > 1
+    normalizes = config.qk_norm is True and config.num_heads > 1
     reasons = {
         "rotates the queries and keys of cross-attention (train with --model.rotary-cross-attention False)": rotates,
-        "normalizes queries and keys head by head (train with --model.qk-norm False)": normalizes,
+        "normalizes queries and keys of each head of cross-attention (train with --model.qk-norm self)": normalizes,
     }
     if given := " and ".join(reason for reason, holds in reasons.items() if holds):
         raise UserError(f"CTranslate2 cannot run a network that {given}; stablehlo, safetensors and --engine jax can")
@@ -93,7 +93,7 @@ def _specification(translator: Translator) -> TransformerSpec:
     options = {
         "pre_norm": {"pre": True, "post": False}[config.norm],
         "activation": ACTIVATIONS[config.activation],
-        "qk_norm": config.qk_norm,
+        "qk_norm": bool(config.qk_norm),
         "rotary_dim": 0 if is_rotary else None,  # 0: all dimensions
         "rotary_interleave": False,
         "rotary_base": config.position_base,
@@ -147,6 +147,8 @@ def _copy_attention(spec: Any, params: Any, name: str, *fused: str) -> None:
     if "query_norm" in attention:
         spec.q_norm.gamma = np.array(attention["query_norm"]["scale"])
         spec.k_norm.gamma = np.array(attention["key_norm"]["scale"])
+    elif hasattr(spec, "q_norm"):  # qk_norm = "self"
+        del spec.q_norm, spec.k_norm
 
 
 def _copy_norm(spec: common_spec.LayerNormSpec, params: Any) -> None:

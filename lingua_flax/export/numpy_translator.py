@@ -76,7 +76,7 @@ class Network:
             self.heads(source @ self.parameters[f"{name}.{part}.kernel"])
             for part, source in (("query", x), ("key", memory), ("value", memory))
         )
-        if self.model["qk_norm"]:
+        if self.model["qk_norm"] is True or (self.model["qk_norm"] == "self" and memory is x):
             query, keys = self.rms_norm(f"{name}.query_norm", query), self.rms_norm(f"{name}.key_norm", keys)
         if self.model["positions"] == "rotary" and (memory is x or self.model["rotary_cross_attention"]):
             query, keys = self.rotate(query), self.rotate(keys)
