@@ -139,6 +139,10 @@ class MultiHeadAttention(nnx.Module):
         dense_mask = mask.dense() if mask else None
         return self.attend(x, self.keys_values(memory, memory_rotation), dense_mask, rotation, dropout)
 
+    def queries(self, x: Float[Array, "B T D"], rotation: Rotation | None = None) -> Float[Array, "B N T H"]:
+        """Projects x to queries, rotated by `rotation`."""
+        return _normalize_and_rotate(self._split_heads(self.query(x)), self.query_norm, rotation)
+
     def keys_values(self, memory: Float[Array, "B S D"], rotation: Rotation | None = None) -> KeysValues:
         """Projects memory to keys, rotated by `rotation`, and values."""
         keys = self._split_heads(self.key(memory))
@@ -153,11 +157,10 @@ class MultiHeadAttention(nnx.Module):
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
         """Computes `__call__` by equation 1, given keys and values that `keys_values` has projected already."""
-        query = _normalize_and_rotate(self._split_heads(self.query(x)), self.query_norm, rotation)
         heads, weights = scaled_dot_product_attention(
-            query, *memory, mask, dropout=dropout, dropout_rate=self.dropout_rate
+            self.queries(x, rotation), *memory, mask, dropout=dropout, dropout_rate=self.dropout_rate
         )
-        return self.output(_merge_heads(heads)), weights
+        return self.output(merge_heads(heads)), weights
 
     def _split_heads(self, x: Float[Array, "B T D"]) -> Float[Array, "B N T H"]:
         return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, -1), 1, 2)
@@ -169,10 +172,11 @@ class MultiHeadAttention(nnx.Module):
 
         If both are None, x is returned as it is, which avoids a change of its memory layout.
         """
-        return _merge_heads(_normalize_and_rotate(self._split_heads(x), norm, rotation)) if norm or rotation else x
+        return merge_heads(_normalize_and_rotate(self._split_heads(x), norm, rotation)) if norm or rotation else x
 
 
-def _merge_heads(heads: Float[Array, "B N T H"]) -> Float[Array, "B T D"]:
+def merge_heads(heads: Float[Array, "B N T H"]) -> Float[Array, "B T D"]:
+    """Concatenates the heads along D."""
     return jnp.swapaxes(heads, 1, 2).reshape(heads.shape[0], heads.shape[2], -1)
 
 

@@ -100,7 +100,7 @@ class Transformer(nnx.Module):
         Position t of the logits predicts the token that follows target_in[:, t].
         """
         x, weights = self.hidden_states(source, target_in, **options)
-        return self._logits(x), weights
+        return self.logits(x), weights
 
     def hidden_states(
         self,
@@ -201,7 +201,7 @@ class Transformer(nnx.Module):
         for layer, cache, source_cache in zip(self.decoder, caches, memory.caches, strict=True):
             x, cache = layer.step(x, index, cache, self_mask, source_cache, memory.mask, rotation)
             updated.append(cache)
-        return self._logits(self.decoder_norm(x) if self.decoder_norm else x), updated
+        return self.logits(self.decoder_norm(x) if self.decoder_norm else x), updated
 
     def with_converted_matrices(self) -> Transformer:
         """Returns the network with all matrices in the type of products, from which decoding would convert them anyway.
@@ -267,7 +267,8 @@ class Transformer(nnx.Module):
             x += lookup(encodings, positions)
         return (dropout(x, config.dropout_rate) if dropout else x).astype(self.dtype)
 
-    def _logits(self, x: Float[Array, "B T D"]) -> Float32[Array, "B T V"]:
+    def logits(self, x: Float[Array, "B T D"]) -> Float32[Array, "B T V"]:
+        """Computes the logits of the next token from the decoder's output."""
         x, table = x.astype(self.product_dtype), self.output_table.astype(self.product_dtype)
         return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
 

@@ -10,7 +10,8 @@ from string import Template
 from typing import Any
 
 PAGE_FILES = Path(__file__).parent.parent / "serving" / "page"  # those of the page that the server shows
-_MODULES = ("dom.js", "attention.js", "standalone.js")  # in an order in which each needs only those before it
+# In an order in which each needs only those before it.
+_MODULES = ("dom.js", "weights.js", "heatmap.js", "diagram.js", "attention.js", "standalone.js")
 _DOCUMENT = Template("""<!doctype html>
 <html lang="en">
 <head>

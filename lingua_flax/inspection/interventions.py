@@ -22,6 +22,7 @@ from flax import nnx
 from lingua_flax.data.batch import pad_rows
 from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.host.errors import UserError
+from lingua_flax.inspection.explanation import Explanation, Place, explain
 from lingua_flax.inspection.observation import Observation, observe, padded_length, run_program, source_tokens
 from lingua_flax.inspection.recorded_search import RecordedSearch, recorded_beam_search
 from lingua_flax.model.parameters import params_by_name, replace_params
@@ -30,6 +31,7 @@ from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import length_limit, mask_special_tokens
 from lingua_flax.translation.hypotheses import Hypothesis, Translation
 from lingua_flax.translation.translator import Translator
+from lingua_flax.translation.words import group_pieces
 
 Attention = Literal["encoder", "decoder", "cross"]
 
@@ -65,6 +67,7 @@ class Inspection:
       hypotheses: the best hypotheses, best first.
       observation: what the network did while it wrote the first one.
       beam: what the beam search considered, if it was recorded.
+      explanation: how the attention weights at one place came about, if that was asked for.
     """
 
     text: str
@@ -72,6 +75,7 @@ class Inspection:
     hypotheses: tuple[Hypothesis, ...]
     observation: Observation
     beam: RecordedSearch | None = None
+    explanation: Explanation | None = None
 
     def as_json(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """Returns the inspection as a JSON object.
@@ -80,7 +84,8 @@ class Inspection:
         of this size, text would take three times the time and the space. Placeholders are shown as what they stand for.
         """
         observed, protected = self.observation, tokenizer.protect(self.text)
-        source = zip(observed.source, map(protected.original, tokenizer.source_pieces(observed.source)), strict=True)
+        source = list(map(protected.original, tokenizer.source_pieces(observed.source)))
+        written = [protected.restored(*tokenizer.target_pieces([prediction.token])) for prediction in observed.target]
         attention = {"encoder": observed.encoder, "decoder": observed.decoder, "cross": observed.cross}
 
         def named(token: int) -> dict[str, Any]:
@@ -93,12 +98,14 @@ class Inspection:
             "text": self.text,
             "translation": protected.restored(self.hypotheses[0].text),
             "source": [
-                {"id": token, "piece": piece, "masked": position in self.intervention.masked}
-                for position, (token, piece) in enumerate(source)
+                {"id": token, "piece": piece, "word": word, "masked": position in self.intervention.masked}
+                for position, (token, piece, word) in enumerate(
+                    zip(observed.source, source, _words_of(source), strict=True)
+                )
             ],
             "target": [
-                likely(token, probability) | {"alternatives": [likely(*alternative) for alternative in alternatives]}
-                for token, probability, alternatives in observed.target
+                {**likely(token, probability), "word": word, "alternatives": [likely(*each) for each in alternatives]}
+                for (token, probability, alternatives), word in zip(observed.target, _words_of(written), strict=True)
             ],
             "hypotheses": [{"text": protected.restored(own.text), "score": own.score} for own in self.hypotheses],
             "heads_off": [head._asdict() for head in self.intervention.heads_off],
@@ -111,7 +118,17 @@ class Inspection:
                 ]
                 for step in self.beam.steps
             ],
+            "explanation": self.explanation
+            and {
+                **self.explanation.as_json(),
+                "logits": [likely(token, p) | {"logit": logit} for token, logit, p in self.explanation.logits],
+            },
         }
+
+
+def _words_of(pieces: Sequence[str]) -> list[int]:
+    """Returns for each piece which word it belongs to, counted from 0."""
+    return [number for number, word in enumerate(group_pieces(pieces)) for _ in word.positions]
 
 
 def _encoded(weights: np.ndarray) -> dict[str, Any]:
@@ -126,10 +143,14 @@ def inspect(
     intervention: Intervention = Intervention(),
     *,
     record_beam: bool = False,
+    explained: Place | None = None,
 ) -> Inspection:
     """Translates a sentence with `options.beam_size` beams, and returns what the network did.
 
-    Raises UserError if the text has no token or too many, or if a token, position or head to change does not exist.
+    It explains the attention weights at the place `explained`, whose query must be a position of the sentence that
+    attends: for the decoder and cross-attention, of the translation.
+
+    Raises UserError if the text has no token or too many, or if a token, position or head does not exist.
     """
     source = source_tokens(translator, text)
     _check(translator, len(source), intervention, options)
@@ -142,7 +163,15 @@ def inspect(
     (hypotheses,) = changed.detokenized(decoded, 1)
     observation = observe(changed, source, hypotheses[0].tokens, intervention.masked)
     beam = _recorded(changed, padded, masked, intervention.prefix, options) if record_beam else None
-    return Inspection(text, intervention, hypotheses, observation, beam)
+    if not explained:
+        return Inspection(text, intervention, hypotheses, observation, beam)
+    written = hypotheses[0].tokens
+    _check_head(translator, Head(*explained[:3]))
+    queries = len(source) if explained.attention == "encoder" else len(written)
+    if not 0 <= explained.query < queries:
+        raise UserError(f"a query must be from 0 to {queries - 1}")
+    explanation = explain(changed, source, written, intervention.masked, explained)
+    return Inspection(text, intervention, hypotheses, observation, beam, explanation)
 
 
 def inspection_of(translator: Translator, translation: Translation) -> Inspection:
@@ -168,7 +197,6 @@ def without_heads(translator: Translator, heads: Collection[Head]) -> Any:
 
 def _check(translator: Translator, source_length: int, intervention: Intervention, options: DecodingOptions) -> None:
     """Raises UserError if the intervention is not possible."""
-    config = translator.config
     vocab_size = translator.tokenizer.target_vocab_size
     limit = length_limit(source_length, len(intervention.prefix), options, translator.max_length)
     if not all(PAD_ID < token < vocab_size and token not in (BOS_ID, UNK_ID) for token in intervention.prefix):
@@ -181,13 +209,18 @@ def _check(translator: Translator, source_length: int, intervention: Interventio
         raise UserError(f"a masked position must be from 0 to {source_length - 1}")
     if len(set(intervention.masked)) == source_length:
         raise UserError("at least one source token must remain visible")
-    for attention, layer, head in intervention.heads_off:
-        layers = config.num_encoder_layers if attention == "encoder" else config.num_decoder_layers
-        if not (0 <= layer < layers and 0 <= head < config.num_heads):
-            raise UserError(
-                f"there is no head {head} in layer {layer} of {attention} attention: "
-                f"it has {layers} layers of {config.num_heads} heads, counted from 0"
-            )
+    for off in intervention.heads_off:
+        _check_head(translator, off)
+
+
+def _check_head(translator: Translator, head: Head) -> None:
+    config, attention = translator.config, head.attention
+    layers = config.num_encoder_layers if attention == "encoder" else config.num_decoder_layers
+    if not (0 <= head.layer < layers and 0 <= head.head < config.num_heads):
+        raise UserError(
+            f"there is no head {head.head} in layer {head.layer} of {attention} attention: "
+            f"it has {layers} layers of {config.num_heads} heads, counted from 0"
+        )
 
 
 def _recorded(

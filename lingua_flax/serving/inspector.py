@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lingua_flax.host.errors import UserError
+from lingua_flax.inspection.explanation import Place
 from lingua_flax.inspection.interventions import Head, Intervention, inspect
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.serving.protocol import InspectRequest
+from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.translator import Translator
 
 CHECKPOINTS_IN_MEMORY = 4
@@ -50,12 +52,18 @@ class Inspector:
             if item.sentence >= max(1, len(sentences)):
                 raise UserError(f"there is no sentence {item.sentence}: the text has {max(1, len(sentences))}")
             text = sentences[item.sentence]["source"]
-        inspection = inspect(translator, text, self.options, intervention, record_beam=item.beam)
+        place = Place(**item.explain.model_dump()) if item.explain else None
+        inspection = inspect(translator, text, self.options, intervention, record_beam=item.beam, explained=place)
         return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step, "sentences": sentences}
 
     def _sentences(self, text: str, translator: Translator) -> list[dict[str, str]]:
-        """Returns the sentences of a text with their translations; none if it is a single one."""
-        if len(translator.divided([text])[0]) == 1:
+        """Returns the sentences of a text, line by line, with their translations; none if it is a single one."""
+        lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
+        divided = translator.divided(lines)
+        if len(lines) == 1 and len(divided[0]) == 1:
             return []
-        (translation,) = translator.translate([text], self.options, warn=False)
-        return [{"source": source, "translation": own.text} for source, own in translation.hypotheses[0].parts]
+        sentences: list[tuple[str, Hypothesis]] = []
+        for line, translation in zip(lines, translator.translate(lines, self.options, warn=False), strict=True):
+            best = translation.hypotheses[0]
+            sentences += best.parts or [(line, best)]
+        return [{"source": source, "translation": own.text} for source, own in sentences]

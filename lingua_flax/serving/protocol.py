@@ -127,11 +127,17 @@ class HeadParameters(Parameters):
     head: StrictInt
 
 
+class PlaceParameters(HeadParameters):
+    """An attention head and the position of a query."""
+
+    query: StrictInt
+
+
 class InspectRequest(Parameters):
     """A sentence to inspect."""
 
     q: Annotated[str, Field(pattern=r"\S", examples=[SENTENCE])]
-    """A sentence, or several."""
+    """A sentence, or several; each line is translated by itself."""
     sentence: Annotated[StrictInt, Field(ge=0)] = 0
     """Which of the sentences to inspect, counted from 0."""
     target: str = ""
@@ -145,6 +151,8 @@ class InspectRequest(Parameters):
     """Heads that are switched off, counted from 0."""
     beam: bool = False
     """Record the beam search."""
+    explain: Annotated[PlaceParameters, WithJsonSchema(PlaceParameters.model_json_schema())] | None = None
+    """Where to say how the attention weights come about, counted from 0."""
     checkpoint: Annotated[StrictInt, Field(gt=0)] | None = None
     """Step; by default the checkpoint that is served."""
 

@@ -49,6 +49,7 @@ class RunReport:
             "training_loss": group_means(self._steps, MAX_POINTS).round(4).tolist() if self._steps else [],
             "validations": list(self._validations),
             "samples": self._samples,
+            "label_smoothing": config.training.label_smoothing,
             "network": {
                 "encoder_layers": config.model.num_encoder_layers,
                 "decoder_layers": config.model.num_decoder_layers,
@@ -104,6 +105,9 @@ def example_sentences(workdir: Path) -> dict[str, Any]:
         pairs.setdefault(contrast.word, [contrast.first[0], contrast.second[0]])
     sentences = [
         "I swam across the river to get to the other bank.",
+        "I walked along the river to the bank.",  # of which hiding "river" alone makes the bank one for money
+        "I deposited my paycheck at the bank yesterday.",
+        "The cat sat on the mat because it was tired.",
         "The animal didn't cross the street because it was too tired.",
         "The animal didn't cross the street because it was too wide.",
     ]

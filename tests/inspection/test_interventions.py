@@ -331,8 +331,11 @@ def test_json_has_the_same_numbers(translator, inspections):
     tokenizer = translator.tokenizer
     record = json.loads(json.dumps(inspection.as_json(tokenizer)))
     assert (record["text"], record["translation"]) == (LINE, inspection.hypotheses[0].text)
+    pieces = [tokenizer.source.id_to_piece(token) for token in observation.source]
+    words = [sum(piece.startswith("▁") for piece in pieces[1 : position + 1]) for position in range(len(pieces))]
+    words[-1] += 1  # </s>
     assert record["source"] == [
-        {"id": token, "piece": tokenizer.source.id_to_piece(token), "masked": position in MASKED}
+        {"id": token, "piece": pieces[position], "word": words[position], "masked": position in MASKED}
         for position, token in enumerate(observation.source)
     ]
     for entry, prediction in zip(record["target"], observation.target, strict=True):

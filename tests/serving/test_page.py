@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -24,8 +25,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium among the system's packages")
 SENTENCE = "I swam across the river to get to the other bank."
 VIEWS = ("Translation", "Attention", "Beam", "Run")
-LOOKS = [(width, theme) for width in (1400, 390) for theme in ("light", "dark")]
-MIN_WEIGHT = 0.02  # of a line that is drawn
+LOOKS = [(width, theme) for width in (1400, 800, 375) for theme in ("light", "dark")]
+NAMES = {"cross": "Cross-attention", "encoder": "Encoder self-attention", "decoder": "Masked self-attention"}
+MIN_WEIGHT = 0.1  # of a line that is drawn
 TIMEOUT = 1000 * PROMPTLY  # milliseconds; Playwright's own are 5 and 30 seconds
 expect.set_options(timeout=TIMEOUT)
 
@@ -80,7 +82,8 @@ def open_page(browser, url):
         page = context.new_page()
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("console", lambda message: is_fault(message) and faults.append(message.text))
-        page.on("request", lambda request: request.url.startswith((address, "blob:")) or faults.append(request.url))
+        hosts = (address.split("#")[0], "blob:")
+        page.on("request", lambda request: request.url.startswith(hosts) or faults.append(request.url))
         page.goto(address)
         return page
 
@@ -91,7 +94,8 @@ def open_page(browser, url):
 
 
 def is_fault(message):
-    return message.type in ("error", "warning") and "the server responded with a status of" not in message.text
+    expected = ("the server responded with a status of", "net::ERR_CONNECTION_REFUSED")  # of servers that tests end
+    return message.type in ("error", "warning") and not any(text in message.text for text in expected)
 
 
 @pytest.fixture
@@ -120,6 +124,36 @@ def weights(inspection, kind):
     """Returns the attention weights of an answer, [layers, heads, queries, keys]."""
     encoded = inspection["attention"][kind]
     return np.frombuffer(base64.b64decode(encoded["weights"]), "<u2").reshape(encoded["shape"]) / 65535
+
+
+def clearest(maps):
+    """Returns layer and head of the map whose rows have the largest maxima on average."""
+    return np.unravel_index(maps.max(-1).mean(-1).argmax(), maps.shape[:2])
+
+
+def show_tokens(page):
+    """Shows lines between all tokens."""
+    page.get_by_role("button", name="Lines", exact=True).click()
+    page.get_by_role("checkbox", name="whole words").uncheck()
+    page.get_by_role("checkbox", name="</s> and punctuation").check()
+
+
+def cells(page):
+    """Returns the numbers of the heat map, by the names of row and column as the page says them."""
+    said = [cell.get_attribute("aria-label") for cell in page.locator(".heat button").all()]
+    return [(*re.fullmatch("(.*) looks at (.*): ([0-9.]+)", text).groups(),) for text in said]
+
+
+def vector(page, name):
+    """Reads all numbers of a vector with the arrow keys."""
+    strip = page.get_by_role("slider", name=name, exact=True)
+    strip.focus()
+    page.keyboard.press("Home")
+    numbers = []
+    for _ in range(int(strip.get_attribute("aria-valuemax"))):
+        numbers.append(float(strip.get_attribute("aria-valuetext").split(": ")[1].replace("−", "-")))
+        page.keyboard.press("ArrowRight")
+    return numbers
 
 
 def readable(token):
@@ -237,29 +271,320 @@ def test_masked_source_tokens(page, url):
     expect(page.get_by_label("Source tokens").locator("[aria-pressed=true]")).to_have_count(0)
 
 
-@pytest.mark.parametrize("kind", ["cross", "encoder", "decoder"])
+@pytest.mark.parametrize("kind", NAMES)
 def test_attention_has_a_line_for_each_weight(kind, page, url):
     tab(page, "Attention")
-    names = {"cross": "Cross-attention", "encoder": "Encoder self-attention", "decoder": "Masked self-attention"}
-    page.get_by_role("button", name=names[kind], exact=True).click()
+    page.get_by_role("button", name=NAMES[kind], exact=True).click()
+    show_tokens(page)
     maps = weights(ask(url), kind)
     lines = page.locator(".lines line")
+    expect(lines).to_have_count(int((maps[clearest(maps)] >= MIN_WEIGHT).sum()))
+    page.get_by_role("button", name=f"{NAMES[kind]}, mean of all heads", exact=True).click()
     expect(lines).to_have_count(int((maps.mean((0, 1)) >= MIN_WEIGHT).sum()))
-    page.get_by_role("button", name=f"{names[kind]}, layer 2, head 3", exact=True).click()
+    page.get_by_role("button", name=f"{NAMES[kind]}, layer 2, head 3", exact=True).click()
     expect(lines).to_have_count(int((maps[1, 2] >= MIN_WEIGHT).sum()))
-    page.get_by_role("button", name=f"{names[kind]}, layer 1, mean", exact=True).click()
-    expect(lines).to_have_count(int((maps[0].mean(0) >= MIN_WEIGHT).sum()))
-    expect(page.get_by_role("checkbox")).to_have_count(maps.shape[0] * maps.shape[1])
+    page.get_by_label("Smallest weight").select_option("0.02")
+    expect(lines).to_have_count(int((maps[1, 2] >= 0.02).sum()))
+    page.get_by_role("button", name=f"{NAMES[kind]}, layer 1, mean", exact=True).click()
+    expect(lines).to_have_count(int((maps[0].mean(0) >= 0.02).sum()))
+    expect(page.get_by_role("checkbox", name=": on")).to_have_count(maps.shape[0] * maps.shape[1])
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_heat_map_has_the_weights_of_words(kind, page, url):
+    """The mean over the pieces of a word that looks of the sums over those of a word that is looked at."""
+    tab(page, "Attention")
+    page.get_by_role("button", name=NAMES[kind], exact=True).click()
+    page.get_by_role("button", name=f"{NAMES[kind]}, layer 2, head 1", exact=True).click()
+    answer = ask(url)
+    read = [{"piece": "<s>", "word": -1}, *answer["target"][:-1]]
+    attend, attended = {
+        "encoder": (answer["source"], answer["source"]),
+        "decoder": (read, read),
+        "cross": (answer["target"], answer["source"]),
+    }[kind]
+    own = weights(answer, kind)[1, 0]
+    expected = []
+    for query in dict.fromkeys(token["word"] for token in attend):
+        for key in dict.fromkeys(token["word"] for token in attended):
+            rows, columns = ([t["word"] == w for t in side] for side, w in ((attend, query), (attended, key)))
+            names = [
+                readable({"piece": "".join(t["piece"] for t, is_own in zip(side, mask, strict=True) if is_own)})
+                for side, mask in ((attend, rows), (attended, columns))
+            ]
+            hidden = kind == "decoder" and key > query
+            if all(name != "</s>" and re.search(r"\w", name) for name in names) and not hidden:
+                expected.append((*names, f"{own[rows][:, columns].sum(1).mean():.3f}"))
+    assert cells(page) == expected
+    expect(page.locator(".heat .masked")).to_have_count(
+        0 if kind != "decoder" else len(expected) - len(read_words(read))
+    )
+    page.get_by_role("checkbox", name="</s> and punctuation").check()
+    page.get_by_role("checkbox", name="whole words").uncheck()
+    expect(page.locator(".heat tbody tr")).to_have_count(len(attend))
+    assert sum(float(weight) for *_, weight in cells(page)) == pytest.approx(len(attend), abs=0.05)
+
+
+def read_words(tokens):
+    """Returns the words without punctuation."""
+    names = {}
+    for token in tokens:
+        names[token["word"]] = names.get(token["word"], "") + token["piece"]
+    return [name for name in names.values() if re.search(r"\w", name)]
+
+
+def test_heat_map_is_usable_by_keyboard(page):
+    tab(page, "Attention")
+    page.locator(".heat button").first.focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowUp", "ArrowLeft"):
+        page.keyboard.press(key)
+    cell = page.locator(".heat tbody tr").first.get_by_role("button").nth(1)
+    expect(cell).to_be_focused()
+    expect(page.locator(".readout")).to_have_text(cell.get_attribute("aria-label"))
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("How this weight is made")).to_be_visible()
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_every_number_of_a_weight_is_that_of_the_network(kind, page, url):
+    tab(page, "Attention")
+    page.get_by_role("button", name=NAMES[kind], exact=True).click()
+    page.get_by_role("button", name=f"{NAMES[kind]}, layer 2, head 2", exact=True).click()
+    page.locator(".heat tbody tr").nth(4).get_by_role("button").nth(2).click()
+    steps = page.get_by_label("How this weight is made")
+    expect(steps).to_be_visible()
+    shown = json.loads(urllib.parse.unquote(page.url.split("#")[1]))["panels"][0]["pair"]
+    place = {"attention": kind, "layer": 1, "head": 1, "query": shown["query"]}
+    network = ask(url, explain=place)["explanation"]
+    key = shown["key"]
+    query, keys, values = (np.array(network[name]) for name in ("query_vector", "keys", "values"))
+    close = {"atol": 6e-4, "rtol": 0}
+    name = lambda word: steps.get_by_role("slider", name=re.compile(word)).first.get_attribute("aria-label")  # noqa: E731
+    np.testing.assert_allclose(vector(page, "query"), query, **close)
+    np.testing.assert_allclose(vector(page, "key"), keys[key], **close)
+    np.testing.assert_allclose(vector(page, "query × key"), query * keys[key], **close)
+    np.testing.assert_allclose(vector(page, name("^x, layer normalized")), network["read"], **close)
+    np.testing.assert_allclose(vector(page, "all heads"), network["heads"], **close)
+    np.testing.assert_allclose(vector(page, "times W_O"), network["output"], **close)
+    np.testing.assert_allclose(vector(page, "x"), network["stream"], **close)
+    np.testing.assert_allclose(vector(page, "sum: x for what follows"), network["after"], **close)
+    head = np.array(network["heads"]).reshape(-1, len(query))[1]
+    np.testing.assert_allclose(vector(page, "their sum: what this head says"), head, **close)
+    best = int(np.argmax(network["weights"]))
+    np.testing.assert_allclose(
+        vector(page, name(r"^[0-9.]+ × value of")), network["weights"][best] * values[best], **close
+    )
+    rows = [row.split("\t") for row in steps.locator(".scores").first.locator("tbody tr").all_inner_texts()]
+    scores = keys @ query
+    for (_, raw, scaled, weight), score, own, seen in zip(
+        rows, scores, network["weights"], network["mask"], strict=True
+    ):
+        assert float(raw.replace("−", "-")) == pytest.approx(score, abs=6e-4)
+        assert weight == f"{own:.3f}"
+        if seen:
+            assert float(scaled.replace("−", "-")) == pytest.approx(score / len(query) ** 0.5, abs=6e-4)
+        else:
+            assert scaled == "−∞ (masked)"
+    if kind != "encoder":
+        logits = [row.split("\t") for row in steps.locator(".scores").last.locator("tbody tr").all_inner_texts()]
+        for (piece, logit, probability), own in zip(logits, network["logits"], strict=False):
+            assert (piece, probability) == (readable(own), f"{own['probability']:.3f}")
+            assert float(logit.replace("−", "-")) == pytest.approx(own["logit"], abs=6e-4)
+        np.testing.assert_allclose(vector(page, "decoder's output"), network["hidden"], **close)
+    steps.get_by_role("row").nth(2).get_by_role("button").click()
+    expect(steps.locator(".scores .current")).to_have_text(re.compile(rows[1][0]))
+    page.get_by_role("button", name="Close").click()
+    expect(steps).to_have_count(0)
+
+
+def test_translation_grows_word_by_word(page, url):
+    target = ask(url)["target"]
+    tab(page, "Attention")
+    page.get_by_role("checkbox", name="whole words").uncheck()
+    page.get_by_role("checkbox", name="</s> and punctuation").check()
+    page.get_by_role("button", name="From the start").click()
+    progress = page.get_by_label("Word by word")
+    for number, token in enumerate(target, 1):
+        expect(progress).to_contain_text(f"Step {number} of {len(target)}")
+        expect(progress).to_contain_text(f"the network writes “{readable(token)}”")
+        expect(page.locator(".heat tbody tr")).to_have_count(number)
+        if number == 3:
+            page.locator(".heat tbody tr").last.get_by_role("button").first.click()
+        if number >= 3:
+            best = page.get_by_label("How this weight is made").locator(".scores").last.locator("tbody tr")
+            expect(best.first).to_contain_text(f"{target[number - 1]['alternatives'][0]['probability']:.3f}")
+        if number < len(target):
+            page.get_by_role("button", name="Next step").click()
+    expect(page.get_by_role("button", name="Next step")).to_be_disabled()
+    page.get_by_role("button", name="Back").click()
+    expect(page.locator(".heat tbody tr")).to_have_count(len(target) - 1)
+    page.get_by_role("button", name="Whole sentence").click()
+    expect(page.locator(".heat tbody tr")).to_have_count(len(target))
+
+
+def test_diagram_shows_and_opens_every_attention(page):
+    tab(page, "Attention")
+    diagram = page.get_by_label("Architecture")
+    for layer in (2, 1):
+        for text, kind in (
+            ("self-attention", "encoder"),
+            ("masked self-attention", "decoder"),
+            ("cross-attention", "cross"),
+        ):
+            button = diagram.get_by_role("button", name=f"Open layer {layer}, {text}", exact=True)
+            button.click()
+            expect(button).to_have_attribute("aria-pressed", "true")
+            expect(diagram.locator("[aria-pressed=true]")).to_have_count(1)
+            expect(page.locator("figcaption")).to_contain_text(f"{NAMES[kind]}, layer {layer}, head")
+
+
+def test_words_light_up_what_they_look_at(page, url):
+    answer = ask(url)
+    mean = weights(answer, "cross").mean((0, 1))
+    query = 2
+    words = [token["word"] for token in answer["source"]]
+    rows = [token["word"] == answer["target"][query]["word"] for token in answer["target"]]
+    page.locator(".target .token").nth(query).hover()
+    shares = {word: mean[rows][:, [w == word for w in words]].sum(1).mean() for word in words}
+    first = {word: words.index(word) for word in words}
+    for word, share in shares.items():
+        said = page.locator(".tokens").first.get_by_role("button").nth(first[word]).get_attribute("data-share")
+        assert said is None if share < 0.02 else float(said.strip("%")) / 100 == pytest.approx(share, abs=0.0051)
+    expect(page.locator(".looks")).to_contain_text("(mean of all heads)")
+    position = 5
+    page.locator(".tokens").first.get_by_role("button").nth(position).hover()
+    expect(page.locator(".looks")).to_contain_text(f"“{readable(answer['source'][position])}” was looked at by")
+
+
+def test_failed_answers_leave_no_old_translation(open_page, workdir):
+    process, url = serve(workdir)
+    assert "ready\n" in iter(process.stderr.readline, "")
+    page = open_page(url)
+    write(page, SENTENCE)
+    page.get_by_label("Sentence", exact=True).fill("river " * 1000)
+    expect(page.locator(".message")).to_contain_text("exceed the limit")
+    expect(page.locator(".text")).to_have_count(0)
+    write(page, SENTENCE)
+    expect(translation(page)).not_to_be_empty()
+    process.kill()
+    process.communicate()
+    page.get_by_label("Sentence", exact=True).fill("The bat is hungry.")
+    expect(page.locator(".message")).to_have_text("The server does not answer.")
+    expect(page.locator(".text")).to_have_count(0)
+
+
+def test_lines_are_translated_as_by_the_interface(page, url):
+    text = "The bat is hungry.\n\nWe saw the bank"
+    page.get_by_label("Sentence", exact=True).fill(text)
+    lines = page.locator(".sentences li")
+    expect(lines).to_have_count(2)
+    given = ask(url, "/translate", q=text, source="en", target="fr")["translatedText"].split("\n\n")
+    assert [line.split(". " if "." in line else "bank ", 1)[1] for line in lines.all_inner_texts()] == given
+
+
+def test_maps_and_heads_are_those_of_both_sentences(page, url):
+    page.get_by_label("Examples").get_by_role("button", name="bank", exact=True).click()
+    tab(page, "Attention")
+    page.get_by_role("button", name="Encoder self-attention, layer 2, head 3", exact=True).or_(
+        page.get_by_role("button", name="Encoder self-attention", exact=True)
+    ).first.click()
+    expect(page.locator("figcaption").nth(1)).to_contain_text("Encoder self-attention")
+    assert page.locator("figcaption").first.inner_text() == page.locator("figcaption").nth(1).inner_text()
+    page.get_by_role("button", name="Encoder self-attention, layer 2, head 3", exact=True).nth(1).click()
+    expect(page.locator("figcaption").first).to_have_text("Encoder self-attention, layer 2, head 3")
+    page.get_by_role("checkbox", name="Encoder self-attention, layer 2, head 3: on").first.uncheck()
+    expect(page.get_by_role("checkbox", name="Encoder self-attention, layer 2, head 3: on").nth(1)).not_to_be_checked()
+    tab(page, "Translation")
+    off = [{"attention": "encoder", "layer": 1, "head": 2}]
+    (sentences,) = (entry["sentences"] for entry in ask(url, "/examples")["ambiguous"] if entry["word"] == "bank")
+    for number, sentence in enumerate(sentences):
+        expect(translation(page, number)).to_have_text(ask(url, q=sentence, heads_off=off)["translation"])
+
+
+def test_address_holds_what_is_shown(page, open_page, url):
+    page.get_by_label("Source tokens").get_by_role("button").nth(1).click()
+    tab(page, "Attention")
+    page.get_by_role("button", name="Cross-attention, layer 2, head 2", exact=True).click()
+    page.get_by_role("checkbox", name="Cross-attention, layer 1, head 3: on").uncheck()
+    page.get_by_role("checkbox", name="whole words").uncheck()
+    page.locator(".heat tbody tr").nth(3).get_by_role("button").nth(2).click()
+    expect(page.get_by_label("How this weight is made")).to_be_visible()
+    page.get_by_role("button", name="Compare with a second").click()
+    expect(page.locator(".heat")).to_have_count(2)
+    other = open_page(page.url)
+    expect(other.locator(".heat")).to_have_count(2)
+    for shown in (page, other):
+        expect(shown.locator("figcaption").first).to_have_text("Cross-attention, layer 2, head 2")
+        expect(shown.get_by_role("checkbox", name="Cross-attention, layer 1, head 3: on").first).not_to_be_checked()
+        expect(shown.get_by_role("checkbox", name="whole words").first).not_to_be_checked()
+    assert cells(page) == cells(other)
+    assert other.get_by_label("Sentence", exact=True).nth(1).input_value() == SENTENCE
+    for hash in (
+        "nonsense",
+        "%",
+        '{"panels":3}',
+        '{"view":"x","selection":{"kind":"y"},"panels":[{"text":"The bat."}]}',
+    ):
+        shown = open_page(f"{url}/#{hash}")
+        expect(translation(shown)).not_to_be_empty()
+
+
+def test_tour_is_played(page):
+    page.get_by_role("button", name="Guided tour").click()
+    tour = page.get_by_label("Tour")
+    total = int(re.match(r"1 of (\d+)", tour.inner_text())[1])
+    for number in range(1, total + 1):
+        expect(tour).to_contain_text(f"{number} of {total}: ")
+        expect(page.locator(".text, .heat, .beam").first).to_be_visible()
+        tour.get_by_role("button", name="End" if number == total else "Next").click()
+    expect(tour.get_by_role("button")).to_have_count(0)
+
+
+def test_node_of_the_beam_tells_its_hypothesis(page, url):
+    tab(page, "Beam")
+    steps = ask(url, beam=True)["beam"]
+    index = next(i for i, node in enumerate(steps[2]) if node["parent"] != 0)
+    pieces, parent = [], index
+    for step in (2, 1, 0):
+        pieces.insert(0, steps[step][parent]["piece"])
+        parent = steps[step][parent]["parent"]
+    page.locator(".beam g[role=button]").nth(len(steps[0]) + len(steps[1]) + index).click()
+    said = page.get_by_text(f"Step 3, {steps[2][index]['outcome']}: “{readable({'piece': ''.join(pieces)})}”, ")
+    expect(said).to_contain_text(f"{steps[2][index]['score']:.3f}")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".beam g[role=button]").nth(len(steps[0]) + steps[2][index]["parent"])).to_be_focused()
+
+
+@pytest.mark.skipif("LINGUA_PHRASEBOOK_RUN" not in os.environ, reason="LINGUA_PHRASEBOOK_RUN names no trained network")
+def test_stranger_finds_in_five_clicks_why_bank_became_rive(open_page):
+    page = open_page()
+    page.get_by_label("Examples").get_by_role("button", name="I walked along the river to the bank.").click()
+    expect(translation(page)).to_contain_text("rive.")
+    page.get_by_role("button", name="rive, probability").click()
+    river = page.get_by_role("button", name="rive looks at river: Cross-attention")
+    expect(river).to_be_visible()
+    page.keyboard.press("Escape")
+    river.click()
+    expect(page.get_by_role("heading", name="How “rive” comes to look at “river”")).to_be_visible()
+    row = [(key, float(weight)) for query, key, weight in cells(page) if query == "rive"]
+    assert max(row, key=lambda cell: cell[1])[0] == "river"
+    tab(page, "Translation")
+    page.get_by_role("button", name="Hide river").click()
+    expect(page.locator(".comparison del").last).to_have_text("rive.")
+    expect(page.locator(".comparison ins").last).to_have_text("banque.")
 
 
 @pytest.mark.parametrize("way", ["hover", "focus"])
 def test_token_shows_where_it_looks(way, page, url):
     tab(page, "Attention")
+    show_tokens(page)
+    page.get_by_role("button", name="Cross-attention, mean of all heads", exact=True).click()
     answer = ask(url)
     row = weights(answer, "cross").mean((0, 1))[3]
     token = page.locator(".lines g[role=button]").nth(3)
     strongest = int(row.argmax())
-    assert f"looks at {readable(answer['source'][strongest])} {row.max():.2f}" in token.get_attribute("aria-label")
+    if row.max() >= MIN_WEIGHT:
+        assert f"looks at {readable(answer['source'][strongest])} {row.max():.2f}" in token.get_attribute("aria-label")
     getattr(token, way)()
     bars = page.locator(".lines g[role=button] rect")
     shades = [float(bars.nth(len(answer["target"]) + i).get_attribute("fill-opacity")) for i in range(len(row))]
@@ -282,6 +607,8 @@ def test_head_is_switched_off(page, url):
 @pytest.mark.parametrize(("kind", "begins"), [("SVG", b"<svg "), ("PNG", b"\x89PNG\r\n")])
 def test_attention_is_saved(kind, begins, page, tmp_path):
     tab(page, "Attention")
+    page.get_by_role("button", name="Cross-attention, mean of all heads", exact=True).click()
+    show_tokens(page)
     with page.expect_download() as saved:
         page.get_by_role("button", name=f"Save as {kind}").click()
     assert saved.value.suggested_filename == f"attention-cross-mean.{kind.lower()}"
@@ -294,8 +621,8 @@ def test_attention_is_saved(kind, begins, page, tmp_path):
 def test_beam_is_that_of_the_server(page, url):
     tab(page, "Beam")
     steps = ask(url, beam=True)["beam"]
-    expect(page.locator(".beam g[role=img]")).to_have_count(sum(map(len, steps)))
-    labels = [node.get_attribute("aria-label") for node in page.locator(".beam g[role=img]").all()]
+    expect(page.locator(".beam g[role=button]")).to_have_count(sum(map(len, steps)))
+    labels = [node.get_attribute("aria-label") for node in page.locator(".beam g[role=button]").all()]
     expected = [
         f"step {number}: {readable(node)}, {node['score']:.2f}, {node['outcome']}"
         for number, step in enumerate(steps, 1)
@@ -383,7 +710,7 @@ def test_views_are_accessible_and_fit(width, theme, open_page):
     write(page, SENTENCE)
     for view in VIEWS:
         tab(page, view)
-        page.wait_for_selector({"Beam": ".beam", "Run": ".chart", "Attention": ".lines"}.get(view, ".target"))
+        page.wait_for_selector({"Beam": ".beam", "Run": ".chart", "Attention": ".heat"}.get(view, ".target"))
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         results = Axe().run(page)
         assert results.violations_count == 0, results.generate_report()
@@ -405,8 +732,11 @@ def test_attention_page_opens_without_a_server(workdir, run, open_page, url, tmp
     run("translate", "--workdir", workdir, "--attention", path, input=line + "\n")
     page = open_page(path.as_uri())
     expect(page.locator("h1")).to_have_text(line)
-    mean = weights(ask(url, q=line), "cross").mean((0, 1))
-    expect(page.locator(".lines line")).to_have_count(int((mean >= MIN_WEIGHT).sum()))
-    page.get_by_role("button", name="Encoder self-attention").click()
-    expect(page.locator("figcaption")).to_have_text("Encoder self-attention, mean of all heads")
+    maps = weights(ask(url, q=line), "cross")
+    page.get_by_role("button", name="Cross-attention, mean of all heads", exact=True).click()
+    show_tokens(page)
+    expect(page.locator(".lines line")).to_have_count(int((maps.mean((0, 1)) >= MIN_WEIGHT).sum()))
+    page.get_by_role("button", name="Encoder self-attention", exact=True).click()
+    layer, head = clearest(weights(ask(url, q=line), "encoder"))
+    expect(page.locator("figcaption")).to_have_text(f"Encoder self-attention, layer {layer + 1}, head {head + 1}")
     assert Axe().run(page).violations_count == 0

@@ -216,6 +216,7 @@ def test_run_is_that_of_the_files(url, workdir):
             for line in validations
         ],
         "samples": validations[-1]["samples"],
+        "label_smoothing": 0.1,
         "network": {"encoder_layers": 1, "decoder_layers": 1, "heads": 2},
     }
     assert [validation["step"] for validation in answer["validations"]] == [80, 160, 240]
@@ -364,7 +365,7 @@ def test_examples_of_the_phrasebook_are_pairs_that_differ_in_one_word(tmp_path):
         assert any(word.startswith(form) for word in set(words[0]) & set(words[1]))
         assert sum(a != b for a, b in zip(*words, strict=True)) == 1
         assert french[first] != french[second]
-    assert len(examples["sentences"]) == 3
+    assert len(examples["sentences"]) == 6
     reversed_data = config.data.model_copy(update={"source_language": "fr", "target_language": "en"})
     reversed_config = config.model_copy(update={"data": reversed_data})
     (tmp_path / "config.toml").write_text(to_toml(reversed_config), encoding="utf-8")

@@ -1,6 +1,6 @@
 /** Requests to the server. @module */
 
-/** @import { Examples, Head, Inspection, Run } from "./types.js" */
+/** @import { Examples, Head, Inspection, Kind, Run } from "./types.js" */
 
 /** A request that was refused or could not be answered. */
 export class RequestError extends Error {
@@ -23,6 +23,7 @@ export class RequestError extends Error {
  * @property {Head[]} [heads_off]
  * @property {boolean} [beam]
  * @property {number} [checkpoint]
+ * @property {{ attention: Kind, layer: number, head: number, query: number } | null} [explain]
  */
 
 /**

@@ -1,81 +1,56 @@
 /**
- * The attention of one sentence: small maps of all heads, and one of them, or a mean, as lines between tokens.
+ * The attention of one sentence: where it is in the network, small maps of all heads, and one of them as a large map or
+ * as lines between tokens.
  *
  * @module
  */
 
-import { download, html, readable, svg, themeColor } from "./dom.js";
+import { drawDiagram } from "./diagram.js";
+import { download, html, percent, readable, svg, themeColor } from "./dom.js";
+import { drawHeatMap } from "./heatmap.js";
+import { strongest, tableOf, Weights } from "./weights.js";
 
-/** @import { EncodedWeights, Head, Inspection, Kind } from "./types.js" */
+/** @import { Head, Inspection, Kind } from "./types.js" */
+/** @import { Selection, Strongest, Table } from "./weights.js" */
 
-/** @type {[Kind, string][]} */
+/** @type {[Kind, string, string][]} */
 export const KINDS = [
-  ["cross", "Cross-attention"],
-  ["encoder", "Encoder self-attention"],
-  ["decoder", "Masked self-attention"],
+  ["cross", "Cross-attention", "Each word of the translation looks at the source, for what it is to say next."],
+  ["encoder", "Encoder self-attention", "The words of the source look at each other: what each means depends on them."],
+  [
+    "decoder",
+    "Masked self-attention",
+    "Each word of the translation looks at the words before it. Later ones are masked (hatched): while it translates, " +
+    "the network has not written them yet.",
+  ],
 ];
+/** @type {Selection} */
+export const DEFAULT = {
+  kind: "cross",
+  layer: null,
+  head: null,
+  picture: "map",
+  words: true,
+  sinks: false,
+  least: 0.1,
+};
+const LEAST = [0.02, 0.05, 0.1, 0.2, 0.4];
 const ROW = 24; // pixels
 const NAMES = 112; // width of a column of tokens
 const LINES = [110, 420]; // smallest and largest width of the space between them
 const TOP = 26;
-const MIN_WEIGHT = 0.02; // of a line that is drawn
 
 /**
- * What is shown: `layer` and `head` are null for means.
+ * What one can do with the attention; without a server, only change what is shown.
  *
- * @typedef {{ kind: Kind, layer: number | null, head: number | null }} Selection
+ * @typedef {object} Actions
+ * @property {(changes: Partial<Selection>) => void} change shows something else
+ * @property {(head: Head, off: boolean) => void} [switchHead] switches a head off or on
+ * @property {(weight: Strongest) => void} [open] shows how a weight is made
+ * @property {{ query: number, key: number } | null} [pair] the tokens of the weight that is open
+ * @property {(step: number | null) => void} [goTo] shows only the first tokens of the translation, or all
+ * @property {number} [length] number of tokens of the whole translation
  */
-
-/** The attention weights of all heads of one kind. */
-export class Weights {
-  /** @param {EncodedWeights} encoded */
-  constructor({ shape, weights }) {
-    this.layers = shape[0];
-    this.heads = shape[1];
-    this.queries = shape[2];
-    this.keys = shape[3];
-    const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
-    const view = new DataView(bytes.buffer);
-    this.values = Float32Array.from({ length: bytes.length / 2 }, (_, i) => view.getUint16(2 * i, true) / 65535);
-  }
-
-  /**
-   * Returns the weights of a head, or their mean over the heads of a layer or over all heads, [queries * keys].
-   *
-   * @param {number | null} layer
-   * @param {number | null} head
-   * @returns {Float32Array}
-   */
-  map(layer, head) {
-    const size = this.queries * this.keys;
-    const mean = new Float32Array(size);
-    let count = 0;
-    for (let l = 0; l < this.layers; l++) {
-      for (let h = 0; h < this.heads; h++) {
-        if ((layer !== null && l !== layer) || (head !== null && h !== head)) continue;
-        const start = (l * this.heads + h) * size;
-        for (let i = 0; i < size; i++) mean[i] += this.values[start + i];
-        count++;
-      }
-    }
-    return mean.map((sum) => sum / count);
-  }
-}
-
-/**
- * Returns the tokens of the queries and of the keys.
- *
- * @param {Inspection} inspection
- * @param {Kind} kind
- * @returns {[string[], string[]]}
- */
-function tokensOf({ source, target }, kind) {
-  const from = source.map((token) => readable(token.piece));
-  const written = target.map((token) => readable(token.piece));
-  if (kind === "encoder") return [from, from];
-  if (kind === "decoder") return [["<s>", ...written.slice(0, -1)], ["<s>", ...written.slice(0, -1)]];
-  return [written, from];
-}
 
 /**
  * Shows the attention of a sentence.
@@ -83,37 +58,57 @@ function tokensOf({ source, target }, kind) {
  * @param {HTMLElement} place
  * @param {Inspection} inspection
  * @param {Selection} selection
- * @param {(selection: Selection) => void} select called when another map is chosen
- * @param {(head: Head, off: boolean) => void} [switchHead] called to switch a head off or on; without it, one cannot
+ * @param {Actions} actions
  */
-export function showAttention(place, inspection, selection, select, switchHead) {
-  const weights = new Weights(inspection.attention[selection.kind]);
-  const room = place.clientWidth - (place.clientWidth > 800 ? 420 : 0); // the strip is beside it or above it
-  const picture = drawLines(inspection, selection, weights, Math.min(Math.max(room - 2 * NAMES, LINES[0]), LINES[1]));
-  const kinds = KINDS.map(([kind, name]) =>
+export function showAttention(place, inspection, selection, actions) {
+  const { kind, head } = selection;
+  const weights = new Weights(inspection.attention[kind]);
+  const table = tableOf(inspection, selection);
+  const kinds = KINDS.map(([name, title]) =>
     html("button", {
       type: "button",
-      "aria-pressed": String(kind === selection.kind),
-      click: () => select({ kind, layer: null, head: null }),
-    }, name)
+      "aria-pressed": String(name === kind),
+      click: () => actions.change({ kind: name, ...new Weights(inspection.attention[name]).clearest() }),
+    }, title)
   );
+  /** @param {number} query @param {number} key */
+  const open = (query, key) =>
+    actions.open?.(strongest(inspection, selection, table.queries[query].positions, table.keys[key].positions));
+  /** @param {number} query @param {number} key */
+  const isOpen = (query, key) =>
+    !!actions.pair && table.queries[query].positions.includes(actions.pair.query) &&
+    table.keys[key].positions.includes(actions.pair.key);
+  const room = place.clientWidth - (place.clientWidth > 800 ? 420 : 0); // the heads are beside it or above it
+  const picture = selection.picture === "map"
+    ? drawHeatMap(table, kind === "decoder", describe(selection), actions.open && open, isOpen)
+    : drawLines(table, selection, Math.min(Math.max(room - 2 * NAMES, LINES[0]), LINES[1]));
   place.replaceChildren(
     html("div", { class: "segments", role: "group", "aria-label": "Kind of attention" }, ...kinds),
+    html("p", { class: "purpose" }, KINDS.find(([name]) => name === kind)?.[2] ?? ""),
+    ...(actions.goTo ? [drawProgress(inspection, actions.goTo, actions.length ?? 0)] : []),
     html(
       "div",
       { class: "attention" },
-      drawStrip(inspection, selection, weights, select, switchHead),
+      html(
+        "div",
+        { class: "overview" },
+        drawDiagram(inspection, selection, (kind, layer) => actions.change({ kind, layer, head: head ?? 0 })),
+        drawStrip(inspection, selection, weights, (layer, head) => actions.change({ layer, head }), actions.switchHead),
+      ),
       html(
         "figure",
         {},
         html("figcaption", {}, describe(selection)),
+        drawOptions(selection, actions.change),
         picture,
-        html(
-          "div",
-          { class: "row" },
-          html("button", { type: "button", click: () => saveSvg(picture, selection) }, "Save as SVG"),
-          html("button", { type: "button", click: () => savePng(picture, selection) }, "Save as PNG"),
-        ),
+        ...(picture instanceof SVGSVGElement
+          ? [html(
+            "div",
+            { class: "row" },
+            html("button", { type: "button", click: () => saveSvg(picture, selection) }, "Save as SVG"),
+            html("button", { type: "button", click: () => savePng(picture, selection) }, "Save as PNG"),
+          )]
+          : []),
       ),
     ),
   );
@@ -121,9 +116,85 @@ export function showAttention(place, inspection, selection, select, switchHead) 
 
 /**
  * @param {Selection} selection
+ * @param {(changes: Partial<Selection>) => void} change
+ * @returns {HTMLElement}
+ */
+function drawOptions(selection, change) {
+  /** @type {(name: "map" | "lines", title: string) => HTMLElement} */
+  const picture = (name, title) =>
+    html("button", {
+      type: "button",
+      "aria-pressed": String(selection.picture === name),
+      click: () => change({ picture: name }),
+    }, title);
+  /** @type {(name: "words" | "sinks", title: string) => HTMLElement} */
+  const option = (name, title) =>
+    html(
+      "label",
+      {},
+      html("input", {
+        type: "checkbox",
+        "aria-label": title,
+        checked: selection[name],
+        change: () => change({ [name]: !selection[name] }),
+      }),
+      ` ${title}`,
+    );
+  const least = html(
+    "select",
+    { "aria-label": "Smallest weight", change: () => change({ least: Number(least.value) }) },
+    ...LEAST.map((weight) => html("option", { value: weight, selected: weight === selection.least }, percent(weight))),
+  );
+  return html(
+    "div",
+    { class: "row options" },
+    html(
+      "span",
+      { class: "segments", role: "group", "aria-label": "Picture" },
+      picture("map", "Map"),
+      picture("lines", "Lines"),
+    ),
+    option("words", "whole words"),
+    option("sinks", "</s> and punctuation"),
+    ...(selection.picture === "lines" ? [html("label", {}, "lines from ", least)] : []),
+  );
+}
+
+/**
+ * Draws how far the translation has got, with buttons that go on, word by word.
+ *
+ * @param {Inspection} inspection
+ * @param {(step: number | null) => void} goTo
+ * @param {number} length
+ * @returns {HTMLElement}
+ */
+function drawProgress({ target }, goTo, length) {
+  const step = target.length;
+  const read = ["<s>", ...target.slice(0, -1).map(({ piece }) => piece)].join("");
+  const next = target[step - 1];
+  const button = (/** @type {string} */ title, /** @type {boolean} */ off, /** @type {number | null} */ to) =>
+    html("button", { type: "button", disabled: off, click: () => goTo(to) }, title);
+  return html(
+    "div",
+    { class: "row progress", role: "group", "aria-label": "Word by word" },
+    button("From the start", step === 1, 1),
+    button("Back", step === 1, step - 1),
+    button("Next step", step === length, step + 1),
+    button("Whole sentence", step === length, null),
+    html(
+      "span",
+      { role: "status" },
+      `Step ${step} of ${length}: having read “${readable(read)}”, the network writes “${readable(next.piece)}” ` +
+        `(${percent(next.probability)}).`,
+    ),
+  );
+}
+
+/**
+ * @param {Pick<Selection, "kind" | "layer" | "head">} selection
  * @returns {string}
  */
-function describe({ kind, layer, head }) {
+export function describe({ kind, layer, head }) {
   const name = KINDS.find(([known]) => known === kind)?.[1];
   if (layer === null) return `${name}, mean of all heads`;
   return head === null ? `${name}, layer ${layer + 1}, mean` : `${name}, layer ${layer + 1}, head ${head + 1}`;
@@ -135,7 +206,7 @@ function describe({ kind, layer, head }) {
  * @param {Inspection} inspection
  * @param {Selection} selection
  * @param {Weights} weights
- * @param {(selection: Selection) => void} select
+ * @param {(layer: number | null, head: number | null) => void} select
  * @param {((head: Head, off: boolean) => void) | undefined} switchHead
  * @returns {HTMLElement}
  */
@@ -149,7 +220,7 @@ function drawStrip(inspection, selection, weights, select, switchHead) {
       class: "map",
       "aria-pressed": String(chosen),
       "aria-label": describe({ kind, layer, head }),
-      click: () => select({ kind, layer, head }),
+      click: () => select(layer, head),
     });
     button.append(drawMap(weights, layer, head), html("span", {}, name));
     if (layer === null || head === null || !switchHead) return button;
@@ -211,15 +282,14 @@ function channels(color) {
  *
  * A token that is hovered, focused or clicked shows where it looks, or which tokens look at it.
  *
- * @param {Inspection} inspection
+ * @param {Table} table
  * @param {Selection} selection
- * @param {Weights} weights
  * @param {number} between width of the space between them
  * @returns {SVGSVGElement}
  */
-function drawLines(inspection, selection, weights, between) {
-  const [queries, keys] = tokensOf(inspection, selection.kind);
-  const values = weights.map(selection.layer, selection.head);
+function drawLines(table, selection, between) {
+  const [queries, keys] = [table.queries, table.keys].map((labels) => labels.map(({ name }) => name));
+  const values = table.values.flat();
   const width = 2 * NAMES + between;
   const height = TOP + ROW * Math.max(queries.length, keys.length) + 6;
   const ink = themeColor("--ink");
@@ -230,7 +300,7 @@ function drawLines(inspection, selection, weights, between) {
   /** @type {{ line: SVGLineElement, query: number, key: number, weight: number }[]} */
   const drawn = [];
   values.forEach((weight, i) => {
-    if (weight < MIN_WEIGHT) return;
+    if (weight < selection.least) return;
     const [query, key] = [Math.floor(i / keys.length), i % keys.length];
     const line = svg("line", { x1: NAMES, y1: center(query), x2: NAMES + between, y2: center(key) });
     line.setAttribute("stroke-width", (0.6 + 3.4 * weight).toFixed(2));

@@ -4,9 +4,11 @@ import { html, readable, svg } from "./dom.js";
 
 /** @import { Candidate, Inspection } from "./types.js" */
 
-const COLUMN = 118; // pixels
+const COLUMN = [38, 118]; // smallest and largest width of a step, in pixels
 const ROW = 26;
-const NODE = 92; // width
+const GAP = 0.18; // of a column
+const LETTER = 8;
+const SCORE = 36; // width
 
 /**
  * @param {HTMLElement} place
@@ -18,6 +20,8 @@ export function showBeam(place, inspection) {
     place.replaceChildren(html("p", { class: "quiet" }, "Recording the search …"));
     return;
   }
+  const said = html("p", { role: "status" }, "Click a node to read its hypothesis.");
+  const column = Math.min(Math.max((place.clientWidth - 12) / steps.length, COLUMN[0]), COLUMN[1]);
   place.replaceChildren(
     html(
       "p",
@@ -27,7 +31,12 @@ export function showBeam(place, inspection) {
       html("span", { class: "dropped" }, "dropped"),
       html("span", { class: "best" }, "best hypothesis"),
     ),
-    html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Beam search" }, drawTree(steps)),
+    html(
+      "div",
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": "Beam search" },
+      drawTree(steps, column, said),
+    ),
+    said,
     html(
       "p",
       { class: "quiet" },
@@ -59,22 +68,42 @@ function bestPath(steps) {
 }
 
 /**
+ * Returns the pieces of a hypothesis, from its first to the candidate.
+ *
  * @param {Candidate[][]} steps
+ * @param {number} step
+ * @param {number} index
+ * @returns {string}
+ */
+function hypothesis(steps, step, index) {
+  const { parent, piece } = steps[step][index];
+  return (step ? hypothesis(steps, step - 1, parent) : "") + piece;
+}
+
+/**
+ * Draws the tree. A node that is clicked says what it stands for; arrow keys move among the nodes.
+ *
+ * @param {Candidate[][]} steps
+ * @param {number} column width
+ * @param {HTMLElement} said where the hypothesis of a node is written
  * @returns {SVGSVGElement}
  */
-function drawTree(steps) {
+function drawTree(steps, column, said) {
   const path = bestPath(steps);
-  const width = COLUMN * steps.length;
+  const gap = GAP * column;
+  const node = column - gap;
+  const hasScores = node > 2 * SCORE;
+  const letters = Math.floor((node - 10 - (hasScores ? SCORE : 0)) / LETTER);
   const height = ROW * Math.max(...steps.map((candidates) => candidates.length)) + 4;
   const edges = svg("g", { class: "edges" });
   const nodes = svg("g");
-  steps.forEach((candidates, step) =>
-    candidates.forEach(({ parent, piece, score, outcome }, index) => {
-      const [x, y] = [COLUMN * step + 4, ROW * index + 2];
+  const drawn = steps.map((candidates, step) =>
+    candidates.map(({ parent, piece, score, outcome }, index) => {
+      const [x, y] = [column * step + 4, ROW * index + 2];
       const isBest = path.has(`${step},${index}`);
       const kind = outcome + (isBest ? " best" : "");
       if (step) {
-        const [fromX, fromY] = [x - COLUMN + NODE, ROW * parent + 2 + ROW / 2 - 2];
+        const [fromX, fromY] = [x - gap, ROW * parent + 2 + ROW / 2 - 2];
         const toY = y + ROW / 2 - 2;
         const middle = (fromX + x) / 2;
         edges.append(
@@ -82,21 +111,40 @@ function drawTree(steps) {
         );
       }
       const name = readable(piece);
-      nodes.append(
-        svg(
-          "g",
-          {
-            class: kind,
-            role: "img",
-            "aria-label": `step ${step + 1}: ${name}, ${score.toFixed(2)}, ${outcome}${isBest ? ", best" : ""}`,
+      const text = readable(hypothesis(steps, step, index));
+      const show = () => said.textContent = `Step ${step + 1}, ${outcome}: “${text}”, ${score.toFixed(3)}`;
+      return svg(
+        "g",
+        {
+          class: kind,
+          role: "button",
+          tabindex: isBest ? 0 : -1,
+          "aria-label": `step ${step + 1}: ${name}, ${score.toFixed(2)}, ${outcome}${isBest ? ", best" : ""}`,
+          click: show,
+          focus: show,
+          keydown: (event) => {
+            if (!(event instanceof KeyboardEvent)) return;
+            const next = {
+              ArrowDown: drawn[step][index + 1],
+              ArrowUp: drawn[step][index - 1],
+              ArrowLeft: drawn[step - 1]?.[parent],
+              ArrowRight: drawn[step + 1]?.[steps[step + 1].findIndex((candidate) => candidate.parent === index)],
+            }[event.key];
+            if (!next) return;
+            event.preventDefault();
+            next.focus();
           },
-          svg("title", {}, `${name}  ${score.toFixed(3)}  ${outcome}`),
-          svg("rect", { x, y, width: NODE, height: ROW - 4, rx: 5 }),
-          svg("text", { x: x + 5, y: y + 15 }, name.length > 7 ? `${name.slice(0, 6)}…` : name),
-          svg("text", { x: x + NODE - 4, y: y + 15, "text-anchor": "end", class: "score" }, score.toFixed(2)),
-        ),
+        },
+        svg("title", {}, `${text}  ${score.toFixed(3)}  ${outcome}`),
+        svg("rect", { x, y, width: node, height: ROW - 4, rx: 5 }),
+        svg("text", { x: x + 5, y: y + 15 }, name.length > letters ? `${name.slice(0, letters - 1)}…` : name),
+        ...(hasScores
+          ? [svg("text", { x: x + node - 4, y: y + 15, "text-anchor": "end", class: "score" }, score.toFixed(2))]
+          : []),
       );
     })
   );
+  nodes.append(...drawn.flat());
+  const width = column * steps.length - gap + 8;
   return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, class: "beam" }, edges, nodes);
 }

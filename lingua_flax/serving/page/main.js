@@ -1,17 +1,31 @@
 /** The page: its views, the examples, and one or two panels with a sentence each. @module */
 
 import * as api from "./api.js";
+import { DEFAULT, KINDS } from "./attention.js";
 import { html } from "./dom.js";
 import { Panel } from "./panel.js";
 import { showRun } from "./run.js";
+import { drawTour } from "./tour.js";
 
-/** @import { View } from "./panel.js" */
-/** @import { Examples, Run } from "./types.js" */
+/** @import { Asked, Shared, View } from "./panel.js" */
+/** @import { Examples, Head, Run } from "./types.js" */
+/** @import { Selection } from "./weights.js" */
 
 const POLL = 2000; // milliseconds between looks at the run
 /** @type {[View | "run", string][]} */
 const VIEWS = [["translation", "Translation"], ["attention", "Attention"], ["beam", "Beam"], ["run", "Run"]];
 const THEMES = ["system", "light", "dark"];
+/** @type {Asked} */
+const NOTHING = {
+  text: "",
+  target: "",
+  checkpoint: "",
+  sentence: 0,
+  masked: [],
+  prefix: [],
+  pair: null,
+  step: null,
+};
 
 /**
  * @param {string} id
@@ -29,18 +43,56 @@ const panels = html("div", { class: "panels" });
 const runPlace = html("div", { class: "run" });
 const compareButton = html("button", {
   type: "button",
-  click: () => compare([first.text.value, first.text.value]),
+  click: () => translate(first.text.value, first.text.value),
 }, "Compare with a second sentence or checkpoint");
 /** @type {string[]} */
 let targets = [""];
+/** @type {Shared} */
+const shared = {
+  selection: { ...DEFAULT },
+  isChosen: false,
+  headsOff: [],
+  smoothing: 0,
+  select(changes) {
+    const { kind, layer, head } = shared.selection;
+    Object.assign(shared.selection, changes);
+    shared.isChosen = true;
+    const isOther = shared.selection.kind !== kind;
+    const isMoved = isOther || shared.selection.layer !== layer || shared.selection.head !== head;
+    shared.remember();
+    for (const panel of panelsShown()) {
+      const pair = isOther ? null : panel.pair;
+      if (panel.pair && isMoved) panel.change({ pair, step: panel.step });
+      panel.draw();
+    }
+  },
+  switchHead(head, off) {
+    const isSame = (/** @type {typeof head} */ other) => JSON.stringify(other) === JSON.stringify(head);
+    shared.headsOff = [...shared.headsOff.filter((other) => !isSame(other)), ...(off ? [head] : [])];
+    for (const panel of panelsShown()) panel.change({ step: panel.step });
+  },
+  choose: (chosen) => choose(chosen),
+  remember() {
+    if (!isReady) return; // before, there is no state that the address could hold
+    const { selection, headsOff } = shared;
+    const state = { view, selection, headsOff, panels: panelsShown().map((panel) => panel.asked) };
+    history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify(state))}`);
+  },
+};
 /** @type {Panel} */
-let first = new Panel(1, "", targets, () => {});
+let first = new Panel(1, shared, targets, () => {});
 /** @type {Panel | null} */
 let second = null;
 /** @type {View | "run"} */
 let view = "translation";
 /** @type {Run | null} */
 let latestRun = null;
+let isReady = false;
+
+/** @returns {Panel[]} */
+function panelsShown() {
+  return second ? [first, second] : [first];
+}
 
 /** @param {View | "run"} chosen */
 function choose(chosen) {
@@ -57,9 +109,9 @@ function choose(chosen) {
     lookAtRun();
   } else {
     place.replaceChildren(panels, ...(second ? [] : [compareButton]));
-    first.show(chosen);
-    second?.show(chosen);
+    for (const panel of panelsShown()) panel.show(chosen);
   }
+  shared.remember();
 }
 
 function drawTabs() {
@@ -82,49 +134,69 @@ function drawTabs() {
   ));
 }
 
-/** @param {string} text */
-function translate(text) {
-  closeSecond();
-  first.text.value = text;
-  first.change({ masked: new Set(), prefix: [], sentence: 0 });
-  choose(view);
-}
-
 /**
- * Shows two sentences side by side.
+ * Shows a sentence, or two side by side.
  *
- * @param {string[]} texts
+ * @param {...string} texts
  */
-function compare(texts) {
-  closeSecond();
-  second = new Panel(2, texts[1], targets, () => {
-    closeSecond();
-    choose(view);
-  });
-  if (latestRun) second.offerCheckpoints(latestRun);
-  panels.append(second.element);
-  first.text.value = texts[0];
-  if (view !== "run") second.view = first.view;
-  first.change({ masked: new Set(), prefix: [], sentence: 0 });
-  second.ask();
+function translate(...texts) {
+  const { target, checkpoint } = first.asked;
+  showPanels(texts.map((text, index) => ({ ...NOTHING, text, target, checkpoint: index ? "" : checkpoint })));
   choose(view);
 }
 
-function closeSecond() {
+/** @param {Asked[]} asked of one panel or two */
+function showPanels(asked) {
   second?.requests.abort();
   second?.element.remove();
   second = null;
+  if (asked[1]) {
+    second = new Panel(2, shared, targets, () => {
+      showPanels([first.asked]);
+      choose(view);
+    });
+    if (latestRun) second.offerCheckpoints(latestRun);
+    panels.append(second.element);
+  }
+  panelsShown().forEach((panel, index) => {
+    if (view !== "run") panel.view = view;
+    panel.asked = asked[index];
+  });
+}
+
+/**
+ * What the page shows; the address holds it as JSON, so that it can be bookmarked and shared.
+ *
+ * @typedef {{ view?: string, selection?: Partial<Selection>, headsOff?: Head[], panels?: Partial<Asked>[] }} State
+ */
+
+/** @param {State} state */
+function open({ view: name, selection = {}, headsOff = [], panels = [] }) {
+  const known = VIEWS.find(([known]) => known === name)?.[0] ?? "translation";
+  const isKind = KINDS.some(([kind]) => kind === selection.kind);
+  shared.selection = { ...DEFAULT, ...(isKind ? selection : {}) };
+  shared.isChosen = isKind && selection.layer !== undefined;
+  shared.headsOff = headsOff;
+  if (known !== "run") view = known;
+  showPanels(panels.map((asked) => ({ ...NOTHING, ...asked })));
+  choose(known);
+}
+
+/** Shows what the address holds, unless it makes no sense. */
+function openAddress() {
+  try {
+    open(JSON.parse(decodeURIComponent(location.hash.slice(1))));
+  } catch (error) {
+    if (!(error instanceof SyntaxError || error instanceof URIError || error instanceof TypeError)) throw error;
+  }
 }
 
 /** @param {number[]} checkpoints */
 function compareCheckpoints(checkpoints) {
-  choose("translation");
-  compare([first.text.value, first.text.value]);
-  [first, second].forEach((panel, index) => {
-    if (!panel) return;
-    panel.checkpoint.value = String(checkpoints[index]);
-    panel.ask();
-  });
+  view = "translation";
+  const { text, target } = first.asked;
+  showPanels(checkpoints.map((step) => ({ ...NOTHING, text, target, checkpoint: String(step) })));
+  choose(view);
 }
 
 /**
@@ -140,18 +212,25 @@ function drawExamples({ sentences, ambiguous }) {
     html(
       "div",
       { class: "chips" },
+      ...(sentences.length
+        ? [html("button", { type: "button", class: "guide", click: startTour }, "Guided tour")]
+        : []),
       ...texts.map((text) => html("button", { type: "button", click: () => translate(text) }, text)),
     ),
   );
   if (ambiguous.length) {
     const words = ambiguous.map(({ word, sentences }) =>
-      html("button", { type: "button", click: () => compare(sentences) }, word)
+      html("button", { type: "button", click: () => translate(...sentences) }, word)
     );
     section.append(
       html("div", { class: "chips" }, html("span", {}, "Two meanings, side by side:"), ...words),
     );
   }
   if (!first.text.value && texts.length) translate(texts[0]);
+}
+
+function startTour() {
+  byId("tour").replaceChildren(drawTour(open, () => byId("tour").replaceChildren()));
 }
 
 /** Looks at the run, again and again, more often while its view is shown. */
@@ -165,8 +244,7 @@ async function lookAtRun() {
   }
   byId("run-name").textContent = latestRun.name;
   document.title = `${latestRun.name} · Lingua Flax`;
-  first.offerCheckpoints(latestRun);
-  second?.offerCheckpoints(latestRun);
+  for (const panel of panelsShown()) panel.offerCheckpoints(latestRun);
   if (view === "run") showRun(runPlace, latestRun, compareCheckpoints);
 }
 let timer = 0;
@@ -177,8 +255,7 @@ function useTheme(theme) {
   const isDark = theme === "system" ? systemTheme.matches : theme === "dark";
   document.documentElement.dataset.theme = isDark ? "dark" : "light";
   byId("theme").textContent = `Theme: ${theme}`;
-  first.draw(); // pictures have the colors of the theme
-  second?.draw();
+  for (const panel of panelsShown()) panel.draw(); // pictures have the colors of the theme
 }
 
 /** Draws everything at once: what came later would move what one is about to click. */
@@ -186,11 +263,16 @@ async function start() {
   const [known, run, examples] = await Promise.all([api.languages(), api.run(), api.examples()]);
   latestRun = run;
   targets = [...new Set(known.flatMap((language) => language.targets))];
-  first = new Panel(1, "", targets, () => {});
+  shared.smoothing = run.label_smoothing;
+  first = new Panel(1, shared, targets, () => {});
   panels.append(first.element);
+  first.offerCheckpoints(run);
   drawTabs();
+  openAddress();
   drawExamples(examples);
-  choose("translation");
+  isReady = true;
+  choose(view);
+  addEventListener("hashchange", openAddress);
   const theme = () => localStorage.getItem("theme") ?? THEMES[0];
   useTheme(theme());
   byId("theme").addEventListener("click", () => useTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]));

@@ -1,43 +1,74 @@
 /** A sentence and what the network makes of it, in the view that is chosen. @module */
 
 import { inspect, RequestError } from "./api.js";
-import { KINDS, showAttention } from "./attention.js";
+import { describe, showAttention } from "./attention.js";
 import { showBeam } from "./beam.js";
 import { html, readable } from "./dom.js";
+import { drawSteps } from "./steps.js";
 import { showTranslation } from "./translation.js";
+import { Weights } from "./weights.js";
 
-/** @import { Selection } from "./attention.js" */
 /** @import { Head, Inspection, Run } from "./types.js" */
+/** @import { Selection, Strongest } from "./weights.js" */
 
 const RETRY = 1000; // milliseconds
 
 /** @typedef {"translation" | "attention" | "beam"} View */
 
+/**
+ * What a panel asks for and shows.
+ *
+ * @typedef {object} Asked
+ * @property {string} text
+ * @property {string} target
+ * @property {string} checkpoint
+ * @property {number} sentence
+ * @property {number[]} masked
+ * @property {number[]} prefix
+ * @property {{ query: number, key: number } | null} pair
+ * @property {number | null} step
+ */
+
+/**
+ * What both panels have in common.
+ *
+ * @typedef {object} Shared
+ * @property {Selection} selection
+ * @property {boolean} isChosen whether somebody has chosen the map; otherwise it is a clear one
+ * @property {Head[]} headsOff
+ * @property {number} smoothing of labels, from 0 to 1
+ * @property {(changes: Partial<Selection>) => void} select
+ * @property {(head: Head, off: boolean) => void} switchHead
+ * @property {(view: View) => void} choose
+ * @property {() => void} remember writes the address of the page
+ */
+
 /** One of the at most two panels. */
 export class Panel {
   /**
    * @param {number} number 1 or 2
-   * @param {string} text
+   * @param {Shared} shared
    * @param {string[]} targets codes of the languages to translate into
    * @param {() => void} close removes the panel
    */
-  constructor(number, text, targets, close) {
+  constructor(number, shared, targets, close) {
+    this.shared = shared;
     /** @type {View} */
     this.view = "translation";
     /** @type {Inspection | null} */
     this.inspection = null;
     /** @type {Inspection | null} */
     this.unchanged = null;
-    /** @type {Selection} */
-    this.selection = { kind: "cross", layer: null, head: null };
-    /** @type {Head[]} */
-    this.headsOff = [];
     /** @type {Set<number>} */
     this.masked = new Set();
     /** @type {number[]} */
     this.prefix = [];
     /** Which of the sentences of the text is shown. */
     this.sentence = 0;
+    /** The tokens of the attention weight that is explained. @type {{ query: number, key: number } | null} */
+    this.pair = null;
+    /** How many tokens of the translation are shown with their attention; null for all. @type {number | null} */
+    this.step = null;
     this.requests = new AbortController();
     this.text = html("textarea", {
       id: `text-${number}`,
@@ -45,7 +76,6 @@ export class Panel {
       spellcheck: "false",
       input: () => this.change({ masked: new Set(), prefix: [], sentence: 0 }),
     });
-    this.text.value = text;
     this.target = html(
       "select",
       { id: `target-${number}`, change: () => this.change({ prefix: [] }) },
@@ -91,24 +121,48 @@ export class Panel {
   }
 
   /**
-   * Changes what is asked, and asks.
+   * Changes what is asked, and asks. What is explained may no longer be there.
    *
-   * @param {{ masked?: Set<number>, prefix?: number[], headsOff?: Head[], sentence?: number }} changes
+   * @param {Partial<Pick<Panel, "masked" | "prefix" | "sentence" | "pair" | "step">>} changes
    */
   change(changes) {
-    Object.assign(this, changes);
+    Object.assign(this, { pair: null, step: null }, changes);
     this.ask();
+  }
+
+  /** @returns {Asked} */
+  get asked() {
+    const { sentence, prefix, pair, step } = this;
+    const [text, target, checkpoint] = [this.text.value, this.target.value, this.checkpoint.value];
+    return { text, target, checkpoint, sentence, masked: [...this.masked], prefix, pair, step };
+  }
+
+  /** @param {Asked} asked */
+  set asked({ text, target, checkpoint, masked, ...others }) {
+    this.text.value = text;
+    if (target) this.target.value = target;
+    this.checkpoint.value = checkpoint;
+    this.change({ masked: new Set(masked), ...others });
   }
 
   /** @param {View} view */
   show(view) {
     this.view = view;
-    if (view === "beam" && !this.inspection?.beam) this.ask();
+    const lacks = view === "beam" ? !this.inspection?.beam : view === "attention" && this.pair && !this.explanation;
+    if (lacks) this.ask();
     this.draw();
   }
 
   get isChanged() {
-    return this.masked.size > 0 || this.prefix.length > 0 || this.headsOff.length > 0;
+    return this.masked.size > 0 || this.prefix.length > 0 || this.shared.headsOff.length > 0;
+  }
+
+  /** The explanation of what is open, if it has been answered. */
+  get explanation() {
+    const [found, { kind, layer, head }] = [this.inspection?.explanation, this.shared.selection];
+    const isIt = found?.attention === kind && found.layer === layer && found.head === head &&
+      found.query === this.pair?.query;
+    return isIt ? found : null;
   }
 
   /** Asks the server; an answer that is no longer wanted is never shown. */
@@ -117,11 +171,16 @@ export class Panel {
     this.requests = new AbortController();
     const { signal } = this.requests;
     const text = this.text.value;
+    this.shared.remember();
     if (!text.trim()) {
-      this.inspection = this.unchanged = null;
-      this.draw();
+      this.answer(null, null);
       return;
     }
+    this.element.ariaBusy = "true";
+    const { kind, layer, head } = this.shared.selection;
+    const explain = this.pair && layer !== null && head !== null
+      ? { attention: kind, layer, head, query: this.pair.query }
+      : null;
     const question = {
       q: text,
       sentence: this.sentence,
@@ -129,22 +188,77 @@ export class Panel {
       beam: this.view === "beam",
       ...(this.checkpoint.value ? { checkpoint: Number(this.checkpoint.value) } : {}),
     };
-    const changed = { ...question, masked: [...this.masked], prefix: this.prefix, heads_off: this.headsOff };
+    const changed = {
+      ...question,
+      masked: [...this.masked],
+      prefix: this.prefix,
+      heads_off: this.shared.headsOff,
+      explain,
+    };
     try {
       const [inspection, unchanged] = await Promise.all([
         inspect(changed, signal),
         this.isChanged ? inspect({ ...question, beam: false }, signal) : null,
       ]);
-      this.inspection = inspection;
-      this.unchanged = unchanged;
-      this.message.textContent = "";
-      this.draw();
+      this.answer(inspection, unchanged);
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof RequestError)) throw error;
-      this.message.textContent = error.message;
+      this.answer(null, null, error.message);
       if (error.mayRetry) setTimeout(() => signal.aborted || this.ask(), RETRY);
     }
+  }
+
+  /**
+   * Shows an answer, or that there is none: nothing of an earlier text stays.
+   *
+   * @param {Inspection | null} inspection
+   * @param {Inspection | null} unchanged
+   * @param {string} [message]
+   */
+  answer(inspection, unchanged, message = "") {
+    this.inspection = inspection;
+    this.unchanged = unchanged;
+    this.message.textContent = message;
+    this.element.ariaBusy = "false";
+    this.draw();
+  }
+
+  /**
+   * Opens an attention weight of cross-attention or of the kind that is shown.
+   *
+   * @param {Strongest} weight
+   */
+  open({ layer, head, query, key }) {
+    Object.assign(this.shared.selection, { layer, head });
+    this.shared.isChosen = true;
+    this.pair = { query, key };
+    this.shared.choose("attention");
+  }
+
+  /**
+   * Shows the first tokens of the translation only; what is explained goes on to the last of them.
+   *
+   * @param {number | null} step
+   */
+  goTo(step) {
+    const { kind } = this.shared.selection;
+    const last = (step ?? this.inspection?.target.length ?? 1) - 1;
+    const pair = this.pair && kind !== "encoder"
+      ? { query: last, key: kind === "decoder" ? last : this.pair.key }
+      : this.pair;
+    this.change({ pair, step });
+    this.draw();
+  }
+
+  /** Chooses a map that is worth a look, unless somebody has chosen one that exists. */
+  chooseMap() {
+    const { selection } = this.shared;
+    if (!this.inspection) return;
+    const weights = new Weights(this.inspection.attention[selection.kind]);
+    const exists = (selection.layer ?? 0) < weights.layers && (selection.head ?? 0) < weights.heads;
+    if (!this.shared.isChosen || !exists) Object.assign(selection, weights.clearest());
+    this.shared.isChosen = true;
   }
 
   /** Draws the chosen view. */
@@ -158,22 +272,18 @@ export class Panel {
     }
     const label = document.activeElement?.getAttribute("aria-label");
     const hadFocus = this.content.contains(document.activeElement);
+    this.chooseMap();
     if (this.view === "translation") {
-      showTranslation(this.content, inspection, this.unchanged, this.prefix.length, {
+      showTranslation(this.content, inspection, this.unchanged, this.prefix.length, this.shared.smoothing, {
         toggleMasked: (position) => this.change({ masked: this.masked.symmetricDifference(new Set([position])) }),
         choose: (prefix) => this.change({ prefix }),
+        open: (weight) => {
+          this.shared.selection.kind = "cross";
+          this.open(weight);
+        },
       });
     } else if (this.view === "attention") {
-      showAttention(
-        this.content,
-        inspection,
-        this.selection,
-        (selection) => {
-          this.selection = selection;
-          this.draw();
-        },
-        (head, off) => this.change({ headsOff: [...without(this.headsOff, head), ...(off ? [head] : [])] }),
-      );
+      this.drawAttention(inspection);
     } else {
       showBeam(this.content, inspection);
     }
@@ -181,6 +291,30 @@ export class Panel {
       const again = this.content.querySelector(`[aria-label="${CSS.escape(label)}"]`);
       if (again instanceof HTMLElement) again.focus(); // the element with the focus was replaced
     }
+  }
+
+  /** @param {Inspection} inspection */
+  drawAttention(inspection) {
+    const { selection } = this.shared;
+    const written = { ...inspection, target: inspection.target.slice(0, this.step ?? undefined) };
+    showAttention(this.content, written, selection, {
+      change: (changes) => this.shared.select(changes),
+      switchHead: (head, off) => this.shared.switchHead(head, off),
+      open: (weight) => this.open(weight),
+      pair: this.pair,
+      goTo: (step) => this.goTo(step),
+      length: inspection.target.length,
+    });
+    const explanation = this.explanation;
+    if (!explanation || !this.pair) return;
+    const choose = (/** @type {number} */ key) => {
+      this.pair = { query: explanation.query, key };
+      this.shared.remember();
+      this.draw();
+    };
+    this.content.append(
+      drawSteps(inspection, explanation, this.pair.key, choose, () => this.change({ step: this.step })),
+    );
   }
 
   /** Lists the sentences of the text with their translations; a click shows what the network does with one. */
@@ -216,27 +350,12 @@ export class Panel {
         )
       ),
       ...(this.prefix.length ? [change("chosen tokens", () => this.change({ prefix: [] }))] : []),
-      ...this.headsOff.map((head) =>
-        change(headName(head), () => this.change({ headsOff: without(this.headsOff, head) }))
+      ...this.shared.headsOff.map((head) =>
+        change(
+          `off: ${describe({ kind: head.attention, layer: head.layer, head: head.head })}`,
+          () => this.shared.switchHead(head, false),
+        )
       ),
     );
   }
-}
-
-/**
- * @param {Head[]} heads
- * @param {Head} head
- * @returns {Head[]} the others
- */
-function without(heads, { attention, layer, head }) {
-  return heads.filter((other) => other.attention !== attention || other.layer !== layer || other.head !== head);
-}
-
-/**
- * @param {Head} head
- * @returns {string}
- */
-function headName({ attention, layer, head }) {
-  const kind = KINDS.find(([known]) => known === attention)?.[1];
-  return `off: ${kind}, layer ${layer + 1}, head ${head + 1}`;
 }

@@ -1,15 +1,16 @@
 /** The attention of one sentence in a file of its own, as lingua-flax translate --attention FILE.html writes it. @module */
 
-import { showAttention } from "./attention.js";
+import { DEFAULT, showAttention } from "./attention.js";
+import { Weights } from "./weights.js";
 
-/** @import { Selection } from "./attention.js" */
+/** @import { Selection } from "./weights.js" */
 
 const place = document.getElementById("view");
 const inspection = JSON.parse(document.getElementById("inspection")?.textContent ?? "");
 
 /** @param {Selection} selection */
 function draw(selection) {
-  if (place) showAttention(place, inspection, selection, draw);
+  if (place) showAttention(place, inspection, selection, { change: (changes) => draw({ ...selection, ...changes }) });
 }
 
-draw({ kind: "cross", layer: null, head: null });
+draw({ ...DEFAULT, ...new Weights(inspection.attention.cross).clearest() });

@@ -4,9 +4,16 @@
  * @module
  */
 
+import { describe } from "./attention.js";
 import { html, percent, readable } from "./dom.js";
+import { leaders, tableOf } from "./weights.js";
 
 /** @import { Inspection, TargetToken } from "./types.js" */
+/** @import { Strongest } from "./weights.js" */
+
+const LOOKED_AT = 4; // words that are named
+const MIN_SHARE = 0.02;
+const MIN_LEAD = 0.1; // of a single head that is named
 
 /**
  * What one can do with a translation.
@@ -14,6 +21,7 @@ import { html, percent, readable } from "./dom.js";
  * @typedef {object} Actions
  * @property {(position: number) => void} toggleMasked hides a source token, or shows it again
  * @property {(prefix: number[]) => void} choose prescribes the first tokens of the translation
+ * @property {(weight: Strongest) => void} open shows how a weight of cross-attention is made
  */
 
 /**
@@ -23,9 +31,10 @@ import { html, percent, readable } from "./dom.js";
  * @param {Inspection} inspection
  * @param {Inspection | null} unchanged the translation without interventions, if there are any
  * @param {number} chosen number of tokens that are prescribed
+ * @param {number} smoothing of labels in training, from 0 to 1
  * @param {Actions} actions
  */
-export function showTranslation(place, inspection, unchanged, chosen, actions) {
+export function showTranslation(place, inspection, unchanged, chosen, smoothing, actions) {
   const source = inspection.source.map((token, position) =>
     html("button", {
       type: "button",
@@ -40,6 +49,14 @@ export function showTranslation(place, inspection, unchanged, chosen, actions) {
   const target = inspection.target.map((token, position) =>
     alternatives.button(token, position < chosen, (id) => actions.choose([...prefix.slice(0, position), id]))
   );
+  const looks = html("p", { class: "looks", "aria-live": "polite" });
+  lightUp(inspection, source, target, looks, actions.open);
+  const note = smoothing
+    ? `Label smoothing of ${smoothing} in training asks for ${
+      percent(1 - smoothing)
+    } on the right token and leaves the ` +
+      "rest to all others. So a network that is certain says little more than that, and never 100%."
+    : "";
   place.replaceChildren(
     html("h2", {}, "Source ", html("small", {}, "click a token to hide it")),
     html("div", { class: "tokens", role: "group", "aria-label": "Source tokens" }, ...source),
@@ -51,6 +68,8 @@ export function showTranslation(place, inspection, unchanged, chosen, actions) {
       ...target,
       alternatives.element,
     ),
+    looks, // below the tokens, which would otherwise move away from the pointer
+    html("p", { class: "quiet" }, note),
     ...(unchanged ? [comparison(unchanged.translation, inspection.translation)] : []),
     html("h2", {}, "Hypotheses ", html("small", {}, "with their scores")),
     html(
@@ -61,6 +80,71 @@ export function showTranslation(place, inspection, unchanged, chosen, actions) {
       ),
     ),
   );
+}
+
+/**
+ * Lets a token light up what it looked at, or what looked at it, with the mean of all heads of cross-attention.
+ *
+ * @param {Inspection} inspection
+ * @param {HTMLElement[]} source its tokens
+ * @param {HTMLElement[]} target
+ * @param {HTMLElement} looks where it is said in words
+ * @param {(weight: Strongest) => void} open
+ */
+function lightUp(inspection, source, target, looks, open) {
+  const { queries, keys, values } = tableOf(inspection, {
+    kind: "cross",
+    layer: null,
+    head: null,
+    words: true,
+    sinks: true,
+  });
+  looks.textContent = "Hover over a token of either side: the words that it looked at light up, or that looked at it.";
+  /** @type {(tokens: HTMLElement[], labels: typeof keys, shares: number[]) => string} */
+  const light = (tokens, labels, shares) => {
+    for (const token of [...source, ...target]) {
+      token.style.removeProperty("--share");
+      token.classList.remove("lit");
+      delete token.dataset.share;
+    }
+    labels.forEach(({ positions }, index) =>
+      positions.forEach((position, part) => {
+        tokens[position].style.setProperty("--share", `${(100 * shares[index]).toFixed(1)}%`);
+        tokens[position].classList.toggle("lit", shares[index] >= MIN_SHARE);
+        if (!part && shares[index] >= MIN_SHARE) tokens[position].dataset.share = percent(shares[index]);
+      })
+    );
+    const order = labels.map((_, i) => i).sort((a, b) => shares[b] - shares[a]).slice(0, LOOKED_AT);
+    return order.map((i) => `${labels[i].name} ${percent(shares[i])}`).join(", ");
+  };
+  queries.forEach((query, q) => {
+    const show = () => {
+      const said = light(source, keys, values[q]);
+      const heads = leaders(inspection, query).filter(({ weight }) => weight >= MIN_LEAD).map((leader) =>
+        html("button", {
+          type: "button",
+          "aria-label": `${query.name} looks at ${leader.name}: ${describe({ kind: "cross", ...leader })}`,
+          click: () => open(leader),
+        }, `${leader.name} ${percent(leader.weight)}: layer ${leader.layer + 1}, head ${leader.head + 1}`)
+      );
+      looks.replaceChildren(
+        `“${query.name}” looked at ${said} (mean of all heads). `,
+        ...(heads.length ? ["Single heads that look at one word most: ", ...heads] : []),
+      );
+    };
+    for (const position of query.positions) {
+      for (const event of ["mouseenter", "focus"]) target[position].addEventListener(event, show);
+    }
+  });
+  keys.forEach((key, k) => {
+    const show = () => {
+      const said = light(target, queries, values.map((row) => row[k]));
+      looks.textContent = `“${key.name}” was looked at by ${said} (mean of all heads).`;
+    };
+    for (const position of key.positions) {
+      for (const event of ["mouseenter", "focus"]) source[position].addEventListener(event, show);
+    }
+  });
 }
 
 /**

@@ -1,0 +1,165 @@
+"""How an attention weight came about: every vector between the stream of a position and what attention adds to it.
+
+S source or key positions, T target or query positions, D model width, N heads, H head width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from lingua_flax.data.batch import pad_rows
+from lingua_flax.inspection.observation import NUM_ALTERNATIVES, padded_length, run_program
+from lingua_flax.model.attention import merge_heads, scaled_dot_product_attention
+from lingua_flax.model.layers import DecoderLayer, EncoderLayer
+from lingua_flax.model.masks import SegmentMask
+from lingua_flax.model.transformer import Transformer
+from lingua_flax.options.special_ids import BOS_ID, PAD_ID
+from lingua_flax.translation.decoding import mask_special_tokens
+from lingua_flax.translation.translator import Translator
+
+SIGNIFICANT_DIGITS = 6
+
+
+class Place(NamedTuple):
+    """An attention head and a query position, counted from 0."""
+
+    attention: Literal["encoder", "decoder", "cross"]
+    layer: int
+    head: int
+    query: int
+
+
+class Logit(NamedTuple):
+    """A token that may follow."""
+
+    token: int
+    logit: float
+    probability: float
+
+
+class Explanation(NamedTuple):
+    """What a head computes at one query, in float32.
+
+    Attributes:
+      vectors: by name: those of `AttentionTrace` at the query, of its head where they have heads; of `memory`, `keys`
+        and `values` one for each key; and `hidden`, the decoder's output at the query.
+      logits: the likeliest tokens that the decoder may write next, best first; none for the encoder.
+    """
+
+    place: Place
+    norm: Literal["pre", "post"]
+    vectors: dict[str, np.ndarray]
+    logits: list[Logit]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns a JSON object in which vectors are lists of numbers with six digits; `logits` are left out."""
+        vectors = {name: _numbers(array) for name, array in self.vectors.items()}
+        return self.place._asdict() | {"norm": self.norm} | vectors
+
+
+class AttentionTrace(NamedTuple):
+    """What an attention sublayer computes, for a batch of one sentence.
+
+    Attributes:
+      stream: what the residual connection starts from, [1, T, D].
+      read: what queries are projected from, [1, T, D]: the stream, normalized first if norms come first.
+      memory: what keys and values are projected from, [1, S, D].
+      query: [1, N, T, H]; with keys and values, normalized and rotated if the model does that.
+      keys, values: [1, N, S, H].
+      mask: True where a query may attend to a key, [1, 1, T, S].
+      weights: [1, N, T, S].
+      heads: weighted sums of values, concatenated, [1, T, D].
+      output: their product with the output projection, [1, T, D].
+      after: the stream after the sublayer, [1, T, D].
+    """
+
+    stream: jax.Array
+    read: jax.Array
+    memory: jax.Array
+    query: jax.Array
+    keys: jax.Array
+    values: jax.Array
+    mask: jax.Array
+    weights: jax.Array
+    heads: jax.Array
+    output: jax.Array
+    after: jax.Array
+
+
+def explain(
+    translator: Translator, source: Sequence[int], target: Sequence[int], masked: Sequence[int], place: Place
+) -> Explanation:
+    """Returns what one head computes at one query while the network writes a translation; arguments as of `observe`."""
+    length = padded_length(translator, max(len(source), len(target)))
+    inputs = [pad_rows([ids], 1, length) for ids in (source, [BOS_ID, *target[:-1]])]
+    visible = (inputs[0] != PAD_ID).astype(np.int32)
+    visible[0, list(masked)] = 0
+    traces, hidden, logits = run_program(_traced, translator, visible, *inputs)
+    attention, layer, head, query = place
+    trace = AttentionTrace(*(array[0].astype(np.float32) for array in traces[attention][layer]))
+    keys = len(target) if attention == "decoder" else len(source)
+    vectors = {name: getattr(trace, name)[query] for name in ("stream", "read", "heads", "output", "after")}
+    vectors |= {"query_vector": trace.query[head, query], "memory": trace.memory[:keys]}
+    vectors |= {"keys": trace.keys[head, :keys], "values": trace.values[head, :keys]}
+    vectors |= {"mask": trace.mask[0, query, :keys], "weights": trace.weights[head, query, :keys]}
+    if attention == "encoder":
+        return Explanation(place, translator.config.norm, vectors, [])
+    vectors["hidden"] = hidden[0, query].astype(np.float32)
+    probabilities = np.asarray(jax.nn.softmax(logits[0, query]))
+    best = np.argsort(-probabilities, kind="stable")[:NUM_ALTERNATIVES]
+    likeliest = [Logit(int(token), float(logits[0, query, token]), float(probabilities[token])) for token in best]
+    return Explanation(place, translator.config.norm, vectors, likeliest)
+
+
+def _numbers(array: np.ndarray) -> Any:
+    if array.ndim == 0:
+        return float(f"{array:.{SIGNIFICANT_DIGITS}g}")
+    return [_numbers(row) for row in array]
+
+
+@functools.partial(jax.jit, static_argnames="graphdef")
+def _traced(
+    params: Any, visible: jax.Array, source: jax.Array, read: jax.Array, *, graphdef: nnx.GraphDef
+) -> tuple[dict[str, list[AttentionTrace]], jax.Array, jax.Array]:
+    """Returns the traces by kind of attention and layer, the decoder's output [1, T, D], and the logits [1, T, V]."""
+    model: Transformer = nnx.merge(graphdef, params)
+    traces: dict[str, list[AttentionTrace]] = {"encoder": [], "decoder": [], "cross": []}
+    for encoder_layer in model.encoder:
+        _record(encoder_layer, "self_attention", traces["encoder"])
+    for decoder_layer in model.decoder:
+        _record(decoder_layer, "self_attention", traces["decoder"])
+        _record(decoder_layer, "cross_attention", traces["cross"])
+    hidden, _ = model.hidden_states(source, read, source_segments=visible)
+    return traces, hidden, mask_special_tokens(model.logits(hidden))
+
+
+def _record(layer: EncoderLayer | DecoderLayer, name: str, traces: list[AttentionTrace]) -> None:
+    """Replaces an attention module and the residual connection around it by functions that add a trace.
+
+    They compute the same, attention by the equation.
+    """
+    attention, residual = getattr(layer, name), getattr(layer, f"{name}_residual")
+
+    def attend(
+        y: jax.Array, memory: jax.Array, mask: SegmentMask, rotation: Any, memory_rotation: Any, _: None
+    ) -> tuple[jax.Array, jax.Array]:
+        query, (keys, values) = attention.queries(y, rotation), attention.keys_values(memory, memory_rotation)
+        heads, weights = scaled_dot_product_attention(query, keys, values, mask.dense())
+        merged = merge_heads(heads)
+        output = attention.output(merged)
+        traces.append(AttentionTrace(y, y, memory, query, keys, values, mask.dense(), weights, merged, output, y))
+        return output, weights
+
+    def connect(x: jax.Array, sublayer: Callable[[Any], Any], _: None) -> tuple[jax.Array, jax.Array]:
+        after, weights = residual(x, sublayer)
+        traces[-1] = traces[-1]._replace(stream=x, after=after)
+        return after, weights
+
+    setattr(layer, name, attend)
+    setattr(layer, f"{name}_residual", connect)

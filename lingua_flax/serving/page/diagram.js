@@ -1,0 +1,57 @@
+/** The architecture as a map: each attention sublayer is a button that opens its weights. @module */
+
+import { html } from "./dom.js";
+
+/** @import { Inspection, Kind } from "./types.js" */
+/** @import { Selection } from "./weights.js" */
+
+/**
+ * @param {Inspection} inspection
+ * @param {Selection} selection
+ * @param {(kind: Kind, layer: number) => void} open
+ * @returns {HTMLElement}
+ */
+export function drawDiagram(inspection, selection, open) {
+  /** @type {(text: string) => HTMLElement} */
+  const part = (text) => html("li", {}, text);
+  /** @type {(kind: Kind, layer: number, text: string) => HTMLElement} */
+  const attention = (kind, layer, text) =>
+    html(
+      "li",
+      {},
+      html("button", {
+        type: "button",
+        "aria-pressed": String(selection.kind === kind && (selection.layer ?? layer) === layer),
+        "aria-label": `Open layer ${layer + 1}, ${text}`,
+        click: () => open(kind, layer),
+      }, text),
+    );
+  /** @type {(kind: "encoder" | "decoder", sublayers: (layer: number) => HTMLElement[]) => HTMLElement[]} */
+  const layers = (kind, sublayers) =>
+    Array.from(
+      { length: inspection.attention[kind].shape[0] },
+      (_, layer) =>
+        html("li", { class: "block" }, `Layer ${layer + 1}`, html("ol", {}, ...sublayers(layer), part("feed-forward"))),
+    );
+  return html(
+    "div",
+    { class: "diagram", role: "group", "aria-label": "Architecture" },
+    html(
+      "ol",
+      { "aria-label": "Encoder" },
+      part("source: embedding + position"),
+      ...layers("encoder", (layer) => [attention("encoder", layer, "self-attention")]),
+      part("memory: keys and values of every cross-attention →"),
+    ),
+    html(
+      "ol",
+      { "aria-label": "Decoder" },
+      part("translation so far: embedding + position"),
+      ...layers("decoder", (layer) => [
+        attention("decoder", layer, "masked self-attention"),
+        attention("cross", layer, "cross-attention"),
+      ]),
+      part("logits → softmax → next word"),
+    ),
+  );
+}

@@ -1,0 +1,231 @@
+/** How one attention weight is made, step by step, with the numbers of the network. @module */
+
+import { describe } from "./attention.js";
+import { html, percent, readable, themeColor } from "./dom.js";
+import { tokensOf } from "./weights.js";
+
+/** @import { Explanation, Inspection } from "./types.js" */
+
+const SHOWN_VALUES = 5; // keys whose values are drawn
+const SHOWN_LOGITS = 6;
+
+/**
+ * @param {number} number
+ * @returns {string} with three digits after the point
+ */
+function fixed(number) {
+  return number.toFixed(3).replace("-", "−");
+}
+
+/**
+ * Draws a vector as a strip of coloured cells. One that is hovered, or reached with the arrow keys, shows its number.
+ *
+ * @param {string} name
+ * @param {number[]} values
+ * @param {number} [groups] number of equal parts, which are set apart
+ * @param {number} [largest] number, which has the full color
+ * @returns {HTMLElement}
+ */
+function vector(name, values, groups = 1, largest = Math.max(...values.map(Math.abs), 1e-9)) {
+  const [plus, minus] = [themeColor("--accent"), themeColor("--second")];
+  const width = values.length / groups;
+  const about = `${values.length} numbers, ${fixed(Math.min(...values))} to ${fixed(Math.max(...values))}`;
+  const output = html("output", {}, about);
+  const cells = values.map((value, i) =>
+    html("i", {
+      class: i && i % width === 0 && "apart",
+      "--color": value < 0 ? minus : plus,
+      "--size": `${Math.round((100 * Math.abs(value)) / largest)}%`,
+      mouseenter: () => show(i),
+    })
+  );
+  const strip = html("span", {
+    class: "strip-of-cells",
+    role: "slider",
+    tabindex: 0,
+    "aria-label": name,
+    "aria-valuemin": 1,
+    "aria-valuemax": values.length,
+    "aria-valuenow": 1,
+    "aria-valuetext": about,
+    mouseleave: () => output.textContent = about,
+    keydown: (event) => {
+      if (!(event instanceof KeyboardEvent)) return;
+      const now = Number(strip.getAttribute("aria-valuenow")) - 1;
+      const moves = {
+        ArrowRight: now + 1,
+        ArrowUp: now + 1,
+        ArrowLeft: now - 1,
+        ArrowDown: now - 1,
+        Home: 0,
+        End: values.length - 1,
+      };
+      const next = moves[/** @type {keyof typeof moves} */ (event.key)];
+      if (next === undefined) return;
+      event.preventDefault();
+      show(Math.min(Math.max(next, 0), values.length - 1));
+    },
+  }, ...cells);
+  /** @param {number} i */
+  function show(i) {
+    output.textContent = `${i + 1}: ${fixed(values[i])}`;
+    strip.setAttribute("aria-valuenow", String(i + 1));
+    strip.setAttribute("aria-valuetext", output.textContent);
+  }
+  return html("div", { class: "vector" }, html("span", {}, name), strip, output);
+}
+
+/** @type {(a: number[], b: number[]) => number[]} */
+const product = (a, b) => a.map((value, i) => value * b[i]);
+/** @type {(a: number[], b: number[]) => number[]} */
+const plus = (a, b) => a.map((value, i) => value + b[i]);
+/** @type {(values: number[]) => number} */
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+/**
+ * Draws how the weight between a query and a key is made, and what becomes of it.
+ *
+ * @param {Inspection} inspection with an explanation
+ * @param {Explanation} explanation
+ * @param {number} key position of the key
+ * @param {(key: number) => void} choose shows another key of the same query
+ * @param {() => void} close
+ * @returns {HTMLElement}
+ */
+export function drawSteps(inspection, explanation, key, choose, close) {
+  const { attention, layer, head, query, norm, weights } = explanation;
+  const [queryName, ...names] = [tokensOf(inspection, attention)[0][query], ...tokensOf(inspection, attention)[1]]
+    .map(({ piece }) => readable(piece));
+  const width = explanation.query_vector.length;
+  const root = Math.sqrt(width);
+  const products = explanation.keys.map((vector) => product(explanation.query_vector, vector));
+  const scores = products.map(sum);
+  const from = attention === "cross" ? "the encoder's output at" : "x of";
+  const read = norm === "pre" ? "x, layer normalized, of" : "x of";
+  return html(
+    "section",
+    { class: "steps", "aria-label": "How this weight is made" },
+    html("h2", {}, `How “${queryName}” comes to look at “${names[key]}” with ${percent(weights[key])}`),
+    html(
+      "p",
+      { class: "quiet" },
+      `${
+        describe({ kind: attention, layer, head })
+      }. Hover over a cell, or move with the arrow keys, to read a number. `,
+      html("button", { type: "button", click: close }, "Close"),
+    ),
+    html(
+      "ol",
+      {},
+      step(
+        "What both words bring",
+        `The vector of “${queryName}” asks, and that of “${names[key]}” answers.`,
+        vector(`${read} ${queryName}`, explanation.read),
+        vector(`${attention === "cross" ? from : read} ${names[key]}`, explanation.memory[key]),
+      ),
+      step(
+        "Query times key",
+        `This head multiplies them by its matrices W_Q and W_K. The products of both, element by element, add up to ` +
+          `${fixed(scores[key])}; divided by √${width} = ${fixed(root)}, the score is ${fixed(scores[key] / root)}.`,
+        vector("query", explanation.query_vector),
+        vector("key", explanation.keys[key]),
+        vector("query × key", products[key]),
+      ),
+      step(
+        "Softmax of the row",
+        "Each score becomes e to its power, divided by the sum of all: the weights of a row add up to 100%.",
+        scoreTable(names, scores, root, explanation, key, choose),
+      ),
+      step("Weighted sum of values", "", ...weightedValues(names, explanation)),
+      step(
+        "Heads, W_O, add & norm",
+        "The heads lie side by side; the matrix W_O mixes them, and the result is added to the stream x." +
+          (norm === "pre" ? "" : " Layer normalization follows."),
+        vector("all heads", explanation.heads, explanation.heads.length / width),
+        vector("times W_O", explanation.output),
+        vector("x", explanation.stream),
+        ...(norm === "pre" ? [] : [vector("sum", plus(explanation.stream, explanation.output))]),
+        vector(norm === "pre" ? "sum: x for what follows" : "normalized: x for what follows", explanation.after),
+      ),
+      ...(explanation.logits.length ? [prediction(explanation)] : []),
+    ),
+  );
+}
+
+/**
+ * @param {string} title
+ * @param {string} text
+ * @param {...HTMLElement} content
+ * @returns {HTMLElement}
+ */
+function step(title, text, ...content) {
+  return html("li", {}, html("h3", {}, title), html("p", {}, text), ...content);
+}
+
+/**
+ * @param {string[]} names
+ * @param {number[]} scores
+ * @param {number} root
+ * @param {Explanation} explanation
+ * @param {number} key
+ * @param {(key: number) => void} choose
+ * @returns {HTMLElement}
+ */
+function scoreTable(names, scores, root, { weights, mask }, key, choose) {
+  const rows = names.map((name, i) =>
+    html(
+      "tr",
+      { class: i === key && "current" },
+      html("th", { scope: "row" }, html("button", { type: "button", click: () => choose(i) }, name)),
+      html("td", {}, fixed(scores[i])),
+      html("td", {}, mask[i] ? fixed(scores[i] / root) : "−∞ (masked)"),
+      html("td", { class: "bar", "--weight": `${100 * weights[i]}%` }, weights[i].toFixed(3)),
+    )
+  );
+  const titles = ["key", "query · key", `÷ √H`, "weight"].map((title) => html("th", { scope: "col" }, title));
+  return html("table", { class: "scores" }, html("thead", {}, html("tr", {}, ...titles)), html("tbody", {}, ...rows));
+}
+
+/**
+ * @param {string[]} names
+ * @param {Explanation} explanation
+ * @returns {HTMLElement[]}
+ */
+function weightedValues(names, { weights, values }) {
+  const order = weights.map((_, i) => i).sort((a, b) => weights[b] - weights[a]);
+  const weighted = values.map((value, i) => value.map((number) => weights[i] * number));
+  const rest = order.slice(SHOWN_VALUES);
+  const total = weighted.reduce(plus);
+  const largest = Math.max(...weighted.flat().map(Math.abs), ...total.map(Math.abs)); // all have the same scale
+  return [
+    ...order.slice(0, SHOWN_VALUES).map((i) =>
+      vector(`${weights[i].toFixed(3)} × value of ${names[i]}`, weighted[i], 1, largest)
+    ),
+    ...(rest.length ? [vector(`${rest.length} others`, rest.map((i) => weighted[i]).reduce(plus), 1, largest)] : []),
+    vector("their sum: what this head says", total, 1, largest),
+  ];
+}
+
+/**
+ * @param {Explanation} explanation
+ * @returns {HTMLElement}
+ */
+function prediction({ hidden, logits, layer }) {
+  const rows = logits.slice(0, SHOWN_LOGITS).map(({ piece, logit, probability }) =>
+    html(
+      "tr",
+      {},
+      html("th", { scope: "row" }, readable(piece)),
+      html("td", {}, fixed(logit)),
+      html("td", { class: "bar", "--weight": `${100 * probability}%` }, probability.toFixed(3)),
+    )
+  );
+  const titles = ["token", "logit", "softmax"].map((title) => html("th", { scope: "col" }, title));
+  return step(
+    "At the top of the stack",
+    `After layer ${layer + 1}, its feed-forward network and all further layers, the product of the decoder's output ` +
+      "with the embedding of each token is its logit; softmax makes them probabilities.",
+    vector("decoder's output", hidden ?? []),
+    html("table", { class: "scores" }, html("thead", {}, html("tr", {}, ...titles)), html("tbody", {}, ...rows)),
+  );
+}

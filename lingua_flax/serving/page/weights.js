@@ -1,0 +1,189 @@
+/** Attention weights as tables: of tokens or of words, of one head or a mean. @module */
+
+import { readable } from "./dom.js";
+
+/** @import { EncodedWeights, Inspection, Kind } from "./types.js" */
+
+/**
+ * What is shown of the attention; in both panels, so that they can be compared.
+ *
+ * @typedef {object} Selection
+ * @property {Kind} kind
+ * @property {number | null} layer null for the mean of all layers; counted from 0
+ * @property {number | null} head null for the mean of the layer's heads
+ * @property {"map" | "lines"} picture
+ * @property {boolean} words whether pieces are merged into words
+ * @property {boolean} sinks whether the end of the sentence and punctuation are shown
+ * @property {number} least weight of a line that is drawn
+ */
+
+/** @typedef {{ name: string, positions: number[] }} Label of a row or a column, with the positions of its tokens */
+/** @typedef {{ queries: Label[], keys: Label[], values: number[][] }} Table */
+/** @typedef {{ layer: number, head: number, query: number, key: number, weight: number }} Strongest by positions */
+
+const SINK = /^(<\/s>|[^\p{L}\p{N}]+)$/u;
+
+/** The attention weights of all heads of one kind. */
+export class Weights {
+  /** @param {EncodedWeights} encoded */
+  constructor({ shape, weights }) {
+    this.layers = shape[0];
+    this.heads = shape[1];
+    this.queries = shape[2];
+    this.keys = shape[3];
+    const bytes = Uint8Array.from(atob(weights), (character) => character.charCodeAt(0));
+    const view = new DataView(bytes.buffer);
+    this.values = Float32Array.from({ length: bytes.length / 2 }, (_, i) => view.getUint16(2 * i, true) / 65535);
+  }
+
+  /**
+   * Returns the weights of a head, or their mean over the heads of a layer or over all heads, [queries * keys].
+   *
+   * @param {number | null} layer
+   * @param {number | null} head
+   * @returns {Float32Array}
+   */
+  map(layer, head) {
+    const size = this.queries * this.keys;
+    const mean = new Float32Array(size);
+    let count = 0;
+    for (let l = 0; l < this.layers; l++) {
+      for (let h = 0; h < this.heads; h++) {
+        if ((layer !== null && l !== layer) || (head !== null && h !== head)) continue;
+        const start = (l * this.heads + h) * size;
+        for (let i = 0; i < size; i++) mean[i] += this.values[start + i];
+        count++;
+      }
+    }
+    return mean.map((sum) => sum / count);
+  }
+
+  /**
+   * Returns the head whose largest weights are the largest, on average over all queries.
+   *
+   * @returns {{ layer: number, head: number }}
+   */
+  clearest() {
+    let best = { layer: 0, head: 0, sum: -1 };
+    for (let layer = 0; layer < this.layers; layer++) {
+      for (let head = 0; head < this.heads; head++) {
+        const map = this.map(layer, head);
+        let sum = 0;
+        for (let q = 0; q < this.queries; q++) sum += Math.max(...map.subarray(q * this.keys, (q + 1) * this.keys));
+        if (sum > best.sum) best = { layer, head, sum };
+      }
+    }
+    return { layer: best.layer, head: best.head };
+  }
+}
+
+/**
+ * Returns the tokens that attend and those that are attended to.
+ *
+ * @param {Inspection} inspection
+ * @param {Kind} kind
+ * @returns {[{ piece: string, word: number }[], { piece: string, word: number }[]]}
+ */
+export function tokensOf({ source, target }, kind) {
+  const read = [{ piece: "<s>", word: -1 }, ...target.slice(0, -1)];
+  if (kind === "encoder") return [source, source];
+  return kind === "decoder" ? [read, read] : [target, source];
+}
+
+/**
+ * @param {{ piece: string, word: number }[]} tokens
+ * @param {boolean} merged
+ * @param {boolean} sinks
+ * @returns {Label[]}
+ */
+function labels(tokens, merged, sinks) {
+  /** @type {{ word: number, pieces: string, positions: number[] }[]} */
+  const groups = [];
+  tokens.forEach(({ piece, word }, position) => {
+    const last = groups.at(-1);
+    if (merged && last?.word === word) {
+      last.pieces += piece;
+      last.positions.push(position);
+    } else {
+      groups.push({ word, pieces: piece, positions: [position] });
+    }
+  });
+  const all = groups.map(({ pieces, positions }) => ({ name: readable(pieces), positions }));
+  return sinks ? all : all.filter(({ name }) => !SINK.test(name));
+}
+
+/**
+ * Returns a table of weights: of words, the mean over the pieces that attend of the sums over those attended to.
+ *
+ * @param {Inspection} inspection
+ * @param {Pick<Selection, "kind" | "layer" | "head" | "words" | "sinks">} selection
+ * @returns {Table}
+ */
+export function tableOf(inspection, { kind, layer, head, words, sinks }) {
+  const weights = new Weights(inspection.attention[kind]);
+  const map = weights.map(layer, head);
+  const [attending, attended] = tokensOf(inspection, kind);
+  const [queries, keys] = [labels(attending, words, sinks), labels(attended, words, sinks)];
+  const values = queries.map((query) =>
+    keys.map((key) => {
+      let sum = 0;
+      for (const q of query.positions) for (const k of key.positions) sum += map[q * weights.keys + k];
+      return sum / query.positions.length;
+    })
+  );
+  return { queries, keys, values };
+}
+
+/**
+ * Returns where the largest weight is between some positions that attend and some that are attended to.
+ *
+ * @param {Inspection} inspection
+ * @param {Pick<Selection, "kind" | "layer" | "head">} selection among these heads
+ * @param {number[]} queries
+ * @param {number[]} keys
+ * @returns {Strongest}
+ */
+export function strongest(inspection, { kind, layer, head }, queries, keys) {
+  const weights = new Weights(inspection.attention[kind]);
+  let best = { layer: 0, head: 0, query: 0, key: 0, weight: -1 };
+  for (let l = layer ?? 0; l <= (layer ?? weights.layers - 1); l++) {
+    for (let h = head ?? 0; h <= (head ?? weights.heads - 1); h++) {
+      const map = weights.map(l, h);
+      for (const query of queries) {
+        for (const key of keys) {
+          const weight = map[query * weights.keys + key];
+          if (weight > best.weight) best = { layer: l, head: h, query, key, weight };
+        }
+      }
+    }
+  }
+  return best;
+}
+
+/**
+ * Returns, for a word of the translation, which words of the source get more than all others from some head of
+ * cross-attention, each with the head that gives it the most; the largest weight comes first.
+ *
+ * @param {Inspection} inspection
+ * @param {Label} query
+ * @returns {(Strongest & { name: string })[]}
+ */
+export function leaders(inspection, query) {
+  /** @type {Map<string, Strongest & { name: string }>} */
+  const best = new Map();
+  const { layers, heads } = new Weights(inspection.attention.cross);
+  for (let layer = 0; layer < layers; layer++) {
+    for (let head = 0; head < heads; head++) {
+      const { queries, keys, values } = tableOf(inspection, { kind: "cross", layer, head, words: true, sinks: false });
+      const row = values[queries.findIndex(({ positions }) => positions[0] === query.positions[0])];
+      if (!row?.length) continue;
+      const key = row.indexOf(Math.max(...row));
+      const { name, positions } = keys[key];
+      const id = `${name} ${positions}`;
+      if (row[key] <= (best.get(id)?.weight ?? 0)) continue;
+      const pair = strongest(inspection, { kind: "cross", layer, head }, query.positions, positions);
+      best.set(id, { ...pair, weight: row[key], name });
+    }
+  }
+  return [...best.values()].sort((a, b) => b.weight - a.weight);
+}

@@ -1,0 +1,115 @@
+"""How an attention weight is made: every vector compared with the exported NumPy network, which records its own."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lingua_flax.export.numpy_translator import Network
+from lingua_flax.export.safetensors_model import write_safetensors
+from lingua_flax.host.errors import UserError
+from lingua_flax.inspection.explanation import Place, explain
+from lingua_flax.inspection.interventions import Head, Intervention, inspect
+from lingua_flax.options.schema import DataConfig, DecodingOptions
+from lingua_flax.options.special_ids import BOS_ID
+from tests.export.test_export_formats import LINES, encoded, random_translator
+
+VARIANTS = ({}, {"norm": "post"}, {"positions": "rotary", "qk_norm": True})
+LINE = LINES[0]
+
+
+class RecordingNetwork(Network):
+    """Keeps what every attention sublayer reads, adds and weighs, by the name of the sublayer."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.recorded = {}
+
+    def residual(self, name, x, sublayer):
+        def recording(y, at):
+            output = sublayer(y, at)
+            self.recorded.setdefault(name, {}).update(stream=x, read=y, output=output)
+            return output
+
+        after = super().residual(name, x, recording)
+        self.recorded[name]["after"] = after
+        return after
+
+    def attention(self, name, x, memory, *, causal=False):
+        query, keys, values = (
+            self.heads(source @ self.parameters[f"{name}.{part}.kernel"])
+            for part, source in (("query", x), ("key", memory), ("value", memory))
+        )
+        if self.model["qk_norm"]:
+            query, keys = self.rms_norm(f"{name}.query_norm", query), self.rms_norm(f"{name}.key_norm", keys)
+        if self.model["positions"] == "rotary" and (memory is x or self.model["rotary_cross_attention"]):
+            query, keys = self.rotate(query), self.rotate(keys)
+        self.recorded.setdefault(name, {}).update(query=query, keys=keys, values=values, memory=memory)
+        return super().attention(name, x, memory, causal=causal)
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_every_vector_is_that_of_the_numpy_network(tmp_path, options):
+    translator = random_translator(num_decoder_layers=2, **options)
+    write_safetensors(translator, DataConfig(), tmp_path)
+    network = RecordingNetwork(tmp_path)
+    (source, target), *_ = zip(*encoded(translator), strict=True)
+    memory = network.encode(source)
+    logits = network.logits(memory, [BOS_ID, *target[:-1]])
+    stacks = {"encoder": "encoder.{}.self_attention", "decoder": "decoder.{}.self_attention"}
+    stacks["cross"] = "decoder.{}.cross_attention"
+    close = {"atol": 2e-5, "rtol": 2e-5}
+    for (attention, stack), layer, head in itertools.product(stacks.items(), range(2), range(2)):
+        query = (len(source) if attention == "encoder" else len(target)) - 1
+        explanation = explain(translator, source, target, (), Place(attention, layer, head, query))
+        own, expected = explanation.vectors, network.recorded[stack.format(layer)]
+        for name in ("stream", "read", "output", "after"):
+            np.testing.assert_allclose(own[name], expected[name][query], **close, err_msg=f"{attention} {name}")
+        np.testing.assert_allclose(own["memory"], expected["memory"], **close)
+        np.testing.assert_allclose(own["query_vector"], expected["query"][head, query], **close)
+        np.testing.assert_allclose(own["keys"], expected["keys"][head], **close)
+        np.testing.assert_allclose(own["values"], expected["values"][head], **close)
+        assert own["mask"].all()  # the last query may attend to everything
+        scores = expected["keys"][head] @ expected["query"][head, query] / np.sqrt(len(own["query_vector"]))
+        weights = np.exp(scores - scores.max())
+        np.testing.assert_allclose(own["weights"], weights / weights.sum(), **close)
+        width = len(own["query_vector"])
+        np.testing.assert_allclose(
+            own["heads"][head * width : (head + 1) * width], own["weights"] @ own["values"], **close
+        )
+    for token, logit, probability in explanation.logits:
+        assert logit == pytest.approx(logits[token], abs=1e-4)
+        assert probability <= explanation.logits[0].probability
+    assert explain(translator, source, target, (), Place("encoder", 0, 0, 0)).logits == []
+
+
+def test_explanation_agrees_with_the_inspection_that_holds_it():
+    translator, options = random_translator(num_decoder_layers=2), DecodingOptions(beam_size=2)
+    intervention = Intervention(masked=(0,), heads_off=(Head("cross", 0, 1),))
+    for attention in ("encoder", "decoder", "cross"):
+        place = Place(attention, 1, 1, 1)
+        inspection = inspect(translator, LINE, options, intervention, explained=place)
+        vectors = inspection.explanation.vectors
+        np.testing.assert_allclose(vectors["weights"], getattr(inspection.observation, attention)[1, 1, 1], atol=1e-6)
+        assert vectors["mask"].tolist() == (vectors["weights"] > 0).tolist()
+        answer = inspection.as_json(translator.tokenizer)["explanation"]
+        assert answer["attention"] == attention
+        assert answer["weights"] == pytest.approx(vectors["weights"], rel=1e-5)
+        best = inspection.observation.target[1].alternatives
+        expected = [] if attention == "encoder" else [(token, pytest.approx(p, abs=1e-5)) for token, p in best]
+        assert [(logit["id"], logit["probability"]) for logit in answer["logits"]] == expected
+    assert inspect(translator, LINE, options).as_json(translator.tokenizer)["explanation"] is None
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (Place("cross", 2, 0, 0), "there is no head 0 in layer 2 of cross attention"),
+        (Place("encoder", 0, -1, 0), "there is no head -1 in layer 0"),
+        (Place("decoder", 0, 0, 99), "a query must be from 0 to"),
+        (Place("encoder", 0, 0, -1), "a query must be from 0 to"),
+    ],
+)
+def test_places_that_do_not_exist_are_refused(place, message):
+    with pytest.raises(UserError, match=message):
+        inspect(random_translator(), LINE, DecodingOptions(beam_size=1), explained=place)
