@@ -101,7 +101,8 @@ class MultiHeadAttention(nnx.Module):
     ):
         """Creates the projections.
 
-        `is_cross` says whether the memory is not `x` itself, which only the option `qk_norm` depends on. `fast` is used instead of equation 1 whenever there is a mask; it does not apply dropout.
+        `is_cross` says whether the memory is not `x` itself, on which the option `qk_norm` can depend. `fast` is used
+        instead of equation 1 whenever there is a mask; it does not apply dropout.
         """
         self.fast = fast
         self.num_heads = config.num_heads

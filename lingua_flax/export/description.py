@@ -70,11 +70,12 @@ def write_manifest(folder: Path, export_format: str, step: int) -> None:
 
 
 def write_readme(
-    folder: Path, translator: Translator, data: DataConfig, usage: str, scores: Mapping[str, Any] | None
+    folder: Path, translator: Translator, data: DataConfig, usage: str, scores: Mapping[str, Any] | None, head: str = ""
 ) -> None:
     """Writes README.md: what the network is, how to translate with it, and its scores.
 
-    `usage` is Markdown; `scores` is the JSON object that lingua-flax evaluate writes, if given.
+    `usage` is Markdown; `scores` is the JSON object that lingua-flax evaluate writes, if given; `head` is what stands
+    before all.
     """
     config = translator.config
     parameters = sum(leaf.size for leaf in jax.tree.leaves(translator.params))
@@ -89,7 +90,26 @@ def write_readme(
     title = f"# A translator from {data.source_language} to {data.target_language}"
     table = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
     parts = [title, f"| | |\n|---|---|\n{table}", "## How to use it", usage, "## Scores", _scores_table(scores)]
-    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(head + "\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def model_card(data: DataConfig, scores: Mapping[str, Any] | None) -> str:
+    """Returns the metadata at the head of a README.md, YAML, from which the hub makes its page of the model."""
+    fields: dict[str, Any] = {
+        "language": [data.source_language, data.target_language],
+        "license": "unknown",
+        "library_name": "transformers",
+        "pipeline_tag": "translation",
+        "tags": ["lingua-flax"],
+    }
+    if scores:
+        corpus = {"type": data.name, "name": data.name}
+        metric = {"type": "bleu", "value": round(scores["bleu"], 2), "name": f"sacreBLEU {scores['bleu_signature']}"}
+        result = {"task": {"type": "translation"}, "dataset": corpus, "metrics": [metric]}
+        name = f"{data.source_language}-{data.target_language}"
+        fields["model-index"] = [{"name": name, "results": [result]}]
+    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]  # JSON is YAML, too
+    return "\n".join(["---", *lines, "---", "", ""])
 
 
 def _scores_table(scores: Mapping[str, Any] | None) -> str:
