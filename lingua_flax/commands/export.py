@@ -99,6 +99,7 @@ def export(argv: Sequence[str]) -> None:
     try:
         with interruption.deferred(), new_folder(options.output) as folder:
             usage, load_engine = write_format(translator, data, options, folder)
+            usage = with_example(usage, translator, lines)
             interruption.check()
             head = ""
             if options.format == "transformers":
@@ -106,7 +107,7 @@ def export(argv: Sequence[str]) -> None:
             else:
                 write_tokenizers(translator, folder)
             write_readme(folder, translator, data, usage, scores, head)
-            write_manifest(folder, options.format, translator.step)
+            write_manifest(folder, options.format, options.quantization, translator.step)
             if lines and (engine := loaded(load_engine)):
                 check_parity(translator, options, engine, lines)
     except FileExistsError as error:  # the folder was created in the meantime
@@ -155,6 +156,17 @@ def lines_to_verify(translator: Translator, data: DataConfig, options: ExportCom
         reason = str(error)
     log.warning("the export is not compared with the run: %s; or give lines with --verify FILE", reason)
     return []
+
+
+def with_example(usage: str, translator: Translator, lines: Sequence[str]) -> str:
+    """Returns the usage with a sentence of the lines as its example, and with its translation."""
+    from lingua_flax.export.description import EXAMPLE
+
+    plain = (line for line in lines if not set(line) & set('"\\$`'))  # which are not quoted in code and shells
+    if not (example := next(plain, None)):
+        return usage
+    (translation,) = translator.translate_sentences([example], beam_size=5, warn=False)
+    return f"{usage.replace(EXAMPLE, example).rstrip()}\n\nLingua Flax, with 5 beams, translates it: {translation.text}"
 
 
 def source_length(translator: Translator, options: ExportCommand) -> int:
