@@ -91,11 +91,18 @@ class MultiHeadAttention(nnx.Module):
     """
 
     def __init__(
-        self, config: ModelConfig, *, precision: Precision = FLOAT32, fast: FastAttention | None = None, rngs: nnx.Rngs
+        self,
+        config: ModelConfig,
+        *,
+        is_cross: bool = False,
+        precision: Precision = FLOAT32,
+        fast: FastAttention | None = None,
+        rngs: nnx.Rngs,
     ):
         """Creates the projections.
 
-        `fast` is used instead of equation 1 whenever there is a mask; it does not apply dropout.
+        `is_cross` says whether the memory is not `x` itself, on which the option `qk_norm` can depend. `fast` is used
+        instead of equation 1 whenever there is a mask; it does not apply dropout.
         """
         self.fast = fast
         self.num_heads = config.num_heads
@@ -107,8 +114,10 @@ class MultiHeadAttention(nnx.Module):
 
         self.query, self.key, self.value = (projection("embed", "heads") for _ in range(3))
         self.output = projection("heads", "embed")
-        self.query_norm = nnx.RMSNorm(head_dim, dtype=precision.activations, rngs=rngs) if config.qk_norm else None
-        self.key_norm = nnx.RMSNorm(head_dim, dtype=precision.activations, rngs=rngs) if config.qk_norm else None
+        normalizes = config.qk_norm and not (is_cross and config.qk_norm == "self")
+        self.query_norm, self.key_norm = (
+            nnx.RMSNorm(head_dim, dtype=precision.activations, rngs=rngs) if normalizes else None for _ in range(2)
+        )
 
     def __call__(
         self,

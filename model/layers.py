@@ -117,7 +117,8 @@ class DecoderLayer(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, precision: Precision, fast: FastAttention | None, rngs: nnx.Rngs):
         self.self_attention, self.cross_attention = (
-            MultiHeadAttention(config, precision=precision, fast=fast, rngs=rngs) for _ in range(2)
+            MultiHeadAttention(config, is_cross=is_cross, precision=precision, fast=fast, rngs=rngs)
+            for is_cross in (False, True)
         )
         self.rotary_cross_attention = config.rotary_cross_attention
         self.feed_forward = FeedForward(config, precision=precision, rngs=rngs)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PACKAGES = {"ctranslate2": "ctranslate2", "stablehlo": "flatbuffers", "safetensors": "safetensors"}
+PACKAGES |= {"transformers": "safetensors"}
 
 
 class ExportCommand(CheckpointOptions):
@@ -33,9 +34,10 @@ class ExportCommand(CheckpointOptions):
 
     workdir: Path
     """Folder of the run."""
-    format: Literal["ctranslate2", "stablehlo", "safetensors"]
+    format: Literal["ctranslate2", "stablehlo", "safetensors", "transformers"]
     """ctranslate2: for CTranslate2, a fast engine in C++; stablehlo: compiled searches that need JAX only; safetensors:
-    the parameters by name, with the network in NumPy."""
+    the parameters by name, with the network in NumPy; transformers: a model of that library, for the Hugging Face
+    hub."""
     output: Path
     """Folder to write; it must not exist yet."""
     target_language: str | None = None
@@ -84,7 +86,7 @@ def export(argv: Sequence[str]) -> None:
     # Imported here so that invalid options are reported at once.
     from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.platform import initialize_devices
-    from lingua_flax.export.description import write_manifest, write_readme, write_tokenizers
+    from lingua_flax.export.description import model_card, write_manifest, write_readme, write_tokenizers
     from lingua_flax.translation.translator import Translator
 
     initialize_devices("cpu")
@@ -97,12 +99,17 @@ def export(argv: Sequence[str]) -> None:
     try:
         with interruption.deferred(), new_folder(options.output) as folder:
             usage, load_engine = write_format(translator, data, options, folder)
+            usage = with_example(usage, translator, lines)
             interruption.check()
-            write_tokenizers(translator, folder)
-            write_readme(folder, translator, data, usage, scores)
-            write_manifest(folder, options.format, translator.step)
-            if lines:
-                check_parity(translator, options, load_engine(), lines)
+            head = ""
+            if options.format == "transformers":
+                head = model_card(data, scores)
+            else:
+                write_tokenizers(translator, folder)
+            write_readme(folder, translator, data, usage, scores, head)
+            write_manifest(folder, options.format, options.quantization, translator.step)
+            if lines and (engine := loaded(load_engine)):
+                check_parity(translator, options, engine, lines)
     except FileExistsError as error:  # the folder was created in the meantime
         raise output_exists(options.output) from error
     log.info("exported to %s; its README.md shows how to translate a sentence", options.output)
@@ -151,6 +158,17 @@ def lines_to_verify(translator: Translator, data: DataConfig, options: ExportCom
     return []
 
 
+def with_example(usage: str, translator: Translator, lines: Sequence[str]) -> str:
+    """Returns the usage with a sentence of the lines as its example, and with its translation."""
+    from lingua_flax.export.description import EXAMPLE
+
+    plain = (line for line in lines if not set(line) & set('"\\$`'))  # which are not quoted in code and shells
+    if not (example := next(plain, None)):
+        return usage
+    (translation,) = translator.translate_sentences([example], beam_size=5, warn=False)
+    return f"{usage.replace(EXAMPLE, example).rstrip()}\n\nLingua Flax, with 5 beams, translates it: {translation.text}"
+
+
 def source_length(translator: Translator, options: ExportCommand) -> int:
     """Returns the number of source tokens that StableHLO programs take; raises UserError if the network takes fewer."""
     if options.source_length and options.source_length > translator.max_length:
@@ -172,9 +190,22 @@ def write_format(
 
         shapes = Shapes(options.batch_size, source_length(translator, options), options.beam_size)
         return write_stablehlo(translator, data, folder, shapes), functools.partial(stablehlo_engine, folder)
+    if options.format == "transformers":
+        from lingua_flax.export.transformers_model import transformers_engine, write_transformers
+
+        return write_transformers(translator, data, folder), functools.partial(transformers_engine, folder, translator)
     from lingua_flax.export.safetensors_model import safetensors_engine, write_safetensors
 
     return write_safetensors(translator, data, folder), functools.partial(safetensors_engine, folder)
+
+
+def loaded(load_engine: Callable[[], Engine]) -> Engine | None:
+    """Returns the engine, or None if a package that it needs is not installed, which the log says."""
+    try:
+        return load_engine()
+    except ImportError as error:
+        log.warning("the export is not compared with the run: %s", error)
+        return None
 
 
 def check_parity(translator: Translator, options: ExportCommand, engine: Engine, lines: Sequence[str]) -> None:

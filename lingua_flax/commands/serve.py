@@ -103,9 +103,9 @@ def serve(argv: Sequence[str]) -> None:
     from lingua_flax.devices.platform import initialize_devices
 
     if options.engine == "ctranslate2":
-        from lingua_flax.export.ctranslate2_model import check_convertible
+        from lingua_flax.options.exportable import check_exportable
 
-        check_convertible(config.model)
+        check_exportable("ctranslate2", config.model)
     from lingua_flax.serving.app import Server, make_app
     from lingua_flax.serving.guard import LOOPBACK, Guard
     from lingua_flax.serving.languages import languages

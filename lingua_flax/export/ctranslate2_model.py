@@ -15,7 +15,7 @@ from lingua_flax.export.description import EXAMPLE, tokenizer_names
 from lingua_flax.export.parity import Engine
 from lingua_flax.host.errors import UserError
 from lingua_flax.model.positions import sinusoidal_positions
-from lingua_flax.options.schema import ModelConfig
+from lingua_flax.options.exportable import check_exportable
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import default_max_length
 from lingua_flax.translation.translator import Translator
@@ -51,19 +51,6 @@ PATIENCE = 2
 MIN_POSITIONS = 1024  # of sinusoidal tables: CTranslate2 reads up to 1,024 pieces by default, and writes up to 256
 
 
-def check_convertible(config: ModelConfig) -> None:
-    """Raises UserError if CTranslate2 cannot represent a network with this configuration."""
-    rotates = config.positions == "rotary" and config.rotary_cross_attention
-    # CTranslate2 normalizes the queries of cross-attention over all heads together.
-    normalizes = config.qk_norm and config.num_heads > 1
-    reasons = {
-        "rotates the queries and keys of cross-attention (train with --model.rotary-cross-attention False)": rotates,
-        "normalizes queries and keys head by head (train with --model.qk-norm False)": normalizes,
-    }
-    if given := " and ".join(reason for reason, holds in reasons.items() if holds):
-        raise UserError(f"CTranslate2 cannot run a network that {given}; stablehlo, safetensors and --engine jax can")
-
-
 def write_ctranslate2(translator: Translator, folder: Path, quantization: str = "float32") -> str:
     """Writes a network into an existing folder, as CTranslate2 loads it, and returns how to use it, as Markdown.
 
@@ -73,7 +60,7 @@ def write_ctranslate2(translator: Translator, folder: Path, quantization: str = 
 
     Raises UserError if CTranslate2 cannot represent the network, or if a type with bfloat16 lacks PyTorch.
     """
-    check_convertible(translator.config)
+    check_exportable("ctranslate2", translator.config)
     if "bfloat16" in quantization and not find_spec("torch"):
         raise UserError(f"CTranslate2 makes {quantization} with PyTorch: pip install torch, or choose another type")
     spec = _specification(translator)
@@ -93,7 +80,7 @@ def _specification(translator: Translator) -> TransformerSpec:
     options = {
         "pre_norm": {"pre": True, "post": False}[config.norm],
         "activation": ACTIVATIONS[config.activation],
-        "qk_norm": config.qk_norm,
+        "qk_norm": bool(config.qk_norm),
         "rotary_dim": 0 if is_rotary else None,  # 0: all dimensions
         "rotary_interleave": False,
         "rotary_base": config.position_base,
@@ -147,6 +134,8 @@ def _copy_attention(spec: Any, params: Any, name: str, *fused: str) -> None:
     if "query_norm" in attention:
         spec.q_norm.gamma = np.array(attention["query_norm"]["scale"])
         spec.k_norm.gamma = np.array(attention["key_norm"]["scale"])
+    elif hasattr(spec, "q_norm"):  # qk_norm = "self"
+        del spec.q_norm, spec.k_norm
 
 
 def _copy_norm(spec: common_spec.LayerNormSpec, params: Any) -> None:

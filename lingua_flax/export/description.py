@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,22 @@ from lingua_flax.options.schema import DataConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.translator import Translator
 
-EXAMPLE = "Two dogs are playing in the snow."  # for usage in README.md
+EXAMPLE = "Two dogs are playing in the snow."  # in README.md, where there are no lines of the run's own corpus
+FORMAT_VERSION = 1  # of the manifest and of what the loaders read
+MADE_WITH = (
+    "jax",
+    "ctranslate2",
+    "safetensors",
+    "sentencepiece",
+    "transformers",
+)  # packages whose versions are recorded
+CHECK = """\
+The files are intact if this prints nothing:
+
+```
+python -c "import hashlib, json; [print(n) for n, d in json.load(open('manifest.json'))['files'].items() if \
+hashlib.sha256(open(n, 'rb').read()).hexdigest() != d]"
+```"""
 LABELS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF", "ter": "TER"}  # of scores
 LABELS |= {"published_bleu": "BLEU, published protocol"}
 
@@ -55,8 +72,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def write_manifest(folder: Path, export_format: str, step: int) -> None:
-    """Writes manifest.json: where the export comes from, and the SHA-256 of every other file.
+def write_manifest(folder: Path, export_format: str, quantization: str, step: int) -> None:
+    """Writes manifest.json: where the export comes from, what made it, and the SHA-256 of every other file.
 
     All files are written to the disk, so that the folder can be given its name.
     """
@@ -65,16 +82,25 @@ def write_manifest(folder: Path, export_format: str, step: int) -> None:
         with path.open("rb") as file:
             files[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
-    record = {"format": export_format, "lingua_flax": VERSION, "checkpoint_step": step, "files": files}
+    packages = [name for name in MADE_WITH if find_spec(name)]
+    record = {
+        "format": export_format,
+        "format_version": FORMAT_VERSION,
+        "quantization": quantization,
+        "checkpoint_step": step,
+        "made_with": {"lingua_flax": VERSION, **{name: version(name) for name in packages}},
+        "files": files,
+    }
     write_json(folder / "manifest.json", record)
 
 
 def write_readme(
-    folder: Path, translator: Translator, data: DataConfig, usage: str, scores: Mapping[str, Any] | None
+    folder: Path, translator: Translator, data: DataConfig, usage: str, scores: Mapping[str, Any] | None, head: str = ""
 ) -> None:
     """Writes README.md: what the network is, how to translate with it, and its scores.
 
-    `usage` is Markdown; `scores` is the JSON object that lingua-flax evaluate writes, if given.
+    `usage` is Markdown; `scores` is the JSON object that lingua-flax evaluate writes, if given; `head` is what stands
+    before all.
     """
     config = translator.config
     parameters = sum(leaf.size for leaf in jax.tree.leaves(translator.params))
@@ -88,8 +114,27 @@ def write_readme(
     }
     title = f"# A translator from {data.source_language} to {data.target_language}"
     table = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
-    parts = [title, f"| | |\n|---|---|\n{table}", "## How to use it", usage, "## Scores", _scores_table(scores)]
-    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    parts = [title, f"| | |\n|---|---|\n{table}", "## How to use it", usage, CHECK, "## Scores", _scores_table(scores)]
+    (folder / "README.md").write_text(head + "\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def model_card(data: DataConfig, scores: Mapping[str, Any] | None) -> str:
+    """Returns the metadata at the head of a README.md, YAML, from which the hub makes its page of the model."""
+    fields: dict[str, Any] = {
+        "language": [data.source_language, data.target_language],
+        "license": "unknown",
+        "library_name": "transformers",
+        "pipeline_tag": "translation",
+        "tags": ["lingua-flax"],
+    }
+    if scores:
+        corpus = {"type": data.name, "name": data.name}
+        metric = {"type": "bleu", "value": round(scores["bleu"], 2), "name": f"sacreBLEU {scores['bleu_signature']}"}
+        result = {"task": {"type": "translation"}, "dataset": corpus, "metrics": [metric]}
+        name = f"{data.source_language}-{data.target_language}"
+        fields["model-index"] = [{"name": name, "results": [result]}]
+    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]  # JSON is YAML, too
+    return "\n".join(["---", *lines, "---", "", ""])
 
 
 def _scores_table(scores: Mapping[str, Any] | None) -> str:

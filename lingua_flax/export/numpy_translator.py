@@ -7,6 +7,7 @@ Shapes: S source length, T target length, D model width, N heads, H = D / N head
 """
 
 import argparse
+import hashlib
 import json
 import math
 import sys
@@ -76,7 +77,7 @@ class Network:
             self.heads(source @ self.parameters[f"{name}.{part}.kernel"])
             for part, source in (("query", x), ("key", memory), ("value", memory))
         )
-        if self.model["qk_norm"]:
+        if self.model["qk_norm"] is True or (self.model["qk_norm"] == "self" and memory is x):
             query, keys = self.rms_norm(f"{name}.query_norm", query), self.rms_norm(f"{name}.key_norm", keys)
         if self.model["positions"] == "rotary" and (memory is x or self.model["rotary_cross_attention"]):
             query, keys = self.rotate(query), self.rotate(keys)
@@ -155,6 +156,14 @@ def beam_search(network: Network, source: list[int], beams: int, alpha: float = 
     return finished[0]
 
 
+def check_files(folder: Path) -> None:
+    """Ends the program if a file is missing or not as it was exported: of a flipped bit, nonsense could come."""
+    for name, digest in json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"].items():
+        path = folder / name
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            sys.exit(f"error: {name} is not the file that was exported; copy the folder again")
+
+
 def main() -> None:
     """Translates standard input line by line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -162,6 +171,7 @@ def main() -> None:
     parser.add_argument("--length-penalty", type=float, default=0.6)
     options = parser.parse_args()
     folder = Path(__file__).parent
+    check_files(folder)
     network = Network(folder)
     names = network.config["tokenizers"]
     source, target = (SentencePieceProcessor(model_file=str(folder / names[side])) for side in ("source", "target"))

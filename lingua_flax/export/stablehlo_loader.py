@@ -7,11 +7,13 @@ Shapes: B sentences of a batch, S source length, L maximum target length.
 """
 
 import argparse
+import hashlib
 import itertools
 import json
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 from jax import export
 from sentencepiece import SentencePieceProcessor
@@ -26,7 +28,13 @@ class Programs:
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.parameters = dict(np.load(folder / "parameters.npz"))
         programs = {name: (folder / f"{name}.stablehlo").read_bytes() for name in ("greedy", "beam")}
-        self.searches = {name: export.deserialize(bytearray(program)) for name, program in programs.items()}
+        try:
+            self.searches = {name: export.deserialize(bytearray(program)) for name, program in programs.items()}
+        except Exception as error:  # of several kinds, depending on the version
+            made, own = self.config["jax"], jax.__version__
+            sys.exit(
+                f"error: jax {own} cannot read the programs; they were made with jax {made}: install that ({error})"
+            )
 
     def translate(self, sources: list[list[int]], search: str, alpha: float) -> list[tuple[list[int], float]]:
         """Returns the ids and the score of the best translation of each of at most B sources of at most S tokens.
@@ -40,6 +48,14 @@ class Programs:
         return list(zip(np.asarray(tokens)[: len(sources)].tolist(), np.asarray(scores).tolist(), strict=False))
 
 
+def check_files(folder: Path) -> None:
+    """Ends the program if a file is missing or not as it was exported: of a flipped bit, nonsense could come."""
+    for name, digest in json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["files"].items():
+        path = folder / name
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            sys.exit(f"error: {name} is not the file that was exported; copy the folder again")
+
+
 def main() -> None:
     """Translates standard input, a batch at a time."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -47,6 +63,7 @@ def main() -> None:
     parser.add_argument("--length-penalty", type=float, default=0.6)
     options = parser.parse_args()
     folder = Path(__file__).parent
+    check_files(folder)
     programs = Programs(folder)
     config, names = programs.config, programs.config["tokenizers"]
     source, target = (SentencePieceProcessor(model_file=str(folder / names[side])) for side in ("source", "target"))

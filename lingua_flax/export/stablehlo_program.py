@@ -29,12 +29,13 @@ USAGE = """\
 tokens at a time, on CPUs, NVIDIA GPUs and TPUs:
 
 ```
-pip install jax flatbuffers sentencepiece
+pip install 'jax>={jax}' flatbuffers sentencepiece
 echo "{example}" | python translate.py
 ```
 
 `translate.py` shows how they are called: (parameters, source ids [{batch_size}, {source_length}] padded with {pad},
-exponent of the length penalty) -> (target ids, scores)."""
+exponent of the length penalty) -> (target ids, scores). They were made with jax {jax}. JAX promises to read programs
+that are at most six months older than itself, or three weeks newer."""
 
 
 class Shapes(NamedTuple):
@@ -74,9 +75,9 @@ def write_stablehlo(translator: Translator, data: DataConfig, folder: Path, shap
         exported = export.export(program, platforms=PLATFORMS)(parameters, source, np.float32(0))
         (folder / f"{name}.stablehlo").write_bytes(exported.serialize())
     np.savez(folder / "parameters.npz", **parameters)
-    write_json(folder / "config.json", describe(translator, data) | shapes._asdict())
+    write_json(folder / "config.json", describe(translator, data) | shapes._asdict() | {"jax": jax.__version__})
     shutil.copyfile(stablehlo_loader.__file__, folder / "translate.py")
-    return USAGE.format(**shapes._asdict(), pad=PAD_ID, example=EXAMPLE)
+    return USAGE.format(**shapes._asdict(), pad=PAD_ID, example=EXAMPLE, jax=jax.__version__)
 
 
 def stablehlo_engine(folder: Path) -> Engine:

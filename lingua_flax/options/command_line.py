@@ -7,7 +7,8 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -175,6 +176,8 @@ def _metavar(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"{{{','.join(get_args(kind))}}}"
     inner = [each for each in get_args(kind) if each not in (type(None), Ellipsis)]
+    if get_origin(kind) in (Union, UnionType) and len(inner) > 1:
+        return "|".join(_metavar(each).strip("{}") for each in inner)
     return _metavar(inner[0]) if inner else METAVARS.get(kind, "TEXT")
 
 

@@ -227,8 +227,9 @@ class ModelConfig(Section):
     """Whether rotary positions also rotate the queries and keys of cross-attention."""
     position_base: Annotated[float, Field(gt=1.0, le=MAX_FLOAT, allow_inf_nan=False)] = 10000.0
     """Base of the wavelengths of sinusoidal and rotary positions."""
-    qk_norm: bool = False
-    """Normalize queries and keys of each head (Henry et al. 2020), by their root mean square, with a learned scale."""
+    qk_norm: bool | Literal["self"] = False
+    """Normalize queries and keys of each head (Henry et al. 2020), by their root mean square, with a learned scale;
+    self: only those of self-attention, as CTranslate2 can."""
     max_length: Length = 256
     """Maximum sentence length in tokens on either side; translation splits longer lines and logs a warning."""
     tied_embeddings: Literal["all", "decoder", "none"] = "all"

@@ -16,6 +16,7 @@ from lingua_flax.devices.platform import compute_precision, pads_to_longest
 from lingua_flax.devices.sharding import local_rows, put_on_devices, put_rows_on_devices, replicated, sharded_shapes
 from lingua_flax.model.parameters import replace_params
 from lingua_flax.model.transformer import initial_params, structure
+from lingua_flax.options import exportable
 from lingua_flax.training.kernels.fast_attention import fast_attention
 from lingua_flax.training.optimizer import Decay
 from lingua_flax.training.preparation import Preparation
@@ -42,6 +43,8 @@ class Programs:
         precision, fast = compute_precision(config.devices.precision, mesh), fast_attention(config, mesh)
         kind = mesh.devices.flat[0].device_kind
         log.info("computing on %d x %s, %s, attention: %s", mesh.size, kind, precision.products, fast or "plain")
+        for line in exportable.summary(config.model):
+            log.info("%s", line)
         self.local_rows = local_rows(mesh, config.rows_per_batch)
         self.network = structure(config.model, *self._vocab_sizes, precision, fast)
         self.train_step = make_train_step(self.network, config, prepared.num_steps, mesh)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 import lingua_flax.commands.export
@@ -75,6 +76,24 @@ def test_exported_folder_translates_without_this_repository(export_format, train
         if path.name != "manifest.json"
     }
     assert manifest["files"] == digests
+    assert (manifest["format_version"], manifest["made_with"]["jax"]) == (1, jax.__version__)
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    example = next(pair.source for pair in open_corpus(read_workdir_config(trained[0]).data).split("validation"))
+    assert example in readme.split("## How to use it")[1]
+    code = readme.split('python -c "')[1].split('"\n')[0].replace("\\\n", "")
+    check = [sys.executable, "-c", code]
+    assert subprocess.run(check, cwd=folder, capture_output=True, text=True, check=True).stdout == ""
+    damaged = max(folder.iterdir(), key=lambda path: path.stat().st_size)
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    assert subprocess.run(check, cwd=folder, capture_output=True, text=True, check=True).stdout == f"{damaged.name}\n"
+    if export_format != "ctranslate2":
+        refused = subprocess.run(
+            [sys.executable, "-I", "translate.py"], cwd=folder, input="", capture_output=True, text=True
+        )
+        error = f"error: {damaged.name} is not the file that was exported; copy the folder again\n"
+        assert (refused.returncode, refused.stderr) == (1, error)
     bleu = json.loads(scores.read_text(encoding="utf-8"))["bleu"]
     assert f"| BLEU | {bleu:.2f} | nrefs:1\\|case:mixed" in (folder / "README.md").read_text(encoding="utf-8")
 

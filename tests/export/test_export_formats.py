@@ -84,6 +84,7 @@ PLAIN = [
     (False, {"tied_embeddings": "none"}),
     (True, {"qk_norm": True, "num_heads": 1, "position_base": 100.0}),
     (True, {"positions": "rotary", "rotary_cross_attention": False, "position_base": 50.0}),
+    (True, {"positions": "rotary", "rotary_cross_attention": False, "qk_norm": "self", "norm": "post"}),
 ]
 
 
@@ -120,10 +121,10 @@ def test_numpy_network_computes_the_same_probabilities(tmp_path, joint, options)
     ("options", "remedy"),
     [
         ({"positions": "rotary"}, "--model.rotary-cross-attention False"),
-        ({"qk_norm": True}, "--model.qk-norm False"),
+        ({"qk_norm": True}, "--model.qk-norm self"),
         (
             {"positions": "rotary", "qk_norm": True},
-            r"--model.rotary-cross-attention False\) and .*--model.qk-norm False",
+            r"--model.rotary-cross-attention False\) and .*--model.qk-norm self",
         ),
     ],
 )

@@ -1,0 +1,167 @@
+"""Export for transformers: a folder that its AutoModelForSeq2SeqLM and AutoTokenizer load.
+
+Networks with pre-norm become a Pegasus model, those with post-norm a Marian model; they compute the same. Their
+sinusoids stand in two halves, sines and cosines, while ours alternate, so all dimensions of the stream are reordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+from safetensors.numpy import save_file
+
+from lingua_flax.export.description import EXAMPLE, write_json
+from lingua_flax.export.parity import Engine
+from lingua_flax.model.parameters import params_by_name
+from lingua_flax.model.positions import sinusoidal_positions
+from lingua_flax.options.exportable import check_exportable
+from lingua_flax.options.schema import DataConfig, ModelConfig
+from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.translation.decoding import default_max_length
+from lingua_flax.translation.translator import Translator
+
+ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post": ("marian", "MarianMTModel")}
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu_new"}  # both of ours as transformers calls them
+NEVER = -1e4  # added to the logits of padding, start and unknown, which are never predicted
+MIN_POSITIONS = 512
+PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
+USAGE = """\
+The folder is a model of transformers (`pip install transformers torch sentencepiece`):
+
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")
+inputs = tokenizer(["{example}"], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
+```
+
+Sentences of more than {longest} pieces, on either side, are longer than those it was trained on."""
+
+
+def write_transformers(translator: Translator, data: DataConfig, folder: Path) -> str:
+    """Writes the model and its tokenizer into an existing folder, and returns how to use them, as Markdown.
+
+    The network must not be an ensemble. Raises UserError if transformers has no model that computes the same.
+    """
+    config, tokenizer = translator.config, translator.tokenizer
+    check_exportable("transformers", config)
+    params = params_by_name(jax.device_get(translator.params))
+    tensors = {name: np.ascontiguousarray(array, np.float32) for name, array in _tensors(config, params)}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    model_type, architecture = ARCHITECTURES[config.norm]
+    special = {"pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": BOS_ID}
+    sizes = {
+        f"{stack}_{name}": value
+        for stack, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers))
+        for name, value in (("layers", layers), ("attention_heads", config.num_heads), ("ffn_dim", config.mlp_dim))
+    }
+    write_json(
+        folder / "config.json",
+        {
+            "model_type": model_type,
+            "architectures": [architecture],
+            "vocab_size": tokenizer.target_vocab_size,
+            "d_model": config.embed_dim,
+            **sizes,
+            "activation_function": ACTIVATIONS[config.activation],
+            "dropout": config.dropout_rate,
+            "attention_dropout": config.attention_dropout_rate,
+            "activation_dropout": config.dropout_rate,
+            "max_position_embeddings": max(config.max_length, MIN_POSITIONS),
+            "scale_embedding": True,
+            "tie_word_embeddings": True,
+            **special,
+            "forced_eos_token_id": None,
+            "dtype": "float32",
+        },
+    )
+    write_json(folder / "generation_config.json", {**special, "num_beams": 5, "max_length": config.max_length})
+    _write_tokenizer(translator, data, folder)
+    return USAGE.format(example=EXAMPLE, longest=config.max_length - 1)
+
+
+def _write_tokenizer(translator: Translator, data: DataConfig, folder: Path) -> None:
+    tokenizer = translator.tokenizer
+    for name, side in (("source.spm", tokenizer.source), ("target.spm", tokenizer.target)):
+        (folder / name).write_bytes(side.serialized_model_proto())
+    pieces = tokenizer.target_pieces(range(tokenizer.target_vocab_size))
+    write_json(folder / "vocab.json", {piece: number for number, piece in enumerate(pieces)})
+    settings = {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": data.source_language,
+        "target_lang": data.target_language,
+        "model_max_length": translator.max_length,
+        "split_special_tokens": True,  # "</s>" in a text is text
+        **{f"{name}_token": pieces[number] for name, number in (("pad", PAD_ID), ("eos", EOS_ID), ("unk", UNK_ID))},
+    }
+    write_json(folder / "tokenizer_config.json", settings)
+
+
+def _tensors(config: ModelConfig, params: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the parameters by their names in transformers; matrices are [outputs, inputs]."""
+    width = config.embed_dim
+    order = np.concatenate([np.arange(0, width, 2), np.arange(1, width, 2)])  # of the dimensions of the stream
+    embedding = params["target_embedding"][:, order]
+    yield "model.shared.weight", embedding
+    bias = np.zeros((1, len(embedding)), np.float32)
+    bias[0, [PAD_ID, BOS_ID, UNK_ID]] = NEVER
+    yield "final_logits_bias", bias
+    positions = np.array(sinusoidal_positions(max(config.max_length, MIN_POSITIONS), width, config.position_base))
+    for stack in ("encoder", "decoder"):
+        yield f"model.{stack}.embed_positions.weight", positions[:, order]
+
+    def norm(theirs: str, ours: str) -> Iterator[tuple[str, np.ndarray]]:
+        yield f"{theirs}.weight", params[f"{ours}.scale"][order]
+        yield f"{theirs}.bias", params[f"{ours}.bias"][order]
+
+    for stack, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
+        for number in range(layers):
+            theirs, ours = f"model.{stack}.layers.{number}", f"{stack}.{number}"
+            for own, name in SUBLAYERS.items():
+                if f"{ours}.{own}.query.kernel" not in params:  # cross-attention of the encoder
+                    continue
+                for part, projection in PROJECTIONS.items():
+                    kernel = params[f"{ours}.{own}.{part}.kernel"].T
+                    is_output = part == "output"
+                    yield f"{theirs}.{name}.{projection}.weight", kernel[order] if is_output else kernel[:, order]
+                    yield f"{theirs}.{name}.{projection}.bias", np.zeros(width, np.float32)
+                yield from norm(f"{theirs}.{name}_layer_norm", f"{ours}.{own}_residual.norm")
+            yield f"{theirs}.fc1.weight", params[f"{ours}.feed_forward.up.kernel"].T[:, order]
+            yield f"{theirs}.fc1.bias", params[f"{ours}.feed_forward.up.bias"]
+            yield f"{theirs}.fc2.weight", params[f"{ours}.feed_forward.down.kernel"].T[order]
+            yield f"{theirs}.fc2.bias", params[f"{ours}.feed_forward.down.bias"][order]
+            yield from norm(f"{theirs}.final_layer_norm", f"{ours}.feed_forward_residual.norm")
+        if config.norm == "pre":
+            yield from norm(f"model.{stack}.layer_norm", f"{stack}_norm")
+
+
+def transformers_engine(folder: Path, translator: Translator) -> Engine:
+    """Returns the engine of an exported folder; raises ImportError without transformers or torch."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+
+    def translate(source: list[int], beam_size: int) -> tuple[list[int], float]:
+        longest = min(default_max_length(len(source)), translator.max_length)
+        result = model.generate(
+            torch.tensor([source]),
+            num_beams=beam_size,
+            length_penalty=0.0,
+            max_length=longest + 1,  # with the start token
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+        if beam_size == 1:
+            score = model.compute_transition_scores(result.sequences, result.scores, normalize_logits=True).sum().item()
+        else:
+            score = result.sequences_scores[0].item()
+        ids = result.sequences[0, 1:].tolist()
+        return ids[: ids.index(EOS_ID)], score
+
+    return translate
