@@ -29,7 +29,7 @@ from lingua_flax.serving.inspector import Inspector
 from lingua_flax.serving.languages import Language
 from lingua_flax.serving.prometheus import Metrics
 from lingua_flax.serving.protocol import DetectRequest, InspectRequest, Limits, TranslateRequest, check_size
-from lingua_flax.serving.run_report import RunReport, example_sentences
+from lingua_flax.serving.run_report import RunReport, example_sentences, sample_sentence
 from lingua_flax.translation.html_text import HtmlText, Translated
 from lingua_flax.translation.word_alignment import moved, pharaoh, word_links
 
@@ -217,8 +217,9 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     app = FastAPI(title="Lingua Flax", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.mount("/docs/files", StaticFiles(directory=DOCS_FILES))
     # The page /docs shows the docstrings of all functions that answer requests.
-    app.post("/translate", openapi_extra=request_body(TranslateRequest))(server.translate)
-    app.post("/inspect", openapi_extra=request_body(InspectRequest, forms=False))(server.inspect)
+    sentence = sample_sentence(workdir) if workdir else None
+    app.post("/translate", openapi_extra=request_body(TranslateRequest, sentence))(server.translate)
+    app.post("/inspect", openapi_extra=request_body(InspectRequest, sentence, forms=False))(server.inspect)
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> Response:

@@ -28,8 +28,11 @@ DOCS_PAGE = """<!doctype html>
 DOCS_SCRIPT = 'SwaggerUIBundle({url: "/openapi.json", dom_id: "#interface"});\n'
 
 
-def request_body(model: type[BaseModel], *, forms: bool = True) -> dict[str, Any]:
-    """Returns the OpenAPI description of a body that is JSON, or may be a form too."""
+def request_body(model: type[BaseModel], sentence: str | None = None, *, forms: bool = True) -> dict[str, Any]:
+    """Returns the OpenAPI description of a body that is JSON, or may be a form too, with an example of `q` if given."""
+    schema = model.model_json_schema()
+    if sentence:
+        schema["properties"]["q"]["examples"] = [sentence]
     types = ("application/json", "application/x-www-form-urlencoded") if forms else ("application/json",)
-    content = {content_type: {"schema": model.model_json_schema()} for content_type in types}
+    content = {content_type: {"schema": schema} for content_type in types}
     return {"requestBody": {"required": True, "content": content}}

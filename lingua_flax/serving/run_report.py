@@ -91,6 +91,12 @@ class RunReport:
             return None
 
 
+def sample_sentence(workdir: Path) -> str | None:
+    """Returns a source of the last validation, or None if there was none."""
+    samples = RunReport(workdir).read()["samples"]
+    return samples[0]["source"] if samples else None
+
+
 def example_sentences(workdir: Path) -> dict[str, Any]:
     """Returns sentences to begin with.
 

@@ -341,6 +341,11 @@ def test_heat_map_is_usable_by_keyboard(page):
     cell = page.locator(".heat tbody tr").first.get_by_role("button").nth(1)
     expect(cell).to_be_focused()
     expect(page.locator(".readout")).to_have_text(cell.get_attribute("aria-label"))
+    page.locator(".heat tbody th").nth(2).hover()
+    expect(page.locator(".readout")).to_contain_text("looks at")
+    page.locator(".heat thead th").nth(2).hover()
+    expect(page.locator(".readout")).to_contain_text("is looked at by")
+    cell.focus()
     page.keyboard.press("Enter")
     expect(page.get_by_label("How this weight is made")).to_be_visible()
 
@@ -716,6 +721,14 @@ def test_views_are_accessible_and_fit(width, theme, open_page):
         assert results.violations_count == 0, results.generate_report()
         if pictures := os.environ.get("LINGUA_PICTURES"):
             page.screenshot(path=Path(pictures) / f"{view.lower()}-{width}-{theme}.png", full_page=True)
+    tab(page, "Translation")
+    page.get_by_role("button", name="Guided tour").click()
+    tab(page, "Attention")
+    page.locator(".heat button").first.click()
+    expect(page.get_by_label("How this weight is made")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
 
 
 def test_views_are_reached_by_keyboard(page):

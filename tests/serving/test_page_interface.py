@@ -100,6 +100,14 @@ def test_server_inspects_as_python_does(url, translator, question, intervention)
     check_same(answer, expected.as_json(translator.tokenizer) | {"checkpoint": translator.step, "sentences": []})
 
 
+def test_example_of_the_documentation_is_a_sentence_of_the_validation(url, workdir):
+    sample = next(line["samples"][0] for line in reversed(read_lines(workdir)) if line.get("samples"))
+    paths = request(url, "/openapi.json")[1]["paths"]
+    for path in ("/translate", "/inspect"):
+        body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert body["properties"]["q"]["examples"] == [sample["source"]]
+
+
 def test_text_is_inspected_sentence_by_sentence(url):
     sentences = ["two nine.", "three zero.", "five six."]
     alone = [ask(url, q=sentence)[1] for sentence in sentences]

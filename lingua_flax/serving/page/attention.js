@@ -105,8 +105,8 @@ export function showAttention(place, inspection, selection, actions) {
           ? [html(
             "div",
             { class: "row" },
-            html("button", { type: "button", click: () => saveSvg(picture, selection) }, "Save as SVG"),
-            html("button", { type: "button", click: () => savePng(picture, selection) }, "Save as PNG"),
+            html("button", { type: "button", click: () => save(picture, selection, "svg") }, "Save as SVG"),
+            html("button", { type: "button", click: () => save(picture, selection, "png") }, "Save as PNG"),
           )]
           : []),
       ),
@@ -402,42 +402,25 @@ function drawLines(table, selection, between) {
 }
 
 /**
- * @param {Selection} selection
- * @returns {string}
- */
-function fileName({ kind, layer, head }) {
-  return ["attention", kind, layer === null ? "mean" : layer + 1, ...(head === null ? [] : [head + 1])].join("-");
-}
-
-/**
- * @param {SVGSVGElement} picture
- * @returns {Blob}
- */
-function asBlob(picture) {
-  return new Blob([new XMLSerializer().serializeToString(picture)], { type: "image/svg+xml" });
-}
-
-/**
+ * Offers a picture for download.
+ *
  * @param {SVGSVGElement} picture
  * @param {Selection} selection
+ * @param {"svg" | "png"} type
  */
-function saveSvg(picture, selection) {
-  download(asBlob(picture), `${fileName(selection)}.svg`);
-}
-
-/**
- * @param {SVGSVGElement} picture
- * @param {Selection} selection
- */
-async function savePng(picture, selection) {
+async function save(picture, { kind, layer, head }, type) {
+  const map = layer === null ? ["mean"] : [layer + 1, ...(head === null ? [] : [head + 1])];
+  const name = ["attention", kind, ...map].join("-");
+  const drawing = new Blob([new XMLSerializer().serializeToString(picture)], { type: "image/svg+xml" });
+  if (type === "svg") return download(drawing, `${name}.svg`);
   const scale = 2; // readable on dense screens
   const image = new Image();
-  const url = URL.createObjectURL(asBlob(picture));
+  const url = URL.createObjectURL(drawing);
   image.src = url;
   await image.decode();
   const { width, height } = picture.viewBox.baseVal;
   const canvas = html("canvas", { width: scale * width, height: scale * height });
   canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(url);
-  canvas.toBlob((content) => content && download(content, `${fileName(selection)}.png`));
+  canvas.toBlob((content) => content && download(content, `${name}.png`));
 }

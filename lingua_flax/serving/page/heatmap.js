@@ -1,8 +1,8 @@
 /** A labelled heat map of attention weights. @module */
 
-import { html } from "./dom.js";
+import { html, percent } from "./dom.js";
 
-/** @import { Table } from "./weights.js" */
+/** @import { Label, Table } from "./weights.js" */
 
 /**
  * Draws a table of weights, a row for each query.
@@ -18,11 +18,20 @@ import { html } from "./dom.js";
  */
 export function drawHeatMap({ queries, keys, values }, causal, name, open, isOpen = () => false) {
   const readout = html("p", { class: "quiet readout" }, open ? "Click a weight to see how it is made." : "");
+  /** @type {(line: string, labels: Label[], weights: number[]) => string} */
+  const strongest = (line, labels, weights) =>
+    `${line} ${
+      labels.map(({ name }, i) => ({ name, weight: weights[i] })).sort((a, b) => b.weight - a.weight).slice(0, 4)
+        .map(({ name, weight }) => `${name} ${percent(weight)}`).join(", ")
+    }`;
   const rows = queries.map((query, q) =>
     html(
       "tr",
       {},
-      html("th", { scope: "row" }, query.name),
+      html("th", {
+        scope: "row",
+        mouseenter: () => readout.textContent = strongest(`“${query.name}” looks at`, keys, values[q]),
+      }, query.name),
       ...keys.map((key, k) => {
         if (causal && Math.min(...key.positions) > Math.max(...query.positions)) {
           return html("td", { class: "masked" }, html("span", { class: "unseen" }, "masked"));
@@ -53,14 +62,22 @@ export function drawHeatMap({ queries, keys, values }, causal, name, open, isOpe
         "tr",
         {},
         html("td", {}),
-        ...keys.map((key) => html("th", { scope: "col" }, html("span", {}, key.name))),
+        ...keys.map((key, k) =>
+          html("th", {
+            scope: "col",
+            mouseenter: () => {
+              readout.textContent = strongest(`“${key.name}” is looked at by`, queries, values.map((row) => row[k]));
+            },
+          }, html("span", {}, key.name))
+        ),
       ),
     ),
     html("tbody", {}, ...rows),
   );
   const first = map.querySelector("button");
   if (first && !map.querySelector("button[tabindex='0']")) first.tabIndex = 0;
-  return html("div", {}, html("div", { class: "heat-place" }, map), readout);
+  const legend = html("p", { class: "quiet" }, "0% ", html("span", { class: "scale" }), " 100%");
+  return html("div", {}, html("div", { class: "heat-place" }, map), legend, readout);
 }
 
 /** @param {Event} event */

@@ -16,16 +16,7 @@ const POLL = 2000; // milliseconds between looks at the run
 const VIEWS = [["translation", "Translation"], ["attention", "Attention"], ["beam", "Beam"], ["run", "Run"]];
 const THEMES = ["system", "light", "dark"];
 /** @type {Asked} */
-const NOTHING = {
-  text: "",
-  target: "",
-  checkpoint: "",
-  sentence: 0,
-  masked: [],
-  prefix: [],
-  pair: null,
-  step: null,
-};
+const NOTHING = { text: "", target: "", checkpoint: "", sentence: 0, masked: [], prefix: [], pair: null, step: null };
 
 /**
  * @param {string} id

@@ -134,7 +134,15 @@ export function drawSteps(inspection, explanation, key, choose, close) {
       step(
         "Softmax of the row",
         "Each score becomes e to its power, divided by the sum of all: the weights of a row add up to 100%.",
-        scoreTable(names, scores, root, explanation, key, choose),
+        table(
+          ["key", "query · key", "÷ √H", "weight"],
+          names.map((name, i) => ({
+            name: html("button", { type: "button", click: () => choose(i) }, name),
+            numbers: [fixed(scores[i]), explanation.mask[i] ? fixed(scores[i] / root) : "−∞ (masked)"],
+            weight: weights[i],
+            isCurrent: i === key,
+          })),
+        ),
       ),
       step("Weighted sum of values", "", ...weightedValues(names, explanation)),
       step(
@@ -162,28 +170,27 @@ function step(title, text, ...content) {
   return html("li", {}, html("h3", {}, title), html("p", {}, text), ...content);
 }
 
+/** @typedef {{ name: Node | string, numbers: string[], weight: number, isCurrent?: boolean }} Row */
+
 /**
- * @param {string[]} names
- * @param {number[]} scores
- * @param {number} root
- * @param {Explanation} explanation
- * @param {number} key
- * @param {(key: number) => void} choose
+ * Draws a table whose last column is a share, as a number and as a bar.
+ *
+ * @param {string[]} titles
+ * @param {Row[]} rows
  * @returns {HTMLElement}
  */
-function scoreTable(names, scores, root, { weights, mask }, key, choose) {
-  const rows = names.map((name, i) =>
+function table(titles, rows) {
+  const drawn = rows.map(({ name, numbers, weight, isCurrent = false }) =>
     html(
       "tr",
-      { class: i === key && "current" },
-      html("th", { scope: "row" }, html("button", { type: "button", click: () => choose(i) }, name)),
-      html("td", {}, fixed(scores[i])),
-      html("td", {}, mask[i] ? fixed(scores[i] / root) : "−∞ (masked)"),
-      html("td", { class: "bar", "--weight": `${100 * weights[i]}%` }, weights[i].toFixed(3)),
+      { class: isCurrent && "current" },
+      html("th", { scope: "row" }, name),
+      ...numbers.map((number) => html("td", {}, number)),
+      html("td", { class: "bar", "--weight": `${100 * weight}%` }, weight.toFixed(3)),
     )
   );
-  const titles = ["key", "query · key", `÷ √H`, "weight"].map((title) => html("th", { scope: "col" }, title));
-  return html("table", { class: "scores" }, html("thead", {}, html("tr", {}, ...titles)), html("tbody", {}, ...rows));
+  const head = html("tr", {}, ...titles.map((title) => html("th", { scope: "col" }, title)));
+  return html("table", { class: "scores" }, html("thead", {}, head), html("tbody", {}, ...drawn));
 }
 
 /**
@@ -211,21 +218,14 @@ function weightedValues(names, { weights, values }) {
  * @returns {HTMLElement}
  */
 function prediction({ hidden, logits, layer }) {
-  const rows = logits.slice(0, SHOWN_LOGITS).map(({ piece, logit, probability }) =>
-    html(
-      "tr",
-      {},
-      html("th", { scope: "row" }, readable(piece)),
-      html("td", {}, fixed(logit)),
-      html("td", { class: "bar", "--weight": `${100 * probability}%` }, probability.toFixed(3)),
-    )
-  );
-  const titles = ["token", "logit", "softmax"].map((title) => html("th", { scope: "col" }, title));
+  const rows = logits.slice(0, SHOWN_LOGITS).map(({ piece, logit, probability }) => (
+    { name: readable(piece), numbers: [fixed(logit)], weight: probability }
+  ));
   return step(
     "At the top of the stack",
     `After layer ${layer + 1}, its feed-forward network and all further layers, the product of the decoder's output ` +
       "with the embedding of each token is its logit; softmax makes them probabilities.",
     vector("decoder's output", hidden ?? []),
-    html("table", { class: "scores" }, html("thead", {}, html("tr", {}, ...titles)), html("tbody", {}, ...rows)),
+    table(["token", "logit", "softmax"], rows),
   );
 }
