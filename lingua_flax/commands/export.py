@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.host.errors import RunError, UserError
@@ -17,6 +17,7 @@ from lingua_flax.host.installation import install_command
 from lingua_flax.host.interruption import interruption
 from lingua_flax.options.command_line import build, new_output, output_exists, parse, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.exportable import ExportFormat
 from lingua_flax.options.schema import CheckpointOptions, ComputeConfig, DataConfig, PositiveInt, Quantization
 
 if TYPE_CHECKING:
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PACKAGES = {"ctranslate2": "ctranslate2", "stablehlo": "flatbuffers", "safetensors": "safetensors"}
-PACKAGES |= {"transformers": "safetensors"}
+PACKAGES: dict[ExportFormat, str] = {
+    "ctranslate2": "ctranslate2",
+    "stablehlo": "flatbuffers",
+    "safetensors": "safetensors",
+    "transformers": "safetensors",
+}
 
 
 class ExportCommand(CheckpointOptions):
@@ -34,7 +39,7 @@ class ExportCommand(CheckpointOptions):
 
     workdir: Path
     """Folder of the run."""
-    format: Literal["ctranslate2", "stablehlo", "safetensors", "transformers"]
+    format: ExportFormat
     """ctranslate2: for CTranslate2, a fast engine in C++; stablehlo: compiled searches that need JAX only; safetensors:
     the parameters by name, with the network in NumPy; transformers: a model of that library, for the Hugging Face
     hub."""
@@ -204,7 +209,7 @@ def loaded(load_engine: Callable[[], Engine]) -> Engine | None:
     try:
         return load_engine()
     except ImportError as error:
-        log.warning("the export is not compared with the run: %s", error)
+        log.warning("the export is not compared with the run: %s; install that package beside Lingua Flax", error)
         return None
 
 

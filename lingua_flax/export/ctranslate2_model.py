@@ -11,7 +11,7 @@ import numpy as np
 from ctranslate2.specs import TransformerSpec, common_spec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
 
-from lingua_flax.export.description import EXAMPLE, tokenizer_names
+from lingua_flax.export.description import EXAMPLE, NEVER, tokenizer_names
 from lingua_flax.export.parity import Engine
 from lingua_flax.host.errors import UserError
 from lingua_flax.model.positions import sinusoidal_positions
@@ -22,9 +22,6 @@ from lingua_flax.translation.translator import Translator
 
 EPSILON = 1e-6  # default of Flax's norms
 ACTIVATIONS = {"relu": common_spec.Activation.RELU, "gelu": common_spec.Activation.GELUTanh}
-# Added to the logits of padding, start and unknown, so that they are never predicted; large enough that exp of it is 0,
-# and within the range of float16.
-NEVER = -1e4
 USAGE = """\
 CTranslate2 loads this folder as it is, on CPUs and NVIDIA GPUs (`pip install ctranslate2 sentencepiece`):
 

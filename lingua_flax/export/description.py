@@ -21,6 +21,9 @@ from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.translator import Translator
 
 EXAMPLE = "Two dogs are playing in the snow."  # in README.md, where there are no lines of the run's own corpus
+# Added to the logits of padding, start and unknown, so that they are never predicted; large enough that exp of it is 0,
+# and within the range of float16.
+NEVER = -1e4
 FORMAT_VERSION = 1  # of the manifest and of what the loaders read
 MADE_WITH = (
     "jax",

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from safetensors.numpy import save_file
 
-from lingua_flax.export.description import EXAMPLE, write_json
+from lingua_flax.export.description import EXAMPLE, NEVER, write_json
 from lingua_flax.export.parity import Engine
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.model.positions import sinusoidal_positions
@@ -25,7 +25,6 @@ from lingua_flax.translation.translator import Translator
 
 ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post": ("marian", "MarianMTModel")}
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu_new"}  # both of ours as transformers calls them
-NEVER = -1e4  # added to the logits of padding, start and unknown, which are never predicted
 MIN_POSITIONS = 512
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}

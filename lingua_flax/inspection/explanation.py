@@ -13,13 +13,11 @@ import jax
 import numpy as np
 from flax import nnx
 
-from lingua_flax.data.batch import pad_rows
-from lingua_flax.inspection.observation import NUM_ALTERNATIVES, padded_length, run_program
+from lingua_flax.inspection.observation import NUM_ALTERNATIVES, forward_inputs, run_program
 from lingua_flax.model.attention import merge_heads, scaled_dot_product_attention
 from lingua_flax.model.layers import DecoderLayer, EncoderLayer
 from lingua_flax.model.masks import SegmentMask
 from lingua_flax.model.transformer import Transformer
-from lingua_flax.options.special_ids import BOS_ID, PAD_ID
 from lingua_flax.translation.decoding import mask_special_tokens
 from lingua_flax.translation.translator import Translator
 
@@ -96,18 +94,15 @@ def explain(
     translator: Translator, source: Sequence[int], target: Sequence[int], masked: Sequence[int], place: Place
 ) -> Explanation:
     """Returns what one head computes at one query while the network writes a translation; arguments as of `observe`."""
-    length = padded_length(translator, max(len(source), len(target)))
-    inputs = [pad_rows([ids], 1, length) for ids in (source, [BOS_ID, *target[:-1]])]
-    visible = (inputs[0] != PAD_ID).astype(np.int32)
-    visible[0, list(masked)] = 0
-    traces, hidden, logits = run_program(_traced, translator, visible, *inputs)
+    visible, read_source, read, _ = forward_inputs(translator, source, target, masked)
+    traces, hidden, logits = run_program(_traced, translator, visible, read_source, read)
     attention, layer, head, query = place
     trace = AttentionTrace(*(array[0].astype(np.float32) for array in traces[attention][layer]))
     keys = len(target) if attention == "decoder" else len(source)
     vectors = {name: getattr(trace, name)[query] for name in ("stream", "read", "heads", "output", "after")}
     vectors |= {"query_vector": trace.query[head, query], "memory": trace.memory[:keys]}
     vectors |= {"keys": trace.keys[head, :keys], "values": trace.values[head, :keys]}
-    vectors |= {"mask": trace.mask[0, query, :keys], "weights": trace.weights[head, query, :keys]}
+    vectors |= {"mask": trace.mask[0, query, :keys] > 0, "weights": trace.weights[head, query, :keys]}
     if attention == "encoder":
         return Explanation(place, translator.config.norm, vectors, [])
     vectors["hidden"] = hidden[0, query].astype(np.float32)
@@ -118,6 +113,8 @@ def explain(
 
 
 def _numbers(array: np.ndarray) -> Any:
+    if array.dtype == bool:
+        return array.tolist()
     if array.ndim == 0:
         return float(f"{array:.{SIGNIFICANT_DIGITS}g}")
     return [_numbers(row) for row in array]

@@ -82,11 +82,8 @@ def observe(
     No layer may attend to the source tokens at the positions in `masked`.
     """
     s, t = len(source), len(target)
-    length = padded_length(translator, max(s, t))
-    inputs = [pad_rows([ids], 1, length) for ids in (source, [BOS_ID, *target[:-1]], target)]
-    visible = (inputs[0] != PAD_ID).astype(np.int32)
-    visible[0, list(masked)] = 0
-    chosen, best, tokens, weights = run_program(_predictions, translator, visible, *inputs)
+    inputs = forward_inputs(translator, source, target, masked)
+    chosen, best, tokens, weights = run_program(_predictions, translator, *inputs)
     predictions = [
         Prediction(token, float(own), [(int(i), float(p)) for i, p in zip(ids, likeliest, strict=True)])
         for token, own, likeliest, ids in zip(target, chosen, best, tokens, strict=False)  # padding follows
@@ -95,6 +92,17 @@ def observe(
     encoder[:, :, list(masked)] = 0.0  # nothing reads what these positions compute
     decoder, cross = _without_padding(weights.decoder, t, t), _without_padding(weights.cross, t, s)
     return Observation(list(source), predictions, encoder, decoder, cross)
+
+
+def forward_inputs(
+    translator: Translator, source: Sequence[int], target: Sequence[int], masked: Sequence[int]
+) -> list[np.ndarray]:
+    """Returns the padded inputs of a forward pass, [1, length]: visible positions, source, tokens read and written."""
+    length = padded_length(translator, max(len(source), len(target)))
+    inputs = [pad_rows([ids], 1, length) for ids in (source, [BOS_ID, *target[:-1]], target)]
+    visible = (inputs[0] != PAD_ID).astype(np.int32)
+    visible[0, list(masked)] = 0
+    return [visible, *inputs]
 
 
 def run_program(program: Callable[..., Any], translator: Translator, *inputs: np.ndarray | np.generic) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import ModelConfig
 
-FORMATS = ("ctranslate2", "stablehlo", "safetensors", "transformers")
+ExportFormat = Literal["ctranslate2", "stablehlo", "safetensors", "transformers"]
 
 
-def obstacles(export_format: str, config: ModelConfig) -> list[str]:
+def obstacles(export_format: ExportFormat, config: ModelConfig) -> list[str]:
     """Returns what of a network the format cannot represent, and how to train one that it can; nothing if all."""
     rotates = config.positions == "rotary" and config.rotary_cross_attention
     # CTranslate2 normalizes the queries of cross-attention over all heads together.
@@ -29,7 +31,7 @@ def obstacles(export_format: str, config: ModelConfig) -> list[str]:
     return [reason for reason, holds in reasons.items() if holds]
 
 
-def check_exportable(export_format: str, config: ModelConfig) -> None:
+def check_exportable(export_format: ExportFormat, config: ModelConfig) -> None:
     """Raises UserError, which names all obstacles, if the format cannot represent a network with this configuration."""
     if given := obstacles(export_format, config):
         raise UserError(
@@ -40,8 +42,8 @@ def check_exportable(export_format: str, config: ModelConfig) -> None:
 
 def summary(config: ModelConfig) -> list[str]:
     """Returns lines for a log: the formats, and what stands in the way of the others."""
-    missing = {name: given for name in FORMATS if (given := obstacles(name, config))}
-    possible = ", ".join(name for name in FORMATS if name not in missing)
+    missing = {name: given for name in get_args(ExportFormat) if (given := obstacles(name, config))}
+    possible = ", ".join(name for name in get_args(ExportFormat) if name not in missing)
     return [
         f"can be exported to {possible}",
         *(f"not to {name}, since it {' and '.join(given)}" for name, given in missing.items()),

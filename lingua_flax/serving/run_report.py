@@ -93,8 +93,13 @@ class RunReport:
 
 def sample_sentence(workdir: Path) -> str | None:
     """Returns a source of the last validation, or None if there was none."""
-    samples = RunReport(workdir).read()["samples"]
-    return samples[0]["source"] if samples else None
+    metrics = Workdir(workdir).metrics
+    with contextlib.suppress(OSError, UserError):
+        for line in reversed(metrics.read_bytes().splitlines()):
+            # Of a long run, only few lines are parsed: the server waits for this when it starts.
+            if b'"samples"' in line and (samples := parse_metrics(line, str(metrics)).get("samples")):
+                return samples[0]["source"]
+    return None
 
 
 def example_sentences(workdir: Path) -> dict[str, Any]:

@@ -94,6 +94,7 @@ def test_explanation_agrees_with_the_inspection_that_holds_it():
         assert vectors["mask"].tolist() == (vectors["weights"] > 0).tolist()
         answer = inspection.as_json(translator.tokenizer)["explanation"]
         assert answer["attention"] == attention
+        assert all(isinstance(allowed, bool) for allowed in answer["mask"])
         assert answer["weights"] == pytest.approx(vectors["weights"], rel=1e-5)
         best = inspection.observation.target[1].alternatives
         expected = [] if attention == "encoder" else [(token, pytest.approx(p, abs=1e-5)) for token, p in best]

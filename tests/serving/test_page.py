@@ -369,7 +369,10 @@ def test_every_number_of_a_weight_is_that_of_the_network(kind, page, url):
     key = shown["key"]
     query, keys, values = (np.array(network[name]) for name in ("query_vector", "keys", "values"))
     close = {"atol": 6e-4, "rtol": 0}
-    name = lambda word: steps.get_by_role("slider", name=re.compile(word)).first.get_attribute("aria-label")  # noqa: E731
+
+    def name(pattern):
+        return steps.get_by_role("slider", name=re.compile(pattern)).first.get_attribute("aria-label")
+
     np.testing.assert_allclose(vector(page, "query"), query, **close)
     np.testing.assert_allclose(vector(page, "key"), keys[key], **close)
     np.testing.assert_allclose(vector(page, "query × key"), query * keys[key], **close)

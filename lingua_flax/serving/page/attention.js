@@ -8,7 +8,7 @@
 import { drawDiagram } from "./diagram.js";
 import { download, html, percent, readable, svg, themeColor } from "./dom.js";
 import { drawHeatMap } from "./heatmap.js";
-import { strongest, tableOf, Weights } from "./weights.js";
+import { strongest, tableOf, weightsOf } from "./weights.js";
 
 /** @import { Head, Inspection, Kind } from "./types.js" */
 /** @import { Selection, Strongest, Table } from "./weights.js" */
@@ -62,13 +62,13 @@ const TOP = 26;
  */
 export function showAttention(place, inspection, selection, actions) {
   const { kind, head } = selection;
-  const weights = new Weights(inspection.attention[kind]);
+  const weights = weightsOf(inspection, kind);
   const table = tableOf(inspection, selection);
   const kinds = KINDS.map(([name, title]) =>
     html("button", {
       type: "button",
       "aria-pressed": String(name === kind),
-      click: () => actions.change({ kind: name, ...new Weights(inspection.attention[name]).clearest() }),
+      click: () => actions.change({ kind: name, ...weightsOf(inspection, name).clearest() }),
     }, title)
   );
   /** @param {number} query @param {number} key */
@@ -205,7 +205,7 @@ export function describe({ kind, layer, head }) {
  *
  * @param {Inspection} inspection
  * @param {Selection} selection
- * @param {Weights} weights
+ * @param {ReturnType<typeof weightsOf>} weights
  * @param {(layer: number | null, head: number | null) => void} select
  * @param {((head: Head, off: boolean) => void) | undefined} switchHead
  * @returns {HTMLElement}
@@ -253,7 +253,7 @@ function drawStrip(inspection, selection, weights, select, switchHead) {
 }
 
 /**
- * @param {Weights} weights
+ * @param {ReturnType<typeof weightsOf>} weights
  * @param {number | null} layer
  * @param {number | null} head
  * @returns {HTMLCanvasElement}

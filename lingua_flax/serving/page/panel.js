@@ -6,7 +6,7 @@ import { showBeam } from "./beam.js";
 import { html, readable } from "./dom.js";
 import { drawSteps } from "./steps.js";
 import { showTranslation } from "./translation.js";
-import { Weights } from "./weights.js";
+import { weightsOf } from "./weights.js";
 
 /** @import { Head, Inspection, Run } from "./types.js" */
 /** @import { Selection, Strongest } from "./weights.js" */
@@ -255,7 +255,7 @@ export class Panel {
   chooseMap() {
     const { selection } = this.shared;
     if (!this.inspection) return;
-    const weights = new Weights(this.inspection.attention[selection.kind]);
+    const weights = weightsOf(this.inspection, selection.kind);
     const exists = (selection.layer ?? 0) < weights.layers && (selection.head ?? 0) < weights.heads;
     if (!this.shared.isChosen || !exists) Object.assign(selection, weights.clearest());
     this.shared.isChosen = true;

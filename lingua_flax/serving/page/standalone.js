@@ -1,7 +1,7 @@
 /** The attention of one sentence in a file of its own, as lingua-flax translate --attention FILE.html writes it. @module */
 
 import { DEFAULT, showAttention } from "./attention.js";
-import { Weights } from "./weights.js";
+import { weightsOf } from "./weights.js";
 
 /** @import { Selection } from "./weights.js" */
 
@@ -13,4 +13,4 @@ function draw(selection) {
   if (place) showAttention(place, inspection, selection, { change: (changes) => draw({ ...selection, ...changes }) });
 }
 
-draw({ ...DEFAULT, ...new Weights(inspection.attention.cross).clearest() });
+draw({ ...DEFAULT, ...weightsOf(inspection, "cross").clearest() });

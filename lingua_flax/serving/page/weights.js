@@ -23,8 +23,25 @@ import { readable } from "./dom.js";
 
 const SINK = /^(<\/s>|[^\p{L}\p{N}]+)$/u;
 
+/** @type {WeakMap<EncodedWeights, Weights>} */
+const decoded = new WeakMap();
+
+/**
+ * Returns the weights of a kind of attention, which are decoded only once.
+ *
+ * @param {Inspection} inspection
+ * @param {Kind} kind
+ * @returns {Weights}
+ */
+export function weightsOf(inspection, kind) {
+  const encoded = inspection.attention[kind];
+  const weights = decoded.get(encoded) ?? new Weights(encoded);
+  decoded.set(encoded, weights);
+  return weights;
+}
+
 /** The attention weights of all heads of one kind. */
-export class Weights {
+class Weights {
   /** @param {EncodedWeights} encoded */
   constructor({ shape, weights }) {
     this.layers = shape[0];
@@ -120,7 +137,7 @@ function labels(tokens, merged, sinks) {
  * @returns {Table}
  */
 export function tableOf(inspection, { kind, layer, head, words, sinks }) {
-  const weights = new Weights(inspection.attention[kind]);
+  const weights = weightsOf(inspection, kind);
   const map = weights.map(layer, head);
   const [attending, attended] = tokensOf(inspection, kind);
   const [queries, keys] = [labels(attending, words, sinks), labels(attended, words, sinks)];
@@ -144,7 +161,7 @@ export function tableOf(inspection, { kind, layer, head, words, sinks }) {
  * @returns {Strongest}
  */
 export function strongest(inspection, { kind, layer, head }, queries, keys) {
-  const weights = new Weights(inspection.attention[kind]);
+  const weights = weightsOf(inspection, kind);
   let best = { layer: 0, head: 0, query: 0, key: 0, weight: -1 };
   for (let l = layer ?? 0; l <= (layer ?? weights.layers - 1); l++) {
     for (let h = head ?? 0; h <= (head ?? weights.heads - 1); h++) {
@@ -171,7 +188,7 @@ export function strongest(inspection, { kind, layer, head }, queries, keys) {
 export function leaders(inspection, query) {
   /** @type {Map<string, Strongest & { name: string }>} */
   const best = new Map();
-  const { layers, heads } = new Weights(inspection.attention.cross);
+  const { layers, heads } = weightsOf(inspection, "cross");
   for (let layer = 0; layer < layers; layer++) {
     for (let head = 0; head < heads; head++) {
       const { queries, keys, values } = tableOf(inspection, { kind: "cross", layer, head, words: true, sinks: false });
