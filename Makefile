@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PAGE := lingua_flax/serving/page
+SCRIPTS := $(PAGE) lingua_flax/export/browser
 WORKDIR ?= checkpoints/tiny
 CONFIG ?= configs/tiny.toml
 KILLS ?= 5
@@ -62,9 +63,9 @@ lint: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/deno fmt --quiet --check $(PAGE)
-	$(BIN)/deno lint --quiet $(PAGE)
-	$(BIN)/deno check --quiet $(addprefix $(PAGE)/,main.js standalone.js theme.js)
+	$(BIN)/deno fmt --quiet --config $(PAGE)/deno.json --check $(SCRIPTS)
+	$(BIN)/deno lint --quiet $(SCRIPTS)
+	$(BIN)/deno check --quiet --config $(PAGE)/deno.json $(addsuffix /*.js,$(SCRIPTS))
 
 test: lint
 	$(BIN)/python -m pytest $(TESTS_AT_ONCE)

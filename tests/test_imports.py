@@ -16,9 +16,9 @@ ALLOWED = {
     "data": {"host", "options"},
     "model": {"options"},
     "translation": {"data", "devices", "host", "model", "options", "runs"},
-    "inspection": {"data", "devices", "host", "model", "options", "translation"},
+    "inspection": {"data", "devices", "host", "model", "options", "runs", "translation"},
     "evaluation": {"data", "host", "options", "translation"},
-    "export": {"data", "host", "model", "options", "translation"},
+    "export": {"data", "host", "inspection", "model", "options", "translation"},
     "serving": {"data", "export", "host", "inspection", "model", "options", "runs", "translation"},
     "training": {"data", "devices", "evaluation", "host", "model", "options", "runs", "translation"},
     "commands": {"data", "devices", "evaluation", "export", "host", "inspection", "options", "runs", "serving"}
@@ -29,7 +29,7 @@ ALLOWED = {
 NOT_IMPORTED = {  # by a single file, although its package may
     "commands/distill.py": {"training", "inspection", "evaluation", "export", "serving"},
     "commands/evaluate.py": {"training", "inspection", "export", "serving"},
-    "commands/export.py": {"training", "inspection", "evaluation", "serving"},
+    "commands/export.py": {"training", "evaluation", "serving"},
     "commands/serve.py": {"training", "evaluation"},
     "commands/translate.py": {"training", "evaluation", "export", "serving"},
     # Copied into exported folders, where nothing of this repository is.

@@ -1,4 +1,4 @@
-"""The command export: workdir -> a folder with which other programs translate, compared with the run itself."""
+"""The command export: workdir -> a folder or a file that translates elsewhere, compared with the run itself."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ PACKAGES: dict[ExportFormat, str] = {
     "stablehlo": "flatbuffers",
     "safetensors": "safetensors",
     "transformers": "safetensors",
+    "html": "safetensors",
 }
 
 
@@ -42,15 +43,16 @@ class ExportCommand(CheckpointOptions):
     format: ExportFormat
     """ctranslate2: for CTranslate2, a fast engine in C++; stablehlo: compiled searches that need JAX only; safetensors:
     the parameters by name, with the network in NumPy; transformers: a model of that library, for the Hugging Face
-    hub."""
+    hub; html: one file that translates in any browser, without a network connection."""
     output: Path
-    """Folder to write; it must not exist yet."""
+    """Folder to write, or file of html; it must not exist yet."""
     target_language: str | None = None
     """Language to translate into, for a model trained with data.tag_target; by default its data.target_language."""
-    quantization: Quantization = "float32"
-    """ctranslate2: type of the matrices. Translations in another type than float32 are compared, but not judged."""
+    quantization: Quantization | None = None
+    """Type of the matrices of ctranslate2, by default float32, or of html, by default int8, otherwise float32.
+    Translations in another type than float32 are compared, but not judged."""
     beam_size: PositiveInt = 5
-    """Number of beams of the comparison, and of the exported beam search of stablehlo."""
+    """Number of beams of the comparison, and of the exported beam search of stablehlo and html."""
     batch_size: PositiveInt = 8
     """stablehlo: number of sentences that the programs translate together."""
     source_length: PositiveInt | None = None
@@ -61,9 +63,14 @@ class ExportCommand(CheckpointOptions):
     """Text file whose first 100 lines are translated by both, to compare the export with the run; by default the
     validation split of the run's corpus, if it is on this machine."""
 
+    @property
+    def matrix_type(self) -> Quantization:
+        """The type of the matrices."""
+        return self.quantization or ("int8" if self.format == "html" else "float32")
+
 
 DESCRIPTION = "Exports the network of a run, and checks that the export translates as the run does."
-ONLY_WITH = {"quantization": "ctranslate2", "batch_size": "stablehlo", "source_length": "stablehlo"}
+ONLY_WITH = {"batch_size": ["stablehlo"], "source_length": ["stablehlo"], "quantization": ["ctranslate2", "html"]}
 
 
 def read_options(argv: Sequence[str]) -> ExportCommand:
@@ -76,9 +83,11 @@ def read_options(argv: Sequence[str]) -> ExportCommand:
     required_workdir(given)
     new_output(given, "the folder to write, for example --output exported")
     options = build(ExportCommand, given)
-    for name, owner in ONLY_WITH.items():
-        if options.format != owner:
-            refuse(given, [name], f"with --format {options.format}, only with {owner}")
+    for name, owners in ONLY_WITH.items():
+        if options.format not in owners:
+            refuse(given, [name], f"with --format {options.format}, only with {' and '.join(owners)}")
+    if options.format == "html" and options.matrix_type not in ("int8", "float32"):
+        raise UserError(f"--quantization {options.quantization}: html has int8 and float32")
     if not importlib.util.find_spec(PACKAGES[options.format]):
         raise UserError(f"--format {options.format} needs the extra export: {install_command('export')}")
     return options
@@ -101,6 +110,9 @@ def export(argv: Sequence[str]) -> None:
     translator = Translator.load(options.workdir, options.checkpoint, devices, options.target_language)
     data = direction_into(options.target_language, config.data) if options.target_language else config.data
     lines = lines_to_verify(translator, data, options)
+    if options.format == "html":
+        write_page(translator, data, options, lines)
+        return
     try:
         with interruption.deferred(), new_folder(options.output) as folder:
             usage, load_engine = write_format(translator, data, options, folder)
@@ -112,12 +124,29 @@ def export(argv: Sequence[str]) -> None:
             else:
                 write_tokenizers(translator, folder)
             write_readme(folder, translator, data, usage, scores, head)
-            write_manifest(folder, options.format, options.quantization, translator.step)
+            write_manifest(folder, options.format, options.matrix_type, translator.step)
             if lines and (engine := loaded(load_engine)):
                 check_parity(translator, options, engine, lines)
     except FileExistsError as error:  # the folder was created in the meantime
         raise output_exists(options.output) from error
     log.info("exported to %s; its README.md shows how to translate a sentence", options.output)
+
+
+def write_page(translator: Translator, data: DataConfig, options: ExportCommand, lines: Sequence[str]) -> None:
+    """Writes the file of --format html, and compares the translations of its weights with those of the run."""
+    from lingua_flax.export.html_file import html_document, html_engine
+    from lingua_flax.host.files import write_atomically
+    from lingua_flax.inspection.run_report import RunReport, example_sentences
+
+    is_quantized = options.matrix_type == "int8"
+    run = RunReport(options.workdir).read() | {"checkpoints": [translator.step], "seconds_since_change": None}
+    language = {"code": data.source_language, "name": data.source_language, "targets": [data.target_language]}
+    answers = {"/run": run, "/examples": example_sentences(options.workdir), "/languages": [language]}
+    document = html_document(translator, data, answers, quantized=is_quantized, beam_size=options.beam_size)
+    if lines:
+        check_parity(translator, options, html_engine(translator, quantized=is_quantized), lines)
+    write_atomically(options.output, document.encode())
+    log.info("exported to %s, %.2f MB; open it in a browser", options.output, len(document) / 1e6)
 
 
 def direction_into(target_language: str, data: DataConfig) -> DataConfig:
@@ -188,7 +217,7 @@ def write_format(
     if options.format == "ctranslate2":
         from lingua_flax.export.ctranslate2_model import ctranslate2_engine, write_ctranslate2
 
-        usage = write_ctranslate2(translator, folder, options.quantization)
+        usage = write_ctranslate2(translator, folder, options.matrix_type)
         return usage, functools.partial(ctranslate2_engine, folder, translator)
     if options.format == "stablehlo":
         from lingua_flax.export.stablehlo_program import Shapes, stablehlo_engine, write_stablehlo
@@ -229,8 +258,8 @@ def check_parity(translator: Translator, options: ExportCommand, engine: Engine,
             interruption.check()
 
         results = [compare(engine, translator, lines, beam_size, after_batch) for beam_size in beam_sizes]
-    print_parity(f"{options.format}, {options.quantization}", results)
+    print_parity(f"{options.format}, {options.matrix_type}", results)
     if not any(result.lines for result in results):
         log.warning("the export is not compared with the run: all translations reach the length limit")
-    if options.quantization == "float32" and not all(result.holds for result in results):
+    if options.matrix_type == "float32" and not all(result.holds for result in results):
         raise RunError(f"the export does not translate as {options.workdir} does, so nothing was written")

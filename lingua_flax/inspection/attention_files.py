@@ -9,9 +9,9 @@ from pathlib import Path
 from lingua_flax.devices.processes import is_first_process
 from lingua_flax.host.figures import save_figure
 from lingua_flax.inspection.attention_figures import attention_figures, positions_figure
-from lingua_flax.inspection.attention_html import attention_html
 from lingua_flax.inspection.attention_maps import attention_maps, position_table
 from lingua_flax.inspection.interventions import inspection_of
+from lingua_flax.inspection.page_files import attention_html
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.translator import Translator
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import ModelConfig
 
-ExportFormat = Literal["ctranslate2", "stablehlo", "safetensors", "transformers"]
+ExportFormat = Literal["ctranslate2", "stablehlo", "safetensors", "transformers", "html"]
 
 
 def obstacles(export_format: ExportFormat, config: ModelConfig) -> list[str]:
@@ -36,7 +36,7 @@ def check_exportable(export_format: ExportFormat, config: ModelConfig) -> None:
     if given := obstacles(export_format, config):
         raise UserError(
             f"{export_format} cannot represent a network that {' and '.join(given)}: train with the options in "
-            "parentheses; stablehlo, safetensors and --engine jax can represent this one"
+            "parentheses; stablehlo, safetensors, html and --engine jax can represent this one"
         )
 
 

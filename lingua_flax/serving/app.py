@@ -21,7 +21,8 @@ from starlette.exceptions import HTTPException
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
-from lingua_flax.inspection.attention_html import PAGE_FILES
+from lingua_flax.inspection.page_files import PAGE_FILES
+from lingua_flax.inspection.run_report import RunReport, example_sentences, sample_sentence
 from lingua_flax.serving.batcher import Batcher, RefusedError
 from lingua_flax.serving.documentation import DOCS_FILES, DOCS_PAGE, DOCS_SCRIPT, request_body
 from lingua_flax.serving.engine import Engine, Item, Result
@@ -29,7 +30,6 @@ from lingua_flax.serving.inspector import Inspector
 from lingua_flax.serving.languages import Language
 from lingua_flax.serving.prometheus import Metrics
 from lingua_flax.serving.protocol import DetectRequest, InspectRequest, Limits, TranslateRequest, check_size
-from lingua_flax.serving.run_report import RunReport, example_sentences, sample_sentence
 from lingua_flax.translation.html_text import HtmlText, Translated
 from lingua_flax.translation.word_alignment import moved, pharaoh, word_links
 

@@ -11,11 +11,11 @@ import pytest
 
 from lingua_flax.data.corpora.phrasebook import generate
 from lingua_flax.inspection.interventions import Head, Intervention, inspect
+from lingua_flax.inspection.run_report import MAX_POINTS, RunReport, example_sentences
 from lingua_flax.options.config_files import read_config, to_toml
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import EOS_ID
 from lingua_flax.runs.checkpoint import read_metadata, saved_steps
-from lingua_flax.serving.run_report import MAX_POINTS, RunReport, example_sentences
 from lingua_flax.translation.translator import Translator
 from tests.conftest import ROOT
 from tests.processes import read_lines, start_command

@@ -82,6 +82,7 @@ export class Panel {
       ...targets.map((code) => html("option", { value: code }, code)),
     );
     this.checkpoint = html("select", { id: `checkpoint-${number}`, change: () => this.change({}) });
+    this.checkpoints = html("label", {}, "Checkpoint ", this.checkpoint);
     this.sentences = html("ol", { class: "sentences" });
     this.changes = html("p", { class: "changes" });
     this.message = html("p", { class: "message", role: "status" });
@@ -95,8 +96,7 @@ export class Panel {
         "div",
         { class: "row" },
         ...(targets.length > 1 ? [html("label", { for: `target-${number}` }, "Into "), this.target] : []),
-        html("label", { for: `checkpoint-${number}` }, "Checkpoint "),
-        this.checkpoint,
+        this.checkpoints,
         ...(number === 2 ? [html("button", { type: "button", click: close }, "Close")] : []),
       ),
       this.sentences,
@@ -118,6 +118,7 @@ export class Panel {
     );
     this.checkpoint.replaceChildren(html("option", { value: "" }, "as served"), ...options);
     this.checkpoint.value = chosen;
+    this.checkpoints.hidden = run.checkpoints.length < 2;
   }
 
   /**

@@ -1,0 +1,297 @@
+/**
+ * The network in plain arithmetic: as numpy_translator.py, but keys and values of earlier positions are kept.
+ *
+ * A list of vectors has one for each position. D model width, N heads, H = D / N.
+ *
+ * @module
+ */
+
+/** @typedef {Float32Array[]} Rows */
+/** @typedef {{ shape: number[], values: Float32Array }} Tensor of matrices, a row for each output */
+/** @typedef {{ from: Rows, keys: Rows, values: Rows }} Memory what attention looks at, and what that is made from */
+/** @typedef {(query: number, key: number) => boolean} Mask true where a query may attend to a key */
+/** @typedef {{ memories: Memory[], mask: Mask }} Source a sentence that was read: a memory for each layer */
+/** @typedef {(name: string, trace: Trace) => void} Observer is called with what an attention sublayer computes */
+
+/**
+ * @typedef {object} Trace a vector for each query
+ * @property {Rows} stream what the residual connection starts from
+ * @property {Rows} read what queries are projected from
+ * @property {Rows} queries
+ * @property {Memory[]} memories
+ * @property {Mask} mask
+ * @property {Float32Array[][]} weights by head
+ * @property {Rows} heads weighted sums of values, side by side
+ * @property {Rows} output
+ * @property {Rows} after
+ */
+
+/**
+ * @typedef {object} ModelConfig the section [model] of the run
+ * @property {number} num_encoder_layers
+ * @property {number} num_decoder_layers
+ * @property {number} embed_dim
+ * @property {number} num_heads
+ * @property {number} max_length
+ * @property {number} position_base
+ * @property {"pre" | "post"} norm
+ * @property {string} positions
+ * @property {boolean} rotary_cross_attention
+ * @property {boolean | "self"} qk_norm
+ * @property {string} activation
+ * @property {string} tied_embeddings
+ */
+
+const EPSILON = 1e-6; // of all norms
+
+/** A Transformer; hypotheses that are decoded together have a row each. */
+export class Network {
+  /**
+   * @param {ModelConfig} config
+   * @param {Record<string, Tensor>} tensors
+   */
+  constructor(config, tensors) {
+    this.config = config;
+    this.tensors = tensors;
+    this.headWidth = config.embed_dim / config.num_heads;
+    /** @type {Set<string>} heads that are switched off, such as decoder.0.self_attention/3 */
+    this.off = new Set();
+  }
+
+  /** @type {(ids: number[], visible: boolean[], observe?: Observer) => Source} */
+  encode(ids, visible, observe) {
+    const { num_encoder_layers, num_decoder_layers, norm, tied_embeddings } = this.config;
+    const positions = ids.map((_, position) => position);
+    const mask = (/** @type {number} */ _, /** @type {number} */ key) => visible[key];
+    let x = this.embed(tied_embeddings === "all" ? "target" : "source", ids, positions);
+    for (let layer = 0; layer < num_encoder_layers; layer++) {
+      const name = `encoder.${layer}.self_attention`;
+      const remember = (/** @type {Rows} */ y) => Array(y.length).fill(this.memory(name, y, positions));
+      x = this.attention(name, x, positions, remember, mask, observe);
+      x = this.feedForward(`encoder.${layer}.feed_forward`, x);
+    }
+    const output = norm === "pre" ? this.layerNorm("encoder_norm", x) : x;
+    const layers = Array.from({ length: num_decoder_layers }, (_, layer) => `decoder.${layer}.cross_attention`);
+    return { memories: layers.map((name) => this.memory(name, output, positions)), mask };
+  }
+
+  /**
+   * Reads one more token in each row, and returns the decoder's output.
+   *
+   * @param {number[]} tokens
+   * @param {number[]} positions
+   * @param {Memory[][]} past of each row, by layer; the tokens are added to it
+   * @param {Source} source
+   * @param {Mask} mask of self-attention
+   * @param {Observer} [observe]
+   * @returns {Rows}
+   */
+  decode(tokens, positions, past, source, mask, observe) {
+    let x = this.embed("target", tokens, positions);
+    for (let layer = 0; layer < this.config.num_decoder_layers; layer++) {
+      const name = `decoder.${layer}`;
+      const remember = (/** @type {Rows} */ y) => {
+        const { from, keys, values } = this.memory(`${name}.self_attention`, y, positions);
+        return past.map(({ [layer]: memory }, row) => {
+          memory.from.push(from[row]);
+          memory.keys.push(keys[row]);
+          memory.values.push(values[row]);
+          return memory;
+        });
+      };
+      const recall = (/** @type {Rows} */ y) => Array(y.length).fill(source.memories[layer]);
+      x = this.attention(`${name}.self_attention`, x, positions, remember, mask, observe);
+      x = this.attention(`${name}.cross_attention`, x, positions, recall, source.mask, observe);
+      x = this.feedForward(`${name}.feed_forward`, x);
+    }
+    return this.config.norm === "pre" ? this.layerNorm("decoder_norm", x) : x;
+  }
+
+  /** @type {(hidden: Rows) => Rows} the logits of all tokens, given the decoder's output */
+  logits(hidden) {
+    return this.linear(this.config.tied_embeddings === "none" ? "output_embedding" : "target_embedding", hidden);
+  }
+
+  /** @type {() => Memory[]} of a row that has read nothing */
+  nothing() {
+    return Array.from({ length: this.config.num_decoder_layers }, () => ({ from: [], keys: [], values: [] }));
+  }
+
+  /** @type {(side: "source" | "target", ids: number[], positions: number[]) => Rows} times the root of D */
+  embed(side, ids, positions) {
+    const { embed_dim: width, positions: kind } = this.config;
+    const table = this.tensors[`${side}_embedding`].values;
+    const learned = this.tensors.position_embedding?.values;
+    return ids.map((id, row) => {
+      const x = table.slice(id * width, (id + 1) * width).map((value) => value * Math.sqrt(width));
+      const position = positions[row];
+      if (kind === "rotary") return x;
+      if (kind === "learned") return x.map((value, i) => value + learned[position * width + i]);
+      return x.map((value, i) => {
+        const angle = this.angle(position, i >> 1, width);
+        return value + (i % 2 ? Math.cos(angle) : Math.sin(angle));
+      });
+    });
+  }
+
+  /** @type {(position: number, pair: number, width: number) => number} */
+  angle(position, pair, width) {
+    return Math.fround(position * Math.fround(this.config.position_base ** (-2 * pair / width)));
+  }
+
+  /**
+   * An attention sublayer with its residual connection.
+   *
+   * @param {string} name
+   * @param {Rows} x
+   * @param {number[]} positions
+   * @param {(read: Rows) => Memory[]} memoriesOf what each row attends to
+   * @param {Mask} mask
+   * @param {Observer} [observe]
+   * @returns {Rows}
+   */
+  attention(name, x, positions, memoriesOf, mask, observe) {
+    /** @type {any} */
+    let seen;
+    const after = this.residual(name, x, (read) => {
+      const memories = memoriesOf(read);
+      const queries = this.heads(`${name}.query`, read, positions);
+      const weights = queries.map((query, row) => this.weights(query, memories[row].keys, (key) => mask(row, key)));
+      const heads = weights.map((own, row) => this.weightedSums(own, memories[row].values));
+      const output = this.linear(`${name}.output.kernel`, heads.map((row) => this.switched(name, row)));
+      seen = { read, queries, memories, mask, weights, heads, output };
+      return output;
+    });
+    observe?.(name, { ...seen, stream: x, after });
+    return after;
+  }
+
+  /** @type {(name: string, x: Rows, positions: number[]) => Memory} */
+  memory(name, x, positions) {
+    return { from: x, keys: this.heads(`${name}.key`, x, positions), values: this.linear(`${name}.value.kernel`, x) };
+  }
+
+  /** @type {(name: string, x: Rows, positions: number[]) => Rows} queries or keys, such as encoder.0.self_attention.key */
+  heads(name, x, positions) {
+    const { qk_norm, positions: kind, rotary_cross_attention } = this.config;
+    const isSelf = name.includes("self_attention");
+    const rows = this.linear(`${name}.kernel`, x);
+    rows.forEach((row, r) => {
+      for (let start = 0; start < row.length; start += this.headWidth) {
+        const head = row.subarray(start, start + this.headWidth);
+        if (qk_norm === true || (qk_norm && isSelf)) this.rmsNorm(`${name}_norm.scale`, head);
+        if (kind === "rotary" && (isSelf || rotary_cross_attention)) this.rotate(head, positions[r]);
+      }
+    });
+    return rows;
+  }
+
+  /** @type {(name: string, head: Float32Array) => void} */
+  rmsNorm(name, head) {
+    const scale = this.tensors[name].values;
+    const size = Math.sqrt(head.reduce((sum, value) => sum + value * value, 0) / head.length + EPSILON);
+    head.forEach((value, i) => head[i] = value / size * scale[i]);
+  }
+
+  /** @type {(head: Float32Array, position: number) => void} */
+  rotate(head, position) {
+    const half = head.length / 2;
+    for (let i = 0; i < half; i++) {
+      const angle = this.angle(position, i, head.length);
+      const [a, b] = [head[i], head[i + half]];
+      head[i] = a * Math.cos(angle) - b * Math.sin(angle);
+      head[i + half] = b * Math.cos(angle) + a * Math.sin(angle);
+    }
+  }
+
+  /** @type {(query: Float32Array, keys: Rows, mayAttend: (key: number) => boolean) => Float32Array[]} by head */
+  weights(query, keys, mayAttend) {
+    return Array.from({ length: this.config.num_heads }, (_, head) => {
+      const [start, end] = [head * this.headWidth, (head + 1) * this.headWidth];
+      const scores = keys.map((key, k) => {
+        if (!mayAttend(k)) return -Infinity;
+        let sum = 0;
+        for (let i = start; i < end; i++) sum += query[i] * key[i];
+        return sum / Math.sqrt(this.headWidth);
+      });
+      const largest = Math.max(...scores);
+      const powers = scores.map((score) => Math.exp(score - largest));
+      const sum = powers.reduce((a, b) => a + b);
+      return Float32Array.from(powers, (power) => power / sum);
+    });
+  }
+
+  /** @type {(weights: Float32Array[], values: Rows) => Float32Array} */
+  weightedSums(weights, values) {
+    const sums = new Float32Array(this.config.embed_dim);
+    weights.forEach((own, head) =>
+      values.forEach((value, k) => {
+        const end = (head + 1) * this.headWidth;
+        for (let i = head * this.headWidth; i < end; i++) sums[i] += own[k] * value[i];
+      })
+    );
+    return sums;
+  }
+
+  /** @type {(name: string, heads: Float32Array) => Float32Array} without those that are switched off */
+  switched(name, heads) {
+    if (!this.off.size) return heads;
+    return heads.map((value, i) => this.off.has(`${name}/${Math.floor(i / this.headWidth)}`) ? 0 : value);
+  }
+
+  /** @type {(name: string, x: Rows) => Rows} */
+  feedForward(name, x) {
+    const activation = this.config.activation === "relu" ? relu : gelu;
+    return this.residual(name, x, (y) => {
+      const hidden = this.linear(`${name}.up.kernel`, y, `${name}.up.bias`).map((row) => row.map(activation));
+      return this.linear(`${name}.down.kernel`, hidden, `${name}.down.bias`);
+    });
+  }
+
+  /** @type {(name: string, x: Rows, sublayer: (y: Rows) => Rows) => Rows} with a norm before it, or after the sum */
+  residual(name, x, sublayer) {
+    const norm = (/** @type {Rows} */ rows) => this.layerNorm(`${name}_residual.norm`, rows);
+    const isPre = this.config.norm === "pre";
+    const output = sublayer(isPre ? norm(x) : x);
+    const sums = x.map((row, r) => row.map((value, i) => value + output[r][i]));
+    return isPre ? sums : norm(sums);
+  }
+
+  /** @type {(name: string, x: Rows) => Rows} */
+  layerNorm(name, x) {
+    const [scale, bias] = [this.tensors[`${name}.scale`].values, this.tensors[`${name}.bias`].values];
+    return x.map((row) => {
+      const mean = row.reduce((sum, value) => sum + value, 0) / row.length;
+      const variance = row.reduce((sum, value) => sum + (value - mean) ** 2, 0) / row.length;
+      const size = Math.sqrt(variance + EPSILON);
+      return row.map((value, i) => (value - mean) / size * scale[i] + bias[i]);
+    });
+  }
+
+  /** @type {(name: string, rows: Rows, bias?: string) => Rows} products with a matrix, which take most of the time */
+  linear(name, rows, bias) {
+    const { shape: [outputs, inputs], values } = this.tensors[name];
+    const results = rows.map(() => bias ? this.tensors[bias].values.slice() : new Float32Array(outputs));
+    for (let output = 0; output < outputs; output++) {
+      for (let r = 0; r < rows.length; r++) { // within the other loop: a row of the matrix stays in the cache
+        const row = rows[r];
+        let a = 0, b = 0, c = 0, d = 0; // four sums that do not wait for each other
+        let i = 0, k = output * inputs;
+        for (; i + 3 < inputs; i += 4, k += 4) {
+          a += row[i] * values[k];
+          b += row[i + 1] * values[k + 1];
+          c += row[i + 2] * values[k + 2];
+          d += row[i + 3] * values[k + 3];
+        }
+        for (; i < inputs; i++, k++) a += row[i] * values[k];
+        results[r][output] += a + b + c + d;
+      }
+    }
+    return results;
+  }
+}
+
+const relu = (/** @type {number} */ value) => Math.max(value, 0);
+const gelu = (/** @type {number} */ value) =>
+  // its approximation by tanh
+  0.5 * value * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (value + 0.044715 * value ** 3)));

@@ -1,0 +1,103 @@
+/** Beam search that keeps every continuation it considers: the rules of recorded_search.py. @module */
+
+/** @import { Candidate } from "../../serving/page/types.js" */
+/** @import { Memory, Network, Rows, Source } from "./network.js" */
+
+const [PAD, EOS, BOS, UNK] = [0, 1, 2, 3];
+
+/** @typedef {{ beam_size: number, length_penalty: number }} Decoding */
+/** @typedef {Omit<Candidate, "piece">} Step a candidate without its text */
+/** @typedef {{ score: number, tokens: number[] }} Hypothesis with its end token */
+/** @typedef {{ rank: number, score: number, tokens: number[], past: Memory[] }} Alive of the last step */
+
+/** @type {(logits: Float32Array) => number} of what may be written: not padding, start and unknown, which become -∞ */
+export function logSumExp(logits) {
+  for (const id of [PAD, BOS, UNK]) logits[id] = -Infinity;
+  const most = logits.reduce((a, b) => Math.max(a, b));
+  let sum = 0;
+  for (let id = 0; id < logits.length; id++) sum += Math.exp(logits[id] - most);
+  return most + Math.log(sum);
+}
+
+/**
+ * Returns the largest finite sums of a logit and the offset of its row, largest first, equal ones in their order.
+ *
+ * @param {Float32Array[]} rows
+ * @param {number[]} offsets
+ * @param {number} count
+ * @param {number | null} [only] the token that counts
+ * @returns {{ row: number, id: number, score: number }[]}
+ */
+export function largest(rows, offsets, count, only = null) {
+  /** @type {{ row: number, id: number, score: number }[]} */
+  const found = [];
+  for (let row = 0; row < rows.length; row++) {
+    for (let id = only ?? 0; id < (only === null ? rows[row].length : only + 1); id++) {
+      const score = rows[row][id] + offsets[row];
+      if (score === -Infinity || (found.length === count && score <= found[count - 1].score)) continue;
+      let place = found.length;
+      while (place && found[place - 1].score < score) place--;
+      found.splice(place, 0, { row, id, score });
+      found.length = Math.min(found.length, count);
+    }
+  }
+  return found;
+}
+
+/**
+ * Searches until no hypothesis in the beam can become one of the best finished ones.
+ *
+ * @param {Network} network
+ * @param {Source} source
+ * @param {Decoding} decoding
+ * @param {number} limit of the number of tokens, the end token included
+ * @param {number[]} prefix that is prescribed
+ * @returns {{ steps: Step[][], finished: Hypothesis[] }}
+ */
+export function beamSearch(network, source, { beam_size: beams, length_penalty: alpha }, limit, prefix) {
+  const penalty = (/** @type {number} */ length) => ((5 + length) / 6) ** alpha;
+  /** @type {Step[][]} */
+  const steps = [];
+  /** @type {Hypothesis[]} */
+  let finished = [];
+  /** @type {Alive[]} */
+  let alive = [{ rank: -1, score: 0, tokens: [], past: network.nothing() }];
+  for (let position = 0; position < limit; position++) {
+    const read = alive.map(({ tokens }) => tokens.at(-1) ?? BOS);
+    const hidden = network.decode(read, read.map(() => position), alive.map(({ past }) => past), source, () => true);
+    const logits = network.logits(hidden);
+    const offsets = alive.map(({ score }, row) => score - logSumExp(logits[row]));
+    const forced = prefix[position] ?? (position === limit - 1 ? EOS : null);
+    /** @type {Alive[]} */
+    const continued = [];
+    const candidates = largest(logits, offsets, forced === null ? 2 * beams : beams, forced).map(
+      ({ row, id, score }, rank) => {
+        const parent = alive[row];
+        const tokens = [...parent.tokens, id];
+        /** @type {Candidate["outcome"]} */
+        let outcome = "dropped";
+        if (id === EOS) {
+          score /= penalty(tokens.length);
+          if (rank < beams) outcome = "finished";
+          if (rank < beams) finished.push({ score, tokens });
+        } else if (continued.length < beams) {
+          outcome = "kept";
+          const past = parent.past.map(({ from, keys, values }) => ({
+            from: [...from],
+            keys: [...keys],
+            values: [...values],
+          }));
+          continued.push({ rank, score, tokens, past });
+        }
+        return { parent: parent.rank, id, score, outcome };
+      },
+    );
+    steps.push(candidates);
+    finished = finished.sort((a, b) => b.score - a.score).slice(0, beams);
+    alive = continued;
+    // No log-probability can rise, and no penalty exceeds that of the limit.
+    const possible = alive.length ? alive[0].score / penalty(limit) : -Infinity;
+    if (!alive.length || (finished.length === beams && (beams === 1 || finished[beams - 1].score >= possible))) break;
+  }
+  return { steps, finished };
+}
