@@ -1,7 +1,8 @@
-"""Measures the time from a keystroke on the page of lingua-flax serve to the new translation.
+"""Measures the time from a keystroke on the page to the new translation, with a server or in an exported file.
 
 Run from the repository root, with Chromium installed:
   python benchmarks/page.py --workdir checkpoints/tiny --input FILE [--view translation|attention]
+  python benchmarks/page.py --page translator.html --input FILE
 
 The lines of the file are typed character by character; each keystroke waits for what the page draws in answer.
 """
@@ -9,11 +10,12 @@ The lines of the file are typed character by character; each keystroke waits for
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
@@ -39,37 +41,44 @@ KEYSTROKE = """async (text) => {
 def command(argv: Sequence[str]) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workdir", type=Path, required=True)
+    page_of = parser.add_mutually_exclusive_group(required=True)
+    page_of.add_argument("--workdir", type=Path, help="a run to serve")
+    page_of.add_argument("--page", type=Path, help="a file of lingua-flax export --format html")
     parser.add_argument("--input", type=Path, required=True)
     parser.add_argument("--view", default="translation", choices=("translation", "attention", "beam"))
     options = parser.parse_args(argv)
     lines = list(read_lines(options.input))
-    server = subprocess.Popen(
-        [*SERVE, "--workdir", str(options.workdir), "--port", "0", "--batch-size", "1"],
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stderr
-    address = next(line.split()[-1] for line in server.stderr if line.startswith("listening on "))
-    assert "ready\n" in server.stderr
-    with sync_playwright() as playwright:
+    opened = contextlib.nullcontext(options.page.absolute().as_uri()) if options.page else served(options.workdir)
+    with opened as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(address)
         page.get_by_role("tab", name=options.view.capitalize()).click()
         for line in lines:
             page.evaluate(KEYSTROKE, line)  # compiles
-        times = [
-            page.evaluate(KEYSTROKE, line[:length])
+        times = {
+            line[:length]: page.evaluate(KEYSTROKE, line[:length])
             for line in lines
             for length in range(1, len(line) + 1)
             if line[:length].strip()
-        ]
+        }
         browser.close()
+    percentiles = statistics.quantiles(times.values(), n=20)
+    median, whole = statistics.median(times.values()), statistics.median(times[line] for line in lines)
+    print(f"{len(times)} keystrokes: median {median:.0f} ms, 95% below {percentiles[18]:.0f} ms")
+    print(f"whole lines: median {whole:.0f} ms")
+
+
+@contextlib.contextmanager
+def served(workdir: Path) -> Iterator[str]:
+    """Starts a server, and yields its address."""
+    arguments = ["--workdir", str(workdir), "--port", "0", "--batch-size", "1"]
+    server = subprocess.Popen([*SERVE, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert server.stderr
+    address = next(line.split()[-1] for line in server.stderr if line.startswith("listening on "))
+    assert "ready\n" in server.stderr
+    yield address
     server.terminate()
-    percentiles = statistics.quantiles(times, n=20)
-    print(f"{len(times)} keystrokes: median {statistics.median(times):.0f} ms, 95% below {percentiles[18]:.0f} ms")
 
 
 if __name__ == "__main__":
