@@ -16,6 +16,7 @@ from lingua_flax.data.glossary import read_glossary
 from lingua_flax.data.text_files import check_aligned, chunks, decode_lines, encode_lines, read_lines
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.figures import FORMATS
 from lingua_flax.host.files import check_distinct_files, check_writable
 from lingua_flax.options import schema
 from lingua_flax.options.command_line import Flag, build, parse, refuse, required_workdir
@@ -65,10 +66,10 @@ class TranslateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Ali
     """File for word alignments, plain or .gz: one line per input line, with the pairs of words of the input and of its
     best translation in Pharaoh format (0-0 1-2); words are what spaces separate."""
     attention: Path | None = None
-    """File for the attention weights of a single input line: all weights (.json), a map of each head (.png), or an
-    interactive page that opens without a server (.html)."""
+    """File for the attention weights of a single input line: all weights (.json), a map of each head (.png, .svg or
+    .pdf), or an interactive page that opens without a server (.html)."""
     positions: Path | None = None
-    """File for a picture of the run's position encodings (.png); nothing is translated."""
+    """File for a picture of the run's position encodings (.png, .svg or .pdf); nothing is translated."""
     target_language: str | None = None
     """Language to translate into, for a model trained with data.tag_target; by default its data.target_language."""
     devices: schema.ComputeConfig = schema.ComputeConfig()
@@ -98,7 +99,7 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
         raise UserError("--prefix and --prefix-file are mutually exclusive: one prefix for all lines, or one per line")
     if options.ensemble and (options.attention or options.positions):
         raise UserError("--attention and --positions show one network; leave out --ensemble")
-    for name, endings in {"attention": (".json", ".png", ".html"), "positions": (".png",)}.items():
+    for name, endings in {"attention": [".json", *FORMATS, ".html"], "positions": [*FORMATS]}.items():
         path = getattr(options, name)
         if path and path.suffix.lower() not in endings:
             raise UserError(f"--{name} {path}: the name must end in {' or '.join(endings)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lingua_flax.devices.processes import is_first_process
 from lingua_flax.host.figures import save_figure
-from lingua_flax.inspection.attention_figures import attention_figures, positions_figure
+from lingua_flax.inspection.attention_figures import attention_figure, positions_figure
 from lingua_flax.inspection.attention_maps import attention_maps, position_table
 from lingua_flax.inspection.interventions import inspection_of
 from lingua_flax.inspection.page_files import attention_html
@@ -19,22 +19,18 @@ log = logging.getLogger(__name__)
 
 
 def write_attention(translator: Translator, translation: Translation, path: Path) -> None:
-    """Writes the weights as JSON, pictures or HTML, depending on the ending, and logs files and a summary."""
+    """Writes the weights as JSON, pictures or HTML, depending on the ending, and logs the file and a summary."""
     maps, inspection = attention_maps(translator, translation), inspection_of(translator, translation)
     if not is_first_process():
         return
-    paths = [path]
     match path.suffix.lower():
         case ".json":
             path.write_text(json.dumps(maps.as_json(), ensure_ascii=False) + "\n", encoding="utf-8")
         case ".html":
             path.write_text(attention_html(inspection.as_json(translator.tokenizer)), encoding="utf-8")
         case _:
-            figures = attention_figures(maps)
-            paths += [path.with_stem(f"{path.stem}-{number}") for number in range(2, len(figures) + 1)]
-            for figure, figure_path in zip(figures, paths, strict=True):
-                save_figure(figure, figure_path)
-    log.info("attention: %s", ", ".join(map(str, paths)))
+            save_figure(attention_figure(maps), path)
+    log.info("attention: %s", path)
     log.info("what each word looked at, by the mean cross-attention of all layers and heads:")
     for line in maps.table():
         log.info("  %s", line)

@@ -50,11 +50,6 @@ class RunReport:
             "validations": list(self._validations),
             "samples": self._samples,
             "label_smoothing": config.training.label_smoothing,
-            "network": {
-                "encoder_layers": config.model.num_encoder_layers,
-                "decoder_layers": config.model.num_decoder_layers,
-                "heads": config.model.num_heads,
-            },
         }
 
     def _read_metrics(self) -> None:

@@ -1,31 +1,21 @@
-"""Translating with CTranslate2, with a model that is exported into the cache when the server starts."""
+"""Translating with CTranslate2, with a model that is exported when the server starts."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
-import json
-import logging
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ctranslate2
-import numpy as np
 
 from lingua_flax.export import ctranslate2_model
-from lingua_flax.host.cache import cache_directory
-from lingua_flax.host.files import new_folder
-from lingua_flax.model.parameters import params_by_name
 from lingua_flax.options.schema import DecodingOptions, Quantization
 from lingua_flax.options.special_ids import EOS_ID
 from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.requests import Part
 from lingua_flax.translation.translator import Translator
-
-log = logging.getLogger(__name__)
-
 
 MAX_BATCH = 64
 
@@ -77,32 +67,12 @@ class CTranslate2Translator(Translator):
 def load_ctranslate2(
     translators: Mapping[str, Translator], quantization: Quantization
 ) -> dict[str, CTranslate2Translator]:
-    """Exports the network of a run into the cache, unless it is there already, and loads it.
+    """Exports the network of a run into a temporary folder, and loads it from there.
 
     `translators` has one for each target language. Raises UserError if CTranslate2 cannot represent the network.
     """
     first, *_ = translators.values()
-    folder = cache_directory() / "ctranslate2" / _digest(first, quantization)
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError), new_folder(folder) as temporary:  # by another server, meanwhile
-            ctranslate2_model.write_ctranslate2(first, temporary, quantization)
-        log.info("exported to %s", folder)
-    model = ctranslate2.Translator(str(folder), compute_type="default")
+    with tempfile.TemporaryDirectory() as folder:
+        ctranslate2_model.write_ctranslate2(first, Path(folder), quantization)
+        model = ctranslate2.Translator(folder, compute_type="default")  # keeps no file open
     return {language: CTranslate2Translator(**vars(own), model=model) for language, own in translators.items()}
-
-
-def _digest(translator: Translator, quantization: Quantization) -> str:
-    """Returns a digest of all that determines the exported model, the code that exports it included."""
-    digest = hashlib.sha256(Path(ctranslate2_model.__file__).read_bytes())
-    described = [
-        translator.tokenizer.fingerprint,
-        translator.config.model_dump(),
-        quantization,
-        ctranslate2.__version__,
-    ]
-    digest.update(json.dumps(described, sort_keys=True).encode())
-    for name, array in params_by_name(translator.params).items():
-        digest.update(name.encode())
-        digest.update(np.asarray(array).tobytes())
-    return digest.hexdigest()

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HEADERS = {
-    "content-security-policy": "default-src 'self'; img-src 'self' blob:",  # the page draws what it saves as PNG
+    "content-security-policy": "default-src 'self'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",

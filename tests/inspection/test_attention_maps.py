@@ -4,18 +4,22 @@ import dataclasses
 import functools
 import io
 import json
+import struct
 import sys
 
 import jax
+import matplotlib
 import numpy as np
 import pytest
 from flax import nnx
+from matplotlib.figure import Figure
 
 from lingua_flax.commands import main
 from lingua_flax.data.batch import pad_rows
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.host.errors import UserError
-from lingua_flax.inspection.attention_figures import CELL, TALLEST, WIDEST, attention_figures
+from lingua_flax.host.figures import FORMATS, save_figure
+from lingua_flax.inspection.attention_figures import CELL, attention_figure
 from lingua_flax.inspection.attention_maps import AttentionMaps, attention_maps, position_table, source_tokens
 from lingua_flax.model.transformer import initial_params, structure
 from lingua_flax.options.schema import DecodingOptions, ModelConfig, TokenizerConfig
@@ -182,30 +186,44 @@ def test_another_word_in_the_masked_place_changes_nothing(translator, source):
 # --- Pictures -------------------------------------------------------------------------------------------------------
 
 
-def test_many_maps_continue_on_pages_with_cells_of_full_size(maps):
-    """Two layers of six heads, too many maps for one row; 30 source tokens and 26 target tokens."""
+def test_every_head_has_a_map_with_cells_of_full_size(maps):
+    """Two layers of the encoder, one of the decoder, and six heads; 30 source tokens and 26 target tokens."""
     source, target = ("▁word", "s") * 15, ("▁m$ot", "$s") * 13
-    shapes = {"encoder": (2, 6, 30, 30), "decoder": (2, 6, 26, 26), "cross": (2, 6, 26, 30)}
+    shapes = {"encoder": (2, 6, 30, 30), "decoder": (1, 6, 26, 26), "cross": (1, 6, 26, 30)}
     weights = {name: np.full(shape, 0.03) for name, shape in shapes.items()}
     large = dataclasses.replace(maps, source_tokens=source, target_read=target, target_written=target, **weights)
-    pages = attention_figures(large)
-    assert len(pages) > 1
-    names = []
-    for page in pages:
-        width, height = page.get_size_inches()
-        assert width <= WIDEST + 1
-        assert height <= TALLEST + 3
-        *maps_of_page, bar = sorted(page.axes, key=lambda axes: axes.get_position().height, reverse=True)
-        assert bar.get_xlim() == (0.0, 1.0)
-        for axes in maps_of_page:
-            names.append(axes.get_title(loc="left"))
+    figure = attention_figure(large)
+    head, *rows = figure.subfigs
+    assert head.axes[0].get_xlim() == (0.0, 1.0)
+    for row, layer in zip(rows, (1, 2, 1, 1), strict=True):
+        names = [axes.get_title(loc="left") for axes in row.axes]
+        assert names == [f"layer {layer}, head {number}" for number in range(1, 7)]
+        for axes in row.axes:
             (image,) = axes.get_images()
             assert image.get_clim() == (0.0, 1.0)
-            assert axes.get_position().width * width == pytest.approx(CELL * image.get_array().shape[1])
-    expected = [f"layer {layer}, head {head}" for layer in (1, 2) for head in range(1, 7)]
-    assert sorted(names) == sorted(3 * expected)
-    labels = [label.get_text() for label in pages[0].axes[1].get_yticklabels()]
+            axes.apply_aspect()
+            height, width = image.get_array().shape
+            assert axes.bbox.size / figure.dpi == pytest.approx([CELL * width, CELL * height], rel=0.05)
+    labels = [label.get_text() for label in rows[0].axes[0].get_yticklabels()]
     assert labels == ["word", "·s"] * 15
+
+
+@pytest.mark.parametrize(("ending", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
+def test_pictures_have_the_same_bytes_every_time(maps, tmp_path, ending, begins):
+    files = [tmp_path / f"{name}{ending}" for name in "ab"]
+    for file in files:
+        save_figure(attention_figure(maps), file)
+    first, second = (file.read_bytes() for file in files)
+    assert first.startswith(begins)
+    assert first == second
+    assert matplotlib.__version__.encode() not in first
+    assert list(FORMATS) == [".png", ".svg", ".pdf"]
+
+
+def test_pictures_of_many_heads_have_a_bounded_number_of_pixels(tmp_path, monkeypatch):
+    monkeypatch.setattr("lingua_flax.host.figures.MAX_PIXELS", 20_000)
+    save_figure(Figure((40, 20)), tmp_path / "large.png")
+    assert struct.unpack(">2I", (tmp_path / "large.png").read_bytes()[16:24]) == (200, 100)
 
 
 # --- The commands ---------------------------------------------------------------------------------------------------

@@ -225,7 +225,6 @@ def test_run_is_that_of_the_files(url, workdir):
         ],
         "samples": validations[-1]["samples"],
         "label_smoothing": 0.1,
-        "network": {"encoder_layers": 1, "decoder_layers": 1, "heads": 2},
     }
     assert [validation["step"] for validation in answer["validations"]] == [80, 160, 240]
     assert answer["best_checkpoint"] in checkpoints

@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import os
 import re
 import shutil
 import socket
@@ -147,7 +146,7 @@ def test_json_is_answered_as_libretranslate_does(url, options, answer):
     status, content, headers = translate(url, **options)
     assert (status, content) == (200, answer)
     assert headers["Content-Type"] == "application/json"
-    assert headers["Content-Security-Policy"] == "default-src 'self'; img-src 'self' blob:"
+    assert headers["Content-Security-Policy"] == "default-src 'self'"
     assert "Access-Control-Allow-Origin" not in headers
 
 
@@ -544,30 +543,26 @@ def test_server_computes_in_the_precision_of_the_run(trained, tmp_path, monkeypa
     assert [(devices.platform, devices.precision) for devices in loaded] == [("cpu", "bfloat16")]
 
 
-def test_ctranslate2_translates_too(trained, run, tmp_path):
+def test_ctranslate2_translates_too(trained, run):
     lines = ["one two three.", "nine.", "", "four " * 40, "seven eight.", "two nine. Привет.   five six."]
     options = ("--workdir", trained[0], "--beam-size", 2, "--length-penalty", 0)
     expected = run("translate", *options, input="".join(f"{line}\n" for line in lines)).stdout.splitlines()
-    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-    for exported in (True, False):  # the second server finds the model in the cache
-        process = start_command("serve", *options, "--port", 0, "--engine", "ctranslate2", env=env)
-        log = [process.stderr.readline()]
-        while log[-1] != "ready\n":
-            log.append(process.stderr.readline())
-        assert any(line.startswith("exported to ") for line in log) == exported
-        url = next(line.split()[-1] for line in log if line.startswith("listening on "))
-        assert translate(url, lines)[:2] == (200, {"translatedText": expected})
-        assert len(translate(url, alternatives=1)[1]["alternatives"]) == 1
-        status, answer, _ = translate(url, ["nine."], alignments=True)
-        assert (status, len(answer["alignments"])) == (200, 1)
-        process.terminate()
-        process.communicate()
-        assert process.returncode == 143
+    process = start_command("serve", *options, "--port", 0, "--engine", "ctranslate2")
+    log = [process.stderr.readline()]
+    while log[-1] != "ready\n":
+        log.append(process.stderr.readline())
+    url = next(line.split()[-1] for line in log if line.startswith("listening on "))
+    assert translate(url, lines)[:2] == (200, {"translatedText": expected})
+    assert len(translate(url, alternatives=1)[1]["alternatives"]) == 1
+    status, answer, _ = translate(url, ["nine."], alignments=True)
+    assert (status, len(answer["alignments"])) == (200, 1)
+    process.terminate()
+    process.communicate()
+    assert process.returncode == 143
 
 
-def test_ctranslate2_does_not_end_a_search_too_soon(trained, toy, tmp_path, monkeypatch):
+def test_ctranslate2_does_not_end_a_search_too_soon(trained, toy, monkeypatch):
     """It finds what it finds if many more hypotheses have to finish first."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     lines = list(read_lines(toy.parent / "train.en"))[:200]
     options = DecodingOptions(beam_size=5, length_penalty=1.0)
     translator = load_ctranslate2({"fr": Translator.load(trained[0])}, "float32")["fr"]

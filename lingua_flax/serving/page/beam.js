@@ -1,6 +1,6 @@
 /** The beam search as a tree: what was kept, what was dropped, and at which score. @module */
 
-import { html, readable, svg } from "./dom.js";
+import { html, moveFocus, readable, svg } from "./dom.js";
 
 /** @import { Candidate, Inspection } from "./types.js" */
 
@@ -50,7 +50,6 @@ export function showBeam(place, inspection) {
  * Returns the nodes of the best finished hypothesis, as `step,index`.
  *
  * @param {Candidate[][]} steps
- * @returns {Set<string>}
  */
 function bestPath(steps) {
   let best = { step: -1, index: -1, score: -Infinity };
@@ -86,7 +85,6 @@ function hypothesis(steps, step, index) {
  * @param {Candidate[][]} steps
  * @param {number} column width
  * @param {HTMLElement} said where the hypothesis of a node is written
- * @returns {SVGSVGElement}
  */
 function drawTree(steps, column, said) {
   const path = bestPath(steps);
@@ -97,6 +95,7 @@ function drawTree(steps, column, said) {
   const height = ROW * Math.max(...steps.map((candidates) => candidates.length)) + 4;
   const edges = svg("g", { class: "edges" });
   const nodes = svg("g");
+  /** @type {SVGGElement[][]} */
   const drawn = steps.map((candidates, step) =>
     candidates.map(({ parent, piece, score, outcome }, index) => {
       const [x, y] = [column * step + 4, ROW * index + 2];
@@ -122,25 +121,19 @@ function drawTree(steps, column, said) {
           "aria-label": `step ${step + 1}: ${name}, ${score.toFixed(2)}, ${outcome}${isBest ? ", best" : ""}`,
           click: show,
           focus: show,
-          keydown: (event) => {
-            if (!(event instanceof KeyboardEvent)) return;
-            const next = {
+          keydown: (event) =>
+            moveFocus(event, {
               ArrowDown: drawn[step][index + 1],
               ArrowUp: drawn[step][index - 1],
               ArrowLeft: drawn[step - 1]?.[parent],
               ArrowRight: drawn[step + 1]?.[steps[step + 1].findIndex((candidate) => candidate.parent === index)],
-            }[event.key];
-            if (!next) return;
-            event.preventDefault();
-            next.focus();
-          },
+            }),
         },
         svg("title", {}, `${text}  ${score.toFixed(3)}  ${outcome}`),
         svg("rect", { x, y, width: node, height: ROW - 4, rx: 5 }),
         svg("text", { x: x + 5, y: y + 15 }, name.length > letters ? `${name.slice(0, letters - 1)}…` : name),
-        ...(hasScores
-          ? [svg("text", { x: x + node - 4, y: y + 15, "text-anchor": "end", class: "score" }, score.toFixed(2))]
-          : []),
+        hasScores &&
+          svg("text", { x: x + node - 4, y: y + 15, "text-anchor": "end", class: "score" }, score.toFixed(2)),
       );
     })
   );

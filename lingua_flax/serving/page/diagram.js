@@ -1,6 +1,6 @@
 /** The architecture as a map: each attention sublayer is a button that opens its weights. @module */
 
-import { html } from "./dom.js";
+import { html, toggle } from "./dom.js";
 
 /** @import { Inspection, Kind } from "./types.js" */
 /** @import { Selection } from "./weights.js" */
@@ -9,23 +9,16 @@ import { html } from "./dom.js";
  * @param {Inspection} inspection
  * @param {Selection} selection
  * @param {(kind: Kind, layer: number) => void} open
- * @returns {HTMLElement}
  */
 export function drawDiagram(inspection, selection, open) {
   /** @type {(text: string) => HTMLElement} */
   const part = (text) => html("li", {}, text);
   /** @type {(kind: Kind, layer: number, text: string) => HTMLElement} */
-  const attention = (kind, layer, text) =>
-    html(
-      "li",
-      {},
-      html("button", {
-        type: "button",
-        "aria-pressed": String(selection.kind === kind && (selection.layer ?? layer) === layer),
-        "aria-label": `Open layer ${layer + 1}, ${text}`,
-        click: () => open(kind, layer),
-      }, text),
-    );
+  const attention = (kind, layer, text) => {
+    const isShown = selection.kind === kind && (selection.layer ?? layer) === layer;
+    const name = { "aria-label": `Open layer ${layer + 1}, ${text}` };
+    return html("li", {}, toggle(text, isShown, () => open(kind, layer), name));
+  };
   /** @type {(kind: "encoder" | "decoder", sublayers: (layer: number) => HTMLElement[]) => HTMLElement[]} */
   const layers = (kind, sublayers) =>
     Array.from(

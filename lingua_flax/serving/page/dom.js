@@ -1,6 +1,7 @@
 /** Small helpers that create elements. @module */
 
-/** @typedef {Record<string, string | number | boolean | EventListener | undefined>} Properties */
+/** @typedef {Record<string, string | number | boolean | ((event: any) => void) | undefined>} Properties */
+/** @typedef {Node | string | false | null | undefined} Child; only nodes and strings are shown */
 
 /**
  * Creates an HTML element.
@@ -8,8 +9,7 @@
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag
  * @param {Properties} [properties] attributes; a function is a listener, `--name` a custom property, false leaves out
- * @param {...(Node | string)} children
- * @returns {HTMLElementTagNameMap[Tag]}
+ * @param {...Child} children
  */
 export function html(tag, properties = {}, ...children) {
   return build(document.createElement(tag), properties, children);
@@ -21,8 +21,7 @@ export function html(tag, properties = {}, ...children) {
  * @template {keyof SVGElementTagNameMap} Tag
  * @param {Tag} tag
  * @param {Properties} [properties]
- * @param {...(Node | string)} children
- * @returns {SVGElementTagNameMap[Tag]}
+ * @param {...Child} children
  */
 export function svg(tag, properties = {}, ...children) {
   return build(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
@@ -32,8 +31,7 @@ export function svg(tag, properties = {}, ...children) {
  * @template {HTMLElement | SVGElement} T
  * @param {T} node
  * @param {Properties} properties
- * @param {(Node | string)[]} children
- * @returns {T}
+ * @param {Child[]} children
  */
 function build(node, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
@@ -45,15 +43,39 @@ function build(node, properties, children) {
       node.setAttribute(name, value === true ? "" : String(value));
     }
   }
-  node.append(...children);
+  for (const child of children) if (child) node.append(child);
   return node;
+}
+
+/**
+ * Creates a button that is pressed or not.
+ *
+ * @param {string} title
+ * @param {boolean} isPressed
+ * @param {() => void} click
+ * @param {Properties} [properties]
+ */
+export function toggle(title, isPressed, click, properties = {}) {
+  return html("button", { "aria-pressed": String(isPressed), click, ...properties }, title);
+}
+
+/**
+ * Creates a checkbox with a text beside it.
+ *
+ * @param {string} text
+ * @param {boolean} checked
+ * @param {(checked: boolean) => void} change
+ * @param {string} [name] for those who do not see where it is
+ */
+export function checkbox(text, checked, change, name = text) {
+  const box = html("input", { type: "checkbox", "aria-label": name, checked, change: () => change(box.checked) });
+  return html("label", {}, box, ` ${text}`);
 }
 
 /**
  * Returns a piece as people read it: SentencePiece's mark of a word's beginning becomes a space, which is left out.
  *
  * @param {string} piece
- * @returns {string}
  */
 export function readable(piece) {
   return piece.replaceAll("▁", " ").trim() || "␣";
@@ -69,23 +91,14 @@ export function percent(share) {
 }
 
 /**
- * Returns the value of a custom property of the theme, such as --ink.
+ * Moves the focus with the keys that lead somewhere.
  *
- * @param {string} name
- * @returns {string}
+ * @param {KeyboardEvent} event
+ * @param {Record<string, Element | null | undefined>} neighbors by the name of the key that leads to each
  */
-export function themeColor(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-}
-
-/**
- * Offers a file for download.
- *
- * @param {Blob} content
- * @param {string} name
- */
-export function download(content, name) {
-  const url = URL.createObjectURL(content);
-  html("a", { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 1000);
+export function moveFocus(event, neighbors) {
+  const next = neighbors[event.key];
+  if (!(next instanceof HTMLElement || next instanceof SVGElement)) return;
+  event.preventDefault();
+  next.focus();
 }

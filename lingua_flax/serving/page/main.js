@@ -32,10 +32,11 @@ const systemTheme = matchMedia("(prefers-color-scheme: dark)");
 const place = byId("view");
 const panels = html("div", { class: "panels" });
 const runPlace = html("div", { class: "run" });
-const compareButton = html("button", {
-  type: "button",
-  click: () => translate(first.text.value, first.text.value),
-}, "Compare with a second sentence or checkpoint");
+const compareButton = html(
+  "button",
+  { click: () => translate(first.text.value, first.text.value) },
+  "Compare with a second sentence or checkpoint",
+);
 /** @type {string[]} */
 let targets = [""];
 /** @type {Shared} */
@@ -108,13 +109,11 @@ function choose(chosen) {
 function drawTabs() {
   byId("tabs").replaceChildren(...VIEWS.map(([name, title], index) =>
     html("button", {
-      type: "button",
       role: "tab",
       id: `tab-${name}`,
       "aria-controls": "view",
       click: () => choose(name),
-      keydown: (event) => {
-        if (!(event instanceof KeyboardEvent)) return;
+      keydown: (/** @type {KeyboardEvent} */ event) => {
         const step = { ArrowRight: 1, ArrowLeft: VIEWS.length - 1 }[event.key];
         if (!step) return;
         const [next] = VIEWS[(index + step) % VIEWS.length];
@@ -203,19 +202,13 @@ function drawExamples({ sentences, ambiguous }) {
     html(
       "div",
       { class: "chips" },
-      ...(sentences.length
-        ? [html("button", { type: "button", class: "guide", click: startTour }, "Guided tour")]
-        : []),
-      ...texts.map((text) => html("button", { type: "button", click: () => translate(text) }, text)),
+      sentences.length > 0 && html("button", { class: "guide", click: startTour }, "Guided tour"),
+      ...texts.map((text) => html("button", { click: () => translate(text) }, text)),
     ),
   );
-  if (ambiguous.length) {
-    const words = ambiguous.map(({ word, sentences }) =>
-      html("button", { type: "button", click: () => translate(...sentences) }, word)
-    );
-    section.append(
-      html("div", { class: "chips" }, html("span", {}, "Two meanings, side by side:"), ...words),
-    );
+  const words = ambiguous.map(({ word, sentences }) => html("button", { click: () => translate(...sentences) }, word));
+  if (words.length) {
+    section.append(html("div", { class: "chips" }, html("span", {}, "Two meanings, side by side:"), ...words));
   }
   if (!first.text.value && texts.length) translate(texts[0]);
 }

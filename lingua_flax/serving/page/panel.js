@@ -3,13 +3,13 @@
 import { inspect, RequestError } from "./api.js";
 import { describe, showAttention } from "./attention.js";
 import { showBeam } from "./beam.js";
-import { html, readable } from "./dom.js";
+import { html, readable, toggle } from "./dom.js";
 import { drawSteps } from "./steps.js";
 import { showTranslation } from "./translation.js";
 import { weightsOf } from "./weights.js";
 
 /** @import { Head, Inspection, Run } from "./types.js" */
-/** @import { Selection, Strongest } from "./weights.js" */
+/** @import { Pair, Selection, Strongest } from "./weights.js" */
 
 const RETRY = 1000; // milliseconds
 
@@ -22,11 +22,11 @@ const RETRY = 1000; // milliseconds
  * @property {string} text
  * @property {string} target
  * @property {string} checkpoint
- * @property {number} sentence
+ * @property {number} sentence of the text that is shown
  * @property {number[]} masked
  * @property {number[]} prefix
- * @property {{ query: number, key: number } | null} pair
- * @property {number | null} step
+ * @property {Pair | null} pair tokens of the attention weight that is explained
+ * @property {number | null} step how many tokens of the translation are shown with their attention; null for all
  */
 
 /**
@@ -59,22 +59,21 @@ export class Panel {
     this.inspection = null;
     /** @type {Inspection | null} */
     this.unchanged = null;
-    /** @type {Set<number>} */
-    this.masked = new Set();
-    /** @type {number[]} */
+    /** @type {Asked["masked"]} */
+    this.masked = [];
+    /** @type {Asked["prefix"]} */
     this.prefix = [];
-    /** Which of the sentences of the text is shown. */
     this.sentence = 0;
-    /** The tokens of the attention weight that is explained. @type {{ query: number, key: number } | null} */
+    /** @type {Asked["pair"]} */
     this.pair = null;
-    /** How many tokens of the translation are shown with their attention; null for all. @type {number | null} */
+    /** @type {Asked["step"]} */
     this.step = null;
     this.requests = new AbortController();
     this.text = html("textarea", {
       id: `text-${number}`,
       rows: 2,
       spellcheck: "false",
-      input: () => this.change({ masked: new Set(), prefix: [], sentence: 0 }),
+      input: () => this.change({ masked: [], prefix: [], sentence: 0 }),
     });
     this.target = html(
       "select",
@@ -95,9 +94,10 @@ export class Panel {
       html(
         "div",
         { class: "row" },
-        ...(targets.length > 1 ? [html("label", { for: `target-${number}` }, "Into "), this.target] : []),
+        targets.length > 1 && html("label", { for: `target-${number}` }, "Into "),
+        targets.length > 1 && this.target,
         this.checkpoints,
-        ...(number === 2 ? [html("button", { type: "button", click: close }, "Close")] : []),
+        number === 2 && html("button", { click: close }, "Close"),
       ),
       this.sentences,
       this.changes,
@@ -106,11 +106,7 @@ export class Panel {
     );
   }
 
-  /**
-   * Offers the checkpoints of the run.
-   *
-   * @param {Run} run
-   */
+  /** @param {Run} run whose checkpoints are offered */
   offerCheckpoints(run) {
     const chosen = this.checkpoint.value;
     const options = run.checkpoints.map((step) =>
@@ -124,26 +120,36 @@ export class Panel {
   /**
    * Changes what is asked, and asks. What is explained may no longer be there.
    *
-   * @param {Partial<Pick<Panel, "masked" | "prefix" | "sentence" | "pair" | "step">>} changes
+   * @param {Partial<Pick<Asked, "masked" | "prefix" | "sentence" | "pair" | "step">>} changes
    */
   change(changes) {
     Object.assign(this, { pair: null, step: null }, changes);
     this.ask();
   }
 
+  /**
+   * Hides a source token, or shows it again.
+   *
+   * @param {number} position
+   */
+  toggleMasked(position) {
+    const others = this.masked.filter((other) => other !== position);
+    this.change({ masked: others.length < this.masked.length ? others : [...others, position] });
+  }
+
   /** @returns {Asked} */
   get asked() {
-    const { sentence, prefix, pair, step } = this;
+    const { sentence, masked, prefix, pair, step } = this;
     const [text, target, checkpoint] = [this.text.value, this.target.value, this.checkpoint.value];
-    return { text, target, checkpoint, sentence, masked: [...this.masked], prefix, pair, step };
+    return { text, target, checkpoint, sentence, masked, prefix, pair, step };
   }
 
   /** @param {Asked} asked */
-  set asked({ text, target, checkpoint, masked, ...others }) {
+  set asked({ text, target, checkpoint, ...others }) {
     this.text.value = text;
     if (target) this.target.value = target;
     this.checkpoint.value = checkpoint;
-    this.change({ masked: new Set(masked), ...others });
+    this.change(others);
   }
 
   /** @param {View} view */
@@ -155,7 +161,7 @@ export class Panel {
   }
 
   get isChanged() {
-    return this.masked.size > 0 || this.prefix.length > 0 || this.shared.headsOff.length > 0;
+    return this.masked.length > 0 || this.prefix.length > 0 || this.shared.headsOff.length > 0;
   }
 
   /** The explanation of what is open, if it has been answered. */
@@ -174,7 +180,7 @@ export class Panel {
     const text = this.text.value;
     this.shared.remember();
     if (!text.trim()) {
-      this.answer(null, null);
+      this.answer(null);
       return;
     }
     this.element.ariaBusy = "true";
@@ -191,7 +197,7 @@ export class Panel {
     };
     const changed = {
       ...question,
-      masked: [...this.masked],
+      masked: this.masked,
       prefix: this.prefix,
       heads_off: this.shared.headsOff,
       explain,
@@ -214,10 +220,10 @@ export class Panel {
    * Shows an answer, or that there is none: nothing of an earlier text stays.
    *
    * @param {Inspection | null} inspection
-   * @param {Inspection | null} unchanged
+   * @param {Inspection | null} [unchanged]
    * @param {string} [message]
    */
-  answer(inspection, unchanged, message = "") {
+  answer(inspection, unchanged = null, message = "") {
     this.inspection = inspection;
     this.unchanged = unchanged;
     this.message.textContent = message;
@@ -276,7 +282,7 @@ export class Panel {
     this.chooseMap();
     if (this.view === "translation") {
       showTranslation(this.content, inspection, this.unchanged, this.prefix.length, this.shared.smoothing, {
-        toggleMasked: (position) => this.change({ masked: this.masked.symmetricDifference(new Set([position])) }),
+        toggleMasked: (position) => this.toggleMasked(position),
         choose: (prefix) => this.change({ prefix }),
         open: (weight) => {
           this.shared.selection.kind = "cross";
@@ -326,11 +332,11 @@ export class Panel {
         html(
           "li",
           {},
-          html("button", {
-            type: "button",
-            "aria-pressed": String(number === this.sentence),
-            click: () => this.change({ masked: new Set(), prefix: [], sentence: number }),
-          }, source),
+          toggle(
+            source,
+            number === this.sentence,
+            () => this.change({ masked: [], prefix: [], sentence: number }),
+          ),
           ` ${translation}`,
         )
       ),
@@ -341,19 +347,15 @@ export class Panel {
   drawChanges() {
     const source = this.inspection?.source ?? [];
     /** @type {(name: string, undo: () => void) => HTMLElement} */
-    const change = (name, undo) =>
-      html("button", { type: "button", "aria-label": `Undo: ${name}`, click: undo }, `${name} ×`);
+    const change = (name, undo) => html("button", { "aria-label": `Undo: ${name}`, click: undo }, `${name} ×`);
     this.changes.replaceChildren(
-      ...[...this.masked].filter((position) => source[position]).map((position) =>
-        change(
-          `masked: ${readable(source[position].piece)}`,
-          () => this.change({ masked: this.masked.symmetricDifference(new Set([position])) }),
-        )
+      ...this.masked.filter((position) => source[position]).map((position) =>
+        change(`masked: ${readable(source[position].piece)}`, () => this.toggleMasked(position))
       ),
       ...(this.prefix.length ? [change("chosen tokens", () => this.change({ prefix: [] }))] : []),
       ...this.shared.headsOff.map((head) =>
         change(
-          `off: ${describe({ kind: head.attention, layer: head.layer, head: head.head })}`,
+          `off: ${describe({ kind: head.attention, ...head })}`,
           () => this.shared.switchHead(head, false),
         )
       ),

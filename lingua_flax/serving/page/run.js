@@ -38,27 +38,21 @@ export function showRun(place, run, compare) {
   if (focused) document.getElementById(focused)?.focus(); // it was replaced
 }
 
-/**
- * @param {Run} run
- * @returns {HTMLElement}
- */
+/** @param {Run} run */
 function progress(run) {
-  const total = run.num_steps ?? undefined;
+  const total = run.num_steps;
   const seconds = run.seconds_since_change;
   const changed = seconds === null ? "" : seconds < 60 ? "under way" : `last step ${ago(seconds)} ago`;
   return html(
     "div",
     { class: "row" },
-    total ? html("progress", { max: total, value: run.step, "aria-label": "Progress of the run" }) : "",
+    total !== null && html("progress", { max: total, value: run.step, "aria-label": "Progress of the run" }),
     html("span", {}, `step ${run.step.toLocaleString("en")}${total ? ` of ${total.toLocaleString("en")}` : ""}`),
     html("span", { class: "quiet" }, changed),
   );
 }
 
-/**
- * @param {number} seconds
- * @returns {string}
- */
+/** @param {number} seconds */
 function ago(seconds) {
   if (seconds < 5400) return `${Math.round(seconds / 60)} minutes`;
   return seconds < 129600 ? `${Math.round(seconds / 3600)} hours` : `${Math.round(seconds / 86400)} days`;
@@ -67,9 +61,9 @@ function ago(seconds) {
 /**
  * @param {Run} run
  * @param {(checkpoints: number[]) => void} compare
- * @returns {HTMLElement}
  */
 function checkpoints(run, compare) {
+  const id = "compare-checkpoints";
   const first = run.checkpoints[0];
   const best = run.best_checkpoint ?? run.checkpoints.at(-1) ?? 0;
   const names = run.checkpoints.map((step) => `${step.toLocaleString("en")}${step === best ? " (best)" : ""}`);
@@ -78,28 +72,18 @@ function checkpoints(run, compare) {
     {},
     html("h2", {}, "Checkpoints"),
     html("p", {}, names.join(", ") || "none yet"),
-    ...(run.checkpoints.length > 1
-      ? [
-        html(
-          "button",
-          { id: "compare-checkpoints", type: "button", click: () => compare([first, best]) },
-          "Compare the first with the best",
-        ),
-      ]
-      : []),
+    run.checkpoints.length > 1 &&
+      html("button", { id, click: () => compare([first, best]) }, "Compare the first with the best"),
   );
 }
 
-/**
- * @param {Run} run
- * @returns {HTMLElement}
- */
+/** @param {Run} run */
 function samples(run) {
   return html(
     "section",
     {},
     html("h2", {}, "Samples of the last validation"),
-    ...(run.samples.length ? [] : [html("p", { class: "quiet" }, "none yet")]),
+    !run.samples.length && html("p", { class: "quiet" }, "none yet"),
     ...run.samples.map(({ source, reference, translation }) =>
       html(
         "dl",
@@ -118,7 +102,6 @@ function samples(run) {
  *
  * @param {string} title
  * @param {Curve[]} curves
- * @returns {HTMLElement}
  */
 function chart(title, curves) {
   const points = curves.flatMap((curve) => curve.points);
@@ -165,9 +148,8 @@ function chart(title, curves) {
  * Returns about five round numbers from 0 to a maximum.
  *
  * @param {number} max
- * @returns {number[]}
  */
-export function ticks(max) {
+function ticks(max) {
   const rough = max / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * ([1, 2, 5].find((factor) => factor * power >= rough) ?? 10);

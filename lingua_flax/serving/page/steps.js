@@ -1,18 +1,16 @@
 /** How one attention weight is made, step by step, with the numbers of the network. @module */
 
 import { describe } from "./attention.js";
-import { html, percent, readable, themeColor } from "./dom.js";
+import { html, percent, readable } from "./dom.js";
 import { tokensOf } from "./weights.js";
 
+/** @import { Child } from "./dom.js" */
 /** @import { Explanation, Inspection } from "./types.js" */
 
 const SHOWN_VALUES = 5; // keys whose values are drawn
 const SHOWN_LOGITS = 6;
 
-/**
- * @param {number} number
- * @returns {string} with three digits after the point
- */
+/** @param {number} number */
 function fixed(number) {
   return number.toFixed(3).replace("-", "−");
 }
@@ -24,17 +22,15 @@ function fixed(number) {
  * @param {number[]} values
  * @param {number} [groups] number of equal parts, which are set apart
  * @param {number} [largest] number, which has the full color
- * @returns {HTMLElement}
  */
 function vector(name, values, groups = 1, largest = Math.max(...values.map(Math.abs), 1e-9)) {
-  const [plus, minus] = [themeColor("--accent"), themeColor("--second")];
   const width = values.length / groups;
   const about = `${values.length} numbers, ${fixed(Math.min(...values))} to ${fixed(Math.max(...values))}`;
   const output = html("output", {}, about);
   const cells = values.map((value, i) =>
     html("i", {
       class: i && i % width === 0 && "apart",
-      "--color": value < 0 ? minus : plus,
+      "--color": value < 0 ? "var(--second)" : "var(--accent)",
       "--size": `${Math.round((100 * Math.abs(value)) / largest)}%`,
       mouseenter: () => show(i),
     })
@@ -49,28 +45,20 @@ function vector(name, values, groups = 1, largest = Math.max(...values.map(Math.
     "aria-valuenow": 1,
     "aria-valuetext": about,
     mouseleave: () => output.textContent = about,
-    keydown: (event) => {
-      if (!(event instanceof KeyboardEvent)) return;
-      const now = Number(strip.getAttribute("aria-valuenow")) - 1;
-      const moves = {
-        ArrowRight: now + 1,
-        ArrowUp: now + 1,
-        ArrowLeft: now - 1,
-        ArrowDown: now - 1,
-        Home: 0,
-        End: values.length - 1,
-      };
-      const next = moves[/** @type {keyof typeof moves} */ (event.key)];
-      if (next === undefined) return;
+    keydown: (/** @type {KeyboardEvent} */ event) => {
+      const length = values.length;
+      const moves = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, Home: -length, End: length };
+      const move = moves[/** @type {keyof typeof moves} */ (event.key)];
+      if (!move) return;
       event.preventDefault();
-      show(Math.min(Math.max(next, 0), values.length - 1));
+      show(Math.min(Math.max(Number(strip.ariaValueNow) - 1 + move, 0), length - 1));
     },
   }, ...cells);
   /** @param {number} i */
   function show(i) {
     output.textContent = `${i + 1}: ${fixed(values[i])}`;
-    strip.setAttribute("aria-valuenow", String(i + 1));
-    strip.setAttribute("aria-valuetext", output.textContent);
+    strip.ariaValueNow = String(i + 1);
+    strip.ariaValueText = output.textContent;
   }
   return html("div", { class: "vector" }, html("span", {}, name), strip, output);
 }
@@ -90,7 +78,6 @@ const sum = (values) => values.reduce((total, value) => total + value, 0);
  * @param {number} key position of the key
  * @param {(key: number) => void} choose shows another key of the same query
  * @param {() => void} close
- * @returns {HTMLElement}
  */
 export function drawSteps(inspection, explanation, key, choose, close) {
   const { attention, layer, head, query, norm, weights } = explanation;
@@ -109,10 +96,9 @@ export function drawSteps(inspection, explanation, key, choose, close) {
     html(
       "p",
       { class: "quiet" },
-      `${
-        describe({ kind: attention, layer, head })
-      }. Hover over a cell, or move with the arrow keys, to read a number. `,
-      html("button", { type: "button", click: close }, "Close"),
+      describe({ kind: attention, layer, head }),
+      ". Hover over a cell, or move with the arrow keys, to read a number. ",
+      html("button", { click: close }, "Close"),
     ),
     html(
       "ol",
@@ -137,7 +123,7 @@ export function drawSteps(inspection, explanation, key, choose, close) {
         table(
           ["key", "query · key", "÷ √H", "weight"],
           names.map((name, i) => ({
-            name: html("button", { type: "button", click: () => choose(i) }, name),
+            name: html("button", { click: () => choose(i) }, name),
             numbers: [fixed(scores[i]), explanation.mask[i] ? fixed(scores[i] / root) : "−∞ (masked)"],
             weight: weights[i],
             isCurrent: i === key,
@@ -148,14 +134,14 @@ export function drawSteps(inspection, explanation, key, choose, close) {
       step(
         "Heads, W_O, add & norm",
         "The heads lie side by side; the matrix W_O mixes them, and the result is added to the stream x." +
-          (norm === "pre" ? "" : " Layer normalization follows."),
+          (norm === "post" ? " Layer normalization follows." : ""),
         vector("all heads", explanation.heads, explanation.heads.length / width),
         vector("times W_O", explanation.output),
         vector("x", explanation.stream),
-        ...(norm === "pre" ? [] : [vector("sum", plus(explanation.stream, explanation.output))]),
+        norm === "post" && vector("sum", plus(explanation.stream, explanation.output)),
         vector(norm === "pre" ? "sum: x for what follows" : "normalized: x for what follows", explanation.after),
       ),
-      ...(explanation.logits.length ? [prediction(explanation)] : []),
+      explanation.logits.length > 0 && prediction(explanation),
     ),
   );
 }
@@ -163,8 +149,7 @@ export function drawSteps(inspection, explanation, key, choose, close) {
 /**
  * @param {string} title
  * @param {string} text
- * @param {...HTMLElement} content
- * @returns {HTMLElement}
+ * @param {...Child} content
  */
 function step(title, text, ...content) {
   return html("li", {}, html("h3", {}, title), html("p", {}, text), ...content);
@@ -177,7 +162,6 @@ function step(title, text, ...content) {
  *
  * @param {string[]} titles
  * @param {Row[]} rows
- * @returns {HTMLElement}
  */
 function table(titles, rows) {
   const drawn = rows.map(({ name, numbers, weight, isCurrent = false }) =>
@@ -193,11 +177,7 @@ function table(titles, rows) {
   return html("table", { class: "scores" }, html("thead", {}, head), html("tbody", {}, ...drawn));
 }
 
-/**
- * @param {string[]} names
- * @param {Explanation} explanation
- * @returns {HTMLElement[]}
- */
+/** @param {string[]} names @param {Explanation} explanation */
 function weightedValues(names, { weights, values }) {
   const order = weights.map((_, i) => i).sort((a, b) => weights[b] - weights[a]);
   const weighted = values.map((value, i) => value.map((number) => weights[i] * number));
@@ -213,10 +193,7 @@ function weightedValues(names, { weights, values }) {
   ];
 }
 
-/**
- * @param {Explanation} explanation
- * @returns {HTMLElement}
- */
+/** @param {Explanation} explanation */
 function prediction({ hidden, logits, layer }) {
   const rows = logits.slice(0, SHOWN_LOGITS).map(({ piece, logit, probability }) => (
     { name: readable(piece), numbers: [fixed(logit)], weight: probability }

@@ -66,14 +66,13 @@ const STOPS = [
 /**
  * @param {(state: State) => void} open
  * @param {() => void} end
- * @returns {HTMLElement}
  */
 export function drawTour(open, end) {
   let number = 0;
   const title = html("h2", {});
   const text = html("p", {});
-  const back = html("button", { type: "button", click: () => go(number - 1) }, "Back");
-  const next = html("button", { type: "button", click: () => number < STOPS.length - 1 ? go(number + 1) : end() });
+  const back = html("button", { click: () => go(number - 1) }, "Back");
+  const next = html("button", { click: () => number < STOPS.length - 1 ? go(number + 1) : end() });
   /** @param {number} to */
   function go(to) {
     number = to;
@@ -85,6 +84,6 @@ export function drawTour(open, end) {
     next.textContent = to < STOPS.length - 1 ? "Next" : "End";
   }
   go(0);
-  const close = html("button", { type: "button", click: end }, "Leave the tour");
+  const close = html("button", { click: end }, "Leave the tour");
   return html("div", { class: "tour" }, title, text, html("div", { class: "row" }, back, next, close));
 }

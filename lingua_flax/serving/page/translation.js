@@ -4,14 +4,14 @@
  * @module
  */
 
-import { describe } from "./attention.js";
-import { html, percent, readable } from "./dom.js";
-import { leaders, tableOf } from "./weights.js";
+import { DEFAULT, describe } from "./attention.js";
+import { html, moveFocus, percent, readable, toggle } from "./dom.js";
+import { largest, leaders, tableOf } from "./weights.js";
 
-/** @import { Inspection, TargetToken } from "./types.js" */
+/** @import { Alternative, Inspection, TargetToken } from "./types.js" */
+/** @import { Properties } from "./dom.js" */
 /** @import { Strongest } from "./weights.js" */
 
-const LOOKED_AT = 4; // words that are named
 const MIN_SHARE = 0.02;
 const MIN_LEAD = 0.1; // of a single head that is named
 
@@ -35,14 +35,11 @@ const MIN_LEAD = 0.1; // of a single head that is named
  * @param {Actions} actions
  */
 export function showTranslation(place, inspection, unchanged, chosen, smoothing, actions) {
-  const source = inspection.source.map((token, position) =>
-    html("button", {
-      type: "button",
-      class: tokenClass(token.piece),
-      "aria-pressed": String(token.masked),
-      "aria-label": `Hide ${readable(token.piece)}`,
-      click: () => actions.toggleMasked(position),
-    }, readable(token.piece))
+  const source = inspection.source.map(({ piece, masked }, position) =>
+    toggle(readable(piece), masked, () => actions.toggleMasked(position), {
+      class: tokenClass(piece),
+      "aria-label": `Hide ${readable(piece)}`,
+    })
   );
   const alternatives = new Alternatives();
   const prefix = inspection.target.map((token) => token.id);
@@ -51,12 +48,9 @@ export function showTranslation(place, inspection, unchanged, chosen, smoothing,
   );
   const looks = html("p", { class: "looks", "aria-live": "polite" });
   lightUp(inspection, source, target, looks, actions.open);
-  const note = smoothing
-    ? `Label smoothing of ${smoothing} in training asks for ${
-      percent(1 - smoothing)
-    } on the right token and leaves the ` +
-      "rest to all others. So a network that is certain says little more than that, and never 100%."
-    : "";
+  const note =
+    `Label smoothing of ${smoothing} in training asks for ${percent(1 - smoothing)} on the right token and ` +
+    "leaves the rest to all others. So a network that is certain says little more than that, and never 100%.";
   place.replaceChildren(
     html("h2", {}, "Source ", html("small", {}, "click a token to hide it")),
     html("div", { class: "tokens", role: "group", "aria-label": "Source tokens" }, ...source),
@@ -69,7 +63,7 @@ export function showTranslation(place, inspection, unchanged, chosen, smoothing,
       alternatives.element,
     ),
     looks, // below the tokens, which would otherwise move away from the pointer
-    html("p", { class: "quiet" }, note),
+    ...(smoothing ? [html("p", { class: "quiet" }, note)] : []),
     ...(unchanged ? [comparison(unchanged.translation, inspection.translation)] : []),
     html("h2", {}, "Hypotheses ", html("small", {}, "with their scores")),
     html(
@@ -92,15 +86,9 @@ export function showTranslation(place, inspection, unchanged, chosen, smoothing,
  * @param {(weight: Strongest) => void} open
  */
 function lightUp(inspection, source, target, looks, open) {
-  const { queries, keys, values } = tableOf(inspection, {
-    kind: "cross",
-    layer: null,
-    head: null,
-    words: true,
-    sinks: true,
-  });
+  const { queries, keys, values } = tableOf(inspection, { ...DEFAULT, sinks: true });
   looks.textContent = "Hover over a token of either side: the words that it looked at light up, or that looked at it.";
-  /** @type {(tokens: HTMLElement[], labels: typeof keys, shares: number[]) => string} */
+  /** @type {(tokens: HTMLElement[], labels: typeof keys, shares: number[]) => void} */
   const light = (tokens, labels, shares) => {
     for (const token of [...source, ...target]) {
       token.style.removeProperty("--share");
@@ -114,45 +102,55 @@ function lightUp(inspection, source, target, looks, open) {
         if (!part && shares[index] >= MIN_SHARE) tokens[position].dataset.share = percent(shares[index]);
       })
     );
-    const order = labels.map((_, i) => i).sort((a, b) => shares[b] - shares[a]).slice(0, LOOKED_AT);
-    return order.map((i) => `${labels[i].name} ${percent(shares[i])}`).join(", ");
   };
-  queries.forEach((query, q) => {
-    const show = () => {
-      const said = light(source, keys, values[q]);
+  /** @type {(tokens: HTMLElement[], positions: number[], show: () => void) => void} */
+  const listen = (tokens, positions, show) => {
+    for (const position of positions) {
+      for (const event of ["mouseenter", "focus"]) tokens[position].addEventListener(event, show);
+    }
+  };
+  queries.forEach((query, q) =>
+    listen(target, query.positions, () => {
+      light(source, keys, values[q]);
       const heads = leaders(inspection, query).filter(({ weight }) => weight >= MIN_LEAD).map((leader) =>
         html("button", {
-          type: "button",
           "aria-label": `${query.name} looks at ${leader.name}: ${describe({ kind: "cross", ...leader })}`,
           click: () => open(leader),
         }, `${leader.name} ${percent(leader.weight)}: layer ${leader.layer + 1}, head ${leader.head + 1}`)
       );
       looks.replaceChildren(
-        `“${query.name}” looked at ${said} (mean of all heads). `,
+        `“${query.name}” looked at ${largest(keys, values[q])} (mean of all heads). `,
         ...(heads.length ? ["Single heads that look at one word most: ", ...heads] : []),
       );
-    };
-    for (const position of query.positions) {
-      for (const event of ["mouseenter", "focus"]) target[position].addEventListener(event, show);
-    }
-  });
-  keys.forEach((key, k) => {
-    const show = () => {
-      const said = light(target, queries, values.map((row) => row[k]));
-      looks.textContent = `“${key.name}” was looked at by ${said} (mean of all heads).`;
-    };
-    for (const position of key.positions) {
-      for (const event of ["mouseenter", "focus"]) source[position].addEventListener(event, show);
-    }
-  });
+    })
+  );
+  keys.forEach((key, k) =>
+    listen(source, key.positions, () => {
+      const shares = values.map((row) => row[k]);
+      light(target, queries, shares);
+      looks.textContent = `“${key.name}” was looked at by ${largest(queries, shares)} (mean of all heads).`;
+    })
+  );
+}
+
+/** @param {string} piece */
+function tokenClass(piece) {
+  return piece.startsWith("▁") ? "token begins" : "token";
 }
 
 /**
- * @param {string} piece
- * @returns {string} class names
+ * Creates a button with a token and its probability.
+ *
+ * @param {Alternative} token
+ * @param {Properties} properties
  */
-function tokenClass(piece) {
-  return piece.startsWith("▁") ? "token begins" : "token";
+function tokenButton({ piece, probability }, properties) {
+  return html(
+    "button",
+    { "--probability": `${(100 * probability).toFixed(1)}%`, ...properties },
+    html("span", {}, readable(piece)),
+    html("small", {}, percent(probability)),
+  );
 }
 
 /** The list of the likeliest tokens in the place of a target token, shown below it. */
@@ -165,7 +163,7 @@ class Alternatives {
       hidden: true,
       mouseleave: (event) => this.leave(event),
       focusout: (event) => this.leave(event),
-      keydown: (event) => event instanceof KeyboardEvent && this.move(event),
+      keydown: (event) => this.move(event),
     });
     /** @type {HTMLElement | null} */
     this.owner = null;
@@ -177,34 +175,23 @@ class Alternatives {
    * @param {TargetToken} token
    * @param {boolean} isChosen
    * @param {(id: number) => void} choose
-   * @returns {HTMLElement}
    */
   button(token, isChosen, choose) {
-    const name = readable(token.piece);
-    const button = html(
-      "button",
-      {
-        type: "button",
-        class: tokenClass(token.piece) + (isChosen ? " chosen" : ""),
-        "aria-label": `${name}, probability ${percent(token.probability)}, alternatives`,
-        "aria-expanded": "false",
-        "--probability": `${(100 * token.probability).toFixed(1)}%`,
-        mouseleave: (event) => this.leave(event),
-        blur: (event) => this.leave(event),
-      },
-      html("span", {}, name),
-      html("small", {}, percent(token.probability)),
-    );
     const show = () => this.show(button, token, choose);
-    button.addEventListener("mouseenter", show);
-    button.addEventListener("focus", show);
-    button.addEventListener("click", show);
-    button.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this.hide();
-      if (event.key !== "ArrowDown") return;
-      event.preventDefault();
-      show();
-      if (this.element.firstElementChild instanceof HTMLElement) this.element.firstElementChild.focus();
+    const button = tokenButton(token, {
+      class: tokenClass(token.piece) + (isChosen ? " chosen" : ""),
+      "aria-label": `${readable(token.piece)}, probability ${percent(token.probability)}, alternatives`,
+      "aria-expanded": "false",
+      mouseenter: show,
+      focus: show,
+      click: show,
+      mouseleave: (event) => this.leave(event),
+      blur: (event) => this.leave(event),
+      keydown: (event) => {
+        if (event.key === "Escape") this.hide();
+        if (event.key === "ArrowDown") show();
+        moveFocus(event, { ArrowDown: this.element.firstElementChild });
+      },
     });
     return button;
   }
@@ -218,19 +205,12 @@ class Alternatives {
     this.hide();
     this.owner = owner;
     owner.setAttribute("aria-expanded", "true");
-    const choices = token.alternatives.map(({ id, piece, probability }) =>
-      html(
-        "button",
-        {
-          type: "button",
-          "aria-label": `${readable(piece)}, probability ${percent(probability)}`,
-          "aria-current": id === token.id && "true",
-          "--probability": `${(100 * probability).toFixed(1)}%`,
-          click: () => choose(id),
-        },
-        html("span", {}, readable(piece)),
-        html("small", {}, percent(probability)),
-      )
+    const choices = token.alternatives.map((alternative) =>
+      tokenButton(alternative, {
+        "aria-label": `${readable(alternative.piece)}, probability ${percent(alternative.probability)}`,
+        "aria-current": alternative.id === token.id && "true",
+        click: () => choose(alternative.id),
+      })
     );
     this.element.replaceChildren(...choices);
     this.element.hidden = false;
@@ -247,13 +227,14 @@ class Alternatives {
   /**
    * Hides the alternatives unless the pointer or the focus is still on them or on their token.
    *
-   * @param {Event} event
+   * @param {MouseEvent | FocusEvent} event
    */
   leave(event) {
-    const next = event instanceof MouseEvent || event instanceof FocusEvent ? event.relatedTarget : null;
     const isInside = (/** @type {unknown} */ node) =>
       node instanceof Node && (this.element.contains(node) || this.owner?.contains(node));
-    if (!isInside(next) && !(event instanceof MouseEvent && isInside(document.activeElement))) this.hide();
+    if (!isInside(event.relatedTarget) && !(event instanceof MouseEvent && isInside(document.activeElement))) {
+      this.hide();
+    }
   }
 
   /**
@@ -263,14 +244,12 @@ class Alternatives {
    */
   move(event) {
     const own = document.activeElement;
-    const next = event.key === "ArrowDown" ? own?.nextElementSibling : own?.previousElementSibling;
-    if (event.key === "Escape") {
-      this.owner?.focus();
-      this.hide();
-    } else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && next instanceof HTMLElement) {
-      event.preventDefault();
-      next.focus();
-    }
+    moveFocus(event, {
+      ArrowDown: own?.nextElementSibling,
+      ArrowUp: own?.previousElementSibling,
+      Escape: this.owner,
+    });
+    if (event.key === "Escape") this.hide();
   }
 }
 
@@ -279,7 +258,6 @@ class Alternatives {
  *
  * @param {string} before
  * @param {string} after
- * @returns {HTMLElement}
  */
 function comparison(before, after) {
   /** @type {(text: string, other: string, tag: "del" | "ins") => (Node | string)[]} */

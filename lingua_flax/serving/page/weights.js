@@ -1,6 +1,6 @@
 /** Attention weights as tables: of tokens or of words, of one head or a mean. @module */
 
-import { readable } from "./dom.js";
+import { percent, readable } from "./dom.js";
 
 /** @import { EncodedWeights, Inspection, Kind } from "./types.js" */
 
@@ -11,16 +11,16 @@ import { readable } from "./dom.js";
  * @property {Kind} kind
  * @property {number | null} layer null for the mean of all layers; counted from 0
  * @property {number | null} head null for the mean of the layer's heads
- * @property {"map" | "lines"} picture
  * @property {boolean} words whether pieces are merged into words
  * @property {boolean} sinks whether the end of the sentence and punctuation are shown
- * @property {number} least weight of a line that is drawn
  */
 
 /** @typedef {{ name: string, positions: number[] }} Label of a row or a column, with the positions of its tokens */
 /** @typedef {{ queries: Label[], keys: Label[], values: number[][] }} Table */
-/** @typedef {{ layer: number, head: number, query: number, key: number, weight: number }} Strongest by positions */
+/** @typedef {{ query: number, key: number }} Pair of tokens, by their positions */
+/** @typedef {Pair & { layer: number, head: number, weight: number }} Strongest */
 
+const NAMED = 4; // labels that are named in a sentence
 const SINK = /^(<\/s>|[^\p{L}\p{N}]+)$/u;
 
 /** @type {WeakMap<EncodedWeights, Weights>} */
@@ -31,7 +31,6 @@ const decoded = new WeakMap();
  *
  * @param {Inspection} inspection
  * @param {Kind} kind
- * @returns {Weights}
  */
 export function weightsOf(inspection, kind) {
   const encoded = inspection.attention[kind];
@@ -75,11 +74,7 @@ class Weights {
     return mean.map((sum) => sum / count);
   }
 
-  /**
-   * Returns the head whose largest weights are the largest, on average over all queries.
-   *
-   * @returns {{ layer: number, head: number }}
-   */
+  /** Returns the head whose largest weights are the largest, on average over all queries. */
   clearest() {
     let best = { layer: 0, head: 0, sum: -1 };
     for (let layer = 0; layer < this.layers; layer++) {
@@ -149,6 +144,17 @@ export function tableOf(inspection, { kind, layer, head, words, sinks }) {
     })
   );
   return { queries, keys, values };
+}
+
+/**
+ * Returns the names of the largest weights, with the weights.
+ *
+ * @param {Label[]} labels
+ * @param {number[]} weights
+ */
+export function largest(labels, weights) {
+  const order = labels.map((_, i) => i).sort((a, b) => weights[b] - weights[a]).slice(0, NAMED);
+  return order.map((i) => `${labels[i].name} ${percent(weights[i])}`).join(", ");
 }
 
 /**
