@@ -144,7 +144,7 @@ def write_page(translator: Translator, data: DataConfig, options: ExportCommand,
     answers = {"/run": run, "/examples": example_sentences(options.workdir), "/languages": [language]}
     document = html_document(translator, data, answers, quantized=is_quantized, beam_size=options.beam_size)
     if lines:
-        check_parity(translator, options, html_engine(translator, quantized=is_quantized), lines)
+        check_parity(translator, options, html_engine(translator, lines, quantized=is_quantized), lines)
     write_atomically(options.output, document.encode())
     log.info("exported to %s, %.2f MB; open it in a browser", options.output, len(document) / 1e6)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 from safetensors.numpy import save
 from sentencepiece import SentencePieceProcessor
 
-from lingua_flax.data.batch import bucket_lengths, pad_rows
 from lingua_flax.export.description import FORMAT_VERSION, describe
 from lingua_flax.export.parity import Engine
 from lingua_flax.host.errors import UserError
@@ -23,7 +23,7 @@ from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.page_files import bundled, in_script, page_html
 from lingua_flax.model.parameters import params_by_name, replace_params
 from lingua_flax.options.schema import DataConfig, DecodingOptions
-from lingua_flax.options.special_ids import EOS_ID, PAD_ID
+from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.translator import Translator
 
 MODULES = Path(__file__).parent / "browser"
@@ -65,8 +65,8 @@ def html_document(
     return page_html(title, MODULES / "file.js", content)
 
 
-def html_engine(translator: Translator, *, quantized: bool) -> Engine:
-    """Returns the engine that translates with the weights of the file, in JAX."""
+def html_engine(translator: Translator, lines: Sequence[str], *, quantized: bool) -> Engine:
+    """Returns the engine that translates these lines with the weights of the file, in JAX."""
     arrays = _stored(translator, quantized=quantized)
     weights = {}
     for name, array in arrays.items():
@@ -75,11 +75,15 @@ def html_engine(translator: Translator, *, quantized: bool) -> Engine:
             weights[name] = rows.T if name.endswith("kernel") else rows
     own = dataclasses.replace(translator, params=replace_params(translator.params, weights))
 
+    @functools.cache
+    def best(beam_size: int) -> dict[tuple[int, ...], Hypothesis]:  # all at once, by their ids
+        ids = map(tuple, translator.tokenizer.encode_source(lines))
+        found = own.translate_sentences(lines, beam_size=beam_size, length_penalty=0.0, warn=False)
+        return {source: each.hypotheses[0] for source, each in zip(ids, found, strict=True)}
+
     def translate(ids: list[int], beam_size: int) -> tuple[list[int], float]:
-        length = next(length for length in bucket_lengths(own.max_length) if length >= len(ids))
-        options = DecodingOptions(beam_size=beam_size, length_penalty=0.0)
-        tokens, scores = jax.device_get(own.decode_ids(pad_rows([ids], 1, length), options))
-        return [int(token) for token in tokens[0, 0] if token not in (PAD_ID, EOS_ID)], float(scores[0, 0])
+        hypothesis = best(beam_size)[tuple(ids)]
+        return list(hypothesis.tokens[:-1]), hypothesis.score
 
     return translate
 

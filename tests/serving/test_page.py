@@ -15,9 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sacrebleu
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
+from lingua_flax.data.corpora import open_corpus
+from lingua_flax.options.config_files import read_workdir_config
 from tests.conftest import PROMPTLY
 from tests.processes import start_command
 
@@ -733,3 +736,74 @@ def test_attention_page_opens_without_a_server(workdir, run, open_page, url, tmp
     layer, head = clearest(weights(ask(url, q=line), "encoder"))
     expect(page.locator("figcaption")).to_have_text(f"Encoder self-attention, layer {layer + 1}, head {head + 1}")
     assert Axe().run(page).violations_count == 0
+
+
+@pytest.fixture(scope="module")
+def exported(workdir, run, tmp_path_factory):
+    """Returns the HTML file of the network, with its exact weights."""
+    path = tmp_path_factory.mktemp("exported") / "translator.html"
+    options = ("--quantization", "float32", "--beam-size", 4)
+    done = run("export", "--workdir", workdir, "--format", "html", "--output", path, *options)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1400, "light"), (1400, "dark"), (375, "light"), (375, "dark")])
+def test_file_shows_offline_what_the_server_shows(width, theme, exported, open_page, url):
+    page = open_page(exported.as_uri(), width=width, theme=theme, offline=True)
+    page.get_by_label("Sentence", exact=True).fill(SENTENCE)
+    answer = ask(url, explain={"attention": "cross", "layer": 0, "head": 0, "query": 0})
+    expect(page.locator("p.text")).to_have_text(re.sub(r"\s+", " ", answer["translation"]).strip())
+    for view in VIEWS:
+        tab(page, view)
+        page.wait_for_selector({"Beam": ".beam", "Run": ".chart", "Attention": ".heat"}.get(view, ".target"))
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert Axe().run(page).violations_count == 0
+        if pictures := os.environ.get("LINGUA_PICTURES"):
+            page.screenshot(path=Path(pictures) / f"file-{view.lower()}-{width}-{theme}.png", full_page=True)
+    tab(page, "Attention")
+    page.get_by_role("button", name="Cross-attention, layer 1, head 1", exact=True).click()
+    page.locator(".heat button").first.click()
+    expect(page.get_by_label("How this weight is made")).to_contain_text("Softmax of the row")
+    page.reload()  # the address has it all
+    expect(page.get_by_label("How this weight is made")).to_contain_text("Softmax of the row")
+
+
+def test_file_says_what_it_cannot_translate(exported, open_page):
+    page = open_page(exported.as_uri(), offline=True)
+    page.get_by_label("Sentence", exact=True).fill("river " * 100)
+    expect(page.get_by_text("the network reads at most 64")).to_be_visible()
+    expect(page.locator("p.text")).to_have_count(0)
+    page.get_by_label("Sentence", exact=True).fill(SENTENCE)
+    expect(page.locator("p.text")).to_be_visible()
+
+
+ASK_WORKER = """async (lines) => {
+  const code = new Blob([document.getElementById("worker").textContent]);
+  const worker = new Worker(URL.createObjectURL(code));
+  worker.postMessage({ packed: document.getElementById("network").textContent });
+  const translations = [];
+  for (const q of lines) {
+    const answer = new Promise((resolve) => worker.onmessage = ({ data }) => resolve(data.answer));
+    worker.postMessage({ question: { q } });
+    translations.push((await answer).translation);
+  }
+  return translations;
+}"""
+
+
+@pytest.mark.slow
+def test_file_translates_as_the_command(workdir, run, exported, open_page, tmp_path):
+    """With exact weights, 100 lines are the same; with integers, BLEU on the test set is."""
+    pairs = list(open_corpus(read_workdir_config(workdir).data).split("test"))[:500]
+    lines = [pair.source for pair in pairs]
+    done = run("translate", "--workdir", workdir, "--beam-size", 4, input="\n".join(lines) + "\n")
+    expected = done.stdout.splitlines()
+    page = open_page(exported.as_uri(), offline=True)
+    assert page.evaluate(ASK_WORKER, lines[:100]) == expected[:100]
+    rounded = tmp_path / "rounded.html"
+    done = run("export", "--workdir", workdir, "--format", "html", "--output", rounded, "--beam-size", 4)
+    assert done.returncode == 0, done.stderr
+    translations = open_page(rounded.as_uri(), offline=True).evaluate(ASK_WORKER, lines)
+    scores = [sacrebleu.corpus_bleu(each, [[pair.target for pair in pairs]]).score for each in (expected, translations)]
+    assert scores[1] == pytest.approx(scores[0], abs=0.3)
