@@ -131,20 +131,20 @@ function drawTabs() {
  */
 function translate(...texts) {
   const { target, checkpoint } = first.asked;
-  showPanels(texts.map((text, index) => ({ ...NOTHING, text, target, checkpoint: index ? "" : checkpoint })));
-  choose(view);
+  show(view, texts.map((text, index) => ({ ...NOTHING, text, target, checkpoint: index ? "" : checkpoint })));
 }
 
-/** @param {Asked[]} asked of one panel or two */
-function showPanels(asked) {
+/**
+ * @param {View | "run"} chosen
+ * @param {Asked[]} asked of one panel or two
+ */
+function show(chosen, asked) {
+  if (chosen !== "run") view = chosen;
   second?.requests.abort();
   second?.element.remove();
   second = null;
   if (asked[1]) {
-    second = new Panel(2, shared, targets, () => {
-      showPanels([first.asked]);
-      choose(view);
-    });
+    second = new Panel(2, shared, targets, () => show(view, [first.asked]));
     if (latestRun) second.offerCheckpoints(latestRun);
     panels.append(second.element);
   }
@@ -152,6 +152,7 @@ function showPanels(asked) {
     if (view !== "run") panel.view = view;
     panel.asked = asked[index];
   });
+  choose(chosen);
 }
 
 /**
@@ -167,9 +168,7 @@ function open({ view: name, selection = {}, headsOff = [], panels = [] }) {
   shared.selection = { ...DEFAULT, ...(isKind ? selection : {}) };
   shared.isChosen = isKind && selection.layer !== undefined;
   shared.headsOff = headsOff;
-  if (known !== "run") view = known;
-  showPanels(panels.map((asked) => ({ ...NOTHING, ...asked })));
-  choose(known);
+  show(known, panels.map((asked) => ({ ...NOTHING, ...asked })));
 }
 
 /** Shows what the address holds, unless it makes no sense. */
@@ -183,10 +182,8 @@ function openAddress() {
 
 /** @param {number[]} checkpoints */
 function compareCheckpoints(checkpoints) {
-  view = "translation";
   const { text, target } = first.asked;
-  showPanels(checkpoints.map((step) => ({ ...NOTHING, text, target, checkpoint: String(step) })));
-  choose(view);
+  show("translation", checkpoints.map((step) => ({ ...NOTHING, text, target, checkpoint: String(step) })));
 }
 
 /**

@@ -6,7 +6,7 @@ import { showBeam } from "./beam.js";
 import { html, readable, toggle } from "./dom.js";
 import { drawSteps } from "./steps.js";
 import { showTranslation } from "./translation.js";
-import { weightsOf } from "./weights.js";
+import { decode } from "./weights.js";
 
 /** @import { Head, Inspection, Run } from "./types.js" */
 /** @import { Pair, Selection, Strongest } from "./weights.js" */
@@ -207,7 +207,7 @@ export class Panel {
         inspect(changed, signal),
         this.isChanged ? inspect({ ...question, beam: false }, signal) : null,
       ]);
-      this.answer(inspection, unchanged);
+      this.answer(decode(inspection), unchanged);
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof RequestError)) throw error;
@@ -262,7 +262,7 @@ export class Panel {
   chooseMap() {
     const { selection } = this.shared;
     if (!this.inspection) return;
-    const weights = weightsOf(this.inspection, selection.kind);
+    const weights = this.inspection.attention[selection.kind];
     const exists = (selection.layer ?? 0) < weights.layers && (selection.head ?? 0) < weights.heads;
     if (!this.shared.isChosen || !exists) Object.assign(selection, weights.clearest());
     this.shared.isChosen = true;
