@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { DEFAULT, KINDS } from "./attention.js";
 import { html } from "./dom.js";
-import { Panel } from "./panel.js";
+import { NO_CHOICES, Panel } from "./panel.js";
 import { showRun } from "./run.js";
 import { drawTour } from "./tour.js";
 
@@ -15,8 +15,7 @@ const POLL = 2000; // milliseconds between looks at the run
 /** @type {[View | "run", string][]} */
 const VIEWS = [["translation", "Translation"], ["attention", "Attention"], ["beam", "Beam"], ["run", "Run"]];
 const THEMES = ["system", "light", "dark"];
-/** @type {Asked} */
-const NOTHING = { text: "", target: "", checkpoint: "", sentence: 0, masked: [], prefix: [], pair: null, step: null };
+const NOTHING = { text: "", target: "", checkpoint: "", ...NO_CHOICES };
 
 /**
  * @param {string} id
@@ -53,15 +52,15 @@ const shared = {
     const isMoved = isOther || shared.selection.layer !== layer || shared.selection.head !== head;
     shared.remember();
     for (const panel of panelsShown()) {
-      const pair = isOther ? null : panel.pair;
-      if (panel.pair && isMoved) panel.change({ pair, step: panel.step });
+      const { pair, step } = panel.choices;
+      if (pair && isMoved) panel.change({ pair: isOther ? null : pair, step });
       panel.draw();
     }
   },
   switchHead(head, off) {
     const isSame = (/** @type {typeof head} */ other) => JSON.stringify(other) === JSON.stringify(head);
     shared.headsOff = [...shared.headsOff.filter((other) => !isSame(other)), ...(off ? [head] : [])];
-    for (const panel of panelsShown()) panel.change({ step: panel.step });
+    for (const panel of panelsShown()) panel.change({ step: panel.choices.step });
   },
   choose: (chosen) => choose(chosen),
   remember() {

@@ -8,7 +8,7 @@ import { DEFAULT, describe } from "./attention.js";
 import { html, moveFocus, percent, readable, toggle } from "./dom.js";
 import { largest, leaders, tableOf } from "./weights.js";
 
-/** @import { Alternative, Inspection, TargetToken } from "./types.js" */
+/** @import { Alternative, Answer, Inspection, TargetToken } from "./types.js" */
 /** @import { Properties } from "./dom.js" */
 /** @import { Strongest } from "./weights.js" */
 
@@ -29,7 +29,7 @@ const MIN_LEAD = 0.1; // of a single head that is named
  *
  * @param {HTMLElement} place
  * @param {Inspection} inspection
- * @param {Inspection | null} unchanged the translation without interventions, if there are any
+ * @param {Answer | null} unchanged the translation without interventions, if there are any
  * @param {number} chosen number of tokens that are prescribed
  * @param {number} smoothing of labels in training, from 0 to 1
  * @param {Actions} actions

@@ -2,7 +2,7 @@
 
 import { percent, readable } from "./dom.js";
 
-/** @import { Inspection, Kind } from "./types.js" */
+/** @import { Answer, EncodedWeights, Inspection, Kind } from "./types.js" */
 
 /**
  * What is shown of the attention; in both panels, so that they can be compared.
@@ -25,7 +25,7 @@ const SINK = /^(<\/s>|[^\p{L}\p{N}]+)$/u;
 
 /** The attention weights of all heads of one kind. */
 export class Weights {
-  /** @param {{ shape: number[], weights: string }} encoded */
+  /** @param {EncodedWeights} encoded */
   constructor({ shape, weights }) {
     this.layers = shape[0];
     this.heads = shape[1];
@@ -76,7 +76,7 @@ export class Weights {
 /**
  * Decodes the attention weights of an answer of the server.
  *
- * @param {any} answer
+ * @param {Answer} answer
  * @returns {Inspection}
  */
 export function decode(answer) {
