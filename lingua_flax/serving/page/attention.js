@@ -171,8 +171,8 @@ function drawMap(weights, layer, head) {
   const context = canvas.getContext("2d");
   if (!context) return canvas;
   const image = context.createImageData(weights.keys, weights.queries);
-  const color = getComputedStyle(document.documentElement).getPropertyValue("--accent").trim(); // such as #0b6e63
-  const [red, green, blue] = [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16));
+  const color = getComputedStyle(document.documentElement).accentColor; // such as rgb(11, 110, 99)
+  const [red, green, blue] = (color.match(/\d+/g) ?? []).map(Number);
   weights.map(layer, head).forEach((weight, i) => image.data.set([red, green, blue, 255 * Math.sqrt(weight)], 4 * i));
   context.putImageData(image, 0, 0);
   return canvas;

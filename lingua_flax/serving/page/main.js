@@ -27,7 +27,6 @@ function byId(id) {
   return found;
 }
 
-const systemTheme = matchMedia("(prefers-color-scheme: dark)");
 const place = byId("view");
 const panels = html("div", { class: "panels" });
 const runPlace = html("div", { class: "run" });
@@ -232,8 +231,7 @@ let timer = 0;
 /** @param {string} theme one of THEMES */
 function useTheme(theme) {
   localStorage.setItem("theme", theme);
-  const isDark = theme === "system" ? systemTheme.matches : theme === "dark";
-  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+  document.documentElement.dataset.theme = theme;
   byId("theme").textContent = `Theme: ${theme}`;
   for (const panel of panelsShown()) panel.draw(); // pictures have the colors of the theme
 }
@@ -256,7 +254,7 @@ async function start() {
   const theme = () => localStorage.getItem("theme") ?? THEMES[0];
   useTheme(theme());
   byId("theme").addEventListener("click", () => useTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]));
-  systemTheme.addEventListener("change", () => useTheme(theme()));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => useTheme(theme()));
   await lookAtRun();
 }
 
