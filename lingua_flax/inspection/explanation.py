@@ -24,10 +24,13 @@ from lingua_flax.translation.translator import Translator
 SIGNIFICANT_DIGITS = 6
 
 
+Attention = Literal["encoder", "decoder", "cross"]
+
+
 class Place(NamedTuple):
     """An attention head and a query position, counted from 0."""
 
-    attention: Literal["encoder", "decoder", "cross"]
+    attention: Attention
     layer: int
     head: int
     query: int

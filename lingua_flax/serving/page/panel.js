@@ -158,11 +158,6 @@ export class Panel {
     this.draw();
   }
 
-  get isChanged() {
-    const { masked, prefix } = this.choices;
-    return masked.length > 0 || prefix.length > 0 || this.shared.headsOff.length > 0;
-  }
-
   /** The explanation of what is open, if it has been answered. */
   get explanation() {
     const [found, { kind, layer, head }] = [this.inspection?.explanation, this.shared.selection];
@@ -183,23 +178,18 @@ export class Panel {
       return;
     }
     this.element.ariaBusy = "true";
-    const { kind, layer, head } = this.shared.selection;
+    const { selection: { kind, layer, head }, headsOff } = this.shared;
     const { sentence, masked, prefix, pair } = this.choices;
-    const explain = pair && layer !== null && head !== null
-      ? { attention: kind, layer, head, query: pair.query }
-      : null;
-    const question = {
-      q: text,
-      sentence,
-      target: this.target.value,
-      beam: this.view === "beam",
-      ...(this.checkpoint.value ? { checkpoint: Number(this.checkpoint.value) } : {}),
-    };
-    const changed = { ...question, masked, prefix, heads_off: this.shared.headsOff, explain };
+    const hasPlace = pair && layer !== null && head !== null;
+    const explain = hasPlace ? { attention: kind, layer, head, query: pair.query } : null;
+    const checkpoint = this.checkpoint.value ? Number(this.checkpoint.value) : undefined;
+    const question = { q: text, sentence, target: this.target.value, beam: this.view === "beam", checkpoint };
+    const changed = { ...question, masked, prefix, heads_off: headsOff, explain };
+    const isChanged = masked.length > 0 || prefix.length > 0 || headsOff.length > 0;
     try {
       const [inspection, unchanged] = await Promise.all([
         inspect(changed, signal),
-        this.isChanged ? inspect({ ...question, beam: false }, signal) : null,
+        isChanged ? inspect({ ...question, beam: false }, signal) : null,
       ]);
       this.answer(decode(inspection), unchanged);
     } catch (error) {
@@ -319,16 +309,13 @@ export class Panel {
   /** Lists the sentences of the text with their translations; a click shows what the network does with one. */
   drawSentences() {
     const sentences = this.inspection?.sentences ?? [];
+    const { sentence } = this.choices;
     this.sentences.replaceChildren(
       ...sentences.map(({ source, translation }, number) =>
         html(
           "li",
           {},
-          toggle(
-            source,
-            number === this.choices.sentence,
-            () => this.change({ ...NO_CHOICES, sentence: number }),
-          ),
+          toggle(source, number === sentence, () => this.change({ ...NO_CHOICES, sentence: number })),
           ` ${translation}`,
         )
       ),
@@ -347,10 +334,7 @@ export class Panel {
       ),
       ...(prefix.length ? [change("chosen tokens", () => this.change({ prefix: [] }))] : []),
       ...this.shared.headsOff.map((head) =>
-        change(
-          `off: ${describe({ kind: head.attention, ...head })}`,
-          () => this.shared.switchHead(head, false),
-        )
+        change(`off: ${describe({ kind: head.attention, ...head })}`, () => this.shared.switchHead(head, false))
       ),
     );
   }
