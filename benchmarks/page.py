@@ -13,18 +13,16 @@ import argparse
 import contextlib
 import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
+from serving import Server
 
 from lingua_flax.commands.main import exit_status
 from lingua_flax.data.text_files import read_lines
 
-ROOT = Path(__file__).parent.parent
-SERVE = (sys.executable, "-m", "lingua_flax", "serve")
 KEYSTROKE = """async (text) => {
   const field = document.querySelector("textarea");
   const content = document.querySelector(".content");
@@ -72,13 +70,9 @@ def command(argv: Sequence[str]) -> None:
 @contextlib.contextmanager
 def served(workdir: Path) -> Iterator[str]:
     """Starts a server, and yields its address."""
-    arguments = ["--workdir", str(workdir), "--port", "0", "--batch-size", "1"]
-    server = subprocess.Popen([*SERVE, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    assert server.stderr
-    address = next(line.split()[-1] for line in server.stderr if line.startswith("listening on "))
-    assert "ready\n" in server.stderr
-    yield address
-    server.terminate()
+    server = Server(workdir, ["--batch-size", "1"])
+    yield f"http://127.0.0.1:{server.port}"
+    server.process.terminate()
 
 
 if __name__ == "__main__":

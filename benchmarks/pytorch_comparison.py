@@ -1,7 +1,7 @@
 """Compares training speed with a PyTorch loop: the same data, sizes and options, in alternation.
 
 Run from the repository root with the extra `bench` installed (pip install -e '.[bench]'):
-  python benchmarks/pytorch_comparison.py --directory MULTI30K [--device gpu] [--rounds 5] [--steps N] [--variants]
+  python benchmarks/pytorch_comparison.py --directory MULTI30K [--device gpu] [--rounds 5] [--steps N]
 
 Each round runs lingua-flax train as a user would, then benchmarks/pytorch_training.py, each in a new process. Speeds
 are in target tokens per second, end to end; padding and the first steps are not counted. Other options are passed to
@@ -42,7 +42,7 @@ class Results(NamedTuple):
       vocab_size: the number of pieces.
       cold: of a first run of lingua-flax train, which trained the tokenizer and compiled everything.
       rates: of a matrix product on the device, in operations per second, by round.
-      rounds: by round and program or variant.
+      rounds: by round and program.
     """
 
     config: Config
@@ -55,18 +55,15 @@ class Results(NamedTuple):
         """Returns the median of a quantity over all rounds."""
         return statistics.median(measurements[program][quantity] for measurements in self.rounds)
 
-    def speed_ratio(self, program: str, reference: str) -> str:
-        """Returns the median and the range of the ratios of two programs' speeds in the same round."""
-        values = sorted(
-            measurements[program]["tokens_per_second"] / measurements[reference]["tokens_per_second"]
-            for measurements in self.rounds
-        )
+    def speed_ratio(self) -> str:
+        """Returns the median and the range of the ratios of the programs' speeds in the same round."""
+        speeds = [[measurements[program]["tokens_per_second"] for program in PROGRAMS] for measurements in self.rounds]
+        values = sorted(own / other for own, other in speeds)
         return f"{statistics.median(values):.2f} ({values[0]:.2f} to {values[-1]:.2f})"
 
 
 def measure(config: Path, options: argparse.Namespace) -> Results:
     """Runs all rounds of one config."""
-    variants = DEVICES[options.device].variants if options.variants else {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cold = run_lingua_flax(config, folder, options)
@@ -80,8 +77,6 @@ def measure(config: Path, options: argparse.Namespace) -> Results:
                 "Lingua Flax": run_lingua_flax(config, folder, options, workdir / "tokenizer.model"),
                 "PyTorch": run_pytorch(config, tokens, vocab_size, options),
             }
-            for variant, variant_options in variants.items():
-                measurements[variant] = run_pytorch(config, tokens, vocab_size, options, *variant_options)
             results.rates.append(float(rate))
             results.rounds.append(measurements)
             speeds = ", ".join(f"{k} {v['tokens_per_second']:,.0f}" for k, v in measurements.items())
@@ -108,11 +103,8 @@ def show(config: Path, options: argparse.Namespace, results: Results) -> None:
     print(f"| start to first step, s (tokenizer training, empty cache) | {cold['first_step_seconds']:.1f} | |")
     print(f"| device idle, upper bound | {results.median('Lingua Flax', 'idle'):.2%} | |")
     print(f"| programs compiled, compile time in s | {cold['programs']:.0f}, {cold['compile_seconds']:.1f} | |")
-    print(f"\nSpeed ratio {results.speed_ratio(*PROGRAMS)}.")
+    print(f"\nSpeed ratio {results.speed_ratio()}.")
     show_utilization(results, options.device)
-    for variant in list(results.rounds[0])[len(PROGRAMS) :]:
-        ratio = results.speed_ratio(variant, "PyTorch")
-        print(f"PyTorch with {variant}: {ratio} times the speed of the default settings.")
 
 
 def show_utilization(results: Results, device: str) -> None:
@@ -151,7 +143,6 @@ def main() -> None:
     parser.add_argument("--device", choices=tuple(DEVICES), default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, help="by default 60 on a CPU, 600 on a GPU")
-    parser.add_argument("--variants", action="store_true", help="also run the PyTorch loop with its other settings")
     options, train_options = parser.parse_known_args()
     options.train_options = train_options
     device = DEVICES[options.device]

@@ -95,22 +95,17 @@ def batches_on_device(
             in_flight.popleft().synchronize()
 
 
-def make_step(
-    model: Translator, config: Config, options: argparse.Namespace, device: torch.device
-) -> tuple[Step, torch.Tensor]:
+def make_step(model: Translator, config: Config, device: torch.device) -> tuple[Step, torch.Tensor]:
     """Returns a training step, and its learning rate as a scalar on the device, which the caller sets."""
     o = config.optimizer
-    how = {"fused": not options.unfused, "capturable": device.type == "cuda"}
+    how = {"fused": True, "capturable": device.type == "cuda"}
     rate = torch.zeros((), device=device)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, betas=(o.beta1, o.beta2), eps=o.epsilon, **how)
-    dtype = torch.float32 if "autocast" in options.without else torch.bfloat16
-    loss_function = packed_loss
-    if "compile" not in options.without:
-        loss_function = torch.compile(packed_loss, dynamic=False, fullgraph=True)  # the shapes of a run never change
+    loss_function = torch.compile(packed_loss, dynamic=False, fullgraph=True)  # the shapes of a run never change
 
     def step(batch: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
-        loss = loss_function(model, batch, config.training.label_smoothing, dtype)
+        loss = loss_function(model, batch, config.training.label_smoothing)
         loss.backward()
         if o.clip_norm:
             nn.utils.clip_grad_norm_(model.parameters(), o.clip_norm)
@@ -147,7 +142,7 @@ def train(config: Config, options: argparse.Namespace, device: torch.device) -> 
     torch.manual_seed(config.training.seed)
     torch.set_float32_matmul_precision("high")  # TF32 for the products that autocast leaves in float32
     model = Translator(config.model, options.vocab_size).to(device)
-    step, learning_rate = make_step(model, config, options, device)
+    step, learning_rate = make_step(model, config, device)
     rows = packed_rows(options.tokens, config.data.row_length)
     numbers = shuffled_rows(len(rows), config.rows_per_batch, config.training.seed)
     batches = batches_on_device(rows, numbers, device)
@@ -191,7 +186,7 @@ def take_steps(
         loss = step(batch)
         if number == 0:
             first_loss, first_step_seconds = loss.item(), time.time() - options.started
-        if number == EAGER_STEPS - 1 and device.type == "cuda" and "cuda-graph" not in options.without:
+        if number == EAGER_STEPS - 1 and device.type == "cuda":
             step = recorded(step, batch)
         if number >= options.warm_up:
             measured.append(row_numbers)

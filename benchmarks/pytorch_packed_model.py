@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID
 
+ACTIVATIONS = torch.bfloat16
 Sublayer = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -41,7 +42,7 @@ class PackedRows(NamedTuple):
     target_positions: torch.Tensor
 
 
-def packed_loss(model: Translator, batch: torch.Tensor, smoothing: float, dtype: torch.dtype) -> torch.Tensor:
+def packed_loss(model: Translator, batch: torch.Tensor, smoothing: float) -> torch.Tensor:
     """Returns the mean label-smoothed cross-entropy over the target tokens, a float32 scalar.
 
     All positions are projected to the vocabulary, since selecting those with a token would make the host wait for the
@@ -50,32 +51,28 @@ def packed_loss(model: Translator, batch: torch.Tensor, smoothing: float, dtype:
     Args:
       model: float32 parameters, on the same device as the batch.
       batch: the fields of PackedRows, [B, 6, L] int32.
-      dtype: of the activations: bfloat16 (autocast) or float32.
     """
     rows = PackedRows(*batch.unbind(1))
-    with torch.autocast(batch.device.type, dtype, enabled=dtype != torch.float32):
-        logits = hidden_states(model, rows, dtype) @ model.embedding.weight.T
+    with torch.autocast(batch.device.type, ACTIVATIONS):
+        logits = hidden_states(model, rows) @ model.embedding.weight.T
     return F.cross_entropy(
         logits.flatten(0, 1).float(), rows.target.flatten().long(), ignore_index=PAD_ID, label_smoothing=smoothing
     )
 
 
-def hidden_states(model: Translator, rows: PackedRows, dtype: torch.dtype) -> torch.Tensor:
-    """Returns the input of the output projection, [B, T, D].
-
-    The residual stream has the given dtype, as in Lingua Flax.
-    """
+def hidden_states(model: Translator, rows: PackedRows) -> torch.Tensor:
+    """Returns the input of the output projection, [B, T, D]; the residual stream has the type of activations."""
     transformer: Any = model.transformer
     previous = torch.cat([rows.target[:, :1], rows.target[:, :-1]], 1)
     target_in = torch.where(rows.target_positions == 0, BOS_ID, previous)
     source_mask = attention_mask(rows.source_segments, rows.source_segments)
     target_mask = attention_mask(rows.target_segments, rows.target_segments, causal=True)
     cross_mask = attention_mask(rows.target_segments, rows.source_segments)
-    memory = embed(model, rows.source, rows.source_positions).to(dtype)
+    memory = embed(model, rows.source, rows.source_positions).to(ACTIVATIONS)
     for layer in transformer.encoder.layers:
         memory = encoder_layer(layer, memory, source_mask)
-    memory = transformer.encoder.norm(memory).to(dtype)
-    x = embed(model, target_in, rows.target_positions).to(dtype)
+    memory = transformer.encoder.norm(memory).to(ACTIVATIONS)
+    x = embed(model, target_in, rows.target_positions).to(ACTIVATIONS)
     for layer in transformer.decoder.layers:
         x = decoder_layer(layer, x, memory, target_mask, cross_mask)
     return transformer.decoder.norm(x)

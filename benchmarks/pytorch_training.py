@@ -75,11 +75,8 @@ def train(config: Config, options: argparse.Namespace) -> dict[str, float]:
     """
     torch.manual_seed(config.training.seed)
     model = Translator(config.model, options.vocab_size)
-    step_loss = torch.compile(batch_loss, dynamic=True) if options.compile else batch_loss
     o = config.optimizer
-    optimizer = torch.optim.Adam(
-        model.parameters(), lr=o.peak_lr, betas=(o.beta1, o.beta2), eps=o.epsilon, fused=not options.unfused
-    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=o.peak_lr, betas=(o.beta1, o.beta2), eps=o.epsilon, fused=True)
     warmup = max(1, o.num_warmup_steps(options.steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))
     seconds = tokens = 0.0
@@ -87,7 +84,7 @@ def train(config: Config, options: argparse.Namespace) -> dict[str, float]:
     feed = batches(options.tokens, config.training.tokens_per_batch, config.training.seed)
     for number, (source, target) in zip(range(options.steps), feed, strict=False):
         step_started = time.perf_counter()
-        loss = step_loss(model, torch.from_numpy(source), torch.from_numpy(target), config.training.label_smoothing)
+        loss = batch_loss(model, torch.from_numpy(source), torch.from_numpy(target), config.training.label_smoothing)
         optimizer.zero_grad()
         loss.backward()
         if o.clip_norm:
@@ -123,17 +120,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--warm-up", type=int, default=10, help="number of first steps that are not measured")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--compile", action="store_true", help="cpu: torch.compile with dynamic shapes")
-    parser.add_argument(
-        "--without", nargs="+", choices=("compile", "cuda-graph", "autocast"), default=(), help="gpu: turn these off"
-    )
-    parser.add_argument("--unfused", action="store_true", help="Adam without the fused kernel")
     parser.add_argument("--started", type=float, default=STARTED, help="Unix time at which the process was started")
     options = parser.parse_args()
     if options.warm_up >= options.steps:
         parser.error(f"--steps {options.steps} must exceed --warm-up {options.warm_up}")
-    if options.compile if options.device == "gpu" else options.without:
-        parser.error("--compile is for --device cpu, and --without for --device gpu")
     config = read_config(options.config)
     if options.device == "cpu":
         measurements = train(config, options)

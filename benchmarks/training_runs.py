@@ -34,20 +34,16 @@ class Device:
       configs: the default configs, in benchmarks/configs.
       steps: the default number of steps of a run.
       warm_up: the number of first steps that are not measured: they compile and touch memory for the first time.
-      variants: options of the PyTorch loop's other settings, by name.
     """
 
     configs: tuple[str, ...]
     steps: int
     warm_up: int
-    variants: dict[str, list[str]]
 
 
-CPU_VARIANTS = {"unfused Adam": ["--unfused"], "torch.compile": ["--compile"]}
-GPU_VARIANTS = {"unfused Adam": ["--unfused"], "no CUDA graph": ["--without", "cuda-graph"]}
 DEVICES = {
-    "cpu": Device(("width_256", "width_128"), steps=60, warm_up=10, variants=CPU_VARIANTS),
-    "gpu": Device(("base", "width_256", "width_128"), steps=600, warm_up=100, variants=GPU_VARIANTS),
+    "cpu": Device(("width_256", "width_128"), steps=60, warm_up=10),
+    "gpu": Device(("base", "width_256", "width_128"), steps=600, warm_up=100),
 }
 
 
@@ -117,16 +113,14 @@ def run_lingua_flax(
     }
 
 
-def run_pytorch(
-    config: Path, tokens: Path, vocab_size: int, options: argparse.Namespace, *variant: str
-) -> dict[str, float]:
-    """Runs the PyTorch loop, with the options of a variant if given, and returns its measurements.
+def run_pytorch(config: Path, tokens: Path, vocab_size: int, options: argparse.Namespace) -> dict[str, float]:
+    """Runs the PyTorch loop and returns its measurements.
 
     All runs share a compilation cache in the folder of the tokens.
     """
     command = [sys.executable, "benchmarks/pytorch_training.py", "--config", str(config), "--tokens", str(tokens)]
     command += ["--vocab-size", str(vocab_size), "--steps", str(options.steps), "--device", options.device]
-    command += ["--warm-up", str(DEVICES[options.device].warm_up), *variant]
+    command += ["--warm-up", str(DEVICES[options.device].warm_up)]
     environment = {"TORCHINDUCTOR_CACHE_DIR": str(tokens.parent / "inductor")}
     output, memory, _ = run([*command, "--started", str(time.time())], **environment)
     measurements = json.loads(output)

@@ -70,16 +70,13 @@ def distill(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     from lingua_flax.data.corpora import open_corpus  # imported here so that invalid options are reported at once
-    from lingua_flax.devices.compilation import set_up_compilation
-    from lingua_flax.devices.platform import initialize_devices
-    from lingua_flax.devices.processes import distributed_session, in_all_processes, on_first_process
+    from lingua_flax.devices.platform import computing
+    from lingua_flax.devices.processes import in_all_processes, on_first_process
     from lingua_flax.runs.checkpoint import check_corpus
     from lingua_flax.translation.translator import Translator
 
-    initialize_devices(options.devices.platform, options, deterministic=options.devices.deterministic)
-    set_up_compilation()
     language = options.data.target_language if options.data.tag_target else None
-    with distributed_session():
+    with computing(options.devices, options):
         on_first_process(functools.partial(_lock, options.output))
 
         def opened() -> tuple[Translator, Corpus]:

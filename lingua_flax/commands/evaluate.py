@@ -181,17 +181,14 @@ def evaluate(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     # Imported here so that invalid options are reported at once.
-    from lingua_flax.devices.compilation import set_up_compilation
-    from lingua_flax.devices.platform import initialize_devices
-    from lingua_flax.devices.processes import distributed_session, in_all_processes
+    from lingua_flax.devices.platform import computing
+    from lingua_flax.devices.processes import in_all_processes
     from lingua_flax.translation.translator import Translator
 
     for path in filter(None, [*output_files(options), options.json_file]):
         check_writable(path)
-    initialize_devices(options.devices.platform, options, deterministic=options.devices.deterministic)
-    compilations = set_up_compilation()
     language = options.data.target_language if options.data.tag_target else None
-    with distributed_session():
+    with computing(options.devices, options) as compilations:
         networks = (options.workdir, options.checkpoint, options.devices, language, options.ensemble)
         translator = in_all_processes(lambda: Translator.load(*networks))
         (score_references if options.score else score_translations)(translator, options)

@@ -85,10 +85,9 @@ def train(argv: Sequence[str]) -> None:
     """Runs the command."""
     config, command = resolve_config(argv)
     workdir = command.workdir
-    # Imported here, as below, so that invalid options are reported at once.
-    from lingua_flax.devices.compilation import set_up_compilation
-
+    # Here and below, modules are imported late, so that invalid options are reported at once.
     if command.dry_run:
+        from lingua_flax.devices.compilation import set_up_compilation
         from lingua_flax.training.reports.dry_run import show_dry_run
 
         set_up_compilation()
@@ -104,17 +103,15 @@ def train(argv: Sequence[str]) -> None:
     assert workdir  # resolve_config requires it for training
     keep_freed_memory()
     from lingua_flax.devices.mesh import check_divides, make_mesh
-    from lingua_flax.devices.platform import initialize_devices
-    from lingua_flax.devices.processes import distributed_session, in_all_processes, on_first_process
+    from lingua_flax.devices.platform import computing
+    from lingua_flax.devices.processes import in_all_processes, on_first_process
     from lingua_flax.training import loop
     from lingua_flax.training.kernels.fast_attention import fast_attention
     from lingua_flax.training.preparation import prepare
 
     files = Workdir(workdir)
     files.check_creatable()
-    initialize_devices(config.devices.platform, command, deterministic=config.devices.deterministic)
-    compilations = set_up_compilation()
-    with distributed_session():
+    with computing(config.devices, command) as compilations:
         on_first_process(files.lock)
 
         def prepared_with_mesh() -> tuple[Preparation, Mesh]:

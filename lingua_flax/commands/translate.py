@@ -160,19 +160,14 @@ def translate(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     # Imported here so that invalid options are reported at once.
-    from lingua_flax.devices.compilation import set_up_compilation
-    from lingua_flax.devices.platform import initialize_devices
-    from lingua_flax.devices.processes import check_single_process, distributed_session
+    from lingua_flax.devices.platform import computing
 
     pairs = iter(()) if options.positions else open_input(options)
     for path in filter(None, [options.output, options.attention, options.alignments, options.positions]):
         check_writable(path)
-    initialize_devices(options.devices.platform, options, deterministic=options.devices.deterministic)
-    if not (options.input or options.positions):
-        remedy = "give the text with --input, a file that all of them can read"
-        check_single_process(f"standard input reaches only one of them: {remedy}")
-    set_up_compilation()
-    with distributed_session():
+    remedy = "give the text with --input, a file that all of them can read"
+    only_one = "" if options.input or options.positions else f"standard input reaches only one of them: {remedy}"
+    with computing(options.devices, options, only_one):
         _translate(options, pairs)
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 
 import jax
 from jax.sharding import Mesh
 
-from lingua_flax.devices.processes import join_processes
+from lingua_flax.devices.compilation import Compilations, set_up_compilation
+from lingua_flax.devices.processes import check_single_process, distributed_session, join_processes
 from lingua_flax.devices.topology import silence_libtpu
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
 from lingua_flax.options.precision import BFLOAT16, BFLOAT16_PRODUCTS, FLOAT32, Precision
-from lingua_flax.options.schema import ProcessOptions
+from lingua_flax.options.schema import ComputeConfig, ProcessOptions
 
 # No operation whose result depends on the order of a GPU's threads, and no algorithm that is chosen by timing, which
 # every process would do anew. XLA's own matrix products, written in Triton, are slow unless their tiles are chosen so;
@@ -39,6 +41,20 @@ def initialize_devices(
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
     join_processes(processes, platform)
     available_devices(platform)
+
+
+@contextlib.contextmanager
+def computing(devices: ComputeConfig, processes: ProcessOptions, only_one: str = "") -> Iterator[Compilations]:
+    """Wraps what a command computes: initializes the devices, and yields the count of the programs that it compiles.
+
+    Raises UserError if `only_one`, the reason why there must not be several processes, is given and there are.
+    """
+    initialize_devices(devices.platform, processes, deterministic=devices.deterministic)
+    if only_one:
+        check_single_process(only_one)
+    compilations = set_up_compilation()
+    with distributed_session():
+        yield compilations
 
 
 def make_deterministic() -> None:

@@ -66,9 +66,9 @@ def attention_figure(maps: AttentionMaps) -> Figure:
     title = [f"source: {maps.text}", f"translation: {maps.translation}", LEGEND]
     lines = [line for text in title for line in textwrap.wrap(text, int(width / 0.1)) or [""]]
     top = 0.2 * len(lines) + 0.7
-    figure = _new_figure(width, top + sum(row.height for row in rows))
     heights = [top, *(row.height for row in rows)]
-    head, *parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    figure = _new_figure(width, sum(heights))
+    head, *parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     head.text(0.2 / width, 1 - 0.1 / top, "\n".join(lines), fontsize=10, va="top", parse_math=False)
     for row, part in zip(rows, parts, strict=True):
         image = _draw_row(row, part, left, width)

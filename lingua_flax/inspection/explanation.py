@@ -24,10 +24,13 @@ from lingua_flax.translation.translator import Translator
 SIGNIFICANT_DIGITS = 6
 
 
+Attention = Literal["encoder", "decoder", "cross"]
+
+
 class Place(NamedTuple):
     """An attention head and a query position, counted from 0."""
 
-    attention: Literal["encoder", "decoder", "cross"]
+    attention: Attention
     layer: int
     head: int
     query: int
@@ -45,8 +48,16 @@ class Explanation(NamedTuple):
     """What a head computes at one query, in float32.
 
     Attributes:
-      vectors: by name: those of `AttentionTrace` at the query, of its head where they have heads; of `memory`, `keys`
-        and `values` one for each key; and `hidden`, the decoder's output at the query.
+      vectors: by name:
+        stream: what the residual connection starts from, [D]; after: the stream after the sublayer, [D].
+        read: what the query is projected from, [D]: the stream, normalized first if norms come first.
+        memory: what keys and values are projected from, [S, D].
+        query_vector: [H]; keys, values: [S, H]; normalized and rotated if the model does that.
+        mask: True where the query may attend to a key, [S].
+        weights: [S].
+        heads: weighted sums of values of all heads, concatenated, [D]; output: their product with the output
+          projection, [D].
+        hidden: the decoder's output at the query, [D]; none for the encoder.
       logits: the likeliest tokens that the decoder may write next, best first; none for the encoder.
     """
 
@@ -61,33 +72,7 @@ class Explanation(NamedTuple):
         return self.place._asdict() | {"norm": self.norm} | vectors
 
 
-class AttentionTrace(NamedTuple):
-    """What an attention sublayer computes, for a batch of one sentence.
-
-    Attributes:
-      stream: what the residual connection starts from, [1, T, D].
-      read: what queries are projected from, [1, T, D]: the stream, normalized first if norms come first.
-      memory: what keys and values are projected from, [1, S, D].
-      query: [1, N, T, H]; with keys and values, normalized and rotated if the model does that.
-      keys, values: [1, N, S, H].
-      mask: True where a query may attend to a key, [1, 1, T, S].
-      weights: [1, N, T, S].
-      heads: weighted sums of values, concatenated, [1, T, D].
-      output: their product with the output projection, [1, T, D].
-      after: the stream after the sublayer, [1, T, D].
-    """
-
-    stream: jax.Array
-    read: jax.Array
-    memory: jax.Array
-    query: jax.Array
-    keys: jax.Array
-    values: jax.Array
-    mask: jax.Array
-    weights: jax.Array
-    heads: jax.Array
-    output: jax.Array
-    after: jax.Array
+Trace = dict[str, jax.Array]  # by the names above, for all heads [1, N, ...] and all queries
 
 
 def explain(
@@ -97,12 +82,12 @@ def explain(
     visible, read_source, read, _ = forward_inputs(translator, source, target, masked)
     traces, hidden, logits = run_program(_traced, translator, visible, read_source, read)
     attention, layer, head, query = place
-    trace = AttentionTrace(*(array[0].astype(np.float32) for array in traces[attention][layer]))
+    trace = {name: array[0].astype(np.float32) for name, array in traces[attention][layer].items()}
     keys = len(target) if attention == "decoder" else len(source)
-    vectors = {name: getattr(trace, name)[query] for name in ("stream", "read", "heads", "output", "after")}
-    vectors |= {"query_vector": trace.query[head, query], "memory": trace.memory[:keys]}
-    vectors |= {"keys": trace.keys[head, :keys], "values": trace.values[head, :keys]}
-    vectors |= {"mask": trace.mask[0, query, :keys] > 0, "weights": trace.weights[head, query, :keys]}
+    vectors = {name: trace[name][query] for name in ("stream", "read", "heads", "output", "after")}
+    vectors |= {"query_vector": trace["query_vector"][head, query], "memory": trace["memory"][:keys]}
+    vectors |= {name: trace[name][head, :keys] for name in ("keys", "values")}
+    vectors |= {"mask": trace["mask"][0, query, :keys] > 0, "weights": trace["weights"][head, query, :keys]}
     if attention == "encoder":
         return Explanation(place, translator.config.norm, vectors, [])
     vectors["hidden"] = hidden[0, query].astype(np.float32)
@@ -123,10 +108,10 @@ def _numbers(array: np.ndarray) -> Any:
 @functools.partial(jax.jit, static_argnames="graphdef")
 def _traced(
     params: Any, visible: jax.Array, source: jax.Array, read: jax.Array, *, graphdef: nnx.GraphDef
-) -> tuple[dict[str, list[AttentionTrace]], jax.Array, jax.Array]:
+) -> tuple[dict[str, list[Trace]], jax.Array, jax.Array]:
     """Returns the traces by kind of attention and layer, the decoder's output [1, T, D], and the logits [1, T, V]."""
     model: Transformer = nnx.merge(graphdef, params)
-    traces: dict[str, list[AttentionTrace]] = {"encoder": [], "decoder": [], "cross": []}
+    traces: dict[str, list[Trace]] = {"encoder": [], "decoder": [], "cross": []}
     for encoder_layer in model.encoder:
         _record(encoder_layer, "self_attention", traces["encoder"])
     for decoder_layer in model.decoder:
@@ -136,7 +121,7 @@ def _traced(
     return traces, hidden, mask_special_tokens(model.logits(hidden))
 
 
-def _record(layer: EncoderLayer | DecoderLayer, name: str, traces: list[AttentionTrace]) -> None:
+def _record(layer: EncoderLayer | DecoderLayer, name: str, traces: list[Trace]) -> None:
     """Replaces an attention module and the residual connection around it by functions that add a trace.
 
     They compute the same, attention by the equation.
@@ -150,12 +135,13 @@ def _record(layer: EncoderLayer | DecoderLayer, name: str, traces: list[Attentio
         heads, weights = scaled_dot_product_attention(query, keys, values, mask.dense())
         merged = merge_heads(heads)
         output = attention.output(merged)
-        traces.append(AttentionTrace(y, y, memory, query, keys, values, mask.dense(), weights, merged, output, y))
+        traces.append({"read": y, "memory": memory, "query_vector": query, "keys": keys, "values": values})
+        traces[-1] |= {"mask": mask.dense(), "weights": weights, "heads": merged, "output": output}
         return output, weights
 
     def connect(x: jax.Array, sublayer: Callable[[Any], Any], _: None) -> tuple[jax.Array, jax.Array]:
         after, weights = residual(x, sublayer)
-        traces[-1] = traces[-1]._replace(stream=x, after=after)
+        traces[-1] |= {"stream": x, "after": after}
         return after, weights
 
     setattr(layer, name, attend)

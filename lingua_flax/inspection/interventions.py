@@ -12,7 +12,7 @@ import base64
 import dataclasses
 import functools
 from collections.abc import Collection, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from flax import nnx
 from lingua_flax.data.batch import pad_rows
 from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.host.errors import UserError
-from lingua_flax.inspection.explanation import Explanation, Place, explain
+from lingua_flax.inspection.explanation import Attention, Explanation, Place, explain
 from lingua_flax.inspection.observation import Observation, observe, padded_length, run_program, source_tokens
 from lingua_flax.inspection.recorded_search import RecordedSearch, recorded_beam_search
 from lingua_flax.model.parameters import params_by_name, replace_params
@@ -32,8 +32,6 @@ from lingua_flax.translation.decoding import length_limit, mask_special_tokens
 from lingua_flax.translation.hypotheses import Hypothesis, Translation
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.words import group_pieces
-
-Attention = Literal["encoder", "decoder", "cross"]
 
 
 class Head(NamedTuple):

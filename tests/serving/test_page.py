@@ -673,18 +673,19 @@ def test_examples_are_one_click_away(page, url):
 
 
 def test_theme_is_kept(page):
-    root = page.locator("html")
+    body = page.locator("body")
     button = page.locator("#theme")
-    expect(root).to_have_attribute("data-theme", "light")
+    light, dark = ({"name": "background-color", "value": value} for value in ("rgb(255, 255, 255)", "rgb(18, 24, 22)"))
+    expect(body).to_have_css(**light)
     button.click()
     button.click()
     expect(button).to_have_text("Theme: dark")
     page.reload()
-    expect(root).to_have_attribute("data-theme", "dark")
+    expect(body).to_have_css(**dark)
     page.emulate_media(color_scheme="dark")
     button.click()
     page.emulate_media(color_scheme="light")
-    expect(root).to_have_attribute("data-theme", "light")
+    expect(body).to_have_css(**light)
 
 
 def test_refusals_are_shown(page):

@@ -5,7 +5,7 @@ import { beamSearch, largest, logSumExp } from "./search.js";
 import { Tokenizer } from "./tokenizer.js";
 
 /** @import { Question } from "../../serving/page/api.js" */
-/** @import { EncodedWeights, Explanation, Inspection, Kind } from "../../serving/page/types.js" */
+/** @import { Answer, EncodedWeights, Explanation, Kind } from "../../serving/page/types.js" */
 /** @import { ModelConfig, Observer, Rows, Source, Tensor, Trace } from "./network.js" */
 /** @import { Decoding } from "./search.js" */
 /** @import { Model } from "./tokenizer.js" */
@@ -43,7 +43,7 @@ export class Translator {
     this.known = new Map();
   }
 
-  /** @type {(question: Question) => Inspection} */
+  /** @type {(question: Question) => Answer} */
   inspect({ q, sentence = 0, prefix = [], masked = [], heads_off = [], beam = false, explain = null }) {
     const sentences = q.split("\n").flatMap((line) =>
       Array.from(this.segmenter.segment(line), (own) => own.segment.trim())

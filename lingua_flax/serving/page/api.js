@@ -1,6 +1,6 @@
 /** Requests to the server. @module */
 
-/** @import { Examples, Head, Inspection, Kind, Run } from "./types.js" */
+/** @import { Answer, Examples, Head, Kind, Run } from "./types.js" */
 
 /** A request that was refused or could not be answered. */
 export class RequestError extends Error {
@@ -30,7 +30,7 @@ export class RequestError extends Error {
 /**
  * @param {Question} question
  * @param {AbortSignal} [signal]
- * @returns {Promise<Inspection>}
+ * @returns {Promise<Answer>}
  */
 export function inspect(question, signal) {
   const headers = { "Content-Type": "application/json" };

@@ -7,10 +7,10 @@
 import { drawDiagram } from "./diagram.js";
 import { checkbox, html, percent, readable, toggle } from "./dom.js";
 import { drawHeatMap } from "./heatmap.js";
-import { strongest, tableOf, weightsOf } from "./weights.js";
+import { strongest, tableOf } from "./weights.js";
 
 /** @import { Head, Inspection, Kind } from "./types.js" */
-/** @import { Pair, Selection, Strongest } from "./weights.js" */
+/** @import { Pair, Selection, Strongest, Weights } from "./weights.js" */
 
 /** @type {[Kind, string, string][]} */
 export const KINDS = [
@@ -48,10 +48,9 @@ export const DEFAULT = { kind: "cross", layer: null, head: null, words: true, si
  */
 export function showAttention(place, inspection, selection, actions) {
   const { kind, head } = selection;
-  const weights = weightsOf(inspection, kind);
   const table = tableOf(inspection, selection);
   const kinds = KINDS.map(([name, title]) =>
-    toggle(title, name === kind, () => actions.change({ kind: name, ...weightsOf(inspection, name).clearest() }))
+    toggle(title, name === kind, () => actions.change({ kind: name, ...inspection.attention[name].clearest() }))
   );
   /** @param {number} query @param {number} key */
   const open = (query, key) =>
@@ -73,7 +72,7 @@ export function showAttention(place, inspection, selection, actions) {
         "div",
         { class: "overview" },
         drawDiagram(inspection, selection, (kind, layer) => actions.change({ kind, layer, head: head ?? 0 })),
-        drawStrip(inspection, selection, weights, (layer, head) => actions.change({ layer, head }), actions.switchHead),
+        drawStrip(inspection, selection, (layer, head) => actions.change({ layer, head }), actions.switchHead),
       ),
       html(
         "figure",
@@ -132,12 +131,12 @@ export function describe({ kind, layer, head }) {
  *
  * @param {Inspection} inspection
  * @param {Selection} selection
- * @param {ReturnType<typeof weightsOf>} weights
  * @param {(layer: number | null, head: number | null) => void} select
  * @param {((head: Head, off: boolean) => void) | undefined} switchHead
  */
-function drawStrip(inspection, selection, weights, select, switchHead) {
+function drawStrip(inspection, selection, select, switchHead) {
   const { kind } = selection;
+  const weights = inspection.attention[kind];
   /** @type {(layer: number | null, head: number | null, name: string) => HTMLElement} */
   const choice = (layer, head, name) => {
     const title = describe({ kind, layer, head });
@@ -163,7 +162,7 @@ function drawStrip(inspection, selection, weights, select, switchHead) {
 }
 
 /**
- * @param {ReturnType<typeof weightsOf>} weights
+ * @param {Weights} weights
  * @param {number | null} layer
  * @param {number | null} head
  */
@@ -172,8 +171,8 @@ function drawMap(weights, layer, head) {
   const context = canvas.getContext("2d");
   if (!context) return canvas;
   const image = context.createImageData(weights.keys, weights.queries);
-  const color = getComputedStyle(document.documentElement).getPropertyValue("--accent").trim(); // such as #0b6e63
-  const [red, green, blue] = [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16));
+  const color = getComputedStyle(document.documentElement).accentColor; // such as rgb(11, 110, 99)
+  const [red, green, blue] = (color.match(/\d+/g) ?? []).map(Number);
   weights.map(layer, head).forEach((weight, i) => image.data.set([red, green, blue, 255 * Math.sqrt(weight)], 4 * i));
   context.putImageData(image, 0, 0);
   return canvas;

@@ -22,7 +22,7 @@ export function drawDiagram(inspection, selection, open) {
   /** @type {(kind: "encoder" | "decoder", sublayers: (layer: number) => HTMLElement[]) => HTMLElement[]} */
   const layers = (kind, sublayers) =>
     Array.from(
-      { length: inspection.attention[kind].shape[0] },
+      { length: inspection.attention[kind].layers },
       (_, layer) =>
         html("li", { class: "block" }, `Layer ${layer + 1}`, html("ol", {}, ...sublayers(layer), part("feed-forward"))),
     );

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { DEFAULT, KINDS } from "./attention.js";
 import { html } from "./dom.js";
-import { Panel } from "./panel.js";
+import { NO_CHOICES, Panel } from "./panel.js";
 import { showRun } from "./run.js";
 import { drawTour } from "./tour.js";
 
@@ -15,8 +15,7 @@ const POLL = 2000; // milliseconds between looks at the run
 /** @type {[View | "run", string][]} */
 const VIEWS = [["translation", "Translation"], ["attention", "Attention"], ["beam", "Beam"], ["run", "Run"]];
 const THEMES = ["system", "light", "dark"];
-/** @type {Asked} */
-const NOTHING = { text: "", target: "", checkpoint: "", sentence: 0, masked: [], prefix: [], pair: null, step: null };
+const NOTHING = { text: "", target: "", checkpoint: "", ...NO_CHOICES };
 
 /**
  * @param {string} id
@@ -28,7 +27,6 @@ function byId(id) {
   return found;
 }
 
-const systemTheme = matchMedia("(prefers-color-scheme: dark)");
 const place = byId("view");
 const panels = html("div", { class: "panels" });
 const runPlace = html("div", { class: "run" });
@@ -53,15 +51,15 @@ const shared = {
     const isMoved = isOther || shared.selection.layer !== layer || shared.selection.head !== head;
     shared.remember();
     for (const panel of panelsShown()) {
-      const pair = isOther ? null : panel.pair;
-      if (panel.pair && isMoved) panel.change({ pair, step: panel.step });
+      const { pair, step } = panel.choices;
+      if (pair && isMoved) panel.change({ pair: isOther ? null : pair, step });
       panel.draw();
     }
   },
   switchHead(head, off) {
     const isSame = (/** @type {typeof head} */ other) => JSON.stringify(other) === JSON.stringify(head);
     shared.headsOff = [...shared.headsOff.filter((other) => !isSame(other)), ...(off ? [head] : [])];
-    for (const panel of panelsShown()) panel.change({ step: panel.step });
+    for (const panel of panelsShown()) panel.change({ step: panel.choices.step });
   },
   choose: (chosen) => choose(chosen),
   remember() {
@@ -131,20 +129,20 @@ function drawTabs() {
  */
 function translate(...texts) {
   const { target, checkpoint } = first.asked;
-  showPanels(texts.map((text, index) => ({ ...NOTHING, text, target, checkpoint: index ? "" : checkpoint })));
-  choose(view);
+  show(view, texts.map((text, index) => ({ ...NOTHING, text, target, checkpoint: index ? "" : checkpoint })));
 }
 
-/** @param {Asked[]} asked of one panel or two */
-function showPanels(asked) {
+/**
+ * @param {View | "run"} chosen
+ * @param {Asked[]} asked of one panel or two
+ */
+function show(chosen, asked) {
+  if (chosen !== "run") view = chosen;
   second?.requests.abort();
   second?.element.remove();
   second = null;
   if (asked[1]) {
-    second = new Panel(2, shared, targets, () => {
-      showPanels([first.asked]);
-      choose(view);
-    });
+    second = new Panel(2, shared, targets, () => show(view, [first.asked]));
     if (latestRun) second.offerCheckpoints(latestRun);
     panels.append(second.element);
   }
@@ -152,6 +150,7 @@ function showPanels(asked) {
     if (view !== "run") panel.view = view;
     panel.asked = asked[index];
   });
+  choose(chosen);
 }
 
 /**
@@ -167,9 +166,7 @@ function open({ view: name, selection = {}, headsOff = [], panels = [] }) {
   shared.selection = { ...DEFAULT, ...(isKind ? selection : {}) };
   shared.isChosen = isKind && selection.layer !== undefined;
   shared.headsOff = headsOff;
-  if (known !== "run") view = known;
-  showPanels(panels.map((asked) => ({ ...NOTHING, ...asked })));
-  choose(known);
+  show(known, panels.map((asked) => ({ ...NOTHING, ...asked })));
 }
 
 /** Shows what the address holds, unless it makes no sense. */
@@ -183,10 +180,8 @@ function openAddress() {
 
 /** @param {number[]} checkpoints */
 function compareCheckpoints(checkpoints) {
-  view = "translation";
   const { text, target } = first.asked;
-  showPanels(checkpoints.map((step) => ({ ...NOTHING, text, target, checkpoint: String(step) })));
-  choose(view);
+  show("translation", checkpoints.map((step) => ({ ...NOTHING, text, target, checkpoint: String(step) })));
 }
 
 /**
@@ -236,8 +231,7 @@ let timer = 0;
 /** @param {string} theme one of THEMES */
 function useTheme(theme) {
   localStorage.setItem("theme", theme);
-  const isDark = theme === "system" ? systemTheme.matches : theme === "dark";
-  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+  document.documentElement.dataset.theme = theme;
   byId("theme").textContent = `Theme: ${theme}`;
   for (const panel of panelsShown()) panel.draw(); // pictures have the colors of the theme
 }
@@ -260,7 +254,7 @@ async function start() {
   const theme = () => localStorage.getItem("theme") ?? THEMES[0];
   useTheme(theme());
   byId("theme").addEventListener("click", () => useTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]));
-  systemTheme.addEventListener("change", () => useTheme(theme()));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => useTheme(theme()));
   await lookAtRun();
 }
 

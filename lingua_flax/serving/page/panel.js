@@ -6,9 +6,9 @@ import { showBeam } from "./beam.js";
 import { html, readable, toggle } from "./dom.js";
 import { drawSteps } from "./steps.js";
 import { showTranslation } from "./translation.js";
-import { weightsOf } from "./weights.js";
+import { decode } from "./weights.js";
 
-/** @import { Head, Inspection, Run } from "./types.js" */
+/** @import { Answer, Head, Inspection, Run } from "./types.js" */
 /** @import { Pair, Selection, Strongest } from "./weights.js" */
 
 const RETRY = 1000; // milliseconds
@@ -43,6 +43,10 @@ const RETRY = 1000; // milliseconds
  * @property {() => void} remember writes the address of the page
  */
 
+/** @typedef {Omit<Asked, "text" | "target" | "checkpoint">} Choices */
+/** @type {Choices} */
+export const NO_CHOICES = { sentence: 0, masked: [], prefix: [], pair: null, step: null };
+
 /** One of the at most two panels. */
 export class Panel {
   /**
@@ -57,23 +61,15 @@ export class Panel {
     this.view = "translation";
     /** @type {Inspection | null} */
     this.inspection = null;
-    /** @type {Inspection | null} */
+    /** @type {Answer | null} */
     this.unchanged = null;
-    /** @type {Asked["masked"]} */
-    this.masked = [];
-    /** @type {Asked["prefix"]} */
-    this.prefix = [];
-    this.sentence = 0;
-    /** @type {Asked["pair"]} */
-    this.pair = null;
-    /** @type {Asked["step"]} */
-    this.step = null;
+    this.choices = NO_CHOICES;
     this.requests = new AbortController();
     this.text = html("textarea", {
       id: `text-${number}`,
       rows: 2,
       spellcheck: "false",
-      input: () => this.change({ masked: [], prefix: [], sentence: 0 }),
+      input: () => this.change(NO_CHOICES),
     });
     this.target = html(
       "select",
@@ -120,10 +116,10 @@ export class Panel {
   /**
    * Changes what is asked, and asks. What is explained may no longer be there.
    *
-   * @param {Partial<Pick<Asked, "masked" | "prefix" | "sentence" | "pair" | "step">>} changes
+   * @param {Partial<Choices>} changes
    */
   change(changes) {
-    Object.assign(this, { pair: null, step: null }, changes);
+    this.choices = { ...this.choices, pair: null, step: null, ...changes };
     this.ask();
   }
 
@@ -133,42 +129,40 @@ export class Panel {
    * @param {number} position
    */
   toggleMasked(position) {
-    const others = this.masked.filter((other) => other !== position);
-    this.change({ masked: others.length < this.masked.length ? others : [...others, position] });
+    const { masked } = this.choices;
+    const others = masked.filter((other) => other !== position);
+    this.change({ masked: others.length < masked.length ? others : [...others, position] });
   }
 
   /** @returns {Asked} */
   get asked() {
-    const { sentence, masked, prefix, pair, step } = this;
     const [text, target, checkpoint] = [this.text.value, this.target.value, this.checkpoint.value];
-    return { text, target, checkpoint, sentence, masked, prefix, pair, step };
+    return { text, target, checkpoint, ...this.choices };
   }
 
   /** @param {Asked} asked */
-  set asked({ text, target, checkpoint, ...others }) {
+  set asked({ text, target, checkpoint, ...choices }) {
     this.text.value = text;
     if (target) this.target.value = target;
     this.checkpoint.value = checkpoint;
-    this.change(others);
+    this.change(choices);
   }
 
   /** @param {View} view */
   show(view) {
     this.view = view;
-    const lacks = view === "beam" ? !this.inspection?.beam : view === "attention" && this.pair && !this.explanation;
+    const lacks = view === "beam"
+      ? !this.inspection?.beam
+      : view === "attention" && this.choices.pair && !this.explanation;
     if (lacks) this.ask();
     this.draw();
-  }
-
-  get isChanged() {
-    return this.masked.length > 0 || this.prefix.length > 0 || this.shared.headsOff.length > 0;
   }
 
   /** The explanation of what is open, if it has been answered. */
   get explanation() {
     const [found, { kind, layer, head }] = [this.inspection?.explanation, this.shared.selection];
     const isIt = found?.attention === kind && found.layer === layer && found.head === head &&
-      found.query === this.pair?.query;
+      found.query === this.choices.pair?.query;
     return isIt ? found : null;
   }
 
@@ -184,30 +178,20 @@ export class Panel {
       return;
     }
     this.element.ariaBusy = "true";
-    const { kind, layer, head } = this.shared.selection;
-    const explain = this.pair && layer !== null && head !== null
-      ? { attention: kind, layer, head, query: this.pair.query }
-      : null;
-    const question = {
-      q: text,
-      sentence: this.sentence,
-      target: this.target.value,
-      beam: this.view === "beam",
-      ...(this.checkpoint.value ? { checkpoint: Number(this.checkpoint.value) } : {}),
-    };
-    const changed = {
-      ...question,
-      masked: this.masked,
-      prefix: this.prefix,
-      heads_off: this.shared.headsOff,
-      explain,
-    };
+    const { selection: { kind, layer, head }, headsOff } = this.shared;
+    const { sentence, masked, prefix, pair } = this.choices;
+    const hasPlace = pair && layer !== null && head !== null;
+    const explain = hasPlace ? { attention: kind, layer, head, query: pair.query } : null;
+    const checkpoint = this.checkpoint.value ? Number(this.checkpoint.value) : undefined;
+    const question = { q: text, sentence, target: this.target.value, beam: this.view === "beam", checkpoint };
+    const changed = { ...question, masked, prefix, heads_off: headsOff, explain };
+    const isChanged = masked.length > 0 || prefix.length > 0 || headsOff.length > 0;
     try {
       const [inspection, unchanged] = await Promise.all([
         inspect(changed, signal),
-        this.isChanged ? inspect({ ...question, beam: false }, signal) : null,
+        isChanged ? inspect({ ...question, beam: false }, signal) : null,
       ]);
-      this.answer(inspection, unchanged);
+      this.answer(decode(inspection), unchanged);
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof RequestError)) throw error;
@@ -220,7 +204,7 @@ export class Panel {
    * Shows an answer, or that there is none: nothing of an earlier text stays.
    *
    * @param {Inspection | null} inspection
-   * @param {Inspection | null} [unchanged]
+   * @param {Answer | null} [unchanged]
    * @param {string} [message]
    */
   answer(inspection, unchanged = null, message = "") {
@@ -239,7 +223,7 @@ export class Panel {
   open({ layer, head, query, key }) {
     Object.assign(this.shared.selection, { layer, head });
     this.shared.isChosen = true;
-    this.pair = { query, key };
+    this.choices = { ...this.choices, pair: { query, key } };
     this.shared.choose("attention");
   }
 
@@ -251,10 +235,9 @@ export class Panel {
   goTo(step) {
     const { kind } = this.shared.selection;
     const last = (step ?? this.inspection?.target.length ?? 1) - 1;
-    const pair = this.pair && kind !== "encoder"
-      ? { query: last, key: kind === "decoder" ? last : this.pair.key }
-      : this.pair;
-    this.change({ pair, step });
+    const { pair } = this.choices;
+    const moved = pair && kind !== "encoder" ? { query: last, key: kind === "decoder" ? last : pair.key } : pair;
+    this.change({ pair: moved, step });
     this.draw();
   }
 
@@ -262,7 +245,7 @@ export class Panel {
   chooseMap() {
     const { selection } = this.shared;
     if (!this.inspection) return;
-    const weights = weightsOf(this.inspection, selection.kind);
+    const weights = this.inspection.attention[selection.kind];
     const exists = (selection.layer ?? 0) < weights.layers && (selection.head ?? 0) < weights.heads;
     if (!this.shared.isChosen || !exists) Object.assign(selection, weights.clearest());
     this.shared.isChosen = true;
@@ -281,7 +264,7 @@ export class Panel {
     const hadFocus = this.content.contains(document.activeElement);
     this.chooseMap();
     if (this.view === "translation") {
-      showTranslation(this.content, inspection, this.unchanged, this.prefix.length, this.shared.smoothing, {
+      showTranslation(this.content, inspection, this.unchanged, this.choices.prefix.length, this.shared.smoothing, {
         toggleMasked: (position) => this.toggleMasked(position),
         choose: (prefix) => this.change({ prefix }),
         open: (weight) => {
@@ -303,40 +286,36 @@ export class Panel {
   /** @param {Inspection} inspection */
   drawAttention(inspection) {
     const { selection } = this.shared;
-    const written = { ...inspection, target: inspection.target.slice(0, this.step ?? undefined) };
+    const { pair, step } = this.choices;
+    const written = { ...inspection, target: inspection.target.slice(0, step ?? undefined) };
     showAttention(this.content, written, selection, {
       change: (changes) => this.shared.select(changes),
       switchHead: (head, off) => this.shared.switchHead(head, off),
       open: (weight) => this.open(weight),
-      pair: this.pair,
+      pair,
       goTo: (step) => this.goTo(step),
       length: inspection.target.length,
     });
     const explanation = this.explanation;
-    if (!explanation || !this.pair) return;
+    if (!explanation || !pair) return;
     const choose = (/** @type {number} */ key) => {
-      this.pair = { query: explanation.query, key };
+      this.choices = { ...this.choices, pair: { query: explanation.query, key } };
       this.shared.remember();
       this.draw();
     };
-    this.content.append(
-      drawSteps(inspection, explanation, this.pair.key, choose, () => this.change({ step: this.step })),
-    );
+    this.content.append(drawSteps(inspection, explanation, pair.key, choose, () => this.change({ step })));
   }
 
   /** Lists the sentences of the text with their translations; a click shows what the network does with one. */
   drawSentences() {
     const sentences = this.inspection?.sentences ?? [];
+    const { sentence } = this.choices;
     this.sentences.replaceChildren(
       ...sentences.map(({ source, translation }, number) =>
         html(
           "li",
           {},
-          toggle(
-            source,
-            number === this.sentence,
-            () => this.change({ masked: [], prefix: [], sentence: number }),
-          ),
+          toggle(source, number === sentence, () => this.change({ ...NO_CHOICES, sentence: number })),
           ` ${translation}`,
         )
       ),
@@ -346,18 +325,16 @@ export class Panel {
   /** Lists what was changed, with buttons that undo it. */
   drawChanges() {
     const source = this.inspection?.source ?? [];
+    const { masked, prefix } = this.choices;
     /** @type {(name: string, undo: () => void) => HTMLElement} */
     const change = (name, undo) => html("button", { "aria-label": `Undo: ${name}`, click: undo }, `${name} ×`);
     this.changes.replaceChildren(
-      ...this.masked.filter((position) => source[position]).map((position) =>
+      ...masked.filter((position) => source[position]).map((position) =>
         change(`masked: ${readable(source[position].piece)}`, () => this.toggleMasked(position))
       ),
-      ...(this.prefix.length ? [change("chosen tokens", () => this.change({ prefix: [] }))] : []),
+      ...(prefix.length ? [change("chosen tokens", () => this.change({ prefix: [] }))] : []),
       ...this.shared.headsOff.map((head) =>
-        change(
-          `off: ${describe({ kind: head.attention, ...head })}`,
-          () => this.shared.switchHead(head, false),
-        )
+        change(`off: ${describe({ kind: head.attention, ...head })}`, () => this.shared.switchHead(head, false))
       ),
     );
   }

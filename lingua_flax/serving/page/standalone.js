@@ -1,16 +1,16 @@
 /** The attention of one sentence in a file of its own, as lingua-flax translate --attention FILE.html writes it. @module */
 
 import { DEFAULT, showAttention } from "./attention.js";
-import { weightsOf } from "./weights.js";
+import { decode } from "./weights.js";
 
 /** @import { Selection } from "./weights.js" */
 
 const place = document.getElementById("view");
-const inspection = JSON.parse(document.getElementById("inspection")?.textContent ?? "");
+const inspection = decode(JSON.parse(document.getElementById("inspection")?.textContent ?? ""));
 
 /** @param {Selection} selection */
 function draw(selection) {
   if (place) showAttention(place, inspection, selection, { change: (changes) => draw({ ...selection, ...changes }) });
 }
 
-draw({ ...DEFAULT, ...weightsOf(inspection, "cross").clearest() });
+draw({ ...DEFAULT, ...inspection.attention.cross.clearest() });

@@ -1,9 +1,3 @@
-/**
- * Sets the theme before anything is drawn. It is a classic script because modules wait for the whole page.
- */
+/** Sets the theme before anything is drawn. It is a classic script because modules wait for the whole page. */
 
-{
-  const theme = localStorage.getItem("theme") ?? "system";
-  const isDark = theme === "system" ? matchMedia("(prefers-color-scheme: dark)").matches : theme === "dark";
-  document.documentElement.dataset.theme = isDark ? "dark" : "light";
-}
+document.documentElement.dataset.theme = localStorage.getItem("theme") ?? "system";

@@ -8,7 +8,7 @@ import { DEFAULT, describe } from "./attention.js";
 import { html, moveFocus, percent, readable, toggle } from "./dom.js";
 import { largest, leaders, tableOf } from "./weights.js";
 
-/** @import { Alternative, Inspection, TargetToken } from "./types.js" */
+/** @import { Alternative, Answer, Inspection, TargetToken } from "./types.js" */
 /** @import { Properties } from "./dom.js" */
 /** @import { Strongest } from "./weights.js" */
 
@@ -29,7 +29,7 @@ const MIN_LEAD = 0.1; // of a single head that is named
  *
  * @param {HTMLElement} place
  * @param {Inspection} inspection
- * @param {Inspection | null} unchanged the translation without interventions, if there are any
+ * @param {Answer | null} unchanged the translation without interventions, if there are any
  * @param {number} chosen number of tokens that are prescribed
  * @param {number} smoothing of labels in training, from 0 to 1
  * @param {Actions} actions
@@ -41,13 +41,9 @@ export function showTranslation(place, inspection, unchanged, chosen, smoothing,
       "aria-label": `Hide ${readable(piece)}`,
     })
   );
-  const alternatives = new Alternatives();
-  const prefix = inspection.target.map((token) => token.id);
-  const target = inspection.target.map((token, position) =>
-    alternatives.button(token, position < chosen, (id) => actions.choose([...prefix.slice(0, position), id]))
-  );
+  const target = drawTarget(inspection.target, chosen, actions.choose);
   const looks = html("p", { class: "looks", "aria-live": "polite" });
-  lightUp(inspection, source, target, looks, actions.open);
+  lightUp(inspection, source, target.map(({ button }) => button), looks, actions.open);
   const note =
     `Label smoothing of ${smoothing} in training asks for ${percent(1 - smoothing)} on the right token and ` +
     "leaves the rest to all others. So a network that is certain says little more than that, and never 100%.";
@@ -59,8 +55,7 @@ export function showTranslation(place, inspection, unchanged, chosen, smoothing,
     html(
       "div",
       { class: "tokens target", role: "group", "aria-label": "Target tokens" },
-      ...target,
-      alternatives.element,
+      ...target.map(({ place }) => place),
     ),
     looks, // below the tokens, which would otherwise move away from the pointer
     ...(smoothing ? [html("p", { class: "quiet" }, note)] : []),
@@ -153,104 +148,63 @@ function tokenButton({ piece, probability }, properties) {
   );
 }
 
-/** The list of the likeliest tokens in the place of a target token, shown below it. */
-class Alternatives {
-  constructor() {
-    this.element = html("div", {
-      class: "alternatives",
-      role: "group",
-      "aria-label": "Alternatives",
-      hidden: true,
-      mouseleave: (event) => this.leave(event),
-      focusout: (event) => this.leave(event),
-      keydown: (event) => this.move(event),
-    });
-    /** @type {HTMLElement | null} */
-    this.owner = null;
-  }
-
-  /**
-   * Creates the button of a target token; hovered, focused or tapped, it shows the alternatives.
-   *
-   * @param {TargetToken} token
-   * @param {boolean} isChosen
-   * @param {(id: number) => void} choose
-   */
-  button(token, isChosen, choose) {
-    const show = () => this.show(button, token, choose);
+/**
+ * Draws the tokens of the translation. One that is hovered, focused or tapped shows the likeliest tokens in its place.
+ *
+ * @param {TargetToken[]} tokens
+ * @param {number} chosen number of tokens that are prescribed
+ * @param {(prefix: number[]) => void} choose
+ */
+function drawTarget(tokens, chosen, choose) {
+  let hide = () => {};
+  return tokens.map((token, position) => {
+    const before = tokens.slice(0, position).map(({ id }) => id);
     const button = tokenButton(token, {
-      class: tokenClass(token.piece) + (isChosen ? " chosen" : ""),
+      class: tokenClass(token.piece) + (position < chosen ? " chosen" : ""),
       "aria-label": `${readable(token.piece)}, probability ${percent(token.probability)}, alternatives`,
       "aria-expanded": "false",
       mouseenter: show,
       focus: show,
       click: show,
-      mouseleave: (event) => this.leave(event),
-      blur: (event) => this.leave(event),
-      keydown: (event) => {
-        if (event.key === "Escape") this.hide();
-        if (event.key === "ArrowDown") show();
-        moveFocus(event, { ArrowDown: this.element.firstElementChild });
+    });
+    const place = html("span", {
+      class: "choice",
+      mouseleave: () => place.contains(document.activeElement) || hide(),
+      focusout: (/** @type {FocusEvent} */ event) =>
+        event.relatedTarget instanceof Node && place.contains(event.relatedTarget) || hide(),
+      keydown: (/** @type {KeyboardEvent} */ event) => {
+        const own = document.activeElement;
+        if (own === button && event.key === "ArrowDown") show();
+        moveFocus(event, {
+          ArrowDown: own === button ? place.querySelector(".alternatives button") : own?.nextElementSibling,
+          ArrowUp: own?.previousElementSibling,
+          Escape: button,
+        });
+        if (event.key === "Escape") hide();
       },
-    });
-    return button;
-  }
-
-  /**
-   * @param {HTMLElement} owner
-   * @param {TargetToken} token
-   * @param {(id: number) => void} choose
-   */
-  show(owner, token, choose) {
-    this.hide();
-    this.owner = owner;
-    owner.setAttribute("aria-expanded", "true");
-    const choices = token.alternatives.map((alternative) =>
-      tokenButton(alternative, {
-        "aria-label": `${readable(alternative.piece)}, probability ${percent(alternative.probability)}`,
-        "aria-current": alternative.id === token.id && "true",
-        click: () => choose(alternative.id),
-      })
-    );
-    this.element.replaceChildren(...choices);
-    this.element.hidden = false;
-    const room = (this.element.parentElement?.clientWidth ?? 0) - this.element.offsetWidth;
-    this.element.style.left = `${Math.max(0, Math.min(owner.offsetLeft, room))}px`;
-    this.element.style.top = `${owner.offsetTop + owner.offsetHeight}px`;
-  }
-
-  hide() {
-    this.element.hidden = true;
-    this.owner?.setAttribute("aria-expanded", "false");
-  }
-
-  /**
-   * Hides the alternatives unless the pointer or the focus is still on them or on their token.
-   *
-   * @param {MouseEvent | FocusEvent} event
-   */
-  leave(event) {
-    const isInside = (/** @type {unknown} */ node) =>
-      node instanceof Node && (this.element.contains(node) || this.owner?.contains(node));
-    if (!isInside(event.relatedTarget) && !(event instanceof MouseEvent && isInside(document.activeElement))) {
-      this.hide();
+    }, button);
+    function show() {
+      hide();
+      const alternatives = token.alternatives.map((alternative) =>
+        tokenButton(alternative, {
+          "aria-label": `${readable(alternative.piece)}, probability ${percent(alternative.probability)}`,
+          "aria-current": alternative.id === token.id && "true",
+          click: () => choose([...before, alternative.id]),
+        })
+      );
+      const list = html("div", { class: "alternatives", role: "group", "aria-label": "Alternatives" }, ...alternatives);
+      place.append(list);
+      const room = (place.parentElement?.clientWidth ?? 0) - list.offsetWidth;
+      list.style.left = `${Math.max(0, Math.min(button.offsetLeft, room))}px`;
+      list.style.top = `${button.offsetTop + button.offsetHeight}px`;
+      button.ariaExpanded = "true";
+      hide = () => {
+        list.remove();
+        button.ariaExpanded = "false";
+      };
     }
-  }
-
-  /**
-   * Moves the focus among the alternatives with the arrow keys; Escape returns to the token.
-   *
-   * @param {KeyboardEvent} event
-   */
-  move(event) {
-    const own = document.activeElement;
-    moveFocus(event, {
-      ArrowDown: own?.nextElementSibling,
-      ArrowUp: own?.previousElementSibling,
-      Escape: this.owner,
-    });
-    if (event.key === "Escape") this.hide();
-  }
+    return { button, place };
+  });
 }
 
 /**

@@ -6,6 +6,7 @@
 /** @typedef {{ id: number, piece: string, probability: number }} Alternative */
 /** @typedef {Alternative & { word: number, alternatives: Alternative[] }} TargetToken */
 /** @typedef {{ shape: [number, number, number, number], weights: string }} EncodedWeights */
+/** @import { Weights } from "./weights.js" */
 /** @typedef {{ parent: number, id: number, piece: string, score: number, outcome: string }} Candidate */
 
 /**
@@ -16,11 +17,13 @@
  * @property {TargetToken[]} target
  * @property {{ text: string, score: number }[]} hypotheses
  * @property {Head[]} heads_off
- * @property {Record<Kind, EncodedWeights>} attention
+ * @property {Record<Kind, Weights>} attention
  * @property {Candidate[][] | null} beam
  * @property {Explanation | null} explanation
  * @property {{ source: string, translation: string }[]} sentences of the text; none if it is a single one
  */
+
+/** @typedef {Omit<Inspection, "attention"> & { attention: Record<Kind, EncodedWeights> }} Answer of POST /inspect */
 
 /**
  * @typedef {object} Explanation what one head computes at one query

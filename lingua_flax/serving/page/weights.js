@@ -2,7 +2,7 @@
 
 import { percent, readable } from "./dom.js";
 
-/** @import { EncodedWeights, Inspection, Kind } from "./types.js" */
+/** @import { Answer, EncodedWeights, Inspection, Kind } from "./types.js" */
 
 /**
  * What is shown of the attention; in both panels, so that they can be compared.
@@ -23,24 +23,8 @@ import { percent, readable } from "./dom.js";
 const NAMED = 4; // labels that are named in a sentence
 const SINK = /^(<\/s>|[^\p{L}\p{N}]+)$/u;
 
-/** @type {WeakMap<EncodedWeights, Weights>} */
-const decoded = new WeakMap();
-
-/**
- * Returns the weights of a kind of attention, which are decoded only once.
- *
- * @param {Inspection} inspection
- * @param {Kind} kind
- */
-export function weightsOf(inspection, kind) {
-  const encoded = inspection.attention[kind];
-  const weights = decoded.get(encoded) ?? new Weights(encoded);
-  decoded.set(encoded, weights);
-  return weights;
-}
-
 /** The attention weights of all heads of one kind. */
-class Weights {
+export class Weights {
   /** @param {EncodedWeights} encoded */
   constructor({ shape, weights }) {
     this.layers = shape[0];
@@ -90,6 +74,18 @@ class Weights {
 }
 
 /**
+ * Decodes the attention weights of an answer of the server.
+ *
+ * @param {Answer} answer
+ * @returns {Inspection}
+ */
+export function decode(answer) {
+  const { encoder, decoder, cross } = answer.attention;
+  const attention = { encoder: new Weights(encoder), decoder: new Weights(decoder), cross: new Weights(cross) };
+  return { ...answer, attention };
+}
+
+/**
  * Returns the tokens that attend and those that are attended to.
  *
  * @param {Inspection} inspection
@@ -132,7 +128,7 @@ function labels(tokens, merged, sinks) {
  * @returns {Table}
  */
 export function tableOf(inspection, { kind, layer, head, words, sinks }) {
-  const weights = weightsOf(inspection, kind);
+  const weights = inspection.attention[kind];
   const map = weights.map(layer, head);
   const [attending, attended] = tokensOf(inspection, kind);
   const [queries, keys] = [labels(attending, words, sinks), labels(attended, words, sinks)];
@@ -167,7 +163,7 @@ export function largest(labels, weights) {
  * @returns {Strongest}
  */
 export function strongest(inspection, { kind, layer, head }, queries, keys) {
-  const weights = weightsOf(inspection, kind);
+  const weights = inspection.attention[kind];
   let best = { layer: 0, head: 0, query: 0, key: 0, weight: -1 };
   for (let l = layer ?? 0; l <= (layer ?? weights.layers - 1); l++) {
     for (let h = head ?? 0; h <= (head ?? weights.heads - 1); h++) {
@@ -194,7 +190,7 @@ export function strongest(inspection, { kind, layer, head }, queries, keys) {
 export function leaders(inspection, query) {
   /** @type {Map<string, Strongest & { name: string }>} */
   const best = new Map();
-  const { layers, heads } = weightsOf(inspection, "cross");
+  const { layers, heads } = inspection.attention.cross;
   for (let layer = 0; layer < layers; layer++) {
     for (let head = 0; head < heads; head++) {
       const { queries, keys, values } = tableOf(inspection, { kind: "cross", layer, head, words: true, sinks: false });

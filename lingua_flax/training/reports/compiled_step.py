@@ -32,7 +32,7 @@ from lingua_flax.options.precision import BFLOAT16, FLOAT32, Precision
 from lingua_flax.options.schema import REMAINING_DEVICES, Config
 from lingua_flax.training.device_memory import DeviceMemory, compile_step, memory_between_steps, memory_of_step
 from lingua_flax.training.kernels.fast_attention import fast_attention
-from lingua_flax.training.reports.gpu_program import read_gpu_program
+from lingua_flax.training.reports.gpu_program import bytes_of, read_gpu_program
 
 Result = TypeVar("Result")
 
@@ -170,7 +170,6 @@ def _costs_of_all_parts(
 
 
 _COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|reduce-scatter)(?:-start)?\(.*?channel_id=(\d+)")
-_ARRAY = re.compile(r"\b[a-z]+(\d+)\[([\d,]*)\]")
 
 
 def sent_bytes_of(program: str, devices: int) -> float:
@@ -183,15 +182,7 @@ def sent_bytes_of(program: str, devices: int) -> float:
     factors = {"all-reduce": 2 * others / devices, "all-gather": others / devices, "reduce-scatter": others}
     # By channel, because some operations are listed twice.
     operations = {channel: (result, kind) for result, kind, channel in _COLLECTIVE.findall(program)}
-    return sum(factors[kind] * _bytes_of(result) for result, kind in operations.values())
-
-
-def _bytes_of(result: str) -> float:
-    """Returns the bytes of all arrays in the type of a result, such as (f32[], bf16[128,512]{1,0})."""
-    return sum(
-        int(bits) / 8 * math.prod(int(size) for size in sizes.split(",") if size)
-        for bits, sizes in _ARRAY.findall(result)
-    )
+    return sum(factors[kind] * bytes_of(result) for result, kind in operations.values())
 
 
 def model_flops(config: Config, target_vocab_size: int) -> int:

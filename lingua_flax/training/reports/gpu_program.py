@@ -65,7 +65,7 @@ def read_gpu_program(text: str) -> GpuProgram:
     for times, instruction, computation in _kernels(computations, entry[1]):
         kernels += times
         accessed += times * _bytes_moved(instruction, computation, computations)
-        largest += [(_bytes_of(array[0]), array[0]) for array in _ARRAY.finditer(instruction.written)]
+        largest += [(bytes_of(array[0]), array[0]) for array in _ARRAY.finditer(instruction.written)]
     return GpuProgram(kernels, accessed, sorted(largest, reverse=True))
 
 
@@ -92,24 +92,24 @@ def _kernels(
 
 def _bytes_moved(instruction: _Instruction, computation: _Computation, computations: dict[str, _Computation]) -> int:
     """Returns the bytes that a kernel reads and writes."""
-    written = _bytes_of(instruction.written)
+    written = bytes_of(instruction.written)
     if instruction.operation == "fusion":
         fused = computations[_CALLED.findall(instruction.attributes)[0]]
         return written + sum(_bytes_read(name, fused) for name in fused if fused[name].operation == "parameter")
-    return written + sum(_bytes_of(computation[name].result) for name in {*instruction.operands})
+    return written + sum(bytes_of(computation[name].result) for name in {*instruction.operands})
 
 
 def _bytes_read(parameter: str, fused: _Computation) -> int:
     """Returns the bytes that a fused kernel reads of a parameter, of which it may need only slices or some rows."""
     uses = [use for use in fused.values() if parameter in use.operands]
-    size = _bytes_of(fused[parameter].result)
+    size = bytes_of(fused[parameter].result)
     if all(use.operation in ("slice", "dynamic-slice", "gather") and use.operands[0] == parameter for use in uses):
-        return min(size, sum(_bytes_of(use.result) for use in uses))
+        return min(size, sum(bytes_of(use.result) for use in uses))
     return size
 
 
-def _bytes_of(result: str) -> int:
-    """Returns the bytes of all arrays in the type of a result; those of booleans, pred, have no number of bits."""
+def bytes_of(result: str) -> int:
+    """Returns the bytes of all arrays in the type of a result, such as (f32[], pred[8], bf16[128,512]{1,0})."""
     return sum(
         max(1, int(bits or 8) // 8) * math.prod(int(size) for size in sizes.split(",") if size)
         for _, bits, sizes in _ARRAY.findall(result)
