@@ -14,32 +14,22 @@
 /** @typedef {(name: string, trace: Trace) => void} Observer is called with what an attention sublayer computes */
 
 /**
- * @typedef {object} Trace a vector for each query
- * @property {Rows} stream what the residual connection starts from
- * @property {Rows} read what queries are projected from
- * @property {Rows} queries
- * @property {Memory[]} memories
- * @property {Mask} mask
- * @property {Float32Array[][]} weights by head
- * @property {Rows} heads weighted sums of values, side by side
- * @property {Rows} output
- * @property {Rows} after
+ * What an attention sublayer computes, for each query: the stream that the residual connection starts from, what
+ * queries are projected from, weights by head, the weighted sums of values of all heads side by side, and the rest.
+ *
+ * @typedef {{
+ *   stream: Rows, read: Rows, queries: Rows, memories: Memory[], mask: Mask, weights: Float32Array[][], heads: Rows,
+ *   output: Rows, after: Rows
+ * }} Trace
  */
 
 /**
- * @typedef {object} ModelConfig the section [model] of the run
- * @property {number} num_encoder_layers
- * @property {number} num_decoder_layers
- * @property {number} embed_dim
- * @property {number} num_heads
- * @property {number} max_length
- * @property {number} position_base
- * @property {"pre" | "post"} norm
- * @property {string} positions
- * @property {boolean} rotary_cross_attention
- * @property {boolean | "self"} qk_norm
- * @property {string} activation
- * @property {string} tied_embeddings
+ * @typedef {{
+ *   num_encoder_layers: number, num_decoder_layers: number, embed_dim: number, num_heads: number, max_length: number,
+ *   norm: "pre" | "post", activation: "relu" | "gelu", tied_embeddings: "all" | "decoder" | "none",
+ *   positions: "sinusoidal" | "learned" | "rotary", position_base: number, rotary_cross_attention: boolean,
+ *   qk_norm: boolean | "self"
+ * }} ModelConfig the section [model] of the run
  */
 
 const EPSILON = 1e-6; // of all norms

@@ -96,9 +96,7 @@ export class Tokenizer {
   /**
    * Returns what the longest rule that applies at a place makes of how many bytes; without a rule, of a character.
    *
-   * @param {Uint8Array} bytes
-   * @param {number} at
-   * @returns {{ normal: string, length: number }}
+   * @type {(bytes: Uint8Array, at: number) => { normal: string, length: number }}
    */
   rule(bytes, at) {
     const length = bytes[at] < 0x80 ? 1 : bytes[at] < 0xe0 ? 2 : bytes[at] < 0xf0 ? 3 : 4;

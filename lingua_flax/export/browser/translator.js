@@ -5,7 +5,7 @@ import { beamSearch, largest, logSumExp } from "./search.js";
 import { Tokenizer } from "./tokenizer.js";
 
 /** @import { Question } from "../../serving/page/api.js" */
-/** @import { Answer, EncodedWeights, Explanation, Kind } from "../../serving/page/types.js" */
+/** @import { Answer, EncodedWeights, Explanation, Kind, Place } from "../../serving/page/types.js" */
 /** @import { ModelConfig, Observer, Rows, Source, Tensor, Trace } from "./network.js" */
 /** @import { Decoding } from "./search.js" */
 /** @import { Model } from "./tokenizer.js" */
@@ -145,7 +145,7 @@ export class Translator {
     return { shape: [layers, num_heads, queries, keys], weights: btoa(bytes) };
   }
 
-  /** @type {(place: NonNullable<Question["explain"]>, traces: Traces) => Omit<Explanation, "hidden" | "logits">} */
+  /** @type {(place: Place, traces: Traces) => Omit<Explanation, "hidden" | "logits">} */
   explained(place, traces) {
     const { attention, layer, head, query } = place;
     const { memories, mask, weights, queries, ...trace } = traces[nameOf(attention, layer)];

@@ -1,6 +1,6 @@
 /** Requests to the server. @module */
 
-/** @import { Answer, Examples, Head, Kind, Run } from "./types.js" */
+/** @import { Answer, Examples, Head, Place, Run } from "./types.js" */
 
 /** A request that was refused or could not be answered. */
 export class RequestError extends Error {
@@ -15,23 +15,13 @@ export class RequestError extends Error {
 }
 
 /**
- * @typedef {object} Question
- * @property {string} q
- * @property {number} [sentence]
- * @property {string} [target]
- * @property {number[]} [prefix]
- * @property {number[]} [masked]
- * @property {Head[]} [heads_off]
- * @property {boolean} [beam]
- * @property {number} [checkpoint]
- * @property {{ attention: Kind, layer: number, head: number, query: number } | null} [explain]
+ * @typedef {{
+ *   q: string, sentence?: number, target?: string, prefix?: number[], masked?: number[], heads_off?: Head[],
+ *   beam?: boolean, checkpoint?: number, explain?: Place | null
+ * }} Question
  */
 
-/**
- * @param {Question} question
- * @param {AbortSignal} [signal]
- * @returns {Promise<Answer>}
- */
+/** @type {(question: Question, signal?: AbortSignal) => Promise<Answer>} */
 export function inspect(question, signal) {
   const headers = { "Content-Type": "application/json" };
   return request("/inspect", { method: "POST", headers, body: JSON.stringify(question), signal });
@@ -54,11 +44,7 @@ export function languages() {
 
 /** @typedef {(path: string, options?: RequestInit) => Promise<any>} Request */
 
-/**
- * Lets something else answer than a server.
- *
- * @param {Request} answer
- */
+/** @type {(answer: Request) => void} Lets something else answer than a server */
 export function answerWith(answer) {
   request = answer;
 }

@@ -41,10 +41,7 @@ export const DEFAULT = { kind: "cross", layer: null, head: null, words: true, si
 /**
  * Shows the attention of a sentence.
  *
- * @param {HTMLElement} place
- * @param {Inspection} inspection
- * @param {Selection} selection
- * @param {Actions} actions
+ * @type {(place: HTMLElement, inspection: Inspection, selection: Selection, actions: Actions) => void}
  */
 export function showAttention(place, inspection, selection, actions) {
   const { kind, head } = selection;
@@ -93,9 +90,7 @@ export function showAttention(place, inspection, selection, actions) {
 /**
  * Draws how far the translation has got, with buttons that go on, word by word.
  *
- * @param {Inspection} inspection
- * @param {(step: number | null) => void} goTo
- * @param {number} length
+ * @type {(inspection: Inspection, goTo: (step: number | null) => void, length: number) => HTMLElement}
  */
 function drawProgress({ target }, goTo, length) {
   const step = target.length;

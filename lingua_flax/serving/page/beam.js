@@ -10,10 +10,7 @@ const GAP = 0.18; // of a column
 const LETTER = 8;
 const SCORE = 36; // width
 
-/**
- * @param {HTMLElement} place
- * @param {Inspection} inspection
- */
+/** @type {(place: HTMLElement, inspection: Inspection) => void} */
 export function showBeam(place, inspection) {
   const steps = inspection.beam;
   if (!steps) {
@@ -69,10 +66,7 @@ function bestPath(steps) {
 /**
  * Returns the pieces of a hypothesis, from its first to the candidate.
  *
- * @param {Candidate[][]} steps
- * @param {number} step
- * @param {number} index
- * @returns {string}
+ * @type {(steps: Candidate[][], step: number, index: number) => string}
  */
 function hypothesis(steps, step, index) {
   const { parent, piece } = steps[step][index];

@@ -5,11 +5,7 @@ import { html, toggle } from "./dom.js";
 /** @import { Inspection, Kind } from "./types.js" */
 /** @import { Selection } from "./weights.js" */
 
-/**
- * @param {Inspection} inspection
- * @param {Selection} selection
- * @param {(kind: Kind, layer: number) => void} open
- */
+/** @type {(inspection: Inspection, selection: Selection, open: (kind: Kind, layer: number) => void) => HTMLElement} */
 export function drawDiagram(inspection, selection, open) {
   /** @type {(text: string) => HTMLElement} */
   const part = (text) => html("li", {}, text);

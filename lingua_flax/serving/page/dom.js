@@ -50,10 +50,7 @@ function build(node, properties, children) {
 /**
  * Creates a button that is pressed or not.
  *
- * @param {string} title
- * @param {boolean} isPressed
- * @param {() => void} click
- * @param {Properties} [properties]
+ * @type {(title: string, isPressed: boolean, click: () => void, properties?: Properties) => HTMLButtonElement}
  */
 export function toggle(title, isPressed, click, properties = {}) {
   return html("button", { "aria-pressed": String(isPressed), click, ...properties }, title);

@@ -17,10 +17,7 @@ const VIEWS = [["translation", "Translation"], ["attention", "Attention"], ["bea
 const THEMES = ["system", "light", "dark"];
 const NOTHING = { text: "", target: "", checkpoint: "", ...NO_CHOICES };
 
-/**
- * @param {string} id
- * @returns {HTMLElement}
- */
+/** @type {(id: string) => HTMLElement} */
 function byId(id) {
   const found = document.getElementById(id);
   if (!found) throw new Error(`no element ${id}`);
@@ -122,11 +119,7 @@ function drawTabs() {
   ));
 }
 
-/**
- * Shows a sentence, or two side by side.
- *
- * @param {...string} texts
- */
+/** @type {(...texts: string[]) => void} Shows a sentence, or two side by side */
 function translate(...texts) {
   const { target, checkpoint } = first.asked;
   show(view, texts.map((text, index) => ({ ...NOTHING, text, target, checkpoint: index ? "" : checkpoint })));

@@ -123,11 +123,7 @@ export class Panel {
     this.ask();
   }
 
-  /**
-   * Hides a source token, or shows it again.
-   *
-   * @param {number} position
-   */
+  /** @type {(position: number) => void} Hides a source token, or shows it again */
   toggleMasked(position) {
     const { masked } = this.choices;
     const others = masked.filter((other) => other !== position);
@@ -203,9 +199,7 @@ export class Panel {
   /**
    * Shows an answer, or that there is none: nothing of an earlier text stays.
    *
-   * @param {Inspection | null} inspection
-   * @param {Answer | null} [unchanged]
-   * @param {string} [message]
+   * @type {(inspection: Inspection | null, unchanged?: Answer | null, message?: string) => void}
    */
   answer(inspection, unchanged = null, message = "") {
     this.inspection = inspection;
@@ -215,11 +209,7 @@ export class Panel {
     this.draw();
   }
 
-  /**
-   * Opens an attention weight of cross-attention or of the kind that is shown.
-   *
-   * @param {Strongest} weight
-   */
+  /** @type {(weight: Strongest) => void} Opens an attention weight of cross-attention or of the kind that is shown */
   open({ layer, head, query, key }) {
     Object.assign(this.shared.selection, { layer, head });
     this.shared.isChosen = true;

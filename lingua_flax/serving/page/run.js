@@ -58,10 +58,7 @@ function ago(seconds) {
   return seconds < 129600 ? `${Math.round(seconds / 3600)} hours` : `${Math.round(seconds / 86400)} days`;
 }
 
-/**
- * @param {Run} run
- * @param {(checkpoints: number[]) => void} compare
- */
+/** @type {(run: Run, compare: (checkpoints: number[]) => void) => HTMLElement} */
 function checkpoints(run, compare) {
   const id = "compare-checkpoints";
   const first = run.checkpoints[0];
@@ -97,12 +94,7 @@ function samples(run) {
   );
 }
 
-/**
- * Draws curves over the steps, from 0.
- *
- * @param {string} title
- * @param {Curve[]} curves
- */
+/** @type {(title: string, curves: Curve[]) => HTMLElement} Draws curves over the steps, from 0 */
 function chart(title, curves) {
   const points = curves.flatMap((curve) => curve.points);
   const maxX = Math.max(1, ...points.map(([x]) => x));

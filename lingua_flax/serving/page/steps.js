@@ -146,11 +146,7 @@ export function drawSteps(inspection, explanation, key, choose, close) {
   );
 }
 
-/**
- * @param {string} title
- * @param {string} text
- * @param {...Child} content
- */
+/** @type {(title: string, text: string, ...content: Child[]) => HTMLElement} */
 function step(title, text, ...content) {
   return html("li", {}, html("h3", {}, title), html("p", {}, text), ...content);
 }
@@ -160,8 +156,7 @@ function step(title, text, ...content) {
 /**
  * Draws a table whose last column is a share, as a number and as a bar.
  *
- * @param {string[]} titles
- * @param {Row[]} rows
+ * @type {(titles: string[], rows: Row[]) => HTMLElement}
  */
 function table(titles, rows) {
   const drawn = rows.map(({ name, numbers, weight, isCurrent = false }) =>

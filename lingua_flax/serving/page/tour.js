@@ -63,10 +63,7 @@ const STOPS = [
   ],
 ];
 
-/**
- * @param {(state: State) => void} open
- * @param {() => void} end
- */
+/** @type {(open: (state: State) => void, end: () => void) => HTMLElement} */
 export function drawTour(open, end) {
   let number = 0;
   const title = html("h2", {});

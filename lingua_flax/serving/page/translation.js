@@ -136,8 +136,7 @@ function tokenClass(piece) {
 /**
  * Creates a button with a token and its probability.
  *
- * @param {Alternative} token
- * @param {Properties} properties
+ * @type {(token: Alternative, properties: Properties) => HTMLButtonElement}
  */
 function tokenButton({ piece, probability }, properties) {
   return html(

@@ -10,55 +10,31 @@
 /** @typedef {{ parent: number, id: number, piece: string, score: number, outcome: string }} Candidate */
 
 /**
- * @typedef {object} Inspection
- * @property {string} text
- * @property {string} translation
- * @property {SourceToken[]} source
- * @property {TargetToken[]} target
- * @property {{ text: string, score: number }[]} hypotheses
- * @property {Head[]} heads_off
- * @property {Record<Kind, Weights>} attention
- * @property {Candidate[][] | null} beam
- * @property {Explanation | null} explanation
- * @property {{ source: string, translation: string }[]} sentences of the text; none if it is a single one
+ * @typedef {{
+ *   text: string, translation: string, source: SourceToken[], target: TargetToken[],
+ *   hypotheses: { text: string, score: number }[], heads_off: Head[], attention: Record<Kind, Weights>,
+ *   beam: Candidate[][] | null, explanation: Explanation | null, sentences: { source: string, translation: string }[]
+ * }} Inspection its `sentences` are those of the text, none if it is a single one
  */
 
 /** @typedef {Omit<Inspection, "attention"> & { attention: Record<Kind, EncodedWeights> }} Answer of POST /inspect */
 
 /**
- * @typedef {object} Explanation what one head computes at one query
- * @property {Kind} attention
- * @property {number} layer
- * @property {number} head
- * @property {number} query
- * @property {"pre" | "post"} norm
- * @property {number[]} stream
- * @property {number[]} read
- * @property {number[][]} memory
- * @property {number[]} query_vector
- * @property {number[][]} keys
- * @property {number[][]} values
- * @property {boolean[]} mask true where the query may attend
- * @property {number[]} weights
- * @property {number[]} heads
- * @property {number[]} output
- * @property {number[]} after
- * @property {number[]} [hidden] only of the decoder
- * @property {(Alternative & { logit: number })[]} logits
+ * @typedef {{ attention: Kind, layer: number, head: number, query: number }} Place
+ * @typedef {Place & {
+ *   norm: "pre" | "post", stream: number[], read: number[], memory: number[][], query_vector: number[],
+ *   keys: number[][], values: number[][], mask: boolean[], weights: number[], heads: number[], output: number[],
+ *   after: number[], hidden?: number[], logits: (Alternative & { logit: number })[]
+ * }} Explanation what one head computes at one query; `mask` is true where it may attend, only decoders have `hidden`
  */
 
 /**
- * @typedef {object} Run
- * @property {string} name
- * @property {number} step
- * @property {number | null} num_steps
- * @property {number | null} seconds_since_change
- * @property {number[]} checkpoints
- * @property {number | null} best_checkpoint
- * @property {number} label_smoothing
- * @property {[number, number][]} training_loss
- * @property {{ step: number, loss: number, loss_shuffled: number | null, bleu: number }[]} validations
- * @property {{ source: string, reference: string, translation: string }[]} samples
+ * @typedef {{
+ *   name: string, step: number, num_steps: number | null, seconds_since_change: number | null, checkpoints: number[],
+ *   best_checkpoint: number | null, label_smoothing: number, training_loss: [number, number][],
+ *   validations: { step: number, loss: number, loss_shuffled: number | null, bleu: number }[],
+ *   samples: { source: string, reference: string, translation: string }[]
+ * }} Run
  */
 
 /** @typedef {{ word: string, sentences: string[] }} Ambiguous */

@@ -5,14 +5,10 @@ import { percent, readable } from "./dom.js";
 /** @import { Answer, EncodedWeights, Inspection, Kind } from "./types.js" */
 
 /**
- * What is shown of the attention; in both panels, so that they can be compared.
+ * What is shown of the attention; in both panels, so that they can be compared. Layer and head are counted from 0 and
+ * null for the mean of all; words merge their pieces; sinks are the end of the sentence and punctuation.
  *
- * @typedef {object} Selection
- * @property {Kind} kind
- * @property {number | null} layer null for the mean of all layers; counted from 0
- * @property {number | null} head null for the mean of the layer's heads
- * @property {boolean} words whether pieces are merged into words
- * @property {boolean} sinks whether the end of the sentence and punctuation are shown
+ * @typedef {{ kind: Kind, layer: number | null, head: number | null, words: boolean, sinks: boolean }} Selection
  */
 
 /** @typedef {{ name: string, positions: number[] }} Label of a row or a column, with the positions of its tokens */
@@ -39,9 +35,7 @@ export class Weights {
   /**
    * Returns the weights of a head, or their mean over the heads of a layer or over all heads, [queries * keys].
    *
-   * @param {number | null} layer
-   * @param {number | null} head
-   * @returns {Float32Array}
+   * @type {(layer: number | null, head: number | null) => Float32Array}
    */
   map(layer, head) {
     const size = this.queries * this.keys;
@@ -73,12 +67,7 @@ export class Weights {
   }
 }
 
-/**
- * Decodes the attention weights of an answer of the server.
- *
- * @param {Answer} answer
- * @returns {Inspection}
- */
+/** @type {(answer: Answer) => Inspection} Decodes the attention weights of an answer of the server */
 export function decode(answer) {
   const { encoder, decoder, cross } = answer.attention;
   const attention = { encoder: new Weights(encoder), decoder: new Weights(decoder), cross: new Weights(cross) };
@@ -98,12 +87,7 @@ export function tokensOf({ source, target }, kind) {
   return kind === "decoder" ? [read, read] : [target, source];
 }
 
-/**
- * @param {{ piece: string, word: number }[]} tokens
- * @param {boolean} merged
- * @param {boolean} sinks
- * @returns {Label[]}
- */
+/** @type {(tokens: { piece: string, word: number }[], merged: boolean, sinks: boolean) => Label[]} */
 function labels(tokens, merged, sinks) {
   /** @type {{ word: number, pieces: string, positions: number[] }[]} */
   const groups = [];
@@ -123,9 +107,7 @@ function labels(tokens, merged, sinks) {
 /**
  * Returns a table of weights: of words, the mean over the pieces that attend of the sums over those attended to.
  *
- * @param {Inspection} inspection
- * @param {Pick<Selection, "kind" | "layer" | "head" | "words" | "sinks">} selection
- * @returns {Table}
+ * @type {(inspection: Inspection, selection: Pick<Selection, "kind" | "layer" | "head" | "words" | "sinks">) => Table}
  */
 export function tableOf(inspection, { kind, layer, head, words, sinks }) {
   const weights = inspection.attention[kind];
