@@ -1,4 +1,4 @@
-"""Packs pairs into rows: a window of draws, tokenized or with sampled segmentations, is packed by sentence length.
+"""Packs pairs into rows: a window of draws, some of them varied, is packed by sentence length.
 
 A window is a function of (corpora, seed, window number) and does not depend on earlier windows. Therefore any process
 can make any window, and a position in the data is two integers: a window and a row in it.
@@ -14,16 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lingua_flax.data.batch import FlatIds
 from lingua_flax.data.draw_order import Drawn, Draws, random_words
-from lingua_flax.data.subword_sampling import SampledPairs
 from lingua_flax.data.tokenized_pairs import TokenizedPairs
+from lingua_flax.data.varied_pairs import VariedPairs
 
 # Draws in a window, at most. On Multi30k with rows of 64, the longer side is filled to 97.9% with windows of 2,048
 # draws, and to 98.1% with 8,192 or 16,384. Larger windows also delay a resumed run, which has to make the current one
 # again.
 WINDOW = 8192
-
-TrainingPairs = TokenizedPairs | SampledPairs
 
 
 class Side(NamedTuple):
@@ -43,11 +42,11 @@ class Window:
 
     Attributes:
       row_starts: [rows + 1]; row r holds the pairs row_starts[r] to row_starts[r + 1] - 1.
-      corpora: [pairs], the number of each pair's corpus.
+      corpora: [pairs], the number of each pair's corpus, or the number of corpora if its tokens are in `ids`.
       segments: [pairs], the number of each pair in its row, from 1.
       tokens: [rows], the number of tokens in each row, both sides together.
       source, target: where the tokens of each pair are read from and at which column they are placed.
-      ids: flat source and target ids if segmentations are sampled; otherwise None: the ids are in the corpora.
+      ids: flat source and target ids of the pairs whose tokens are not those in the corpora; None if there are none.
     """
 
     row_starts: np.ndarray
@@ -56,7 +55,7 @@ class Window:
     tokens: np.ndarray
     source: Side
     target: Side
-    ids: tuple[np.ndarray, np.ndarray] | None = None
+    ids: FlatIds | None = None
 
     def __len__(self) -> int:
         """Returns the number of rows."""
@@ -67,14 +66,15 @@ class Window:
 class Planner:
     """Makes windows by number; picklable, since the corpora are files.
 
-    The corpora are either all TokenizedPairs or all SampledPairs, and none of their sentences is longer than
-    `row_length`. The seed determines the order of pairs and rows, and the sampled segmentations.
+    None of the sentences is longer than `row_length`. The seed determines the order of pairs and rows, and the variants
+    of pairs, if there is a VariedPairs for each corpus.
     """
 
-    corpora: Sequence[TrainingPairs]
+    corpora: Sequence[TokenizedPairs]
     weights: Sequence[float]
     row_length: int
     seed: int
+    varied: Sequence[VariedPairs] = ()
 
     @functools.cached_property
     def draws(self) -> Draws:
@@ -89,59 +89,64 @@ class Planner:
     @property
     def samples(self) -> bool:
         """Whether segmentations are sampled, which takes far longer than packing."""
-        return isinstance(self.corpora[0], SampledPairs)
+        return any(corpus.samples for corpus in self.varied)
 
     def window(self, number: int) -> Window:
         """Returns the window with this number, counted from 0."""
         epoch, part = divmod(number, self.windows_per_epoch)
         begin, end = (at * len(self.draws) // self.windows_per_epoch for at in (part, part + 1))
         drawn = self.draws[epoch * len(self.draws) + np.arange(begin, end)]
-        starts, lengths, ids = self._sample_sentences(drawn) if self.samples else self._locate_sentences(drawn)
+        starts, lengths = self._locate_sentences(drawn)
+        corpora, ids = self._vary(drawn, starts, lengths) if self.varied else (drawn.corpora, None)
         rows = assign_rows(lengths[0], lengths[1], self.row_length)
         count = int(rows.max()) + 1
         # assign_rows orders rows by their longest sentence; they are shuffled so that a batch mixes lengths.
         permutation = np.empty(count, np.int64)
         permutation[np.argsort(random_words(self.seed, number, np.arange(count)), kind="stable")] = np.arange(count)
         rows = permutation[rows]
-        return lay_out_rows(rows, starts, lengths, drawn.corpora, ids)
+        return lay_out_rows(rows, starts, lengths, corpora, ids)
 
-    def _locate_sentences(self, drawn: Drawn) -> tuple[np.ndarray, np.ndarray, None]:
+    def _locate_sentences(self, drawn: Drawn) -> tuple[np.ndarray, np.ndarray]:
         """Returns starts and lengths, [2, pairs] each, of the sentences in the ids of the corpora."""
         starts, lengths = np.empty((2, 2, len(drawn.pairs)), np.int64)
         for number, corpus in enumerate(self.corpora):
-            assert isinstance(corpus, TokenizedPairs)
             selected = np.flatnonzero(drawn.corpora == number)
             positions = corpus.positions(drawn.pairs[selected])
             for side, sentences in enumerate((corpus.source, corpus.target)):
                 starts[side, selected] = sentences.starts(positions)
                 lengths[side, selected] = sentences.lengths(positions)
-        return starts, lengths, None
+        return starts, lengths
 
-    def _sample_sentences(self, drawn: Drawn) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """Samples segmentations; returns starts and lengths, [2, pairs] each, and the flat ids that they refer to."""
-        corpora = [corpus for corpus in self.corpora if isinstance(corpus, SampledPairs)]
-        keys = random_words(self.seed, *drawn)
-        pairs = [
-            corpora[corpus].draw(pair, np.random.Generator(np.random.Philox(key=key)))
-            for corpus, pair, key in zip(drawn.corpora.tolist(), drawn.pairs.tolist(), keys.tolist(), strict=True)
-        ]
-        sides = list(zip(*pairs, strict=True))
-        lengths = np.array([[len(sentence) for sentence in side] for side in sides])
-        source, target = (np.fromiter(itertools.chain.from_iterable(side), np.int32) for side in sides)
-        return np.cumsum(lengths, axis=1) - lengths, lengths, (source, target)
+    def _vary(self, drawn: Drawn, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, FlatIds]:
+        """Replaces starts and lengths of the pairs that are varied by those in new flat ids.
+
+        Returns the corpus of each pair, as in Window, and these ids.
+        """
+        corpora, keys = drawn.corpora.copy(), random_words(self.seed, *drawn)
+        changed: list[np.ndarray] = []
+        sources: list[Sequence[int]] = []
+        targets: list[Sequence[int]] = []
+        for number, corpus in enumerate(self.varied):
+            selected = np.flatnonzero(drawn.corpora == number)
+            variants = corpus.draw(drawn.pairs[selected], keys[selected])
+            changed.append(selected[variants.draws])
+            sources += variants.sources
+            targets += variants.targets
+        indices = np.concatenate(changed)
+        corpora[indices] = len(self.corpora)
+        lengths[:, indices] = [[len(sentence) for sentence in side] for side in (sources, targets)]
+        starts[:, indices] = np.cumsum(lengths[:, indices], axis=1) - lengths[:, indices]
+        source, target = (np.fromiter(itertools.chain.from_iterable(side), np.int32) for side in (sources, targets))
+        return corpora, (source, target)
 
 
 def lay_out_rows(
-    rows: np.ndarray,
-    starts: np.ndarray,
-    lengths: np.ndarray,
-    corpora: np.ndarray,
-    ids: tuple[np.ndarray, np.ndarray] | None = None,
+    rows: np.ndarray, starts: np.ndarray, lengths: np.ndarray, corpora: np.ndarray, ids: FlatIds | None = None
 ) -> Window:
     """Returns the window in which each pair is in a given row; every row from 0 on must have one.
 
-    `starts` and `lengths`, [2, pairs], are those of the source and target sentences in the ids of their corpora or, if
-    segmentations are sampled, in `ids`.
+    `starts` and `lengths`, [2, pairs], are those of the source and target sentences in the ids of their corpora or, as
+    `corpora` says, in `ids`.
     """
     order = np.argsort(rows, kind="stable")
     row_starts = np.searchsorted(rows[order], np.arange(int(rows.max()) + 2))

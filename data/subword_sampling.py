@@ -12,16 +12,14 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import sentencepiece
 
-from lingua_flax.data.corpora.corpus import PairSource
 from lingua_flax.data.placeholders import PLACEHOLDERS
-from lingua_flax.data.tokenized_pairs import TokenizedPairs
-from lingua_flax.data.tokenizer import SPACE, Tokenizer, add_special_ids
+from lingua_flax.data.tokenizer import SPACE
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.special_ids import UNK_ID
 
@@ -180,42 +178,3 @@ def bpe_dropout(scores: Mapping[str, float], dropout: float) -> Callable[[str, D
         return pieces
 
     return split
-
-
-# Training pairs.
-
-
-class SampledPairs:
-    """Tokenized training pairs that can be drawn in a random segmentation; pickled without their caches."""
-
-    def __init__(self, pairs: TokenizedPairs, text: PairSource, tokenizer: Tokenizer, alpha: float, max_length: int):
-        """Takes pairs of `text` in their best segmentation by `tokenizer`; no side is longer than `max_length` tokens.
-
-        Raises UserError if this kind of tokenizer is not supported.
-        """
-        self._arguments = (pairs, text, tokenizer, alpha, max_length)
-        self._pairs = pairs
-        self._text = text
-        self._max_length = max_length
-        self._tags, self._protect = tokenizer.source_tags, tokenizer.protect_pair
-        self._source = SubwordSampler(tokenizer.source, alpha)
-        self._target = self._source if tokenizer.target is tokenizer.source else SubwordSampler(tokenizer.target, alpha)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SampledPairs, self._arguments
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def draw(self, index: int, rng: np.random.Generator) -> tuple[Sequence[int], Sequence[int]]:
-        """Returns the ids of a pair, ended by EOS_ID; a side that would be too long has its best segmentation."""
-        text = self._protect(*self._text[self._pairs.position(index)])
-        source = add_special_ids(self._source.sample(text.source, rng), self._tags)
-        target = add_special_ids(self._target.sample(text.target, rng))
-        if max(len(source), len(target)) <= self._max_length:
-            return source, target
-        best_source, best_target = (ids.tolist() for ids in self._pairs[index])
-        return (
-            source if len(source) <= self._max_length else best_source,
-            target if len(target) <= self._max_length else best_target,
-        )

@@ -19,7 +19,6 @@ import numpy as np
 
 from lingua_flax.data.batch import Batch, FlatIds, gather
 from lingua_flax.data.packing import Planner, Window
-from lingua_flax.data.subword_sampling import SampledPairs
 from lingua_flax.host.errors import RunError
 from lingua_flax.host.workers import WorkerPool
 
@@ -57,11 +56,7 @@ class TrainingBatches(Iterator[TrainingBatch]):
         self._rows = rows
         self._kept = np.arange(rows) if kept is None else kept
         self._windows = PlannedWindows(planner, rows, usable_cores() if processes is None else processes)
-        self._corpus_ids: list[FlatIds] = [
-            (corpus.source.values, corpus.target.values)
-            for corpus in planner.corpora
-            if not isinstance(corpus, SampledPairs)
-        ]
+        self._corpus_ids: list[FlatIds] = [(each.source.values, each.target.values) for each in planner.corpora]
         self._window = self._row = 0
         self.rows_gathered = 0
 
@@ -73,7 +68,7 @@ class TrainingBatches(Iterator[TrainingBatch]):
             count = min(self._rows - filled, len(window) - self._row)
             batch_rows = slice(*np.searchsorted(self._kept, (filled, filled + count)))
             window_rows = self._kept[batch_rows] - filled + self._row
-            ids = [window.ids] if window.ids else self._corpus_ids
+            ids = [*self._corpus_ids, *([window.ids] if window.ids else [])]
             gather(batch, np.arange(batch_rows.start, batch_rows.stop), window, window_rows, ids)
             self.rows_gathered += len(window_rows)
             pairs += int(window.row_starts[self._row + count] - window.row_starts[self._row])

@@ -18,6 +18,7 @@ PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Length = Annotated[int, Field(ge=8, le=MAX_COUNT)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, le=MAX_FLOAT, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0, le=MAX_FLOAT, allow_inf_nan=False)]
 REMAINING_DEVICES = -1  # size of the mesh axis that takes all remaining devices
@@ -102,6 +103,26 @@ class MixtureConfig(Section):
     learns from back-translations without treating their sources as natural text (Caswell et al. 2019)."""
 
 
+class AugmentConfig(Section):
+    """Changes of training pairs, drawn anew in every epoch, so that the network learns what users type.
+
+    Each option is the fraction of the pairs, of all corpora, that are drawn with this change on both sides. The changes
+    are drawn independently of each other, and in pairs on which the tokenizer is trained, too.
+    """
+
+    upper_case: Fraction = 0.0
+    """Fraction of the pairs in UPPER CASE."""
+    title_case: Fraction = 0.0
+    """Fraction of the pairs in Title Case: every word begins with a capital."""
+    no_final_punctuation: Fraction = 0.0
+    """Fraction of the pairs without the full stop, question mark or exclamation mark at their end."""
+
+    @property
+    def fractions(self) -> tuple[float, ...]:
+        """The fractions in the order of data.text_changes.CHANGES."""
+        return self.upper_case, self.title_case, self.no_final_punctuation
+
+
 class DataConfig(Section):
     """The corpus and how it is packed into batches."""
 
@@ -135,6 +156,7 @@ class DataConfig(Section):
     tag_target: bool = False
     """Put a piece for the target language, such as <2fr>, before each source, so that one model can translate into
     several languages."""
+    augment: AugmentConfig = AugmentConfig()
     weight: Weight = 1.0
     """Sampling weight of this corpus: training pairs are drawn from all corpora in proportion to their weights."""
     mixture: tuple[MixtureConfig, ...] = ()
@@ -461,6 +483,8 @@ class Config(Section):
             raise ValueError('model.tied_embeddings "all" needs tokenizer.joint; use "decoder" or "none"')
         if self.tokenizer.model_file and not self.tokenizer.joint:
             raise ValueError("tokenizer.model_file is one model for both sides, so tokenizer.joint must stay true")
+        if self.tokenizer.lowercase and (data.augment.upper_case or data.augment.title_case):
+            raise ValueError("data.augment.upper_case and title_case have no effect with tokenizer.lowercase")
         return self
 
     @property

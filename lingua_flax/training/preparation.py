@@ -15,9 +15,9 @@ import numpy as np
 from lingua_flax.data.corpora import prepared_corpus
 from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.data.mixture import JoinedPairs, TrainingCorpus, open_training_corpora
-from lingua_flax.data.packing import Planner, TrainingPairs
-from lingua_flax.data.subword_sampling import SampledPairs
-from lingua_flax.data.tokenized_pairs import tokenize
+from lingua_flax.data.packing import Planner
+from lingua_flax.data.text_changes import ChangedPairs
+from lingua_flax.data.tokenized_pairs import TokenizedPairs, tokenize
 from lingua_flax.data.tokenizer import (
     MAX_UNKNOWN_SHARE,
     MIXTURE_TAG,
@@ -30,6 +30,7 @@ from lingua_flax.data.tokenizer import (
     train_tokenizer,
 )
 from lingua_flax.data.training_batches import TrainingBatches, rows_per_epoch
+from lingua_flax.data.varied_pairs import VariedPairs
 from lingua_flax.evaluation.bleu import bleu_tokenizer
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.digests import json_digest
@@ -102,7 +103,8 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     corpora, tokenizer, models = open_with_tokenizer(config, workdir)
     tokenized = [_tokenized_pairs(config, training, corpora, tokenizer) for training in corpora]
     weights = [training.weight for training in corpora]
-    planner = Planner(tokenized, weights, config.data.row_length, config.training.seed)
+    varied = _varied_pairs(config, corpora, tokenized, tokenizer)
+    planner = Planner(tokenized, weights, config.data.row_length, config.training.seed, varied)
     if len(corpora) > 1:
         _log_shares(corpora, planner)
     tokenizer = tagged_tokenizer(config, corpora[0], tokenizer)
@@ -207,8 +209,8 @@ def _log_prefix(training: TrainingCorpus, corpora: Sequence[TrainingCorpus]) -> 
 
 def _tokenized_pairs(
     config: Config, training: TrainingCorpus, corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer
-) -> TrainingPairs:
-    """Returns the training pairs of a corpus that fit in a row, with subword sampling if the config enables it."""
+) -> TokenizedPairs:
+    """Returns the training pairs of a corpus that fit in a row."""
     corpus, row_length, cache = training.corpus, config.data.row_length, cache_directory(config.data.cache_directory)
     tokenizer = tagged_tokenizer(config, training, tokenizer)
     all_pairs = tokenize(training.pairs, corpus.fingerprint, tokenizer, cache)
@@ -218,8 +220,21 @@ def _tokenized_pairs(
     log.info("%skept %s of %s pairs, %s longer than %d tokens", prefix, kept, total, longer, row_length)
     if not len(pairs):
         raise UserError(f"{prefix}no training pair fits into data.row_length {row_length}; raise it")
-    alpha = config.tokenizer.sampling_alpha
-    return SampledPairs(pairs, training.pairs, tokenizer, alpha, row_length) if alpha else pairs
+    return pairs
+
+
+def _varied_pairs(
+    config: Config, corpora: Sequence[TrainingCorpus], tokenized: Sequence[TokenizedPairs], tokenizer: Tokenizer
+) -> list[VariedPairs]:
+    """Returns the variants of the pairs of each corpus, or nothing without augmentation and subword sampling."""
+    fractions, alpha, length = config.data.augment.fractions, config.tokenizer.sampling_alpha, config.data.row_length
+    if not (alpha or any(fractions)):
+        return []
+    tokenizers = [tagged_tokenizer(config, training, tokenizer) for training in corpora]
+    return [
+        VariedPairs(pairs, training.pairs, tokenizer, length, fractions, alpha)
+        for pairs, training, tokenizer in zip(tokenized, corpora, tokenizers, strict=True)
+    ]
 
 
 def _log_shares(corpora: Sequence[TrainingCorpus], planner: Planner) -> None:
@@ -262,6 +277,8 @@ def _tokenizer_files_of(origin: Path, wanted: TokenizerConfig) -> list[Path]:
 def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[bytes]:
     log.info("training the tokenizer: %s, %d pieces", config.tokenizer.kind, config.tokenizer.vocab_size)
     pairs = corpora[0].pairs if len(corpora) == 1 else JoinedPairs([training.pairs for training in corpora])
+    fractions = config.data.augment.fractions
+    pairs = ChangedPairs(pairs, fractions) if any(fractions) else pairs
     return train_tokenizer(pairs, config.tokenizer, _tags(config))
 
 
@@ -280,9 +297,10 @@ def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]
 
 def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> int:
     """Returns the rows that the pairs of one epoch fill; counted once and cached with the prepared corpora."""
-    data, alpha = config.data, config.tokenizer.sampling_alpha
+    data = config.data
     tags = [data.tag_target, *(entry.tag_source for entry in data.mixture)]
-    described = [fingerprints, planner.weights, tags, data.row_length, config.training.seed, alpha]
+    variation = [config.tokenizer.sampling_alpha, *data.augment.fractions]
+    described = [fingerprints, planner.weights, tags, data.row_length, config.training.seed, *variation]
     key = json_digest(["rows", ROWS_FORMAT, *described])
 
     def count(folder: Path) -> None:

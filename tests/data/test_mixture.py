@@ -16,10 +16,10 @@ from lingua_flax.commands.train import resolve_config
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.mixture import JoinedPairs, open_training_corpora
 from lingua_flax.data.packing import Planner
-from lingua_flax.data.subword_sampling import SampledPairs
 from lingua_flax.data.tokenized_pairs import tokenize
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from lingua_flax.data.training_batches import TrainingBatches
+from lingua_flax.data.varied_pairs import VariedPairs
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig, MixtureConfig, TokenizerConfig
 from lingua_flax.options.special_ids import EOS_ID
@@ -54,11 +54,11 @@ def sampled_mixture(folder: Path, *kinds: str) -> tuple[Planner, Tokenizer]:
     The corpora have 120 and 80 pairs, and tokenizers of these kinds.
     """
     tokenizers = [parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80, kind=kind))) for kind in kinds]
-    parts = []
+    parts, varied = [], []
     for number, text, tokenizer in zip(range(2), (SHORT[:120], SHORT[80:]), tokenizers, strict=True):
-        pairs = tokenize(text, f"{kinds} {number}", tokenizer, folder)
-        parts.append(SampledPairs(pairs, text, tokenizer, 0.2, 40))
-    return Planner(parts, (2.0, 1.0), row_length=40, seed=3), tokenizers[0]
+        parts.append(tokenize(text, f"{kinds} {number}", tokenizer, folder))
+        varied.append(VariedPairs(parts[-1], text, tokenizer, 40, (0.0, 0.0, 0.0), 0.2))
+    return Planner(parts, (2.0, 1.0), row_length=40, seed=3, varied=varied), tokenizers[0]
 
 
 def digest(planner: Planner, state: dict, processes: int) -> str:

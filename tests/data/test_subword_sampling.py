@@ -17,13 +17,11 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from lingua_flax.data.corpora.corpus import Pair
-from lingua_flax.data.subword_sampling import SampledPairs, SubwordSampler, bpe_dropout
-from lingua_flax.data.tokenized_pairs import TokenizedPairs, tokenize
+from lingua_flax.data.subword_sampling import SubwordSampler, bpe_dropout
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
-from lingua_flax.options.special_ids import EOS_ID, UNK_ID
+from lingua_flax.options.special_ids import UNK_ID
 from tests.command_server import PROJECT_ON_PATH
 from tests.data.test_data import PAIRS
 
@@ -223,43 +221,3 @@ def test_another_process_draws_the_same_samples():
     rngs = list(itertools.islice(generators(), len(lines())))
     expected = [[sampler.sample(text, rng) for text, rng in zip(lines(), rngs, strict=True)] for sampler in samplers]
     assert json.loads(process.stdout) == expected
-
-
-@pytest.fixture
-def sampled(tmp_path):
-    """The sampled pairs of at most 30 tokens per side, with a source tag; the tokenized pairs; and the tokenizer."""
-    tokenizer = trained().with_source_tag("<2fr>")
-    pairs = tokenize(PAIRS, "f", tokenizer, tmp_path).no_longer_than(30)
-    assert 0 < len(pairs) < len(PAIRS)
-    return SampledPairs(pairs, PAIRS, tokenizer, 0.1, 30), pairs, tokenizer
-
-
-def test_a_sampled_pair_spells_its_text_and_fits_into_a_row(sampled):
-    drawn, pairs, tokenizer = sampled
-    assert len(drawn) == len(pairs)
-    longest = {0: 0, 1: 0}
-    for index, rng in zip([*range(len(pairs))] * 5, generators(), strict=False):
-        source, target = drawn.draw(index, rng)
-        text = PAIRS[pairs.position(index)]
-        assert source[0] == tokenizer.source.piece_to_id("<2fr>")
-        assert source[-1] == target[-1] == EOS_ID
-        assert tokenizer.source.decode(source) == text.source
-        assert tokenizer.decode_target([target]) == [text.target]
-        for side, ids in enumerate((source, target)):
-            longest[side] = max(longest[side], len(ids))
-            assert len(ids) <= 30
-    assert longest[0] > 25  # close enough to the limit to be affected by it
-
-
-def test_a_side_that_would_be_too_long_has_its_best_segmentation(tmp_path):
-    tokenizer = trained()
-    text = [Pair("the black cats were sleeping near the water", "un chien dort")]
-    pairs: TokenizedPairs = tokenize(text, "g", tokenizer, tmp_path)
-    limit = len(pairs[0][0])
-    drawn = SampledPairs(pairs, text, tokenizer, 0.05, limit)
-    targets = set()
-    for rng, _ in zip(generators(), range(20), strict=False):
-        source, target = drawn.draw(0, rng)
-        assert source == pairs[0][0].tolist()
-        targets.add(tuple(target))
-    assert len(targets) > 3

@@ -70,6 +70,8 @@ def write(tmp_path, text):
         ("[[data.mixture]]\ntest_source = 'x'", ["unknown option data.mixture.0.test_source"]),
         ("[data]\nmixture = 3", ["data.mixture", "valid array"]),
         ("[tokenizer]\nsampling_alpha = -0.1", ["tokenizer.sampling_alpha", "greater than or equal to 0", "got -0.1"]),
+        ("[data.augment]\nupper_case = 1.1", ["data.augment.upper_case", "less than or equal to 1", "got 1.1"]),
+        ("[data.augment]\ntitle_case = 0.1\n[tokenizer]\nlowercase = true", ["no effect with tokenizer.lowercase"]),
         ("[tokenizer]\nkind = 'bpe'\nsampling_alpha = 1", ["sampling_alpha must be below 1 for bpe", "got 1.0"]),
         ("[training]\nseed = " + "9" * 5000, ["not valid TOML"]),
         ("a" + ".a" * 5000 + " = 1", ["nested"]),
