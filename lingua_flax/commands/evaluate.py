@@ -41,6 +41,9 @@ class EvaluateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Proc
     """Text file with another system's translations of the same lines; reports whether the difference may be chance."""
     ter: Flag = False
     """Also compute TER, which takes seconds for 1,000 short sentences and longer for long ones."""
+    perturb: Flag = False
+    """Also translate the sources in upper case, in title case and without final punctuation, which takes three times as
+    long, and print scores that ignore case and final punctuation."""
     score: Flag = False
     """Translate nothing: write the log-probability of each reference as a translation of its source, one per line."""
     output: Path | None = None
@@ -75,7 +78,7 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
     check_languages(options.data, config.data, workdir)
     if options.score:
         decoding = (name for name in schema.DecodingOptions.model_fields if name != "batch_size")
-        of_translations = ["compare", "ter", "evaluation.tokenize", *decoding]
+        of_translations = ["compare", "ter", "perturb", "evaluation.tokenize", *decoding]
         refuse(given, of_translations, "with --score, which translates nothing")
     written = (*output_files(options), options.json_file)
     check_distinct_files(read=(options.source, options.reference, options.compare), written=written)
@@ -149,6 +152,7 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
     from lingua_flax.devices.processes import in_all_processes, is_first_process
     from lingua_flax.evaluation.bleu import bleu_tokenizer
     from lingua_flax.evaluation.evaluate import evaluate
+    from lingua_flax.evaluation.perturbation import PERTURBATIONS
     from lingua_flax.evaluation.table import print_evaluation
 
     def read() -> tuple[EvaluationSet, list[str] | None, str]:
@@ -161,9 +165,16 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
         return data, baseline, tokenize
 
     data, baseline, tokenize = in_all_processes(read)
-    with progress_bar(len(data.sources), "sentences") as advance:
+    with progress_bar(len(data.sources) * (1 + options.perturb * len(PERTURBATIONS)), "sentences") as advance:
         evaluation = evaluate(
-            translator, data, options, tokenize=tokenize, baseline=baseline, with_ter=options.ter, after_batch=advance
+            translator,
+            data,
+            options,
+            tokenize=tokenize,
+            baseline=baseline,
+            with_ter=options.ter,
+            perturb=options.perturb,
+            after_batch=advance,
         )
     if not is_first_process():
         return

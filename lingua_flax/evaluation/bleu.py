@@ -80,18 +80,17 @@ def corpus_bleu(
 
 def score(
     hypotheses: Sequence[str],
-    references: Sequence[str],
-    *,
+    *references: Sequence[str],
     tokenize: str = "13a",
     lowercase: bool = False,
     with_ter: bool = False,
 ) -> Scores:
-    """Scores detokenized hypotheses against unmodified references, line by line, ignoring case if `lowercase`.
+    """Scores detokenized hypotheses against one or several unmodified references, ignoring case if `lowercase`.
 
     BLEU uses sacreBLEU's tokenizer `tokenize`. TER is computed only `with_ter`, since it takes seconds for 1,000
     captions and longer for long sentences.
     """
-    streams = [list(references)]
+    streams = list(map(list, references))
     bleu, bleu_lowercase = (BLEU(lowercase=ignored, tokenize=tokenize) for ignored in (lowercase, True))
     metrics: dict[str, Any] = {"bleu": bleu, "bleu_lowercase": bleu_lowercase, "chrf": CHRF(lowercase=lowercase)}
     if with_ter:  # by default, TER ignores case, leaves punctuation attached, and takes a Chinese sentence for one word
@@ -125,8 +124,7 @@ class Comparison:
 def compare(
     hypotheses: Sequence[str],
     baseline: Sequence[str],
-    references: Sequence[str],
-    *,
+    *references: Sequence[str],
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> Comparison:
@@ -138,7 +136,7 @@ def compare(
     test = PairedTest(
         [("baseline", list(baseline)), ("system", list(hypotheses))],
         {"BLEU": BLEU(lowercase=lowercase, tokenize=tokenize), "chrF": CHRF(lowercase=lowercase)},
-        [list(references)],
+        list(map(list, references)),
         test_type="bs",
         n_samples=BOOTSTRAP_SAMPLES,
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from lingua_flax.data.corpora.corpus import Corpus, FindReadings
 from lingua_flax.evaluation.bleu import Comparison, Scores, compare, score
 from lingua_flax.evaluation.contrast import ContrastCounts, count_contrast
 from lingua_flax.evaluation.multi30k_protocol import PublishedScore, score_published
+from lingua_flax.evaluation.perturbation import PerturbedScores, perturbed_scores
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.translator import Translator
 
@@ -19,6 +21,7 @@ class EvaluationSet:
     """Lines to translate and their references, with a title for the printed table.
 
     Attributes:
+      more_references: other translations of all the sources, with which translations are compared, too.
       find_readings: finds the readings of a contrast pair; given if lines 2i and 2i + 1 form such pairs.
       multi30k: target language and split if the lines are from Multi30k, which are also scored with its published
         protocol.
@@ -29,6 +32,7 @@ class EvaluationSet:
     references: Sequence[str]
     find_readings: FindReadings | None = None
     multi30k: tuple[str, str] | None = None
+    more_references: Sequence[Sequence[str]] = ()
 
     @classmethod
     def from_split(cls, corpus: Corpus, split: str) -> EvaluationSet:
@@ -53,6 +57,7 @@ class Evaluation:
       contrast: counts of the contrast pairs.
       comparison: comparison with a baseline.
       published: score under the published protocol of Multi30k.
+      perturbed: scores by perturbation of the sources.
     """
 
     translations: tuple[str, ...]
@@ -64,9 +69,10 @@ class Evaluation:
     contrast: ContrastCounts | None = None
     comparison: Comparison | None = None
     published: PublishedScore | None = None
+    perturbed: Mapping[str, PerturbedScores] = dataclasses.field(default_factory=dict)
 
-    def as_json(self) -> dict[str, float | int | str]:
-        """Returns one flat JSON object without the values that were not computed."""
+    def as_json(self) -> dict[str, Any]:
+        """Returns one JSON object without the values that were not computed; flat but for the perturbed scores."""
         numbers = {
             "checkpoint_step": self.checkpoint_step,
             **self._decoding_settings(),
@@ -79,6 +85,8 @@ class Evaluation:
             for part in (self.scores, self.published, self.contrast, self.comparison)
         )
         values = scores | published | numbers | contrast | comparison
+        if self.perturbed:
+            values["perturbed"] = {name: dataclasses.asdict(part) for name, part in self.perturbed.items()}
         return {name: value for name, value in values.items() if value is not None}
 
     def _decoding_settings(self) -> dict[str, float | int]:
@@ -98,6 +106,7 @@ def evaluate(
     tokenize: str = "13a",
     baseline: Sequence[str] | None = None,
     with_ter: bool = False,
+    perturb: bool = False,
     after_batch: Callable[[int], None] = lambda sentences: None,
 ) -> Evaluation:
     """Translates the sources and scores the translations, ignoring case if the model's output is lower case.
@@ -108,16 +117,20 @@ def evaluate(
     Args:
       tokenize: sacreBLEU's tokenizer for BLEU.
       baseline: another system's translations of the sources, to compare with.
+      perturb: whether to translate the sources with each of the PERTURBATIONS, too.
       after_batch: as for Translator.translate.
     """
+
+    def translate(sources: Sequence[str]) -> list[str]:
+        return [line.text for line in translator.translate_sentences(sources, options, after_batch=after_batch)]
+
     compile_started = time.monotonic()
     translator.warm_up(data.sources, options)
     started = time.monotonic()
-    translations = [
-        line.text for line in translator.translate_sentences(data.sources, options, after_batch=after_batch)
-    ]
+    translations = translate(data.sources)
     seconds = time.monotonic() - started
     lowercase, references = translator.tokenizer.lowercase, data.references
+    streams = (references, *data.more_references)
     contrast = published = comparison = None
     if data.find_readings:
         normalize = str.casefold if lowercase else str
@@ -126,10 +139,10 @@ def evaluate(
     if data.multi30k:
         published = score_published(translations, references, language=data.multi30k[0])
     if baseline is not None:
-        comparison = compare(translations, baseline, references, tokenize=tokenize, lowercase=lowercase)
+        comparison = compare(translations, baseline, *streams, tokenize=tokenize, lowercase=lowercase)
     return Evaluation(
         translations=tuple(translations),
-        scores=score(translations, references, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter),
+        scores=score(translations, *streams, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter),
         checkpoint_step=translator.step,
         decoding=options,
         seconds=seconds,
@@ -137,6 +150,7 @@ def evaluate(
         contrast=contrast,
         comparison=comparison,
         published=published,
+        perturbed=perturbed_scores(translate, data.sources, streams, tokenize=tokenize) if perturb else {},
     )
 
 

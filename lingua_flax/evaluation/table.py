@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.markup import escape
 from rich.table import Table
 
 from lingua_flax.evaluation.evaluate import Evaluation, EvaluationSet, sample_indices
 from lingua_flax.evaluation.multi30k_protocol import comparability_note
+from lingua_flax.evaluation.perturbation import UNTOUCHED, PerturbedScores
 from lingua_flax.host.terminal import print_table
 
 NUM_SAMPLES = 5  # translations to print
@@ -48,6 +51,18 @@ def print_evaluation(workdirs: str, data: EvaluationSet, evaluation: Evaluation)
     table.add_row("compilation", f"{evaluation.compile_seconds:.1f} s", "")
     table.add_row("checkpoint", f"step {evaluation.checkpoint_step:,}, {evaluation.decoding_summary()}", "")
     print_table(table)
+    if evaluation.perturbed:
+        print_table(_perturbed_table(evaluation.perturbed))
     for i in sample_indices(len(data.sources), NUM_SAMPLES):
         print(f"\nsource       {data.sources[i]}\nreference    {data.references[i]}")
         print(f"translation  {evaluation.translations[i]}")
+
+
+def _perturbed_table(perturbed: Mapping[str, PerturbedScores]) -> Table:
+    table = Table(title="without regard to case and final punctuation", title_justify="left")
+    for heading in ("sources", "BLEU", "chrF", "translations changed likewise"):
+        table.add_column(heading, justify="left" if heading == "sources" else "right")
+    for name, scores in perturbed.items():
+        likewise = f"{scores.likewise:.1%}" if name != UNTOUCHED else ""
+        table.add_row(name.replace("_", " "), f"{scores.bleu:.2f}", f"{scores.chrf:.2f}", likewise)
+    return table
