@@ -17,7 +17,7 @@ import numpy as np
 from lingua_flax.data.batch import FlatIds
 from lingua_flax.data.draw_order import Drawn, Draws, random_words
 from lingua_flax.data.tokenized_pairs import TokenizedPairs
-from lingua_flax.data.varied_pairs import VariedPairs
+from lingua_flax.data.varied_pairs import Ids, VariedPairs
 
 # Draws in a window, at most. On Multi30k with rows of 64, the longer side is filled to 97.9% with windows of 2,048
 # draws, and to 98.1% with 8,192 or 16,384. Larger windows also delay a resumed run, which has to make the current one
@@ -89,7 +89,7 @@ class Planner:
     @property
     def samples(self) -> bool:
         """Whether segmentations are sampled, which takes far longer than packing."""
-        return any(corpus.samples for corpus in self.varied)
+        return any(corpus.samplers for corpus in self.varied)
 
     def window(self, number: int) -> Window:
         """Returns the window with this number, counted from 0."""
@@ -123,15 +123,12 @@ class Planner:
         Returns the corpus of each pair, as in Window, and these ids.
         """
         corpora, keys = drawn.corpora.copy(), random_words(self.seed, *drawn)
-        changed: list[np.ndarray] = []
-        sources: list[Sequence[int]] = []
-        targets: list[Sequence[int]] = []
+        changed, sources, targets = [np.arange(0)], Ids(), Ids()
         for number, corpus in enumerate(self.varied):
             selected = np.flatnonzero(drawn.corpora == number)
-            variants = corpus.draw(drawn.pairs[selected], keys[selected])
-            changed.append(selected[variants.draws])
-            sources += variants.sources
-            targets += variants.targets
+            draws, *ids = corpus.draw(drawn.pairs[selected], keys[selected])
+            changed.append(selected[draws])
+            sources, targets = sources + ids[0], targets + ids[1]
         indices = np.concatenate(changed)
         corpora[indices] = len(self.corpora)
         lengths[:, indices] = [[len(sentence) for sentence in side] for side in (sources, targets)]

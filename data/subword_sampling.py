@@ -13,13 +13,13 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import sentencepiece
 
 from lingua_flax.data.placeholders import PLACEHOLDERS
-from lingua_flax.data.tokenizer import SPACE
+from lingua_flax.data.tokenizer import SPACE, Tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.special_ids import UNK_ID
 
@@ -46,6 +46,7 @@ class SubwordSampler:
 
         Raises UserError if this kind of model or, for bpe, this alpha is not supported.
         """
+        self._arguments = (processor, alpha)
         scores, is_bpe = _read_model(processor, alpha)
         self._normalize = processor.normalize
         self._ids = {piece: processor.piece_to_id(piece) for piece in scores}
@@ -54,6 +55,9 @@ class SubwordSampler:
         self._ids |= {piece: piece_id for piece, piece_id in known if piece_id != UNK_ID}
         self._byte_ids = [processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256)]
         self._split = bpe_dropout(scores, alpha) if is_bpe else unigram_lattice(scores, alpha)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SubwordSampler, self._arguments  # without the caches
 
     def sample(self, text: str, rng: np.random.Generator) -> list[int]:
         """Returns the ids of a random segmentation of the text, without EOS_ID."""
@@ -74,6 +78,12 @@ class SubwordSampler:
             ids.extend(self._byte_ids[byte] for byte in character.encode())
         elif not ids or ids[-1] != UNK_ID:
             ids.append(UNK_ID)
+
+
+def samplers_of(tokenizer: Tokenizer, alpha: float) -> tuple[SubwordSampler, SubwordSampler]:
+    """Returns the samplers of both sides; raises UserError like SubwordSampler."""
+    source = SubwordSampler(tokenizer.source, alpha)
+    return source, source if tokenizer.target is tokenizer.source else SubwordSampler(tokenizer.target, alpha)
 
 
 def _read_model(processor: sentencepiece.SentencePieceProcessor, alpha: float) -> tuple[Mapping[str, float], bool]:

@@ -7,7 +7,7 @@ import hashlib
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +16,10 @@ from typing import NamedTuple
 import sentencepiece
 
 from lingua_flax.data.corpora.corpus import Pair, PairSource
+from lingua_flax.data.draw_order import random_words
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.placeholders import PLACEHOLDERS, Protected, protect, protect_pair
+from lingua_flax.data.text_changes import change_pair, draw_changes
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -242,15 +244,18 @@ def _parse(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
     return processor
 
 
-def train_tokenizer(pairs: PairSource, config: TokenizerConfig, tags: Sequence[str] = ()) -> list[bytes]:
+def train_tokenizer(
+    pairs: PairSource, config: TokenizerConfig, tags: Sequence[str] = (), fractions: Mapping[str, float] | None = None
+) -> list[bytes]:
     """Trains on (source, target) pairs and returns one serialized model if joint, otherwise one per side.
 
     If there are more than TRAINING_PAIRS, that many evenly spaced pairs are used. The same pairs always give the same
-    bytes. The model of the source side also has the tags, as pieces for `Tokenizer.with_source_tag`.
+    bytes. The model of the source side also has the tags, as pieces for `Tokenizer.with_source_tag`. `fractions` of the
+    pairs have CHANGES: with 7% in upper case, a sentence of Multi30k in upper case takes 21 pieces, and without 51.
 
     Raises UserError if the vocabulary is too large or too small for the corpus.
     """
-    training_pairs = functools.partial(_training_pairs, pairs, config.placeholders)
+    training_pairs = functools.partial(_training_pairs, pairs, config.placeholders, fractions or {})
     if config.joint:
         return [_train((line for pair in training_pairs() for line in pair), config, "", tags)]
     return [
@@ -259,11 +264,14 @@ def train_tokenizer(pairs: PairSource, config: TokenizerConfig, tags: Sequence[s
     ]
 
 
-def _training_pairs(pairs: PairSource, placeholders: int) -> Iterator[Pair]:
+def _training_pairs(pairs: PairSource, placeholders: int, fractions: Mapping[str, float]) -> Iterator[Pair]:
     chosen = iter(pairs)  # several times faster than indexing
     if len(pairs) > TRAINING_PAIRS:
         stride = len(pairs) / TRAINING_PAIRS
         chosen = (pairs[int(i * stride)] for i in range(TRAINING_PAIRS))
+    if any(fractions.values()):
+        changes = (draw_changes(fractions, random_words(number))[0] for number in itertools.count())
+        chosen = map(change_pair, chosen, changes)
     return (protect_pair(pair, PLACEHOLDERS[:placeholders]) for pair in chosen)
 
 

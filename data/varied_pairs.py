@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,69 +14,47 @@ from lingua_flax.data.text_changes import change_pair, draw_changes
 from lingua_flax.data.tokenized_pairs import TokenizedPairs
 from lingua_flax.data.tokenizer import Tokenizer, add_special_ids
 
-
-class Variants(NamedTuple):
-    """Variants of some of the pairs that were drawn: which of the draws, [n] int64, and their ids on both sides."""
-
-    draws: np.ndarray
-    sources: Sequence[Sequence[int]]
-    targets: Sequence[Sequence[int]]
+Ids = list[list[int]]
 
 
+@dataclass(frozen=True)
 class VariedPairs:
-    """Variants of training pairs, a function of random keys; pickled without the caches of its samplers."""
+    """Variants of training pairs, a function of random keys.
 
-    def __init__(
-        self,
-        pairs: TokenizedPairs,
-        text: PairSource,
-        tokenizer: Tokenizer,
-        max_length: int,
-        fractions: Sequence[float],
-        alpha: float,
-    ):
-        """Takes pairs of `text`, tokenized by `tokenizer`; no side is longer than `max_length` tokens.
+    Attributes:
+      pairs: pairs of `text`, tokenized; no side is longer than `max_length` tokens.
+      fractions: those of the pairs with each of the CHANGES.
+      samplers: of source and target; None if segmentations are not sampled.
+    """
 
-        `fractions` are those of the pairs with each of the CHANGES; with `alpha` above 0, segmentations are sampled.
-        Raises UserError if those of this kind of tokenizer cannot be.
+    pairs: TokenizedPairs
+    text: PairSource
+    tokenizer: Tokenizer
+    max_length: int
+    fractions: Mapping[str, float]
+    samplers: tuple[SubwordSampler, SubwordSampler] | None
+
+    def draw(self, indices: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, Ids, Ids]:
+        """Returns which of these draws, each with a key, differ from the corpus, and their ids on both sides.
+
+        `keys` are uint64. A pair with a side that would be longer than the maximum stays as it is in the corpus.
         """
-        self._arguments = (pairs, text, tokenizer, max_length, fractions, alpha)
-        self._pairs, self._text, self._tokenizer, self._max_length, self._fractions, _ = self._arguments
-        source = SubwordSampler(tokenizer.source, alpha) if alpha else None
-        is_joint = tokenizer.target is tokenizer.source
-        target = source if is_joint or not alpha else SubwordSampler(tokenizer.target, alpha)
-        self._samplers = (source, target) if source and target else None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return VariedPairs, self._arguments
-
-    @property
-    def samples(self) -> bool:
-        """Whether segmentations are sampled, which takes far longer than packing."""
-        return self._samplers is not None
-
-    def draw(self, indices: np.ndarray, keys: np.ndarray) -> Variants:
-        """Returns the variants of those of the pairs that do not stay as they are, given the key of each draw, uint64.
-
-        A pair with a side that would be longer than the maximum stays as it is in the corpus.
-        """
-        changes = draw_changes(self._fractions, keys)
-        draws = np.arange(len(keys)) if self.samples else np.flatnonzero(changes.any(axis=1))
-        positions = self._pairs.positions(indices[draws])
+        changes = draw_changes(self.fractions, keys)
+        draws = np.arange(len(keys)) if self.samplers else np.flatnonzero(changes.any(axis=1))
+        positions = self.pairs.positions(indices[draws])
         chosen = zip(positions.tolist(), changes[draws].tolist(), strict=True)
-        texts = [change_pair(self._text[position], of_pair) for position, of_pair in chosen]
-        sources, targets = self._encode(texts, keys[draws])
-        fits = [max(map(len, sides)) <= self._max_length for sides in zip(sources, targets, strict=True)]
-        return Variants(draws[fits], *(list(itertools.compress(side, fits)) for side in (sources, targets)))
+        texts = [change_pair(self.text[position], of_pair) for position, of_pair in chosen]
+        sources, targets = self._sample(texts, keys[draws]) if self.samplers else self.tokenizer.encode_pairs(texts)
+        fits = [max(map(len, sides)) <= self.max_length for sides in zip(sources, targets, strict=True)]
+        return draws[fits], list(itertools.compress(sources, fits)), list(itertools.compress(targets, fits))
 
-    def _encode(self, pairs: Sequence[Pair], keys: np.ndarray) -> tuple[list[list[int]], list[list[int]]]:
-        if not self._samplers:
-            return self._tokenizer.encode_pairs(pairs)
-        source, target = self._samplers
-        sources, targets = [], []
+    def _sample(self, pairs: Sequence[Pair], keys: np.ndarray) -> tuple[Ids, Ids]:
+        assert self.samplers
+        sources, targets = Ids(), Ids()
+        source, target = self.samplers
         for pair, key in zip(pairs, keys.tolist(), strict=True):
             rng = np.random.Generator(np.random.Philox(key=key))
-            text = self._tokenizer.protect_pair(*pair)
-            sources.append(add_special_ids(source.sample(text.source, rng), self._tokenizer.source_tags))
+            text = self.tokenizer.protect_pair(*pair)
+            sources.append(add_special_ids(source.sample(text.source, rng), self.tokenizer.source_tags))
             targets.append(add_special_ids(target.sample(text.target, rng)))
         return sources, targets

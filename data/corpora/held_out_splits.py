@@ -2,28 +2,36 @@
 
 The pairs are read once and never held in memory. A pair with an empty side teaches nothing and is left out of train;
 the other splits keep every pair, because every pair is scored. If validation or test is not given, part of train is
-held out for it: all pairs of some source sentences, so that train and the held-out split share no source sentence.
+held out for it: all pairs of some source sentences, so that train and the held-out split share no source sentence. A
+run stores the hashes of these sources, so that the corpus can be divided in the same way when it has grown.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.corpora.corpus import Corpus, Pair
 from lingua_flax.data.corpora.prepared_corpus import CHUNK, SplitWriter, StoredPairs, write_contents
 from lingua_flax.data.text_files import chunks
+from lingua_flax.host.errors import UserError
 
 SPLITS = ("train", "validation", "test")
 _HELD_OUT_PAIRS = 1000
 _HELD_OUT_DIVISOR = 20  # or one pair in twenty, whichever is less
 _COUNTED = 1 << 14  # hashes sorted at a time
+_LEFT_OUT = 255  # the number of no split
 _UNDIVIDED = "undivided"
+
+
+HeldOut = dict[str, Counter[int]]  # for each split, the hashes of its sources and how many pairs each of them has
 
 
 class NoPairsError(Exception):
@@ -36,11 +44,17 @@ class NoPairsError(Exception):
 
 
 def write_splits(
-    folder: Path, splits: Mapping[str, Iterable[Pair]], notes: Sequence[str] = (), *, hold_out: bool = True
+    folder: Path,
+    splits: Mapping[str, Iterable[Pair]],
+    notes: Sequence[str] = (),
+    *,
+    hold_out: bool = True,
+    held_out_file: Path | None = None,
 ) -> None:
     """Writes a corpus of these splits, train first; with `hold_out`, missing ones are held out of train.
 
-    Raises NoPairsError if there is nothing to write for one of the splits.
+    `held_out_file` has the sources that a run has held out: the same are held out again if the pairs have at least half
+    of them. Raises NoPairsError if there is nothing to write for a split, and UserError if the file cannot be read.
     """
     missing = [split for split in SPLITS if split not in splits] if hold_out else []
     writers: dict[str, SplitWriter] = {}
@@ -55,7 +69,11 @@ def write_splits(
             raise NoPairsError(name, "every pair has an empty side" if left_out else "no pairs in it")
         writers[name] = writer
     if missing:
-        writers |= _divide(folder, StoredPairs(folder, _UNDIVIDED, writers["train"].count, sha256=""), missing)
+        before = read_held_out(held_out_file) if held_out_file else {}
+        undivided = StoredPairs(folder, _UNDIVIDED, writers["train"].count, sha256="")
+        divided, added = _divide(folder, undivided, missing, before)
+        writers |= divided
+        notes = [*notes, *added]
     order = sorted(writers, key=lambda name: (*SPLITS, *splits).index(name))
     counts = {name: writer.count for name, writer in writers.items()}
     held_out = [split for split in missing if split in writers]
@@ -80,30 +98,74 @@ def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str], hel
 # Holding out.
 
 
-def _divide(folder: Path, undivided: StoredPairs, missing: Sequence[str]) -> dict[str, SplitWriter]:
-    """Divides the pairs into train and the missing splits, in their original order, and removes the undivided files."""
+def hash_source(source: bytes) -> int:
+    """Returns the hash of a source in UTF-8 by which it is held out."""
+    return int.from_bytes(hashlib.blake2b(source, digest_size=8).digest())
+
+
+def held_out_sources(corpus: Corpus) -> dict[str, list[str]]:
+    """Returns the hash of the source, in hex, of each pair of the splits that were held out, sorted."""
+    sources = {name: (pair[0].encode() for pair in corpus.split(name)) for name in corpus.held_out}
+    return {name: sorted(f"{source:016x}" for source in map(hash_source, each)) for name, each in sources.items()}
+
+
+def read_held_out(file: Path) -> HeldOut:
+    """Returns the splits in a JSON file with `held_out_sources`; raises UserError if it is not such a file."""
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        return {split: Counter(int(source, 16) for source in sources) for split, sources in stored.items()}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise UserError(f"{file}: not a file with held-out sources ({error})") from error
+
+
+def _divide(
+    folder: Path, undivided: StoredPairs, missing: Sequence[str], before: HeldOut
+) -> tuple[dict[str, SplitWriter], list[str]]:
+    """Divides the pairs into train and the missing splits, in their original order, and removes the undivided files.
+
+    Also returns a note if they are divided as before: then further pairs of the held-out sources are in no split.
+    """
     path = folder / f"{_UNDIVIDED}.hashes"
     with path.open("wb") as stream:
         for sources, _ in undivided.blocks():
-            digests = [hashlib.blake2b(source, digest_size=8).digest() for source in sources.split()]
-            stream.write(np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).data)
+            stream.write(np.array(list(map(hash_source, sources.split())), np.uint64).data)
     hashes = np.memmap(path, np.uint64, "r")
-    held_out = _choose_held_out(hashes, missing)
+    before = _same_as_before(hashes, missing, before)
+    held_out = before or _choose_held_out(hashes, missing)
+    remaining = sum(held_out.values(), Counter[int]())
     with ExitStack() as stack:
         writers = {name: stack.enter_context(SplitWriter(folder, name)) for name in ("train", *held_out)}
         for begin, (sources, targets) in zip(itertools.count(0, CHUNK), undivided.blocks(), strict=False):
             split_numbers = np.zeros(len(sources.lengths), np.uint8)  # 0 is train
             for number, chosen in enumerate(held_out.values(), start=1):
-                split_numbers[np.isin(hashes[begin : begin + CHUNK], chosen)] = number
+                places = np.flatnonzero(np.isin(hashes[begin : begin + CHUNK], np.array([*chosen], np.uint64)))
+                for place, source in zip(places.tolist(), hashes[begin + places].tolist(), strict=True):
+                    split_numbers[place] = number if remaining[source] > 0 else _LEFT_OUT
+                    remaining[source] -= 1
             for number, writer in enumerate(writers.values()):
                 writer.write_texts(sources.where(split_numbers == number), targets.where(split_numbers == number))
     for path in folder.glob(f"{_UNDIVIDED}.*"):
         path.unlink()
-    return writers
+    then = " and ".join(f"{sources.total():,}" for sources in before.values())
+    added = len(hashes) - sum(writer.count for writer in writers.values())
+    note = f"the sources of data.held_out ({then} pairs) are held out again; left out {added:,} pairs added to them"
+    return writers, [note] if before else []
 
 
-def _choose_held_out(hashes: np.ndarray, splits: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns the hashes of the source sentences to hold out for each split, whatever the order of the pairs is.
+def _same_as_before(hashes: np.ndarray, splits: Sequence[str], before: HeldOut) -> HeldOut:
+    """Returns these splits as they were before; nothing if there was none, or half of its sources are not here."""
+    for split in splits:
+        wanted, found = np.array([*before.get(split, ())], np.uint64), set[int]()
+        for begin in range(0, len(hashes), _COUNTED):
+            found.update(np.intersect1d(hashes[begin : begin + _COUNTED], wanted).tolist())
+        if not found or 2 * len(found) < len(wanted):
+            return {}
+    return {split: before[split] for split in splits}
+
+
+def _choose_held_out(hashes: np.ndarray, splits: Sequence[str]) -> HeldOut:
+    """Returns the hashes of the source sentences to hold out for each split, whatever the order of the pairs is, and
+    how many pairs have them.
 
     A split gets about _HELD_OUT_PAIRS pairs or 1 / _HELD_OUT_DIVISOR of all, whichever is less, and at least one. Train
     keeps at least one source sentence; if there are too few for that, nothing is held out.
@@ -124,7 +186,7 @@ def _choose_held_out(hashes: np.ndarray, splits: Sequence[str]) -> dict[str, np.
                 size += pairs_by_source[candidate]
         if not picked:  # few pairs, or every source occurs many times: take the rarest
             picked = [min(remaining, key=lambda candidate: pairs_by_source[candidate])]
-        chosen[split] = np.array(picked, np.uint64)
+        chosen[split] = Counter({source: pairs_by_source[source] for source in picked})
         remaining = sorted(set(remaining) - set(picked))
     return chosen
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -28,6 +28,13 @@ def format_of(path: Path) -> str:
     """Returns the format of a file by its name without .gz: ".tsv", ".jsonl", or else "lines"."""
     name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     return name.suffix.lower() if name.suffix.lower() in (".tsv", ".jsonl") else "lines"
+
+
+def read_pairs(paths: Sequence[Path], languages: tuple[str, str]) -> Iterator[Pair]:
+    """Yields the pairs of two aligned files, or of one that holds both sides."""
+    if len(paths) == 2:
+        return read_aligned(*paths)
+    return read_tsv(*paths) if format_of(paths[0]) == ".tsv" else read_json(paths[0], languages)
 
 
 def read_aligned(source: Path, target: Path) -> Iterator[Pair]:

@@ -49,7 +49,8 @@ def open_prepared(
     is full.
     """
     languages = (config.source_language, config.target_language)
-    key = json_digest([kind, _FORMAT, languages, made_from])
+    divided_as = [sha256(config.held_out)] if config.held_out else []
+    key = json_digest([kind, _FORMAT, languages, made_from, *divided_as])
     folder = prepare(cache_directory(config.cache_directory), kind, key, write)
     try:
         contents = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))

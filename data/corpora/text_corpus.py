@@ -6,12 +6,12 @@ never held in memory. held_out_splits.py decides which pairs are left out of tra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from lingua_flax.data.corpora.corpus import Corpus, Pair
+from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.data.corpora.held_out_splits import SPLITS, NoPairsError, write_splits
-from lingua_flax.data.corpora.pair_files import format_of, read_aligned, read_json, read_tsv, sha256
+from lingua_flax.data.corpora.pair_files import format_of, read_pairs, sha256
 from lingua_flax.data.corpora.prepared_corpus import open_prepared
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig
@@ -28,9 +28,8 @@ def open_text(config: DataConfig, *, train_only: bool = False) -> Corpus:
 
     def write(folder: Path) -> None:
         try:
-            write_splits(
-                folder, {split: _read(paths, languages) for split, paths in files.items()}, hold_out=not train_only
-            )
+            pairs = {split: read_pairs(paths, languages) for split, paths in files.items()}
+            write_splits(folder, pairs, hold_out=not train_only, held_out_file=config.held_out)
         except NoPairsError as error:
             remedy = f"data.{error.split}_source must contain at least one pair"
             raise UserError(f"{files[error.split][0]}: {error.reason}; {remedy}") from error
@@ -67,9 +66,3 @@ def _files(config: DataConfig) -> Mapping[str, tuple[Path, ...]]:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise UserError(f"{path}: not a regular file; it must be one because it is read more than once")
     return files
-
-
-def _read(paths: tuple[Path, ...], languages: tuple[str, str]) -> Iterator[Pair]:
-    if len(paths) == 2:
-        return read_aligned(*paths)
-    return read_tsv(*paths) if format_of(paths[0]) == ".tsv" else read_json(paths[0], languages)

@@ -67,7 +67,7 @@ def open_tfds(config: DataConfig, *, train_only: bool = False) -> Corpus:
     def write(folder: Path) -> None:
         builder = builder_in(folder / "tfds")
         tfds_build.build(builder, name, folder, cache / "downloads", directory or cache / "archives")
-        _store(builder, name, languages, folder, hold_out=not train_only)
+        _store(builder, name, languages, folder, hold_out=not train_only, held_out_file=config.held_out)
         shutil.rmtree(folder / "tfds")
 
     made_from = [tfds.__version__, name, str(builder.version), registered, train_only]
@@ -164,17 +164,15 @@ def _find_config(codes_of: Mapping[str, Sequence[str]], wanted: str) -> str | No
 # Preparation.
 
 
-def _store(
-    builder: tfds.core.DatasetBuilder, name: str, languages: tuple[str, str], folder: Path, *, hold_out: bool
-) -> None:
-    """Stores the pairs that TFDS wrote; raises UserError if there is nothing to train on."""
+def _store(builder: tfds.core.DatasetBuilder, name: str, languages: tuple[str, str], folder: Path, **how: Any) -> None:
+    """Stores the pairs that TFDS wrote, like `write_splits`; raises UserError if there is nothing to train on."""
     available = [split for split, info in builder.info.splits.items() if info.num_examples]
     if "train" not in available:
         raise UserError(f"data.name: {name} has nothing to train on; its splits are {', '.join(available)}")
     order = sorted(available, key=lambda split: (*SPLITS, split).index(split))
     pairs = {split: _read(builder, split, languages) for split in order}
     try:
-        write_splits(folder, pairs, [_ORDER_NOTE], hold_out=hold_out)
+        write_splits(folder, pairs, [_ORDER_NOTE], **how)
     except NoPairsError as error:
         raise UserError(f"data.name: {name}, {error.split}: {error.reason}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from lingua_flax.data.corpora.pair_files import format_of, read_pairs
 from lingua_flax.data.text_files import check_aligned, is_gzip, read_lines, write_lines
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable
@@ -34,22 +36,23 @@ class EvaluateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Proc
     split: str = "test"
     """Split of the run's corpus to translate and score."""
     source: Path | None = None
-    """Text file to translate and score instead of a split, one sentence per line, plain or .gz; needs --reference."""
-    reference: Path | None = None
-    """Text file with the reference translations of --source, line by line."""
+    """Text file to translate and score instead of a split, one sentence per line, plain or .gz; needs --reference. A
+    .tsv or .jsonl file has sentence pairs, like data.train_source, and needs none."""
+    reference: tuple[Path, ...] = ()
+    """Text files with one or more reference translations of each line of --source."""
     compare: Path | None = None
     """Text file with another system's translations of the same lines; reports whether the difference may be chance."""
     ter: Flag = False
     """Also compute TER, which takes seconds for 1,000 short sentences and longer for long ones."""
     perturb: Flag = False
-    """Also translate the sources in upper case, in title case and without final punctuation, which takes three times as
+    """Also translate the sources in upper case, in title case and without final punctuation, which takes four times as
     long, and print scores that ignore case and final punctuation."""
     score: Flag = False
     """Translate nothing: write the log-probability of each reference as a translation of its source, one per line."""
     output: Path | None = None
     """File for the translations, one per source line; next to hyps.txt, the sources and references are written in the
-    same order to hyps.source.txt and hyps.reference.txt. With --score: file for the log-probabilities. A file whose
-    name ends in .gz is compressed."""
+    same order to hyps.source.txt and hyps.reference.txt (hyps.reference2.txt, ...). With --score: file for the
+    log-probabilities. A file whose name ends in .gz is compressed."""
     json_file: Annotated[Path | None, Field(alias="json")] = None
     """File for all scores, as one JSON object."""
     data: schema.DataConfig = schema.DataConfig()
@@ -71,17 +74,20 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
     sections = {"data": config.data, "evaluation": config.evaluation, "devices": config.devices.compute}
     options = build(EvaluateCommand, given, **sections)
     options = options.model_copy(update={"data": with_absolute_paths(options.data)})
-    if (options.source is None) != (options.reference is None):
-        raise UserError("--source and --reference go together: two files with the same number of lines")
+    if bool(options.reference) != (options.source is not None and format_of(options.source) == "lines"):
+        both = "files with the same number of lines; a .tsv or .jsonl file holds both sides"
+        raise UserError(f"--source and --reference go together: {both}")
     if options.source:
-        refuse(given, ["split"], "with --source and --reference; leave it out")
+        refuse(given, ["split"], "with --source; leave it out")
     check_languages(options.data, config.data, workdir)
     if options.score:
+        if len(options.reference) > 1:
+            raise UserError("--score takes one --reference: it writes one log-probability per line")
         decoding = (name for name in schema.DecodingOptions.model_fields if name != "batch_size")
         of_translations = ["compare", "ter", "perturb", "evaluation.tokenize", *decoding]
         refuse(given, of_translations, "with --score, which translates nothing")
     written = (*output_files(options), options.json_file)
-    check_distinct_files(read=(options.source, options.reference, options.compare), written=written)
+    check_distinct_files(read=(options.source, *options.reference, options.compare), written=written)
     return options
 
 
@@ -91,24 +97,29 @@ def output_files(options: EvaluateCommand) -> list[Path]:
         return [options.output] if options.output else []
     output = options.output
     plain, gzip_suffix = (output.with_suffix(""), output.suffix) if is_gzip(output) else (output, "")
-    names = (f"{plain.stem}.{side}{plain.suffix}{gzip_suffix}" for side in ("source", "reference"))
+    more = (f"reference{number}" for number in range(2, len(options.reference) + 1))
+    names = (f"{plain.stem}.{side}{plain.suffix}{gzip_suffix}" for side in ("source", "reference", *more))
     return [output, *map(output.with_name, names)]
 
 
 def read_lines_to_score(translator: Translator, options: EvaluateCommand) -> EvaluationSet:
-    """Reads sources and references from the two files or from the split.
+    """Reads sources and references from the files or from the split.
 
     Raises UserError if a file cannot be read, the files are empty or not aligned, there is no such split, or it was
     held out of other pairs than those that the networks were trained on.
     """
     from lingua_flax.evaluation.evaluate import EvaluationSet
 
-    if options.source and options.reference:
-        sources, references = list(read_lines(options.source)), list(read_lines(options.reference))
-        check_aligned(options.source, sources, options.reference, references)
-        if not sources:
+    if options.source:
+        languages = (options.data.source_language, options.data.target_language)
+        pairs = list(read_pairs((options.source, *options.reference[:1]), languages))
+        if not pairs:
             raise UserError(f"{options.source}: has no lines to score")
-        return EvaluationSet(str(options.source), sources, references)
+        sources, references = map(list, zip(*pairs, strict=True))
+        more = [list(read_lines(path)) for path in options.reference[1:]]
+        for path, lines in zip(options.reference[1:], more, strict=True):
+            check_aligned(options.source, sources, path, lines)
+        return EvaluationSet(str(options.source), sources, references, more_references=more)
     from lingua_flax.data.corpora import open_corpus
     from lingua_flax.runs.checkpoint import check_corpus
 
@@ -151,8 +162,7 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
     """Writes BLEU and chrF to stdout, as a table, and to --json, and the translations to --output."""
     from lingua_flax.devices.processes import in_all_processes, is_first_process
     from lingua_flax.evaluation.bleu import bleu_tokenizer
-    from lingua_flax.evaluation.evaluate import evaluate
-    from lingua_flax.evaluation.perturbation import PERTURBATIONS
+    from lingua_flax.evaluation.evaluate import evaluate, perturbed_scores
     from lingua_flax.evaluation.table import print_evaluation
 
     def read() -> tuple[EvaluationSet, list[str] | None, str]:
@@ -165,27 +175,22 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
         return data, baseline, tokenize
 
     data, baseline, tokenize = in_all_processes(read)
-    with progress_bar(len(data.sources) * (1 + options.perturb * len(PERTURBATIONS)), "sentences") as advance:
+    with progress_bar(len(data.sources), "sentences") as advance:
         evaluation = evaluate(
-            translator,
-            data,
-            options,
-            tokenize=tokenize,
-            baseline=baseline,
-            with_ter=options.ter,
-            perturb=options.perturb,
-            after_batch=advance,
+            translator, data, options, tokenize=tokenize, baseline=baseline, with_ter=options.ter, after_batch=advance
         )
+    perturbed = perturbed_scores(translator, data, options, tokenize) if options.perturb else {}
     if not is_first_process():
         return
-    contents = (evaluation.translations, data.sources, data.references)
+    contents = (evaluation.translations, data.sources, data.references, *data.more_references)
     for path, lines in zip(output_files(options), contents, strict=False):
         write_lines(path, lines)
     if options.json_file:
-        networks = {"networks": 1 + len(options.ensemble)} if options.ensemble else {}
-        scores = evaluation.as_json() | {"checkpoint": options.checkpoint} | networks
+        more: dict[str, Any] = {"networks": 1 + len(options.ensemble)} if options.ensemble else {}
+        more |= {"perturbed": {name: dataclasses.asdict(each) for name, each in perturbed.items()}} if perturbed else {}
+        scores = evaluation.as_json() | {"checkpoint": options.checkpoint} | more
         options.json_file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
-    print_evaluation(" + ".join(map(str, (options.workdir, *options.ensemble))), data, evaluation)
+    print_evaluation(" + ".join(map(str, (options.workdir, *options.ensemble))), data, evaluation, **perturbed)
 
 
 def evaluate(argv: Sequence[str]) -> None:

@@ -13,7 +13,15 @@ from lingua_flax.host.files import check_writable
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.malloc import keep_freed_memory
 from lingua_flax.options.command_line import Flag, build_with_config, parse, required_workdir
-from lingua_flax.options.config_files import CONFIG_NAME, as_json, read_config, refused_changes
+from lingua_flax.options.config_files import (
+    CONFIG_NAME,
+    HELD_OUT_NAME,
+    as_json,
+    read_config,
+    read_workdir_config,
+    refused_changes,
+    with_held_out,
+)
 from lingua_flax.options.schema import Config, PositiveFloat, ProcessOptions
 from lingua_flax.runs.workdir import Workdir
 
@@ -62,9 +70,12 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
     given = parse(TrainCommand, argv, TRAIN_HELP)
     report = next((option for option, name in REPORTS.items() if name in given), None)
     workdir = required_workdir(given) if given.get("workdir") or not report else None
-    saved = read_config(workdir / CONFIG_NAME) if workdir and (workdir / CONFIG_NAME).exists() else None
+    saved = read_workdir_config(workdir) if workdir and (workdir / CONFIG_NAME).exists() else None
     base = read_config(Path(given["config"])) if given.get("config") else saved
     config, command = build_with_config(TrainCommand, given, base or Config())
+    if not config.data.held_out:
+        origin = config.training.init_from
+        config = with_held_out(config, saved.data.held_out if saved else origin and origin / HELD_OUT_NAME)
     command.check()
     if not base:
         missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else f"{report} needs a config"

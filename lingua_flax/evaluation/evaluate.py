@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from lingua_flax.data.corpora.corpus import Corpus, FindReadings
+from lingua_flax.data.text_changes import CHANGES, no_final_punctuation
 from lingua_flax.evaluation.bleu import Comparison, Scores, compare, score
 from lingua_flax.evaluation.contrast import ContrastCounts, count_contrast
 from lingua_flax.evaluation.multi30k_protocol import PublishedScore, score_published
-from lingua_flax.evaluation.perturbation import PerturbedScores, perturbed_scores
+from lingua_flax.host.terminal import progress_bar
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.translator import Translator
 
@@ -57,7 +57,6 @@ class Evaluation:
       contrast: counts of the contrast pairs.
       comparison: comparison with a baseline.
       published: score under the published protocol of Multi30k.
-      perturbed: scores by perturbation of the sources.
     """
 
     translations: tuple[str, ...]
@@ -69,10 +68,9 @@ class Evaluation:
     contrast: ContrastCounts | None = None
     comparison: Comparison | None = None
     published: PublishedScore | None = None
-    perturbed: Mapping[str, PerturbedScores] = dataclasses.field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns one JSON object without the values that were not computed; flat but for the perturbed scores."""
+    def as_json(self) -> dict[str, float | int | str]:
+        """Returns one flat JSON object without the values that were not computed."""
         numbers = {
             "checkpoint_step": self.checkpoint_step,
             **self._decoding_settings(),
@@ -85,8 +83,6 @@ class Evaluation:
             for part in (self.scores, self.published, self.contrast, self.comparison)
         )
         values = scores | published | numbers | contrast | comparison
-        if self.perturbed:
-            values["perturbed"] = {name: dataclasses.asdict(part) for name, part in self.perturbed.items()}
         return {name: value for name, value in values.items() if value is not None}
 
     def _decoding_settings(self) -> dict[str, float | int]:
@@ -106,7 +102,6 @@ def evaluate(
     tokenize: str = "13a",
     baseline: Sequence[str] | None = None,
     with_ter: bool = False,
-    perturb: bool = False,
     after_batch: Callable[[int], None] = lambda sentences: None,
 ) -> Evaluation:
     """Translates the sources and scores the translations, ignoring case if the model's output is lower case.
@@ -117,20 +112,16 @@ def evaluate(
     Args:
       tokenize: sacreBLEU's tokenizer for BLEU.
       baseline: another system's translations of the sources, to compare with.
-      perturb: whether to translate the sources with each of the PERTURBATIONS, too.
       after_batch: as for Translator.translate.
     """
-
-    def translate(sources: Sequence[str]) -> list[str]:
-        return [line.text for line in translator.translate_sentences(sources, options, after_batch=after_batch)]
-
     compile_started = time.monotonic()
     translator.warm_up(data.sources, options)
     started = time.monotonic()
-    translations = translate(data.sources)
+    translations = [
+        line.text for line in translator.translate_sentences(data.sources, options, after_batch=after_batch)
+    ]
     seconds = time.monotonic() - started
-    lowercase, references = translator.tokenizer.lowercase, data.references
-    streams = (references, *data.more_references)
+    lowercase, references, more = translator.tokenizer.lowercase, data.references, data.more_references
     contrast = published = comparison = None
     if data.find_readings:
         normalize = str.casefold if lowercase else str
@@ -139,10 +130,10 @@ def evaluate(
     if data.multi30k:
         published = score_published(translations, references, language=data.multi30k[0])
     if baseline is not None:
-        comparison = compare(translations, baseline, *streams, tokenize=tokenize, lowercase=lowercase)
+        comparison = compare(translations, baseline, references, *more, tokenize=tokenize, lowercase=lowercase)
     return Evaluation(
         translations=tuple(translations),
-        scores=score(translations, *streams, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter),
+        scores=score(translations, references, *more, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter),
         checkpoint_step=translator.step,
         decoding=options,
         seconds=seconds,
@@ -150,8 +141,26 @@ def evaluate(
         contrast=contrast,
         comparison=comparison,
         published=published,
-        perturbed=perturbed_scores(translate, data.sources, streams, tokenize=tokenize) if perturb else {},
     )
+
+
+def perturbed_scores(
+    translator: Translator, data: EvaluationSet, options: DecodingOptions, tokenize: str
+) -> dict[str, Scores]:
+    """Returns the scores of the translations of the sources: untouched, and with each of the CHANGES.
+
+    All are compared with the same references, without regard to case and final punctuation: whether these should follow
+    the source is a matter of taste, and the scores differ only by what else is lost.
+    """
+    references = [list(map(no_final_punctuation, each)) for each in (data.references, *data.more_references)]
+    results = {}
+    with progress_bar((1 + len(CHANGES)) * len(data.sources), "sentences") as advance:
+        for name in ("untouched", *CHANGES):
+            sources = list(map(CHANGES.get(name, str), data.sources))
+            lines = translator.translate_sentences(sources, options, after_batch=advance)
+            translations = [no_final_punctuation(line.text) for line in lines]
+            results[name] = score(translations, *references, tokenize=tokenize, lowercase=True)
+    return results
 
 
 def sample_indices(count: int, limit: int) -> Sequence[int]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rich.markup import escape
 from rich.table import Table
 
+from lingua_flax.evaluation.bleu import Scores
 from lingua_flax.evaluation.evaluate import Evaluation, EvaluationSet, sample_indices
 from lingua_flax.evaluation.multi30k_protocol import comparability_note
-from lingua_flax.evaluation.perturbation import UNTOUCHED, PerturbedScores
 from lingua_flax.host.terminal import print_table
 
 NUM_SAMPLES = 5  # translations to print
 
 
-def print_evaluation(workdirs: str, data: EvaluationSet, evaluation: Evaluation) -> None:
+def print_evaluation(workdirs: str, data: EvaluationSet, evaluation: Evaluation, **perturbed: Scores) -> None:
     """Prints a table of the scores and a few translations to stdout."""
     scores = evaluation.scores
     table = Table(title=escape(f"{workdirs}: {data.title}"), title_justify="left", show_header=False)
@@ -38,6 +36,9 @@ def print_evaluation(workdirs: str, data: EvaluationSet, evaluation: Evaluation)
         ):
             significance = f"(paired bootstrap: p = {p_value:.4f})"
             table.add_row(f"{name}, baseline", f"{baseline_score:.2f}  {significance}", signature)
+    for name, of_perturbed in perturbed.items():
+        values = f"BLEU {of_perturbed.bleu:.2f}, chrF {of_perturbed.chrf:.2f}"
+        table.add_row(f"sources {name.replace('_', ' ')}", values, "without regard to case and final punctuation")
     if contrast := evaluation.contrast:
         for name, count, total in (
             ("contrast pairs right", contrast.contrast_right, contrast.contrast_pairs),
@@ -51,18 +52,6 @@ def print_evaluation(workdirs: str, data: EvaluationSet, evaluation: Evaluation)
     table.add_row("compilation", f"{evaluation.compile_seconds:.1f} s", "")
     table.add_row("checkpoint", f"step {evaluation.checkpoint_step:,}, {evaluation.decoding_summary()}", "")
     print_table(table)
-    if evaluation.perturbed:
-        print_table(_perturbed_table(evaluation.perturbed))
     for i in sample_indices(len(data.sources), NUM_SAMPLES):
         print(f"\nsource       {data.sources[i]}\nreference    {data.references[i]}")
         print(f"translation  {evaluation.translations[i]}")
-
-
-def _perturbed_table(perturbed: Mapping[str, PerturbedScores]) -> Table:
-    table = Table(title="without regard to case and final punctuation", title_justify="left")
-    for heading in ("sources", "BLEU", "chrF", "translations changed likewise"):
-        table.add_column(heading, justify="left" if heading == "sources" else "right")
-    for name, scores in perturbed.items():
-        likewise = f"{scores.likewise:.1%}" if name != UNTOUCHED else ""
-        table.add_row(name.replace("_", " "), f"{scores.bleu:.2f}", f"{scores.chrf:.2f}", likewise)
-    return table

@@ -19,6 +19,7 @@ from lingua_flax.options.messages import all_fields, validation_message
 from lingua_flax.options.schema import Config, Section, SectionType
 
 CONFIG_NAME = "config.toml"
+HELD_OUT_NAME = "held_out.json"  # the hashes of the sources that a run has held out
 
 # Options that may change when a run is resumed. So may [devices] and all paths, whose files are compared by content.
 CHANGEABLE = ["model.attention", "training.num_steps", "training.num_epochs", "training.patience"]
@@ -66,7 +67,14 @@ def read_workdir_config(workdir: Path) -> Config:
         raise UserError(
             f"{workdir}: not a workdir ({state}); train one with lingua-flax train --config C --workdir {workdir}"
         )
-    return read_config(workdir / CONFIG_NAME)
+    config = read_config(workdir / CONFIG_NAME)
+    return with_held_out(config, workdir.absolute() / HELD_OUT_NAME) if config.data.held_out else config
+
+
+def with_held_out(config: Config, file: Path | None) -> Config:
+    """Returns the config with this file as data.held_out, if it exists."""
+    data = config.data.model_copy(update={"held_out": file})
+    return config.model_copy(update={"data": data}) if file and file.exists() else config
 
 
 def as_json(config: Config) -> dict[str, Any]:

@@ -104,11 +104,7 @@ class MixtureConfig(Section):
 
 
 class AugmentConfig(Section):
-    """Changes of training pairs, drawn anew in every epoch, so that the network learns what users type.
-
-    Each option is the fraction of the pairs, of all corpora, that are drawn with this change on both sides. The changes
-    are drawn independently of each other, and in pairs on which the tokenizer is trained, too.
-    """
+    """Changes of training pairs on both sides, drawn anew in every epoch; the tokenizer is trained on some, too."""
 
     upper_case: Fraction = 0.0
     """Fraction of the pairs in UPPER CASE."""
@@ -116,11 +112,6 @@ class AugmentConfig(Section):
     """Fraction of the pairs in Title Case: every word begins with a capital."""
     no_final_punctuation: Fraction = 0.0
     """Fraction of the pairs without the full stop, question mark or exclamation mark at their end."""
-
-    @property
-    def fractions(self) -> tuple[float, ...]:
-        """The fractions in the order of data.text_changes.CHANGES."""
-        return self.upper_case, self.title_case, self.no_final_punctuation
 
 
 class DataConfig(Section):
@@ -151,6 +142,9 @@ class DataConfig(Section):
     """text: like train_source; if omitted, a part of the training pairs is held out for testing."""
     test_target: Path | None = None
     """text: file of target sentences, aligned with test_source."""
+    held_out: Path | None = None
+    """File held_out.json in the workdir of another run, by default of training.init_from: the sources that it held out
+    are held out again, and pairs added to them left out, if at least half of them are here. The run keeps a copy."""
     row_length: Length = 128
     """Tokens per packed row on each side; training pairs with a longer side are left out, counted and reported."""
     tag_target: bool = False

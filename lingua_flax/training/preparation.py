@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,10 @@ import numpy as np
 
 from lingua_flax.data.corpora import prepared_corpus
 from lingua_flax.data.corpora.corpus import Corpus
+from lingua_flax.data.corpora.held_out_splits import hash_source, read_held_out
 from lingua_flax.data.mixture import JoinedPairs, TrainingCorpus, open_training_corpora
 from lingua_flax.data.packing import Planner
-from lingua_flax.data.text_changes import ChangedPairs
+from lingua_flax.data.subword_sampling import samplers_of
 from lingua_flax.data.tokenized_pairs import TokenizedPairs, tokenize
 from lingua_flax.data.tokenizer import (
     MAX_UNKNOWN_SHARE,
@@ -35,9 +37,9 @@ from lingua_flax.evaluation.bleu import bleu_tokenizer
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config
+from lingua_flax.options.config_files import CONFIG_NAME, HELD_OUT_NAME, read_workdir_config
 from lingua_flax.options.schema import FALLING_SCHEDULES, MAX_COUNT, Config, TokenizerConfig
-from lingua_flax.runs.checkpoint import saved_steps
+from lingua_flax.runs.checkpoint import DamagedCheckpoint, check_corpus, saved_steps
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.fine_tuning import matching_params
 from lingua_flax.training.validation import ValidationSet
@@ -103,7 +105,13 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     corpora, tokenizer, models = open_with_tokenizer(config, workdir)
     tokenized = [_tokenized_pairs(config, training, corpora, tokenizer) for training in corpora]
     weights = [training.weight for training in corpora]
-    varied = _varied_pairs(config, corpora, tokenized, tokenizer)
+    fractions, alpha = dict(config.data.augment), config.tokenizer.sampling_alpha
+    varied = []
+    if alpha or any(fractions.values()):
+        for pairs, training in zip(tokenized, corpora, strict=True):
+            tagged = tagged_tokenizer(config, training, tokenizer)
+            samplers = samplers_of(tagged, alpha) if alpha else None
+            varied.append(VariedPairs(pairs, training.pairs, tagged, config.data.row_length, fractions, samplers))
     planner = Planner(tokenized, weights, config.data.row_length, config.training.seed, varied)
     if len(corpora) > 1:
         _log_shares(corpora, planner)
@@ -113,12 +121,33 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     if origin and has_checkpoint:
         log.info("training.init_from is not read again: the run resumes from its own checkpoint")
     inherited = matching_params(origin, config, tokenizer) if origin and not has_checkpoint else {}
+    if origin and not has_checkpoint:
+        _warn_if_trained_on(origin, corpora[0].corpus)
     corpus, *mixture = (training.corpus.fingerprint for training in corpora)
     fingerprints = {"corpus": corpus, "mixture": json_digest(mixture), "tokenizer": tokenizer.fingerprint}
     num_steps = _num_steps(config, planner, fingerprints)
     config = _with_warmup_steps(config, num_steps, workdir)
     several = _check_sources(corpora[0], tokenizer)
     return Preparation(config, corpora, tokenizer, models, planner, fingerprints, num_steps, inherited, several)
+
+
+def _warn_if_trained_on(origin: Path, corpus: Corpus) -> None:
+    """Warns if another run, from which this one starts, was trained on test sentences of this one."""
+    sources = {pair.source for pair in corpus.splits.get("test", ())}
+    file = origin / HELD_OUT_NAME
+    held_out = sum(read_held_out(file).values(), Counter[int]()) if file.exists() else {}  # it did not train on these
+    asked = {source for source in sources if hash_source(source.encode()) not in held_out}
+    if not asked:
+        return
+    try:
+        theirs = open_training_corpora(read_workdir_config(origin).data)
+        check_corpus(origin, saved_steps(Workdir(origin).checkpoints)[-1], theirs[0].corpus.fingerprint, "train")
+    except (UserError, DamagedCheckpoint) as error:
+        log.warning("it is not known whether %s was trained on test sentences of this run: %s", origin, error)
+        return
+    if found := asked.intersection(pair.source for each in theirs for pair in each.pairs):
+        message = "%s was trained on %d of the %d test sentences of this run, whose scores will be too high"
+        log.warning(message, origin, len(found), len(sources))
 
 
 def _check_sources(training: TrainingCorpus, tokenizer: Tokenizer) -> float:
@@ -223,20 +252,6 @@ def _tokenized_pairs(
     return pairs
 
 
-def _varied_pairs(
-    config: Config, corpora: Sequence[TrainingCorpus], tokenized: Sequence[TokenizedPairs], tokenizer: Tokenizer
-) -> list[VariedPairs]:
-    """Returns the variants of the pairs of each corpus, or nothing without augmentation and subword sampling."""
-    fractions, alpha, length = config.data.augment.fractions, config.tokenizer.sampling_alpha, config.data.row_length
-    if not (alpha or any(fractions)):
-        return []
-    tokenizers = [tagged_tokenizer(config, training, tokenizer) for training in corpora]
-    return [
-        VariedPairs(pairs, training.pairs, tokenizer, length, fractions, alpha)
-        for pairs, training, tokenizer in zip(tokenized, corpora, tokenizers, strict=True)
-    ]
-
-
 def _log_shares(corpora: Sequence[TrainingCorpus], planner: Planner) -> None:
     message = "%s%.1f%% of the training pairs drawn, each %.2f times an epoch"
     for training, pairs in zip(corpora, planner.corpora, strict=True):
@@ -277,9 +292,7 @@ def _tokenizer_files_of(origin: Path, wanted: TokenizerConfig) -> list[Path]:
 def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[bytes]:
     log.info("training the tokenizer: %s, %d pieces", config.tokenizer.kind, config.tokenizer.vocab_size)
     pairs = corpora[0].pairs if len(corpora) == 1 else JoinedPairs([training.pairs for training in corpora])
-    fractions = config.data.augment.fractions
-    pairs = ChangedPairs(pairs, fractions) if any(fractions) else pairs
-    return train_tokenizer(pairs, config.tokenizer, _tags(config))
+    return train_tokenizer(pairs, config.tokenizer, _tags(config), dict(config.data.augment))
 
 
 def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> int:
@@ -297,10 +310,9 @@ def _num_steps(config: Config, planner: Planner, fingerprints: Mapping[str, str]
 
 def _rows_per_epoch(config: Config, planner: Planner, fingerprints: Mapping[str, str]) -> int:
     """Returns the rows that the pairs of one epoch fill; counted once and cached with the prepared corpora."""
-    data = config.data
+    data, alpha = config.data, config.tokenizer.sampling_alpha
     tags = [data.tag_target, *(entry.tag_source for entry in data.mixture)]
-    variation = [config.tokenizer.sampling_alpha, *data.augment.fractions]
-    described = [fingerprints, planner.weights, tags, data.row_length, config.training.seed, *variation]
+    described = [fingerprints, planner.weights, tags, data.row_length, config.training.seed, alpha, dict(data.augment)]
     key = json_digest(["rows", ROWS_FORMAT, *described])
 
     def count(folder: Path) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
+from lingua_flax.data.corpora.held_out_splits import held_out_sources
 from lingua_flax.data.tokenizer import model_paths
 from lingua_flax.data.training_batches import TrainingBatches
 from lingua_flax.devices.processes import check_equal_on_all_processes, in_all_processes, on_first_process
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
-from lingua_flax.options.config_files import CONFIG_NAME, as_json, refused_changes, to_toml
+from lingua_flax.options.config_files import CONFIG_NAME, HELD_OUT_NAME, as_json, refused_changes, to_toml
 from lingua_flax.runs.checkpoint import METADATA_FORMAT, Checkpoints, check_format
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.preparation import Preparation
@@ -111,7 +113,8 @@ class SavedRun:
         if changed := [name for name in saved if saved[name] != current.get(name)]:
             raise UserError(
                 f"{path}: its checkpoints were made with a different {' and a different '.join(changed)} "
-                "(the content differs); restore the original files, or choose another --workdir"
+                "(the content differs); restore the original files, or choose another --workdir. With --init-from "
+                f"{path}, that run goes on from this one, and holds the same sentences out of a corpus that has grown"
             )
 
     def _warn_of_changed_schedule(self, progress: Progress, num_steps: int) -> None:
@@ -131,4 +134,6 @@ class SavedRun:
         paths = model_paths(workdir.path, joint=config.tokenizer.joint)
         for path, model in zip(paths, self._prepared.tokenizer_models, strict=True):
             workdir.write(path.name, model)
+        if held_out := held_out_sources(self._prepared.corpus):
+            workdir.write(HELD_OUT_NAME, json.dumps(held_out).encode())
         workdir.write(CONFIG_NAME, to_toml(config).encode())

@@ -16,12 +16,13 @@ from lingua_flax.commands.train import resolve_config
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.mixture import JoinedPairs, open_training_corpora
 from lingua_flax.data.packing import Planner
+from lingua_flax.data.subword_sampling import samplers_of
 from lingua_flax.data.tokenized_pairs import tokenize
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from lingua_flax.data.training_batches import TrainingBatches
 from lingua_flax.data.varied_pairs import VariedPairs
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.schema import DataConfig, MixtureConfig, TokenizerConfig
+from lingua_flax.options.schema import AugmentConfig, DataConfig, MixtureConfig, TokenizerConfig
 from lingua_flax.options.special_ids import EOS_ID
 from lingua_flax.runs.checkpoint import saved_steps
 from lingua_flax.training.preparation import prepare
@@ -57,7 +58,7 @@ def sampled_mixture(folder: Path, *kinds: str) -> tuple[Planner, Tokenizer]:
     parts, varied = [], []
     for number, text, tokenizer in zip(range(2), (SHORT[:120], SHORT[80:]), tokenizers, strict=True):
         parts.append(tokenize(text, f"{kinds} {number}", tokenizer, folder))
-        varied.append(VariedPairs(parts[-1], text, tokenizer, 40, (0.0, 0.0, 0.0), 0.2))
+        varied.append(VariedPairs(parts[-1], text, tokenizer, 40, dict(AugmentConfig()), samplers_of(tokenizer, 0.2)))
     return Planner(parts, (2.0, 1.0), row_length=40, seed=3, varied=varied), tokenizers[0]
 
 
