@@ -118,10 +118,7 @@ class Planner:
         return starts, lengths
 
     def _vary(self, drawn: Drawn, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, FlatIds]:
-        """Replaces starts and lengths of the pairs that are varied by those in new flat ids.
-
-        Returns the corpus of each pair, as in Window, and these ids.
-        """
+        """Replaces starts and lengths of varied pairs by those in new ids; returns corpora as in Window, and ids."""
         corpora, keys = drawn.corpora.copy(), random_words(self.seed, *drawn)
         changed, sources, targets = [np.arange(0)], Ids(), Ids()
         for number, corpus in enumerate(self.varied):

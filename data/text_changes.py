@@ -27,10 +27,7 @@ CHANGES: Mapping[str, Callable[[str], str]] = {  # by option of [data.augment], 
 
 
 def draw_changes(fractions: Mapping[str, float], keys: np.ndarray) -> np.ndarray:
-    """Returns which of the CHANGES, drawn independently with these probabilities, a pair has: bool [pairs, changes].
-
-    `keys`, uint64 [pairs], determine them.
-    """
+    """Returns which CHANGES pairs have, drawn with these probabilities by their uint64 keys: [pairs, changes]."""
     limits = np.array([fractions[name] for name in CHANGES]) * 2.0**64
     return random_words(keys[:, None], np.arange(len(limits))) < limits
 
