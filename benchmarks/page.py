@@ -1,8 +1,8 @@
 """Measures the time from a keystroke on the page to the new translation, with a server or in an exported file.
 
 Run from the repository root, with Chromium installed:
-  python benchmarks/page.py --workdir checkpoints/tiny --input FILE [--view translation|attention]
-  python benchmarks/page.py --page translator.html --input FILE
+  python -m benchmarks.page --workdir checkpoints/tiny --input FILE [--view translation|attention]
+  python -m benchmarks.page --page translator.html --input FILE
 
 The lines of the file are typed character by character; each keystroke waits for what the page draws in answer.
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
-from serving import Server
+from benchmarks.serving import Server
 
 from lingua_flax.commands.main import exit_status
 from lingua_flax.data.text_files import read_lines
