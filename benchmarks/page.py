@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
-from benchmarks.serving import Server
 
+from benchmarks.serving import Server
 from lingua_flax.commands.main import exit_status
 from lingua_flax.data.text_files import read_lines
 
