@@ -13,10 +13,10 @@ from lingua_flax.commands.train import train
 from lingua_flax.data.corpora.corpus import Corpus, Pair
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.terminal import share
 from lingua_flax.options.config_files import read_config, to_toml
 from lingua_flax.options.schema import TokenizerConfig
 from lingua_flax.training.reports.corpus_counts import inspect_corpora
-from lingua_flax.training.reports.data_report import _part
 
 # The tokens are easy to count: one per character, one for the space that SentencePiece adds at the start, and </s>.
 # "a b c" has 7; "", to which no space is added, has 1.
@@ -236,7 +236,7 @@ def check_picture(path: Path) -> None:
 
 def test_share_is_never_rounded_to_zero():
     shares = ((None, 7), (0, 0), (1, 600_000), (1, 10_000), (7, 7))
-    assert [_part(*share) for share in shares] == ["", "0", "1 (<0.01%)", "1 (0.01%)", "7 (100.00%)"]
+    assert [share(*each) for each in shares] == ["", "0", "1 (<0.01%)", "1 (0.01%)", "7 (100.00%)"]
 
 
 def test_inspection_without_a_workdir(run, folder, tmp_path):

@@ -14,7 +14,7 @@ from rich.table import Table
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import save_figure
 from lingua_flax.host.files import check_writable
-from lingua_flax.host.terminal import print_table, progress_bar
+from lingua_flax.host.terminal import excerpt, print_table, progress_bar, share
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.checkpoint import check_corpus, saved_steps
 from lingua_flax.runs.workdir import Workdir
@@ -32,7 +32,6 @@ LOPSIDED = 3.0  # the ratio of tokens between the two sides above which a pair i
 NORMALIZED = 0.01  # the share of sentences that the tokenizer may change without being mentioned
 MAX_BARS = 80  # in a histogram
 HISTOGRAM_PERCENTILE = 99.9  # of the lengths: the histograms end there, however long the longest sentence is
-MAX_TEXT_LENGTH = 36  # characters of a sentence in a table
 
 
 def report_data(config: Config, workdir: Path | None) -> None:
@@ -67,9 +66,9 @@ def report_data(config: Config, workdir: Path | None) -> None:
         print_table(table)
         print()
     for side in (splits["train"].source, splits["train"].target):
-        if (share := side.normalized / max(1, len(side.words))) > NORMALIZED:
+        if (changed := side.normalized / max(1, len(side.words))) > NORMALIZED:
             rule = f"tokenizer.normalization {config.tokenizer.normalization}"
-            print(f"{rule} changes {share:.0%} of the sentences in {side.language}; is that wanted?")
+            print(f"{rule} changes {changed:.0%} of the sentences in {side.language}; is that wanted?")
     print(f"histograms of the lengths: {picture}")
 
 
@@ -93,15 +92,8 @@ def _pairs_table(title: str, splits: Mapping[str, SplitCounts], row_length: int)
         known = (split.repeated_pairs, split.repeated_sources, split.in_train, split.sources_in_train, split.identical)
         left_out = np.count_nonzero(split.longer > row_length) if split.in_train is None else None
         counts = (*known, np.count_nonzero(split.ratio > LOPSIDED), left_out)
-        table.add_row(escape(name), f"{len(split.pairs):,}", *(_part(count, len(split.pairs)) for count in counts))
+        table.add_row(escape(name), f"{len(split.pairs):,}", *(share(count, len(split.pairs)) for count in counts))
     return table
-
-
-def _part(count: int | np.integer | None, total: int) -> str:
-    """Returns a count and its share of the total; "" for None."""
-    if not count:
-        return "" if count is None else "0"
-    return f"{count:,} ({count / total:.2%})" if count / total >= 0.0001 else f"{count:,} (<0.01%)"
 
 
 def _lengths_table(splits: Mapping[str, SplitCounts]) -> Table:
@@ -129,7 +121,7 @@ def _sides_table(splits: Mapping[str, SplitCounts], max_length: int) -> Table:
         words, sentences = side.words.sum(), len(side.words)
         ratio = f"{side.pieces / words:.2f}" if words else ""
         empty, long = np.count_nonzero(side.words == 0), np.count_nonzero(side.tokens > max_length)
-        parts = (_part(side.fallbacks, side.pieces), _part(empty, sentences), _part(long, sentences))
+        parts = (share(side.fallbacks, side.pieces), share(empty, sentences), share(long, sentences))
         table.add_row(name, escape(side.language), ratio, *parts)
     return table
 
@@ -164,7 +156,7 @@ def _lines_table(splits: Mapping[str, SplitCounts]) -> Table:
             for line in lines:
                 words = f"{split.source.words[line]:,}, {split.target.words[line]:,}"
                 tokens = f"{split.source.tokens[line]:,}, {split.target.tokens[line]:,}"
-                text = (escape(_excerpt(text)) for text in split.pairs[line])
+                text = (escape(excerpt(text)) for text in split.pairs[line])
                 table.add_row(escape(name), f"{line + 1:,}", kind, words, tokens, *text)
         table.add_section()
     return table
@@ -173,12 +165,6 @@ def _lines_table(splits: Mapping[str, SplitCounts]) -> Table:
 def _indices_of_greatest(values: np.ndarray) -> list[int]:
     """Returns the indices of the NUM_LISTED greatest values, greatest first and equal values in order."""
     return np.argsort(-values, kind="stable")[:NUM_LISTED].tolist()
-
-
-def _excerpt(text: str) -> str:
-    """Returns the beginning of a text, with spaces for characters that could move a terminal's cursor."""
-    excerpt = text if len(text) <= MAX_TEXT_LENGTH else text[: MAX_TEXT_LENGTH - 1] + "…"
-    return "".join(character if character.isprintable() else " " for character in excerpt)
 
 
 def _histograms(title: str, splits: Mapping[str, SplitCounts], row_length: int) -> Figure:

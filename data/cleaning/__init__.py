@@ -1,0 +1,1 @@
+"""Cleaning parallel text: reading what people have, mending it, and finding the pairs that do not match."""
