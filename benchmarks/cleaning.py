@@ -24,8 +24,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lingua_flax.data.cleaning.pipeline import Layout, clean
-from lingua_flax.data.cleaning.readers import Input
+from lingua_flax.data.cleaning.pipeline import Finished, clean
+from lingua_flax.data.cleaning.readers import read_rows
 from lingua_flax.options.schema import CleaningOptions
 
 
@@ -119,16 +119,15 @@ def cleaned(pairs: Sequence[tuple[str | bytes, str | bytes]], language: str) -> 
     kept: list[str] = []
     rejected: list[str] = []
 
-    def write(*contents: bytes) -> None:
-        for content, lines in zip(contents, (kept, rejected), strict=True):
-            lines += content.decode().split("\n")[:-1]
+    def write(finished: Finished) -> None:
+        kept.extend(finished.kept.decode().split("\n")[:-1])
+        rejected.extend(finished.rejected.decode().split("\n")[:-1])
 
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("source", "target")]
         for path, side in zip(paths, zip(*pairs, strict=True), strict=True):
             path.write_bytes(b"".join((text.encode() if isinstance(text, str) else text) + b"\n" for text in side))
-        layout = Layout("jsonl", ("source", "target"), "")
-        clean(Input(paths, (), ("en", language)).rows(), CleaningOptions(), ("en", language), layout, write)
+        clean(read_rows(paths, ("en", language)), CleaningOptions(), ("en", language), write)
     left_out = {json.loads(line)["line"] - 1 for line in rejected}
     indices = (index for index in range(len(pairs)) if index not in left_out)
     objects = map(json.loads, kept)

@@ -1,4 +1,4 @@
-"""Why a pair is left out, as far as the pair itself tells; what only the corpus tells is in corpus_filters.py."""
+"""Faults that a pair shows by itself."""
 
 from __future__ import annotations
 
@@ -18,62 +18,20 @@ if TYPE_CHECKING:
 
 UNLIKELY = 0.1  # the probability of its language below which a text is in another one
 CLEAR = 0.8  # the share of a sample that must agree on its language
-SCRIPTS = "Latin Cyrillic Greek Arabic Hebrew Devanagari Bengali Thai Georgian Armenian Han Hiragana Katakana Hangul"
 MIN_SCRIPT = 0.05  # the share of the letters that makes a script one of the corpus
+_SCRIPTS = "Latin Cyrillic Greek Arabic Hebrew Devanagari Bengali Tamil Thai Georgian Armenian Han Hiragana Hangul"
 _LETTER = regex.compile(r"[\p{L}\p{M}]")
 _VISIBLE = re.compile(r"\S")
-_NUMBER = re.compile(r"\d\d+")
+_NUMBER = re.compile(r"\d{2,18}")
 _ADDRESS = re.compile(r"(?:https?://|www\.)(?:www\.)?([\w.-]*\w)|([\w.+-]+@[\w-]+(?:\.\w+)+)", re.IGNORECASE)
-_ALIASES = {"nb": "no", "iw": "he", "in": "id"}
 
 
 class Expected(NamedTuple):
-    """What pairs are compared with.
+    """What pairs are compared with: languages as py3langid calls them, and patterns of the scripts; "" if unknown."""
 
-    Attributes:
-      languages: of source and target, as py3langid calls them; "" is not checked.
-      scripts: patterns that find a letter of the scripts of source and target; "" is not checked.
-    """
-
-    languages: tuple[str, str] = ("", "")
-    scripts: tuple[str, str] = ("", "")
-
-
-def expect(pairs: Sequence[Pair], languages: Sequence[str], options: CleaningOptions) -> tuple[Expected, list[str]]:
-    """Returns what the pairs of a corpus that begins with these should be like, and notes on what is not checked.
-
-    A language that is not given, "", is the one of most of these pairs, if there is one.
-    """
-    notes: list[str] = []
-    sides = list(zip(*pairs, strict=True))
-    checked = [
-        _checked_language(language, texts, name, notes) if options.language else ""
-        for language, texts, name in zip(languages, sides, ("source", "target"), strict=True)
-    ]
-    scripts = [_scripts(texts) if options.script else "" for texts in sides]
-    return Expected((checked[0], checked[1]), (scripts[0], scripts[1])), notes
-
-
-def _checked_language(language: str, texts: Sequence[str], side: str, notes: list[str]) -> str:
-    code = re.split("[-_]", language.lower())[0]
-    code = _ALIASES.get(code, code)
-    if not language:
-        code, count = Counter(identifier().classify(text)[0] for text in texts).most_common(1)[0]
-        if count < CLEAR * len(texts):
-            notes.append(f"the language of the {side} side is not clear, so it is not checked: give --{side}-language")
-            return ""
-        notes.append(f"the {side} side is in {code}, judging by its first lines")
-    elif code not in identifier().labels:
-        notes.append(f"the language of the {side} side, {language}, is not known to py3langid, so it is not checked")
-        return ""
-    return code
-
-
-def _scripts(texts: Sequence[str]) -> str:
-    text = "".join(texts)
-    counts = {name: len(regex.findall(rf"\p{{{name}}}", text)) for name in SCRIPTS.split()}
-    used = [name for name, count in counts.items() if count > MIN_SCRIPT * sum(counts.values())]
-    return "[" + "".join(rf"\p{{{name}}}" for name in used) + "]" if used else ""
+    options: CleaningOptions
+    languages: Sequence[str]
+    scripts: Sequence[str]
 
 
 @functools.cache
@@ -84,62 +42,85 @@ def identifier() -> LanguageIdentifier:
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
-def find_fault(pair: Pair, options: CleaningOptions, expected: Expected) -> str:
+@functools.lru_cache(maxsize=2)
+def _language(text: str) -> str:
+    return identifier().classify(text)[0]
+
+
+def known_language(language: str) -> str:
+    """Returns the code of a language, such as en-GB, in py3langid; "" if it does not know it."""
+    code = re.split("[-_]", language.lower())[0]
+    code = {"nb": "no", "iw": "he"}.get(code, code)
+    return code if code in identifier().labels else ""
+
+
+def frequent_language(texts: Sequence[str]) -> str:
+    """Returns the language that most texts are in; "" if they do not agree."""
+    code, count = Counter(map(_language, texts)).most_common(1)[0]
+    return code if count >= CLEAR * len(texts) else ""
+
+
+def frequent_scripts(texts: Sequence[str]) -> str:
+    """Returns a pattern that finds a letter of the scripts of these texts."""
+    counts = {name: len(regex.findall(rf"\p{{{name}}}", "".join(texts))) for name in _SCRIPTS.split()}
+    used = [rf"\p{{{name}}}" for name, count in counts.items() if count > MIN_SCRIPT * sum(counts.values())]
+    return f"[{''.join(used)}]" if used else ""
+
+
+def find_fault(pair: Pair, expected: Expected) -> str:
     """Returns the first of FAULTS that a pair has, or ""."""
-    return next((name for name, has_fault in FAULTS.items() if has_fault(pair, options, expected)), "")
+    return next((name for name, has_fault in FAULTS.items() if has_fault(pair, expected)), "")
 
 
-def _has_few_letters(pair: Pair, options: CleaningOptions, _: Expected) -> bool:
-    return any(len(_LETTER.findall(text)) < options.min_letters * len(_VISIBLE.findall(text)) for text in pair)
+def _has_few_letters(pair: Pair, expected: Expected) -> bool:
+    share = expected.options.min_letters
+    return any(len(_LETTER.findall(text)) < share * len(_VISIBLE.findall(text)) for text in pair)
 
 
-def _has_another_script(pair: Pair, _: CleaningOptions, expected: Expected) -> bool:
+def _has_other_script(pair: Pair, expected: Expected) -> bool:
     sides = zip(pair, expected.scripts, strict=True)
     return any(script and not regex.search(script, text) and _LETTER.search(text) for text, script in sides)
 
 
-def _is_swapped(pair: Pair, options: CleaningOptions, expected: Expected) -> bool:
-    if not all(expected.languages) or len(set(expected.languages)) == 1:
-        return False
-    return [identifier().classify(text)[0] for text in pair] == list(reversed(expected.languages))
+def _is_swapped(pair: Pair, expected: Expected) -> bool:
+    source, target = expected.languages
+    return "" != source != target != "" and [*map(_language, pair)] == [target, source]
 
 
-def _has_another_language(pair: Pair, _: CleaningOptions, expected: Expected) -> bool:
-    return any(
-        language and not _may_be(text, language) for text, language in zip(pair, expected.languages, strict=True)
-    )
+def _has_other_language(pair: Pair, expected: Expected) -> bool:
+    sides = zip(pair, expected.languages, strict=True)
+    return any(language and not _may_be(text, language) for text, language in sides)
 
 
 def _may_be(text: str, language: str) -> bool:
-    """Returns whether a text is in a language, or too short to tell."""
-    if identifier().classify(text)[0] == language:
-        return True  # twice as fast as the probabilities of all languages
+    if _language(text) == language:
+        return True  # in half the time that the probabilities of all languages take
     return dict(identifier().rank(text))[language] > UNLIKELY
 
 
-def _has_other_numbers(pair: Pair, options: CleaningOptions, _: Expected) -> bool:
-    if not options.numbers:
+def _has_other_numbers(pair: Pair, expected: Expected) -> bool:
+    if not expected.options.numbers:
         return False
-    first, second = (Counter(int(number) for number in _NUMBER.findall(text)) for text in pair)
+    first, second = (Counter(map(int, _NUMBER.findall(text))) for text in pair)
     return bool(first and second) and 4 * (first & second).total() < first.total() + second.total()
 
 
-def _has_other_addresses(pair: Pair, options: CleaningOptions, _: Expected) -> bool:
-    if not options.addresses:
+def _has_other_addresses(pair: Pair, expected: Expected) -> bool:
+    if not expected.options.addresses:
         return False
     first, second = (Counter("".join(found).casefold() for found in _ADDRESS.findall(text)) for text in pair)
     return first != second
 
 
-FAULTS: dict[str, Callable[[Pair, CleaningOptions, Expected], object]] = {
-    "empty": lambda pair, options, expected: not all(pair),
-    "undecodable": lambda pair, options, expected: any("\ufffd" in text for text in pair),
-    "max_length": lambda pair, options, expected: 0 < options.max_length < max(map(len, pair)),
+FAULTS: dict[str, Callable[[Pair, Expected], object]] = {  # mostly by the option that turns a check off
+    "empty": lambda pair, expected: not all(pair),
+    "undecodable": lambda pair, expected: any("\ufffd" in text for text in pair),
+    "max_length": lambda pair, expected: 0 < expected.options.max_length < max(map(len, pair)),
     "min_letters": _has_few_letters,
-    "identical": lambda pair, options, expected: options.identical and pair[0].casefold() == pair[1].casefold(),
-    "script": _has_another_script,
+    "identical": lambda pair, expected: expected.options.identical and pair[0].casefold() == pair[1].casefold(),
+    "script": _has_other_script,
     "swapped": _is_swapped,
-    "language": _has_another_language,
+    "language": _has_other_language,
     "numbers": _has_other_numbers,
     "addresses": _has_other_addresses,
 }

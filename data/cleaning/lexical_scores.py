@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from lingua_flax.data.corpora.corpus import Pair
 
 PREFIX = 5  # letters; on Multi30k, the best of 4, 5, 6 and all
 MAX_WORDS = 50  # of a side that are compared: the first ones
-MAX_CELLS = 8_000_000  # pairs of a source and a target word to train on, of 50 bytes each: 60,000 captions
+MAX_CELLS = 6_000_000  # combinations of a source and a target word to train on: 45,000 captions, 600 MB
 ITERATIONS = 5
 FOLDS = 10
 CHANCE = 0.1
@@ -34,89 +34,59 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
 class Words(NamedTuple):
-    """The distinct words of some texts, one text after the other.
+    """The distinct words of one side of some pairs: hashes or numbers, one pair after the other, and how many each has.
 
     Attributes:
-      ids: hashes, or numbers in a vocabulary, [words].
-      counts: the number of words of each text, [texts].
+      ids: [words].
+      counts: [pairs].
     """
 
     ids: np.ndarray
     counts: np.ndarray
 
     @property
-    def text(self) -> np.ndarray:
-        """The text of each word, [words]."""
+    def pair(self) -> np.ndarray:
+        """The index of the pair of each word, [words]."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     def of(self, chosen: np.ndarray) -> Words:
-        """Returns the words of some texts, in their order."""
-        starts = np.cumsum(self.counts) - self.counts
+        """Returns the words of some of the pairs."""
         counts = self.counts[chosen]
+        starts = np.cumsum(self.counts) - self.counts
         return Words(self.ids[np.repeat(starts[chosen], counts) + _ranges(counts)], counts)
 
 
-class Vocabulary(NamedTuple):
-    """The words of one side.
-
-    Attributes:
-      hashes: of the words that occur in several texts, sorted; word i has the number i + 1, and all others have 0.
-      frequencies: the share of each number, [1 + hashes].
-    """
-
-    hashes: np.ndarray
-    frequencies: np.ndarray
-
-    @classmethod
-    def of(cls, words: Words) -> Vocabulary:
-        hashes, counts = np.unique(words.ids, return_counts=True)
-        several = counts > 1
-        numbered = 1.0 + np.concatenate([[counts[~several].sum()], counts[several]])
-        return cls(hashes[several], numbered / numbered.sum())
-
-    def numbered(self, words: Words) -> Words:
-        return Words(_found(self.hashes, words.ids) + 1, words.counts)
-
-
-class Cells(NamedTuple):
-    """The combinations of a source word and a target word of the same pair, [cells].
-
-    Attributes:
-      source_at, target_at: the index of each word among those of all pairs.
-      key: identifies both words.
-    """
-
-    source_at: np.ndarray
-    target_at: np.ndarray
-    key: np.ndarray
-
-
 class LexicalModel(NamedTuple):
-    """Probabilities of words given a word of the other side.
+    """Probabilities of words given a word of the other side; fields with two arrays have one for each side.
 
     Attributes:
-      keys: those of word pairs, sorted.
-      of_target, of_source: the probability of the target word given the source word, and the reverse; 0 if it is not
-        above the frequency of the word.
+      hashes: of the words that occur in several pairs, sorted; word i has the number i + 1, and all others have 0.
+      frequencies: of the words, by number.
+      keys: what identifies a source word and a target word, sorted.
+      probabilities: of the source word given the target word, and the reverse; 0 if not above the word's frequency.
     """
 
-    source: Vocabulary
-    target: Vocabulary
+    hashes: Sequence[np.ndarray]
+    frequencies: Sequence[np.ndarray]
     keys: np.ndarray
-    of_target: np.ndarray
-    of_source: np.ndarray
+    probabilities: Sequence[np.ndarray]
 
     def score(self, pairs: Sequence[Pair]) -> np.ndarray:
         """Returns the score of each pair, which the model was not trained on, [pairs]."""
-        source, target = word_hashes(pairs)
-        return self.score_words(self.source.numbered(source), self.target.numbered(target))
+        hashed = zip(self.hashes, _hashed_words(pairs), strict=True)
+        return self.score_words([Words(_found(known, words.ids) + 1, words.counts) for known, words in hashed])
 
-    def score_words(self, source: Words, target: Words) -> np.ndarray:
-        cells = _cells(source, target, len(self.target.frequencies))
-        entries = _found(self.keys, cells.key)
-        of_target, of_source = (np.append(p, 0)[entries] for p in (self.of_target, self.of_source))
-        scores = _explained(of_target, cells.target_at, target, source.counts, self.target.frequencies)
-        return (scores + _explained(of_source, cells.source_at, source, target.counts, self.source.frequencies)) / 2
+    def score_words(self, words: Sequence[Words]) -> np.ndarray:
+        """Returns the score of each pair, from the numbers of the words of both sides."""
+        at, keys = _cells(words, len(self.frequencies[1]))
+        entries = _found(self.keys, keys)
+        scores = np.zeros(len(words[0].counts))
+        for side, (own, other) in enumerate((words, words[::-1])):
+            explained = np.bincount(at[side], np.append(self.probabilities[side], 0)[entries], len(own.ids))
+            ratio = explained / np.maximum(other.counts, 1)[own.pair] / self.frequencies[side][own.ids]
+            logarithms = np.log((1 - CHANCE) * ratio + CHANCE)
+            scores += np.bincount(own.pair, logarithms, len(scores)) / np.maximum(own.counts, 1) / 2
+        return scores
 
 
 def train(pairs: Sequence[Pair]) -> tuple[LexicalModel, np.ndarray, np.ndarray, np.ndarray]:
@@ -125,34 +95,31 @@ def train(pairs: Sequence[Pair]) -> tuple[LexicalModel, np.ndarray, np.ndarray, 
     Returns the model, the indices of these pairs, their scores, and scores of pairs put together from sides that do not
     match. A pair must not vouch for itself, so both kinds are scored without the counts of their tenth of the pairs.
     """
-    source, target = word_hashes(pairs)
-    trained = np.arange(0, len(pairs), 1 + int(source.counts @ target.counts) // MAX_CELLS)
-    source, target = source.of(trained), target.of(trained)
-    vocabularies = Vocabulary.of(source), Vocabulary.of(target)
-    source, target = vocabularies[0].numbered(source), vocabularies[1].numbered(target)
-    cells = _cells(source, target, len(vocabularies[1].frequencies))
-    keys, entry = np.unique(cells.key, return_inverse=True)
-    given = np.divmod(keys, len(vocabularies[1].frequencies))
-    forward = _posteriors(entry, given[0], cells.target_at)
-    backward = _posteriors(entry, given[1], cells.source_at)
-    fold = (source.text % FOLDS)[cells.source_at]
+    hashed = _hashed_words(pairs)
+    trained = np.arange(0, len(pairs), 1 + int(hashed[0].counts @ hashed[1].counts) // MAX_CELLS)
+    hashes, frequencies, words = zip(*(_numbered(side.of(trained)) for side in hashed), strict=True)
+    at, keys = _cells(words, len(frequencies[1]))
+    keys, entry = np.unique(keys, return_inverse=True)
+    number = np.divmod(keys, len(frequencies[1]))
+    alignments = [_align(entry, number[1 - side], at[side]) for side in range(2)]
+    fold = (words[0].pair % FOLDS)[at[0]]
 
     def model(kept: np.ndarray) -> LexicalModel:
         tables = []
-        for posterior, words, others in ((forward, given[0], given[1]), (backward, given[1], given[0])):
-            counts = np.bincount(entry[kept], posterior[kept], len(keys))
-            p = counts / (np.bincount(words, counts) + 0.5)[words]
-            frequencies = vocabularies[1 if words is given[0] else 0].frequencies[others]
-            tables.append(np.where(p > frequencies, p, 0))
-        known = (tables[0] > 0) | (tables[1] > 0)
-        return LexicalModel(*vocabularies, keys[known], tables[0][known], tables[1][known])
+        for side in range(2):
+            counts = np.bincount(entry[kept], alignments[side][kept], len(keys))
+            p = counts / (np.bincount(number[1 - side], counts) + 0.5)[number[1 - side]]
+            tables.append(np.where(p > frequencies[side][number[side]], p, 0).astype(np.float32))
+        known = tables[0] + tables[1] > 0
+        return LexicalModel(hashes, frequencies, keys[known], [table[known] for table in tables])
 
     scores, mismatched = np.zeros(len(trained)), np.zeros(len(trained))
-    for number in range(FOLDS):
-        chosen = np.arange(number, len(trained), FOLDS)
-        without, sources = model(fold != number), source.of(chosen)
-        scores[chosen] = without.score_words(sources, target.of(chosen))
-        mismatched[chosen] = without.score_words(sources, target.of(np.roll(chosen, 1)))
+    for number_of_fold in range(FOLDS):
+        chosen = np.arange(number_of_fold, len(trained), FOLDS)
+        without = model(fold != number_of_fold)
+        sources, targets = words[0].of(chosen), words[1].of(chosen)
+        scores[chosen] = without.score_words([sources, targets])
+        mismatched[chosen] = without.score_words([sources, words[1].of(np.roll(chosen, 1))])
     return model(np.ones(len(entry), bool)), trained, scores, mismatched
 
 
@@ -172,40 +139,45 @@ def find_cut(scores: np.ndarray, mismatched: np.ndarray) -> float | None:
     return float(possible[-1]) if len(possible) else None
 
 
-def word_hashes(pairs: Sequence[Pair]) -> Iterator[Words]:
-    """Yields the words of the sources and of the targets, by the CRC of their first letters."""
+def _hashed_words(pairs: Sequence[Pair]) -> list[Words]:
+    """Returns the words of both sides, by the CRC of their first letters."""
+    sides = []
     for side in range(2):
         found = (_WORD.findall(pair[side].casefold()) for pair in pairs)
         texts = [list(dict.fromkeys(word[:PREFIX] for word in words))[:MAX_WORDS] for words in found]
         hashes = np.fromiter((zlib.crc32(word.encode()) for text in texts for word in text), np.int64)
-        yield Words(hashes, np.fromiter(map(len, texts), np.int64, len(texts)))
+        sides.append(Words(hashes, np.fromiter(map(len, texts), np.int64, len(texts))))
+    return sides
 
 
-def _explained(p: np.ndarray, at: np.ndarray, words: Words, others: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
-    """Returns the mean of the logarithms over the words of each text."""
-    mean = np.bincount(at, p, len(words.ids)) / np.maximum(others, 1)[words.text]
-    logarithms = np.log((1 - CHANCE) * mean / frequencies[words.ids] + CHANCE)
-    return np.bincount(words.text, logarithms, len(words.counts)) / np.maximum(words.counts, 1)
+def _numbered(words: Words) -> tuple[np.ndarray, np.ndarray, Words]:
+    """Returns the hashes and the frequencies of a vocabulary, and the numbers of the words."""
+    hashes, counts = np.unique(words.ids, return_counts=True)
+    several = counts > 1
+    numbered = 1.0 + np.concatenate([[counts[~several].sum()], counts[several]])
+    numbers = _found(hashes[several], words.ids) + 1
+    return hashes[several], numbered / numbered.sum(), Words(numbers, words.counts)
 
 
-def _posteriors(entry: np.ndarray, given: np.ndarray, explained_at: np.ndarray) -> np.ndarray:
+def _align(entry: np.ndarray, given: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Returns how likely each cell is an alignment, by expectation maximization from uniform probabilities."""
     p = np.ones(len(given))
     for _ in range(ITERATIONS):
-        posterior = p[entry]
-        posterior /= np.bincount(explained_at, posterior)[explained_at]
-        counts = np.bincount(entry, posterior, len(given))
+        likely = p[entry]
+        likely /= np.bincount(at, likely)[at]
+        counts = np.bincount(entry, likely, len(given))
         p = counts / np.bincount(given, counts)[given]
-    return posterior
+    return likely
 
 
-def _cells(source: Words, target: Words, vocabulary: int) -> Cells:
+def _cells(words: Sequence[Words], vocabulary: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Returns the combinations of a source and a target word of a pair: the indices of both words, and a key."""
+    source, target = words
     counts = source.counts * target.counts
     pair = np.repeat(np.arange(len(counts)), counts)
-    i, j = np.divmod(_ranges(counts), target.counts[pair])
-    source_at = (np.cumsum(source.counts) - source.counts)[pair] + i
-    target_at = (np.cumsum(target.counts) - target.counts)[pair] + j
-    return Cells(source_at, target_at, source.ids[source_at] * vocabulary + target.ids[target_at])
+    places = np.divmod(_ranges(counts), target.counts[pair])
+    at = [(np.cumsum(side.counts) - side.counts)[pair] + place for side, place in zip(words, places, strict=True)]
+    return at, source.ids[at[0]] * vocabulary + target.ids[at[1]]
 
 
 def _ranges(counts: np.ndarray) -> np.ndarray:

@@ -19,16 +19,16 @@ from lingua_flax.host.errors import UserError
 log = logging.getLogger(__name__)
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-FORMATS = {".tsv": "tsv", ".tab": "tsv", ".csv": "csv", ".jsonl": "json", ".ndjson": "json", ".tmx": "tmx"}
+FORMATS = (".tsv", ".csv", ".jsonl", ".tmx")
 SAMPLED = 1000  # translation units that tell which languages a TMX file has
-MAX_LINES = 100  # of a row of a CSV file; a quote that stays open for longer belongs to its text
+MAX_LINES = 50  # of a row of a CSV file
 _UNIT = re.compile(r"<tu[\s>].*?</tu>", re.DOTALL)
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _NATIVE_CODE = ("bpt", "ept", "it", "ph", "ut")  # elements of a segment that hold markup of its program
 
 
 class Row(NamedTuple):
-    """A pair of a file, or what stands in its place.
+    """A pair, or what stands in its place.
 
     Attributes:
       line: of the file, where the pair begins.
@@ -43,48 +43,47 @@ class Row(NamedTuple):
     garbled: str = ""
 
 
-class Input(NamedTuple):
-    """Files with pairs.
+def format_of(paths: Sequence[Path]) -> str:
+    """Returns one of FORMATS, or "" for two text files; raises UserError if there is a file too many or too few."""
+    path = paths[0].with_suffix("") if paths[0].suffix.lower() in COMPRESSED else paths[0]
+    kind = path.suffix.lower() if path.suffix.lower() in FORMATS else ""
+    if len(paths) != (1 if kind else 2):
+        names = ", ".join(map(str, paths))
+        raise UserError(f"{names}: give two text files, or one whose name ends in {', '.join(FORMATS)} (or .gz etc.)")
+    return kind
 
-    Attributes:
-      paths: source and target, or one file with both.
-      columns: names or numbers of source and target, if they are given.
-      languages: of source and target; "" if unknown.
-      encoding: of what is not UTF-8; by default that of Windows for the language.
+
+def read_rows(
+    paths: Sequence[Path],
+    languages: tuple[str, str],
+    columns: Sequence[str] = (),
+    encoding: str | None = None,
+    advance: Callable[[int], object] = lambda size: None,
+) -> Iterator[Row]:
+    """Returns the rows of two text files, or of one file with both sides.
+
+    Args:
+      languages: of source and target; "" if unknown, which is not possible for TMX.
+      columns: names or numbers of the columns of source and target, or the keys of JSON objects.
+      encoding: of lines that are not UTF-8; by default that of Windows for the language.
+      advance: as for `encodings.read_lines`.
+
+    Raises UserError if a file cannot be read, or does not have the columns.
     """
-
-    paths: Sequence[Path]
-    columns: Sequence[str] = ()
-    languages: tuple[str, str] = ("", "")
-    encoding: str | None = None
-
-    @property
-    def format(self) -> str:
-        """Returns text, tsv, csv, json or tmx; raises UserError if there is no such format, or a file too many."""
-        name = self.paths[0]
-        name = name.with_suffix("") if name.suffix.lower() in COMPRESSED else name
-        kind = FORMATS.get(name.suffix.lower(), "text")
-        if len(self.paths) != (2 if kind == "text" else 1):
-            wanted = "two text files, or one file whose name ends in " + ", ".join(FORMATS)
-            raise UserError(f"{', '.join(map(str, self.paths))}: give {wanted} (compressed or not)")
-        return kind
-
-    def rows(self, advance: Callable[[int], object] = lambda size: None) -> Iterator[Row]:
-        """Yields all rows; raises UserError if a file cannot be read or does not have the columns."""
-        kind, languages = self.format, [self.languages] if len(self.paths) == 1 else [[each] for each in self.languages]
-        pages = [self.encoding or code_page(each) for each in languages]
-        first, *second = (read_lines(path, page, advance) for path, page in zip(self.paths, pages, strict=True))
-        match kind:
-            case "text":
-                return _aligned(self.paths, first, second[0])
-            case "json":
-                return _json_rows(first, (self.columns[0], self.columns[1]) if self.columns else self.languages)
-            case "tmx":
-                return _tmx_rows(first, self.languages)
-            case "csv":
-                return _table_rows(_csv(first), self.paths[0], self.columns, has_header=True)
-        table = ((line, line.text.split("\t")) for line in first)
-        return _table_rows(table, self.paths[0], self.columns, has_header=False)
+    kind = format_of(paths)
+    pages = [encoding or code_page(known) for known in ([languages] if kind else [[each] for each in languages])]
+    first, *second = (read_lines(path, page, advance) for path, page in zip(paths, pages, strict=True))
+    match kind:
+        case ".tsv":
+            table = ((line, line.text.split("\t")) for line in first)
+            return _table_rows(table, paths[0], columns, has_header=False)
+        case ".csv":
+            return _table_rows(_csv(first), paths[0], columns, has_header=True)
+        case ".jsonl":
+            return _json_rows(first, (columns[0], columns[1]) if columns else languages)
+        case ".tmx":
+            return _tmx_rows(first, languages)
+    return _aligned(paths, first, *second)
 
 
 def _aligned(paths: Sequence[Path], source: Iterable[Line], target: Iterable[Line]) -> Iterator[Row]:
@@ -92,9 +91,8 @@ def _aligned(paths: Sequence[Path], source: Iterable[Line], target: Iterable[Lin
         if first and second:
             yield Row(number, first.text, second.text, garbled=second.garbled or first.garbled)
         else:
-            shorter = paths[1] if first else paths[0]
             texts = [line.text if line else "" for line in (first, second)]
-            yield Row(number, texts[0], texts[1], f"{shorter} has fewer lines")
+            yield Row(number, texts[0], texts[1], f"{paths[1] if first else paths[0]} has fewer lines")
 
 
 def _json_rows(lines: Iterable[Line], keys: tuple[str, str]) -> Iterator[Row]:
@@ -120,31 +118,25 @@ def _csv(lines: Iterator[Line]) -> Iterator[tuple[Line, list[str]]]:
 def _csv_row(waiting: list[Line], lines: Iterator[Line], delimiter: str) -> tuple[list[str], int]:
     """Returns the cells of a row and the number of its lines; more are read as long as a quote is open.
 
-    A quote that is not closed within MAX_LINES is part of the first line, which is then a row of its own.
+    A quote that is not closed within MAX_LINES is part of the text, so that it does not swallow what follows.
     """
-    text = ""
     for used in range(1, MAX_LINES + 1):
-        if used > len(waiting):
-            waiting.extend(islice(lines, 1))
-        if used > len(waiting):
-            break
-        text += "\n" * (used > 1) + waiting[used - 1].text
-        try:
+        waiting.extend(islice(lines, used - len(waiting)) if used > len(waiting) else ())
+        with suppress(csv.Error):
+            text = "\n".join(line.text for line in waiting[:used])
             return next(csv.reader([text], delimiter=delimiter, strict=True), [""]), used
-        except csv.Error as error:
-            if "unexpected end" not in str(error):
-                break
     return waiting[0].text.split(delimiter), 1
 
 
 def _table_rows(
     table: Iterator[tuple[Line, list[str]]], path: Path, columns: Sequence[str], *, has_header: bool
 ) -> Iterator[Row]:
-    chosen, width = (0, 1), 2
-    for row, (line, cells) in enumerate(table):
-        if row == 0 and columns:
-            chosen, width = _indices(columns, cells, path), len(cells)
-        if row == 0 and (any(not name.isdecimal() for name in columns) or (has_header and not columns)):
+    """Yields the rows of a table; a first row is the header if it has names, or if there may be one and no columns."""
+    chosen, width = [0, 1], 2
+    for number, (line, cells) in enumerate(table):
+        if number == 0 and columns:
+            chosen, width = [_index(name, cells, path) for name in columns], len(cells)
+        if number == 0 and (has_header if not columns else not all(map(str.isdecimal, columns))):
             log.info("%s: line 1 is the header: %s", path, ", ".join(cells))
         elif len(cells) == width:
             yield Row(line.number, cells[chosen[0]], cells[chosen[1]], garbled=line.garbled)
@@ -153,17 +145,12 @@ def _table_rows(
             yield Row(line.number, line.text, "", count, line.garbled)
 
 
-def _indices(columns: Sequence[str], header: Sequence[str], path: Path) -> tuple[int, int]:
-    """Returns the indices of two columns, given by name or by number; raises UserError if there is no such column."""
-    found = []
-    for name in columns:
-        if name in header:
-            found.append(list(header).index(name))
-        elif name.isdecimal() and 0 < int(name) <= len(header):
-            found.append(int(name) - 1)
-        else:
-            raise UserError(f'{path}: there is no column "{name}"; the first line has {", ".join(header)}')
-    return found[0], found[1]
+def _index(name: str, header: list[str], path: Path) -> int:
+    if name in header:
+        return header.index(name)
+    if name.isdecimal() and 0 < int(name) <= len(header):
+        return int(name) - 1
+    raise UserError(f'{path}: there is no column "{name}"; the first line has {", ".join(header)}')
 
 
 def _tmx_rows(lines: Iterable[Line], languages: tuple[str, str]) -> Iterator[Row]:
@@ -194,7 +181,7 @@ def _units(lines: Iterable[Line]) -> Iterator[Line]:
 
     Each is parsed by itself, so that a damaged one does not end the run, and a file cannot declare entities.
     """
-    text, number, garbled = "", 1, ""  # what has been read after the last unit, the line where that begins
+    text, number, garbled = "", 1, ""  # what has been read after the last unit, and the line where that begins
     for line in lines:
         text, garbled = f"{text}{line.text}\n", garbled or line.garbled
         if "</tu>" in line.text:
@@ -207,15 +194,12 @@ def _units(lines: Iterable[Line]) -> Iterator[Line]:
 
 
 def _segments(unit: str) -> dict[str, str]:
-    """Returns the texts of a unit by language; raises ValueError if it is not well-formed."""
     try:
-        root = ElementTree.fromstring(unit)
+        variants = ElementTree.fromstring(unit).iter("tuv")
     except ElementTree.ParseError as error:
         raise ValueError(f"not valid XML ({error.msg})") from error
-    variants = [
-        (variant.get(_LANGUAGE) or variant.get("lang") or "", variant.find("seg")) for variant in root.iter("tuv")
-    ]
-    return {language: "".join(_text(segment)) for language, segment in variants if segment is not None}
+    texts = [(each.get(_LANGUAGE) or each.get("lang") or "", each.find("seg")) for each in variants]
+    return {language: "".join(_text(segment)) for language, segment in texts if segment is not None}
 
 
 def _text(segment: ElementTree.Element) -> Iterator[str]:
@@ -227,8 +211,8 @@ def _text(segment: ElementTree.Element) -> Iterator[str]:
 
 
 def _in_language(segments: Mapping[str, str], wanted: str) -> str:
-    """Returns the text in a language, with any region if none is wanted; raises ValueError if there is none."""
+    """Returns the text in a language, of any region if none is wanted; raises ValueError if there is none."""
     for language, text in segments.items():
         if f"{language}-".replace("_", "-").casefold().startswith(f"{wanted}-".replace("_", "-").casefold()):
             return text
-    raise ValueError(f"no text in {wanted}, only in {', '.join(segments) or 'none'}")
+    raise ValueError(f"no text in {wanted}, only in {', '.join(segments) or 'no language'}")

@@ -1,85 +1,101 @@
-"""The report of a cleaned corpus: a table with counts and examples, warnings, and the same as JSON."""
+"""What was found in a corpus: counts, examples, and a sentence for each fault of the corpus as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from lingua_flax.data.cleaning.corpus_alignment import MIN_CORRELATION, UNRELATED, Shift
-from lingua_flax.data.cleaning.pipeline import Report, Tally
 from lingua_flax.host.terminal import excerpt, share
 
+EXAMPLES = 3
 MIN_PAIRS = 50  # from which a correlation means anything
-MANY = 0.5  # the share of swapped pairs that tells that the files are swapped
+MANY = 0.5  # the share of pairs that tells that the sides are swapped
+CONTEXT = 10  # characters before a change that are shown
 
 
-def warnings(report: Report) -> Iterator[str]:
-    """Yields a sentence for each fault of the corpus as a whole."""
-    for shift in report.shifts:
-        yield describe_shift(shift)
-    if report.pairs >= MIN_PAIRS and report.correlation < MIN_CORRELATION and not report.shifts:
-        yield uncorrelated(report.correlation)
-    if report.left_out.counts["swapped"] > MANY * report.pairs:
-        yield "source and target seem to be swapped: exchange the files, or the languages"
+@dataclass
+class Found:
+    """The number of pairs to which something applies, and the first ones: their lines and texts."""
+
+    pairs: int = 0
+    examples: list[dict[str, Any]] = field(default_factory=list)
 
 
-def describe_shift(shift: Shift) -> str:
-    lines = f"lines {shift.begin + 1:,} to {shift.end:,}"
-    if shift.by == UNRELATED:
-        return f"{lines}: the sides do not match, judging by their lengths"
-    side, lines_off = ("target" if shift.by > 0 else "source"), f"{abs(shift.by)} line{'s' * (abs(shift.by) > 1)}"
-    remedy = f"look for what the {side} side has too much, or the other side lacks, at about line {shift.begin + 1:,}"
-    return f"{lines}: each pair matches {lines_off} later on the {side} side: {remedy}"
+def merge(founds: dict[str, Found], later: Mapping[str, Found]) -> None:
+    """Adds what was found later."""
+    for name, found in later.items():
+        earlier = founds.setdefault(name, Found())
+        earlier.pairs += found.pairs
+        earlier.examples += found.examples[: EXAMPLES - len(earlier.examples)]
 
 
-def uncorrelated(correlation: float) -> str:
-    return f"the lengths of the two sides are hardly correlated ({correlation:.2f}): do the lines belong together?"
+@dataclass
+class Report:
+    """What was found in a corpus.
+
+    Attributes:
+      mended, left_out: by the step that changed pairs, and by the reason for which they are left out.
+      length_correlation: of the logarithms of the lengths of both sides.
+      shifts: parts whose sides do not match.
+      misaligned_below: the score below which a pair is left out, if the corpus tells.
+      notes: what was assumed and what could not be checked, one sentence each.
+    """
+
+    pairs: int = 0
+    kept: int = 0
+    mended: dict[str, Found] = field(default_factory=dict)
+    left_out: dict[str, Found] = field(default_factory=dict)
+    length_correlation: float = 0.0
+    shifts: Sequence[Shift] = ()
+    misaligned_below: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def warnings(self) -> Iterator[str]:
+        """Yields a sentence for each fault of the corpus as a whole."""
+        yield from alignment_warnings(self.pairs, self.length_correlation, self.shifts)
+        if self.left_out.get("swapped", Found()).pairs > MANY * self.pairs:
+            yield "the two sides seem to be swapped: exchange the files or the languages"
+
+    def table(self) -> Table:
+        """Returns a table of what was mended and what was left out."""
+        title = f"{self.pairs:,} pairs: {self.kept:,} kept, {self.pairs - self.kept:,} left out"
+        table = Table("", Column("pairs", justify="right"), "line", "examples", title=title, title_justify="left")
+        for kind, founds in (("mended", self.mended), ("left out", self.left_out)):
+            for name, found in sorted(founds.items(), key=lambda item: -item[1].pairs):
+                heads = [f"{kind}: {name}", share(found.pairs, self.pairs)]
+                for example in found.examples:
+                    table.add_row(*heads, f"{example['line']:,}", escape(_describe(example)))
+                    heads = ["", ""]
+                table.add_section()
+        return table
 
 
-def table(report: Report) -> Table:
-    """Returns a table of what was mended and what was left out."""
-    kept = report.pairs - report.left_out.counts.total()
-    title = f"{report.pairs:,} pairs: {kept:,} kept, {report.pairs - kept:,} left out"
-    table = Table(title=title, title_justify="left")
-    for column in ("", "", "line", "examples"):
-        table.add_column(column)
-    table.columns[1].header, table.columns[1].justify = "pairs", "right"
-    for kind, tally in (("mended", report.mended), ("left out", report.left_out)):
-        for name, count in tally.counts.most_common():
-            for number, example in enumerate(tally.examples[name]):
-                first = (f"{kind}: {name}", share(count, report.pairs)) if number == 0 else ("", "")
-                table.add_row(*first, f"{example['line']:,}", escape(_describe(example)))
-            table.add_section()
-    return table
+def alignment_warnings(pairs: int, correlation: float, shifts: Sequence[Shift]) -> Iterator[str]:
+    """Yields a sentence for each part of a corpus that is misaligned, or one if all of it is."""
+    for part in shifts:
+        lines = f"lines {part.begin + 1:,} to {part.end:,} are misaligned"
+        if part.by == UNRELATED:
+            yield f"{lines}: the sides do not match, judging by their lengths"
+        else:
+            behind, ahead = ("target", "source") if part.by > 0 else ("source", "target")
+            count = f"{abs(part.by)} line{'s' * (abs(part.by) > 1)}"
+            remedy = f"near line {part.begin + 1:,}, remove what the {behind} side has too much"
+            yield f"{lines}: the {behind} side is {count} behind; {remedy}, or insert what the {ahead} side lacks"
+    if pairs >= MIN_PAIRS and correlation < MIN_CORRELATION and not shifts:
+        yield f"the lengths of both sides are hardly correlated ({correlation:.2f}): do the lines belong together?"
 
 
-def _describe(example: dict[str, Any]) -> str:
-    """Returns what was mended, or the sides of a pair that was left out, its score, and what was wrong with its row."""
-    if "before" in example:
-        return f"{excerpt(example['before'])} → {excerpt(example['after'])}"
-    values = [value for name, value in example.items() if name not in ("line", "file", "detail", "alignment")]
-    notes = [str(example[name]) for name in ("alignment", "detail") if name in example]
-    return " | ".join(map(excerpt, filter(None, values))) + "".join(f" ({note})" for note in notes)
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """Returns the report as an object with JSON types."""
-
-    def tallied(tally: Tally) -> dict[str, Any]:
-        names = tally.counts.most_common()
-        return {name: {"pairs": count, "examples": tally.examples[name]} for name, count in names}
-
-    return {
-        "pairs": report.pairs,
-        "kept": report.pairs - report.left_out.counts.total(),
-        "mended": tallied(report.mended),
-        "left_out": tallied(report.left_out),
-        "length_correlation": round(report.correlation, 3),
-        "shifts": [{"first_line": part.begin + 1, "last_line": part.end, "shift": part.by} for part in report.shifts],
-        "misaligned_below": report.cut,
-        "warnings": list(warnings(report)),
-        "notes": report.notes,
-    }
+def _describe(example: Mapping[str, Any]) -> str:
+    """Returns what was mended, from shortly before the change, or the sides of a pair and what is wrong with it."""
+    if "source" in example:
+        sides = " | ".join(excerpt(example[side]) for side in ("source", "target"))
+        return f"{sides} ({example['detail']})" if example["detail"] else sides
+    texts = (example["before"], example["after"])
+    change = next((place for place, (old, new) in enumerate(zip(*texts, strict=False)) if old != new), 0)
+    begin = max(0, change - CONTEXT)
+    return " → ".join("…" * (begin > 0) + excerpt(text[begin:]) for text in texts)

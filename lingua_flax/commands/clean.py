@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import importlib.util
 import json
@@ -20,6 +21,7 @@ from lingua_flax.host.files import check_distinct_files, check_writable, new_fil
 from lingua_flax.host.installation import install_command
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.terminal import print_table, progress_bar
+from lingua_flax.host.workers import usable_cores
 from lingua_flax.options.command_line import Flag, Positional, build, new_output, parse
 from lingua_flax.options.config_files import read_section
 from lingua_flax.options.schema import CleaningOptions, PositiveInt
@@ -60,7 +62,7 @@ PACKAGES = ("ftfy", "py3langid", "zstandard")
 
 
 def read_options(argv: Sequence[str]) -> CleanCommand:
-    """Parses the command line; the config file supplies defaults of the cleaning options.
+    """Parses the command line; a config file supplies defaults of the cleaning options.
 
     Raises UserError if an option is invalid, the output exists already or a package is missing, and SystemExit after
     --help.
@@ -73,11 +75,11 @@ def read_options(argv: Sequence[str]) -> CleanCommand:
     base = dict(read_section(Path(given["config"]), CleaningOptions)) if given.get("config") else {}
     options = build(CleanCommand, {**base, **given})
     if options.output and format_of(options.output) == "lines":
-        raise UserError(f"--output {options.output}: the name must end in .jsonl or .tsv, or in one of them and .gz")
+        raise UserError(f"--output {options.output}: the name must end in .jsonl or .tsv, or in .jsonl.gz or .tsv.gz")
     if options.rejected and format_of(options.rejected) != ".jsonl":
         raise UserError(f"--rejected {options.rejected}: the name must end in .jsonl or .jsonl.gz")
     if len(options.columns) not in (0, 2):
-        raise UserError(f"--columns must be two, got {len(options.columns)}")
+        raise UserError(f"--columns must be two, for example --columns English German, got {len(options.columns)}")
     if bool(options.source_language) != bool(options.target_language):
         raise UserError("--source-language and --target-language go together: both, or none")
     written = [path for path in (options.output, options.rejected, options.json_file) if path]
@@ -90,47 +92,44 @@ def read_options(argv: Sequence[str]) -> CleanCommand:
 def clean(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
-    from lingua_flax.data.cleaning.pipeline import Layout  # imported here so that invalid options are reported at once
-    from lingua_flax.data.cleaning.pipeline import clean as clean_pairs
-    from lingua_flax.data.cleaning.readers import Input, tmx_languages
-    from lingua_flax.data.cleaning.report import as_json, table, warnings
-    from lingua_flax.host.workers import usable_cores
+    from lingua_flax.data.cleaning import (  # imported here so that invalid options are reported at once
+        pipeline,
+        readers,
+    )
 
     languages = (options.source_language, options.target_language)
-    if not any(languages) and Input(options.files).format == "tmx":
-        languages = tmx_languages(options.files[0])
-    corpus = Input(options.files, options.columns, languages, options.encoding)
-    written = [] if options.dry_run else [path for path in (options.output, options.rejected) if path]
-    keys, kind = json_keys(languages), format_of(written[0])[1:] if written else "jsonl"
+    if not any(languages) and readers.format_of(options.files) == ".tmx":
+        languages = readers.tmx_languages(options.files[0])
+    paths = {"kept": options.output, "rejected": options.rejected} if not options.dry_run else {}
     size = sum(path.stat().st_size for path in options.files if path.exists())
-    with interruption.deferred(), contextlib.ExitStack() as stack:
-        bar = stack.enter_context(progress_bar(2 * size, "pairs"))
+    with interruption.deferred(), progress_bar(2 * size, "pairs") as bar, contextlib.ExitStack() as stack:
+        files = {name: (stack.enter_context(new_file(path)), is_gzip(path)) for name, path in paths.items() if path}
 
         def advance(count: float) -> None:
             interruption.check()
             bar(int(count))
 
-        rows = corpus.rows(advance)
-        files = [(stack.enter_context(new_file(path)), is_gzip(path)) for path in written]
-
-        def write(*contents: bytes) -> None:  # zip: the rejected ones may not be wanted
-            for content, (file, compress) in zip(contents, files, strict=False):
+        def write(finished: pipeline.Finished) -> None:
+            for name, (file, compress) in files.items():
+                content = getattr(finished, name)
                 file.write(gzip.compress(content, mtime=0) if compress else content)
+            advance(size * finished.share)
 
-        report = clean_pairs(
-            rows,
+        report = pipeline.clean(
+            readers.read_rows(options.files, languages, options.columns, options.encoding, advance),
             options,
             languages,
-            Layout(kind, (keys[0], keys[1]), str(options.files[0])),
             write,
+            keys=() if options.output and format_of(options.output) == ".tsv" else json_keys(languages),
+            file=str(options.files[0]),
             folder=options.output.absolute().parent if options.output else None,
             processes=options.processes or usable_cores(),
-            advance=lambda fraction: advance(size * fraction),
         )
-    print_table(table(report))
+    print_table(report.table())
     for note in report.notes:
         log.info("%s", note)
-    for warning in warnings(report):
+    for warning in report.warnings():
         log.warning("%s", warning)
     if options.json_file:
-        write_atomically(options.json_file, json.dumps(as_json(report), ensure_ascii=False, indent=2).encode())
+        found = dataclasses.asdict(report) | {"warnings": list(report.warnings())}
+        write_atomically(options.json_file, json.dumps(found, ensure_ascii=False, indent=2).encode())
