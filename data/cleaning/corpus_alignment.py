@@ -31,9 +31,9 @@ class Shift(NamedTuple):
     by: int
 
 
-def correlation(lengths: np.ndarray) -> float:
-    """Returns the correlation of the logarithms of both lengths, [pairs, 2], of sides that are not empty."""
-    return _correlation(*_standardized(lengths).T)
+def correlation(lengths: np.ndarray) -> float | None:
+    """Returns the correlation of the logarithms of both lengths, [pairs, 2]; None if a side has only one length."""
+    return _correlation(*_standardized(lengths).T) if np.all(np.ptp(lengths, axis=0)) else None
 
 
 def find_shifts(lengths: np.ndarray) -> list[Shift]:

@@ -67,6 +67,12 @@ def frequent_scripts(texts: Sequence[str]) -> str:
     return f"[{''.join(used)}]" if used else ""
 
 
+def are_swapped(pairs: Sequence[Pair], languages: Sequence[str]) -> bool:
+    """Returns whether most of the pairs have their source in the language of the target, and the reverse."""
+    known = [known_language(language) for language in languages]
+    return sum(_is_swapped(pair, known) for pair in pairs) > len(pairs) / 2
+
+
 def find_fault(pair: Pair, expected: Expected) -> str:
     """Returns the first of FAULTS that a pair has, or ""."""
     return next((name for name, has_fault in FAULTS.items() if has_fault(pair, expected)), "")
@@ -82,8 +88,8 @@ def _has_other_script(pair: Pair, expected: Expected) -> bool:
     return any(script and not regex.search(script, text) and _LETTER.search(text) for text, script in sides)
 
 
-def _is_swapped(pair: Pair, expected: Expected) -> bool:
-    source, target = expected.languages
+def _is_swapped(pair: Pair, languages: Sequence[str]) -> bool:
+    source, target = languages
     return "" != source != target != "" and [*map(_language, pair)] == [target, source]
 
 
@@ -119,7 +125,7 @@ FAULTS: dict[str, Callable[[Pair, Expected], object]] = {  # mostly by the optio
     "min_letters": _has_few_letters,
     "identical": lambda pair, expected: expected.options.identical and pair[0].casefold() == pair[1].casefold(),
     "script": _has_other_script,
-    "swapped": _is_swapped,
+    "swapped": lambda pair, expected: _is_swapped(pair, expected.languages),
     "language": _has_other_language,
     "numbers": _has_other_numbers,
     "addresses": _has_other_addresses,

@@ -40,7 +40,7 @@ class Report:
 
     Attributes:
       mended, left_out: by the step that changed pairs, and by the reason for which they are left out.
-      length_correlation: of the logarithms of the lengths of both sides.
+      length_correlation: of the logarithms of the lengths of both sides, if they vary.
       shifts: parts whose sides do not match.
       misaligned_below: the score below which a pair is left out, if the corpus tells.
       notes: what was assumed and what could not be checked, one sentence each.
@@ -50,7 +50,7 @@ class Report:
     kept: int = 0
     mended: dict[str, Found] = field(default_factory=dict)
     left_out: dict[str, Found] = field(default_factory=dict)
-    length_correlation: float = 0.0
+    length_correlation: float | None = None
     shifts: Sequence[Shift] = ()
     misaligned_below: float | None = None
     notes: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Report:
         return table
 
 
-def alignment_warnings(pairs: int, correlation: float, shifts: Sequence[Shift]) -> Iterator[str]:
+def alignment_warnings(pairs: int, correlation: float | None, shifts: Sequence[Shift]) -> Iterator[str]:
     """Yields a sentence for each part of a corpus that is misaligned, or one if all of it is."""
     for part in shifts:
         lines = f"lines {part.begin + 1:,} to {part.end:,} are misaligned"
@@ -86,7 +86,7 @@ def alignment_warnings(pairs: int, correlation: float, shifts: Sequence[Shift]) 
             count = f"{abs(part.by)} line{'s' * (abs(part.by) > 1)}"
             remedy = f"near line {part.begin + 1:,}, remove what the {behind} side has too much"
             yield f"{lines}: the {behind} side is {count} behind; {remedy}, or insert what the {ahead} side lacks"
-    if pairs >= MIN_PAIRS and correlation < MIN_CORRELATION and not shifts:
+    if pairs >= MIN_PAIRS and correlation is not None and correlation < MIN_CORRELATION and not shifts:
         yield f"the lengths of both sides are hardly correlated ({correlation:.2f}): do the lines belong together?"
 
 

@@ -45,7 +45,8 @@ def read_aligned(source: Path, target: Path) -> Iterator[Pair]:
             longer = before + 1 + sum(1 for side in sides for _ in side)
             lines = (before, longer) if first is None else (longer, before)
             counts = f"{source} has {lines[0]:,} lines and {target} has {lines[1]:,}"
-            raise UserError(f"{counts}; line i of one must be the translation of line i of the other")
+            rule = "line i of one must be the translation of line i of the other"
+            raise UserError(f"{counts}; {rule} (lingua-flax clean tells where they diverge)")
         yield Pair(first, second)
 
 

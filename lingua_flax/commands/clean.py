@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gzip
-import importlib.util
 import json
 import logging
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from lingua_flax.data.cleaning import is_installed
 from lingua_flax.data.corpora.pair_files import format_of, json_keys
 from lingua_flax.data.text_files import is_gzip
 from lingua_flax.host.errors import UserError
@@ -58,7 +58,6 @@ class CleanCommand(CleaningOptions):
 
 
 DESCRIPTION = "Mends parallel text, and leaves out the pairs that do not match; nothing in the files is changed."
-PACKAGES = ("ftfy", "py3langid", "zstandard")
 
 
 def read_options(argv: Sequence[str]) -> CleanCommand:
@@ -68,7 +67,7 @@ def read_options(argv: Sequence[str]) -> CleanCommand:
     --help.
     """
     given = parse(CleanCommand, argv, DESCRIPTION)
-    if not all(map(importlib.util.find_spec, PACKAGES)):
+    if not is_installed():
         raise UserError(f"clean needs the extra clean: {install_command('clean')}")
     if "dry_run" not in given:
         new_output(given, "the file for the pairs, for example --output clean.jsonl")
