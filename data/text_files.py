@@ -74,7 +74,9 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
             yield line.decode("utf-8")
         except UnicodeDecodeError as error:
             byte = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
-            remedy = "if all of it has another encoding, convert it with iconv -f ENCODING -t UTF-8; if only some lines "
+            remedy = (
+                "if all of it has another encoding, convert it with iconv -f ENCODING -t UTF-8; if only some lines "
+            )
             remedy += "have, iconv would garble the others, but lingua-flax clean mends parallel text"
             raise UserError(f"{name}, line {number}: not valid UTF-8 ({byte}); {remedy}") from error
 

@@ -17,21 +17,26 @@ if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
 UNLIKELY = 0.1  # the probability of its language below which a text is in another one
+ENOUGH = 120  # characters that tell a language; identification takes most of the time
 CLEAR = 0.8  # the share of a sample that must agree on its language
 MIN_SCRIPT = 0.05  # the share of the letters that makes a script one of the corpus
 _SCRIPTS = "Latin Cyrillic Greek Arabic Hebrew Devanagari Bengali Tamil Thai Georgian Armenian Han Hiragana Hangul"
 _LETTER = regex.compile(r"[\p{L}\p{M}]")
-_VISIBLE = re.compile(r"\S")
 _NUMBER = re.compile(r"\d{2,18}")
 _ADDRESS = re.compile(r"(?:https?://|www\.)(?:www\.)?([\w.-]*\w)|([\w.+-]+@[\w-]+(?:\.\w+)+)", re.IGNORECASE)
 
 
 class Expected(NamedTuple):
-    """What pairs are compared with: languages as py3langid calls them, and patterns of the scripts; "" if unknown."""
+    """What pairs are compared with.
+
+    Attributes:
+      languages: of both sides, as py3langid calls them; "" is not checked.
+      scripts: what finds a letter of the scripts of each side; None is not checked.
+    """
 
     options: CleaningOptions
     languages: Sequence[str]
-    scripts: Sequence[str]
+    scripts: Sequence[regex.Pattern[str] | None]
 
 
 @functools.cache
@@ -44,7 +49,7 @@ def identifier() -> LanguageIdentifier:
 
 @functools.lru_cache(maxsize=2)
 def _language(text: str) -> str:
-    return identifier().classify(text)[0]
+    return identifier().classify(text[:ENOUGH])[0]
 
 
 def known_language(language: str) -> str:
@@ -60,11 +65,11 @@ def frequent_language(texts: Sequence[str]) -> str:
     return code if count >= CLEAR * len(texts) else ""
 
 
-def frequent_scripts(texts: Sequence[str]) -> str:
-    """Returns a pattern that finds a letter of the scripts of these texts."""
+def frequent_scripts(texts: Sequence[str]) -> regex.Pattern[str] | None:
+    """Returns what finds a letter of the scripts of these texts; None if they are in none of those known."""
     counts = {name: len(regex.findall(rf"\p{{{name}}}", "".join(texts))) for name in _SCRIPTS.split()}
     used = [rf"\p{{{name}}}" for name, count in counts.items() if count > MIN_SCRIPT * sum(counts.values())]
-    return f"[{''.join(used)}]" if used else ""
+    return regex.compile(f"[{''.join(used)}]") if used else None
 
 
 def are_swapped(pairs: Sequence[Pair], languages: Sequence[str]) -> bool:
@@ -79,13 +84,18 @@ def find_fault(pair: Pair, expected: Expected) -> str:
 
 
 def _has_few_letters(pair: Pair, expected: Expected) -> bool:
-    share = expected.options.min_letters
-    return any(len(_LETTER.findall(text)) < share * len(_VISIBLE.findall(text)) for text in pair)
+    return any(not _has_letters(text, expected.options.min_letters) for text in pair)
+
+
+def _has_letters(text: str, min_share: float) -> bool:
+    wanted = min_share * (len(text) - text.count(" "))
+    # Seven times as fast, and right unless marks are letters of their own, as in Indic scripts.
+    return sum(map(str.isalpha, text)) >= wanted or len(_LETTER.findall(text)) >= wanted
 
 
 def _has_other_script(pair: Pair, expected: Expected) -> bool:
     sides = zip(pair, expected.scripts, strict=True)
-    return any(script and not regex.search(script, text) and _LETTER.search(text) for text, script in sides)
+    return any(script and not script.search(text) and _LETTER.search(text) for text, script in sides)
 
 
 def _is_swapped(pair: Pair, languages: Sequence[str]) -> bool:
@@ -101,7 +111,7 @@ def _has_other_language(pair: Pair, expected: Expected) -> bool:
 def _may_be(text: str, language: str) -> bool:
     if _language(text) == language:
         return True  # in half the time that the probabilities of all languages take
-    return dict(identifier().rank(text))[language] > UNLIKELY
+    return dict(identifier().rank(text[:ENOUGH]))[language] > UNLIKELY
 
 
 def _has_other_numbers(pair: Pair, expected: Expected) -> bool:

@@ -131,10 +131,10 @@ def _expected(
     """Returns what the pairs of a corpus that begins with these rows should be like, and adds to the notes."""
     if not rows:
         return None
-    names, checked, scripts = steps(options), ["", ""], ["", ""]
+    names, checked, scripts = steps(options), ["", ""], []
     for index, (side, language) in enumerate(zip(("source", "target"), languages, strict=True)):
         texts = [mend((row.source, row.target)[index], names)[0] for row in rows]
-        scripts[index] = frequent_scripts(texts) if options.script else ""
+        scripts.append(frequent_scripts(texts) if options.script else None)
         if options.language:
             checked[index] = known_language(language) if language else frequent_language(texts)
             if not checked[index]:
