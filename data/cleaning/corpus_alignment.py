@@ -16,6 +16,7 @@ MAX_SHIFT = 5  # lines
 BLOCK = 10  # lines at least; more in corpora of more than MAX_BLOCKS blocks
 MAX_BLOCKS = 100_000
 CHANGE = 50.0  # nats that a change of the shift must gain: about twelve lines of captions
+MIN_LINES = 100  # in fewer, a shift may fit by chance
 MIN_CORRELATION = 0.3  # below it, lengths do not tell anything
 UNRELATED = MAX_SHIFT + 1
 
@@ -41,7 +42,7 @@ def find_shifts(lengths: np.ndarray) -> list[Shift]:
     source, target = _standardized(lengths).T
     shifts = range(-MAX_SHIFT, MAX_SHIFT + 1)
     best = min(0.95, max(_correlation(source, np.roll(target, -shift)) for shift in shifts))
-    if best < MIN_CORRELATION:
+    if best < MIN_CORRELATION or len(source) < MIN_LINES:
         return []
     starts = np.arange(0, len(source), max(BLOCK, len(source) // MAX_BLOCKS))
 
@@ -71,7 +72,7 @@ def _correlation(first: np.ndarray, second: np.ndarray) -> float:
 def _likeliest(gains: np.ndarray) -> np.ndarray:
     """Returns the states with the greatest sum of gains, [blocks, states], less the price of changes (Viterbi 1967)."""
     origins = np.empty(gains.shape, np.int8)
-    total = gains[0]
+    total = gains[0] - CHANGE * (np.arange(gains.shape[1]) != MAX_SHIFT)  # what begins is no shift
     for block, gain in enumerate(gains):
         change = total.max() - CHANGE
         origins[block] = np.where(total >= change, np.arange(len(total)), total.argmax())

@@ -46,7 +46,7 @@ _CODE_PAGES = {
     "sloppy-windows-1256": "ar fa ur",
     "sloppy-windows-1257": "lt lv et",
     "sloppy-windows-1258": "vi",
-    "sloppy-windows-874": "th",
+    "cp874": "th",
     "gb18030": "zh",
     "cp932": "ja",
     "cp949": "ko",

@@ -16,7 +16,7 @@ from lingua_flax.options.schema import CleaningOptions
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
-UNLIKELY = 0.1  # the probability of its language below which a text is in another one
+UNLIKELY, LIKELY = 0.1, 0.5  # the probabilities of its language and of another one if a text is in that
 ENOUGH = 120  # characters that tell a language; identification takes most of the time
 CLEAR = 0.8  # the share of a sample that must agree on its language
 MIN_SCRIPT = 0.05  # the share of the letters that makes a script one of the corpus
@@ -111,7 +111,8 @@ def _has_other_language(pair: Pair, expected: Expected) -> bool:
 def _may_be(text: str, language: str) -> bool:
     if _language(text) == language:
         return True  # in half the time that the probabilities of all languages take
-    return dict(identifier().rank(text[:ENOUGH]))[language] > UNLIKELY
+    probabilities = dict(identifier().rank(text[:ENOUGH]))
+    return probabilities[language] > UNLIKELY or max(probabilities.values()) < LIKELY
 
 
 def _has_other_numbers(pair: Pair, expected: Expected) -> bool:

@@ -26,8 +26,9 @@ MAX_CELLS = 6_000_000  # combinations of a source and a target word to train on:
 ITERATIONS = 5
 FOLDS = 10
 CHANCE = 0.1
-LEAST_FOUND = 0.9  # the share of mismatched pairs that a cut must find
-LEAST_MEDIAN = 0.5  # of good pairs; 0.56 in 300 pairs of which half are wrong, 1 in 300, and 2 in 8,000
+LEAST_FOUND = 0.5  # the share of mismatched pairs that a cut must find
+LEAST_MEDIAN = 0.5  # of good pairs; 1 in a corpus of 300, 2 in one of 8,000
+MAX_SHARE = 0.6  # of pairs that do not match; where there are more, the others cannot be told
 MAX_LOST = 0.005  # the share of all pairs that it may find by mistake
 _UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff"  # Thai to Burmese, Khmer, Han, Kana
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
@@ -130,11 +131,10 @@ def find_cut(scores: np.ndarray, mismatched: np.ndarray) -> float | None:
     below it. Good pairs have the same distribution on both sides of their median (measured for German and French, 300
     to 29,000 pairs, with 0 to 50% of random targets), so as many of them are below the cut as are as far above it.
     """
-    cuts = np.quantile(mismatched, np.arange(LEAST_FOUND, 1.0, 0.005))
-    good = scores[scores > cuts[-1]]
-    median = np.median(good) if len(good) else 0.0
-    if median < LEAST_MEDIAN:
+    share = 2 * np.mean(scores < np.median(mismatched))  # about that of pairs that do not match
+    if share > MAX_SHARE or (median := np.quantile(scores, (1 + share) / 2)) < LEAST_MEDIAN:
         return None
+    cuts = np.quantile(mismatched, np.arange(LEAST_FOUND, 1.0, 0.005))
     possible = cuts[[np.mean(scores >= 2 * median - cut) <= MAX_LOST for cut in cuts]]
     return float(possible[-1]) if len(possible) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import gzip
@@ -81,6 +82,10 @@ def read_options(argv: Sequence[str]) -> CleanCommand:
         raise UserError(f"--columns must be two, for example --columns English German, got {len(options.columns)}")
     if bool(options.source_language) != bool(options.target_language):
         raise UserError("--source-language and --target-language go together: both, or none")
+    try:
+        codecs.lookup(options.encoding or "utf-8")
+    except LookupError as error:
+        raise UserError(f'--encoding: unknown encoding "{options.encoding}"; try windows-1252') from error
     written = [path for path in (options.output, options.rejected, options.json_file) if path]
     for path in written:
         check_writable(path)

@@ -505,7 +505,7 @@ class CleaningOptions(Section):
     """Compose letters and their accents (Unicode's normal form C)."""
     max_length: Count = 2000
     """Leave out pairs with more characters than this on a side; 0 turns the check off."""
-    min_letters: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+    min_letters: Annotated[float, Field(ge=0.0, le=1.0)] = 0.3
     """Leave out pairs with a side of which fewer characters than this share are letters."""
     identical: bool = True
     """Leave out pairs whose target is the source."""

@@ -1,7 +1,7 @@
 """Plants faults in Multi30k and measures how many of them lingua-flax clean finds or mends, and what else it takes.
 
 Run from the repository root:
-  python benchmarks/cleaning.py FOLDER [--languages de fr] [--seeds 1 2 3] [--kinds ...] [--shares 0.05] [--pairs 29000]
+  python -m tests.data.planted_faults FOLDER [--languages de fr] [--seeds 1 2 3] [--kinds ...] [--shares 0.05]
 
 FOLDER has the published files of Multi30k. Each kind of fault is planted by itself, in a share of the pairs. Found are
 those that are left out, or mended so that the line is as before; lost are the other pairs that are left out. No
