@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from docs import generate_reference, renew_outputs
-from lingua_flax.commands import distill, evaluate, export, serve, train, translate, verify_resume
+from lingua_flax.commands import clean, distill, evaluate, export, serve, train, translate, verify_resume
 from lingua_flax.commands.main import COMMANDS
 from lingua_flax.options.config_files import read_config, to_toml
 from lingua_flax.options.schema import Config, MixtureConfig, Section
@@ -27,6 +27,7 @@ PAGES = sorted(
 )
 PROGRAMS = {
     "train": train.resolve_config,
+    "clean": clean.read_options,
     "distill": distill.read_options,
     "evaluate": evaluate.read_options,
     "export": export.read_options,

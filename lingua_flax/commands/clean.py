@@ -42,9 +42,9 @@ class CleanCommand(CleaningOptions):
     """File for what is left out, as .jsonl or .jsonl.gz: both sides, the file, the line and the reason."""
     columns: tuple[str, ...] = ()
     """Columns of source and target: by name in a file with a header, or by number; the names are keys in .jsonl."""
-    source_language: str = ""
-    """Language of the source side, such as en."""
-    target_language: str = ""
+    source_language: str | None = None
+    """Language of the source side, such as en; by default the two languages of a .tmx file, or what py3langid finds."""
+    target_language: str | None = None
     """Language of the target side, such as de."""
     encoding: str | None = None
     """Encoding of text that is not UTF-8; by default that of Windows for the language, such as windows-1252."""
@@ -101,7 +101,7 @@ def clean(argv: Sequence[str]) -> None:
         readers,
     )
 
-    languages = (options.source_language, options.target_language)
+    languages = (options.source_language or "", options.target_language or "")
     if not any(languages) and readers.format_of(options.files) == ".tmx":
         languages = readers.tmx_languages(options.files[0])
     paths = {"kept": options.output, "rejected": options.rejected} if not options.dry_run else {}

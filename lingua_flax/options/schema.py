@@ -494,7 +494,7 @@ class CleaningOptions(Section):
     mojibake: bool = True
     """Mend text that was decoded with the wrong encoding, such as Ã¼ for ü (ftfy)."""
     entities: bool = True
-    """Replace HTML entities, such as &amp;amp;, by their characters."""
+    """Replace HTML entities by their characters."""
     tags: bool = True
     """Remove HTML tags, such as <b>, but not those of other kinds, such as <x id="1"/>."""
     control_characters: bool = True
