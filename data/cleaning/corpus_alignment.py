@@ -22,13 +22,13 @@ UNRELATED = MAX_SHIFT + 1
 
 
 class Shift(NamedTuple):
-    """Lines `begin` to `end` - 1, counted from 0, where source line i matches target line i + `by`.
+    """Lines `first` to `last`, counted from 1, where source line i matches target line i + `by`.
 
     If `by` is UNRELATED, the sides do not match at any shift.
     """
 
-    begin: int
-    end: int
+    first: int
+    last: int
     by: int
 
 
@@ -55,7 +55,7 @@ def find_shifts(lengths: np.ndarray) -> list[Shift]:
     path = _likeliest(blocks) - MAX_SHIFT
     changes = np.flatnonzero(np.diff(path, prepend=path[0] + 1))
     ends = [*starts[changes[1:]], len(source)]
-    parts = (Shift(int(starts[at]), int(end), int(path[at])) for at, end in zip(changes, ends, strict=True))
+    parts = (Shift(int(starts[at]) + 1, int(end), int(path[at])) for at, end in zip(changes, ends, strict=True))
     return [part for part in parts if part.by]
 
 

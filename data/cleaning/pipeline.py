@@ -19,16 +19,9 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 
-from lingua_flax.data.cleaning.corpus_alignment import UNRELATED, correlation, find_shifts
+from lingua_flax.data.cleaning import filters
+from lingua_flax.data.cleaning.corpus_alignment import UNRELATED, Shift, correlation, find_shifts
 from lingua_flax.data.cleaning.corpus_filters import deviations, digests, occurrences
-from lingua_flax.data.cleaning.filters import (
-    FAULTS,
-    Expected,
-    find_fault,
-    frequent_language,
-    frequent_scripts,
-    known_language,
-)
 from lingua_flax.data.cleaning.lexical_scores import LexicalModel, find_cut, train
 from lingua_flax.data.cleaning.mending import mend, steps
 from lingua_flax.data.cleaning.readers import Row
@@ -46,13 +39,14 @@ SAMPLED = 1000  # pairs that tell languages and scripts
 SAMPLED_ALIGNMENTS = 60_000  # pairs
 MIN_ALIGNED = 200  # pairs from which word alignments can be learned
 # Why a pair is left out, mostly by the option that turns the check off; an array of them has their indices.
-REASONS = ("", "unreadable", *FAULTS, "shifts", "duplicates", "max_targets", "max_deviation", "misaligned")
+REASONS = ("", "unreadable", *filters.FAULTS, "shifts", "duplicates", "max_targets", "max_deviation", "misaligned")
 
 
 class Examined(NamedTuple):
     """The pairs of a chunk after the first pass: a JSON array on each line, and arrays with an entry for each."""
 
     content: bytes
+    lines: np.ndarray
     reasons: np.ndarray
     lengths: np.ndarray
     digests: np.ndarray
@@ -105,11 +99,12 @@ def clean(
         tasks = ((chunk, expected) for chunk in itertools.chain([first], chunks(rows, CHUNK)))
         for examined in _in_order(pool, processes, examine, tasks):
             sizes.append(stored.write(examined.content))
-            arrays.append(examined[1:4])
+            arrays.append(examined[1:5])
             merge(report.mended, examined.mended)
-        reasons, lengths, repeated = map(np.concatenate, zip(*arrays, strict=True))
+        numbers, reasons, lengths, repeated = map(np.concatenate, zip(*arrays, strict=True))
         del arrays
         _judge(reasons, lengths, repeated, options, report)
+        report.shifts = [Shift(*map(int, numbers[[first - 1, last - 1]]), by) for first, last, by in report.shifts]
         scores = np.full(len(reasons), np.nan, np.float32)
         model = _train(stored, sizes, reasons, scores, report) if options.misaligned else None
         stored.seek(0)
@@ -127,21 +122,21 @@ def clean(
 
 def _expected(
     rows: Sequence[Row], options: CleaningOptions, languages: Sequence[str], notes: list[str]
-) -> Expected | None:
+) -> filters.Expected | None:
     """Returns what the pairs of a corpus that begins with these rows should be like, and adds to the notes."""
     if not rows:
         return None
     names, checked, scripts = steps(options), ["", ""], []
     for index, (side, language) in enumerate(zip(("source", "target"), languages, strict=True)):
         texts = [mend((row.source, row.target)[index], names)[0] for row in rows]
-        scripts.append(frequent_scripts(texts) if options.script else None)
+        scripts.append(filters.frequent_scripts(texts) if options.script else None)
         if options.language:
-            checked[index] = known_language(language) if language else frequent_language(texts)
+            checked[index] = filters.known_language(language) if language else filters.frequent_language(texts)
             if not checked[index]:
                 notes.append(f"the {side} language, {language or 'which is not given'}, is unknown and not checked")
             elif not language:
                 notes.append(f"the {side} language is {checked[index]}, judging by the first pairs")
-    return Expected(options, checked, scripts)
+    return filters.Expected(options, checked, scripts)
 
 
 def _in_order(pool: WorkerPool | None, processes: int, task: Callable[..., T], tasks: Iterable[Any]) -> Iterator[T]:
@@ -159,11 +154,12 @@ def _in_order(pool: WorkerPool | None, processes: int, task: Callable[..., T], t
             yield running.popleft().result()
 
 
-def examine(rows: Sequence[Row], expected: Expected) -> Examined:
+def examine(rows: Sequence[Row], expected: filters.Expected) -> Examined:
     """Mends the pairs of a chunk and finds the faults that each shows by itself."""
     names = steps(expected.options)
     mended: dict[str, Found] = {}
     lines, reasons, lengths, repeated = [], [], [], []
+    numbers = np.array([row.line for row in rows], np.uint32)
     for row in rows:
         pair, reason = Pair(row.source, row.target), "unreadable"
         if not row.fault:
@@ -174,12 +170,12 @@ def examine(rows: Sequence[Row], expected: Expected) -> Examined:
             for name, (before, after) in changes.items():
                 merge(mended, {name: Found(1, [{"line": row.line, "before": before, "after": after}])})
             pair = Pair(sides[0][0], sides[1][0])
-            reason = find_fault(pair, expected)
+            reason = filters.find_fault(pair, expected)
         lines.append(json.dumps([row.line, *pair, row.fault], ensure_ascii=False) + "\n")
         reasons.append(REASONS.index(reason))
         lengths.append((0, 0) if row.fault else (len(pair.source), len(pair.target)))
         repeated.append(digests(pair))
-    arrays = (np.array(reasons, np.uint8), np.array(lengths, np.int32), np.array(repeated, np.uint64))
+    arrays = (numbers, np.array(reasons, np.uint8), np.array(lengths, np.int32), np.array(repeated, np.uint64))
     return Examined("".join(lines).encode(), *arrays, mended)
 
 
@@ -193,7 +189,7 @@ def _judge(
         report.shifts = find_shifts(lengths)
     for shift in report.shifts:
         if options.shifts and shift.by != UNRELATED:
-            part = reasons[shift.begin : shift.end]
+            part = reasons[shift.first - 1 : shift.last]
             part[part != REASONS.index("unreadable")] = REASONS.index("shifts")
 
     def reject(reason: str, find: Callable[[np.ndarray], np.ndarray]) -> None:

@@ -78,13 +78,13 @@ class Report:
 def alignment_warnings(pairs: int, correlation: float | None, shifts: Sequence[Shift]) -> Iterator[str]:
     """Yields a sentence for each part of a corpus that is misaligned, or one if all of it is."""
     for part in shifts:
-        lines = f"lines {part.begin + 1:,} to {part.end:,} are misaligned"
+        lines = f"lines {part.first:,} to {part.last:,} are misaligned"
         if part.by == UNRELATED:
             yield f"{lines}: the sides do not match, judging by their lengths"
         else:
             behind, ahead = ("target", "source") if part.by > 0 else ("source", "target")
             count = f"{abs(part.by)} line{'s' * (abs(part.by) > 1)}"
-            remedy = f"near line {part.begin + 1:,}, remove what the {behind} side has too much"
+            remedy = f"near line {part.first:,}, remove what the {behind} side has too much"
             yield f"{lines}: the {behind} side is {count} behind; {remedy}, or insert what the {ahead} side lacks"
     if pairs >= MIN_PAIRS and correlation is not None and correlation < MIN_CORRELATION and not shifts:
         yield f"the lengths of both sides are hardly correlated ({correlation:.2f}): do the lines belong together?"

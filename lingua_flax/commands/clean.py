@@ -76,6 +76,8 @@ def read_options(argv: Sequence[str]) -> CleanCommand:
     options = build(CleanCommand, {**base, **given})
     if options.output and format_of(options.output) == "lines":
         raise UserError(f"--output {options.output}: the name must end in .jsonl or .tsv, or in .jsonl.gz or .tsv.gz")
+    if options.output and format_of(options.output) == ".tsv" and not options.whitespace:
+        raise UserError("--whitespace False: tabs and line breaks would not fit into .tsv; choose .jsonl as --output")
     if options.rejected and format_of(options.rejected) != ".jsonl":
         raise UserError(f"--rejected {options.rejected}: the name must end in .jsonl or .jsonl.gz")
     if len(options.columns) not in (0, 2):
@@ -101,8 +103,11 @@ def clean(argv: Sequence[str]) -> None:
         readers,
     )
 
+    kind = readers.format_of(options.files)
+    if options.columns and kind in ("", ".tmx"):
+        raise UserError("--columns has no effect with two text files and with .tmx, only with .tsv, .csv and .jsonl")
     languages = (options.source_language or "", options.target_language or "")
-    if not any(languages) and readers.format_of(options.files) == ".tmx":
+    if not any(languages) and kind == ".tmx":
         languages = readers.tmx_languages(options.files[0])
     paths = {"kept": options.output, "rejected": options.rejected} if not options.dry_run else {}
     size = sum(path.stat().st_size for path in options.files if path.exists())

@@ -127,7 +127,9 @@ def test_failure_leaves_nothing_behind(run, files):
         (["a.en", "a.de.gz", "--output", "c.tsv", "--source-language", "en"], "go together"),
         (["a.en", "a.de.gz", "--output", "c.tsv", "--encoding", "latin-99"], 'unknown encoding "latin-99"'),
         (["a.en", "--output", "c.tsv"], "give two text files"),
+        (["a.en", "a.de.gz", "--dry-run", "--columns", "1", "2"], "--columns has no effect with two text files"),
         (["a.en", "b.de", "--output", "c.tsv"], "b.de: no such file"),
+        (["a.en", "a.de.gz", "--output", "c.tsv", "--whitespace", "False"], "would not fit into .tsv"),
         (["a.en", "a.de.gz", "--output", "c.jsonl", "--rejected", "c.jsonl"], "would be used twice"),
         (["a.en", "a.de.gz", "--dry-run", "--json", "a.en"], "would be used twice"),
     ],
@@ -180,11 +182,11 @@ def test_a_shift_is_reported_with_its_line(run, shifted):
     done = run("clean", "a.en", "a.de", "--dry-run", "--json", "r.json", cwd=shifted)
     assert done.returncode == 0, done.stderr
     report = json.loads((shifted / "r.json").read_text())
-    ((begin, end, by),) = report["shifts"]
-    assert abs(begin - 2999) <= 10
-    assert (end, by) == (5000, -1)
-    assert f"lines {begin + 1:,} to 5,000 are misaligned: the source side is 1 line behind" in done.stderr
-    assert report["left_out"]["shifts"]["pairs"] == 5000 - begin
+    ((first, last, by),) = report["shifts"]
+    assert abs(first - 3000) <= 10
+    assert (last, by) == (5000, -1)
+    assert f"lines {first:,} to 5,000 are misaligned: the source side is 1 line behind" in done.stderr
+    assert report["left_out"]["shifts"]["pairs"] == 5001 - first
 
 
 TRAIN = ["--config", "configs/tiny.toml", "--data.name", "text", "--tokenizer.vocab-size", "500"]

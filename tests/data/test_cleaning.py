@@ -147,15 +147,15 @@ def lengths_of(target_shift, count=6000, seed=1):
 def test_shifts_are_found_where_they_begin_and_end(shift, seed):
     found = find_shifts(lengths_of(lambda i: shift if 2000 <= i < 4000 else 0, seed=seed))
     assert [part.by for part in found] == [shift]
-    assert abs(found[0].begin - 2000) <= 20
-    assert abs(found[0].end - 4000) <= 20
+    assert abs(found[0].first - 2001) <= 20
+    assert abs(found[0].last - 4000) <= 20
     assert find_shifts(lengths_of(lambda i: 0, seed=seed)) == []
 
 
 def test_few_pairs_are_not_shifted_by_chance():
     for seed in range(100):
         assert find_shifts(np.random.default_rng(seed).integers(1, 50, (8, 2))) == []
-    assert find_shifts(lengths_of(lambda i: 1))[0][:1] == (0,)
+    assert find_shifts(lengths_of(lambda i: 1))[0][:2] == (1, 6000)
 
 
 def test_unrelated_parts_and_corpora():
@@ -163,14 +163,14 @@ def test_unrelated_parts_and_corpora():
     lengths[3000:, 1] = np.random.default_rng(2).permutation(lengths[3000:, 1])
     (part,) = find_shifts(lengths)
     assert part.by == UNRELATED
-    assert abs(part.begin - 3000) <= 20
+    assert abs(part.first - 3001) <= 20
     lengths[:, 1] = np.random.default_rng(2).permutation(lengths[:, 1])
     assert find_shifts(lengths) == []
     (warning,) = alignment_warnings(len(lengths), correlation(lengths), [])
     assert "hardly correlated" in warning
     assert correlation(np.ones((5, 2))) is None
     assert list(alignment_warnings(6000, 0.9, [])) == []
-    (warning,) = alignment_warnings(6000, 0.1, [Shift(4000, 6000, -1)])
+    (warning,) = alignment_warnings(6000, 0.1, [Shift(4001, 6000, -1)])
     assert warning.startswith("lines 4,001 to 6,000 are misaligned: the source side is 1 line behind; near line 4,001")
 
 
@@ -306,6 +306,17 @@ def test_examples_and_counts_are_those_of_the_first_pairs():
     assert report.mended["encoding"].examples == [{"line": 9, "before": "x", "after": f"{rows[8][1]} | {rows[8][2]}"}]
     assert report.left_out["unreadable"].examples == [{"line": 10, "source": "raw", "target": "", "detail": "torn"}]
     assert (report.pairs, report.kept) == (10, 9)
+
+
+def test_shifts_have_the_lines_of_the_file():
+    """Every row of this file begins two lines after the one before, on line 3."""
+    texts = [("a" * max(1, int(s)), "b" * max(1, int(t))) for s, t in lengths_of(lambda i: i >= 1000, 2000)]
+    rows = [Row(3 + 2 * number, *pair) for number, pair in enumerate(texts)]
+    report, *_ = run_pipeline(rows)
+    ((first, last, by),) = report.shifts
+    assert abs(first - 2003) <= 40
+    assert (last, by) == (rows[-1].line, 1)
+    assert report.left_out["shifts"].examples[0]["line"] == first
 
 
 def test_corpora_without_pairs_are_refused():
