@@ -104,7 +104,7 @@ def clean(
         numbers, reasons, lengths, repeated = map(np.concatenate, zip(*arrays, strict=True))
         del arrays
         _judge(reasons, lengths, repeated, options, report)
-        report.shifts = [Shift(*map(int, numbers[[first - 1, last - 1]]), by) for first, last, by in report.shifts]
+        report.shifts = [Shift(int(numbers[a - 1]), int(numbers[b - 1]), by) for a, b, by in report.shifts]
         scores = np.full(len(reasons), np.nan, np.float32)
         model = _train(stored, sizes, reasons, scores, report) if options.misaligned else None
         stored.seek(0)

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from lingua_flax.data.cleaning.corpus_alignment import MIN_CORRELATION, UNRELATED, Shift
-from lingua_flax.host.terminal import excerpt, share
+from lingua_flax.host.terminal import excerpt, print_table, share
 
 EXAMPLES = 3
 MIN_PAIRS = 50  # from which a correlation means anything
@@ -61,10 +61,10 @@ class Report:
         if self.left_out.get("swapped", Found()).pairs > MANY * self.pairs:
             yield "the two sides seem to be swapped: exchange the files or the languages"
 
-    def table(self) -> Table:
-        """Returns a table of what was mended and what was left out."""
-        title = f"{self.pairs:,} pairs: {self.kept:,} kept, {self.pairs - self.kept:,} left out"
-        table = Table("", Column("pairs", justify="right"), "line", "examples", title=title, title_justify="left")
+    def show(self) -> None:
+        """Prints what was mended and what was left out."""
+        print(f"{self.pairs:,} pairs: {self.kept:,} kept, {self.pairs - self.kept:,} left out")
+        table = Table("", Column("pairs", justify="right"), "line", "examples")
         for kind, founds in (("mended", self.mended), ("left out", self.left_out)):
             for name, found in sorted(founds.items(), key=lambda item: -item[1].pairs):
                 heads = [f"{kind}: {name}", share(found.pairs, self.pairs)]
@@ -72,7 +72,8 @@ class Report:
                     table.add_row(*heads, f"{example['line']:,}", escape(_describe(example)))
                     heads = ["", ""]
                 table.add_section()
-        return table
+        if table.rows:
+            print_table(table)
 
 
 def alignment_warnings(pairs: int, correlation: float | None, shifts: Sequence[Shift]) -> Iterator[str]:

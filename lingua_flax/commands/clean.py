@@ -21,7 +21,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable, new_file, write_atomically
 from lingua_flax.host.installation import install_command
 from lingua_flax.host.interruption import interruption
-from lingua_flax.host.terminal import print_table, progress_bar
+from lingua_flax.host.terminal import progress_bar
 from lingua_flax.host.workers import usable_cores
 from lingua_flax.options.command_line import Flag, Positional, build, new_output, parse
 from lingua_flax.options.config_files import read_section
@@ -134,7 +134,7 @@ def clean(argv: Sequence[str]) -> None:
             folder=options.output.absolute().parent if options.output else None,
             processes=options.processes or usable_cores(),
         )
-    print_table(report.table())
+    report.show()
     for note in report.notes:
         log.info("%s", note)
     for warning in report.warnings():

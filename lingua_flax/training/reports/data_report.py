@@ -91,7 +91,7 @@ def _report_pairs(training: TrainingCorpus, data: DataConfig) -> None:
     rows = (Row(number, *pair) for number, pair in enumerate(corpus.split("train"), start=1))
     report = clean(rows, CleaningOptions(), languages, processes=usable_cores())
     print()
-    print_table(report.table())
+    report.show()
     for sentence in (*report.notes, *report.warnings()):
         print(f"{training.option}: {sentence}")
     section: Any = data if training.option == "data" else data.mixture[int(training.option.rpartition(".")[2])]
