@@ -98,7 +98,7 @@ def _aligned(paths: Sequence[Path], source: Iterable[Line], target: Iterable[Lin
 def _json_rows(lines: Iterable[Line], keys: tuple[str, str]) -> Iterator[Row]:
     for line in lines:
         try:
-            source, target = json_pair(line.text, keys)
+            source, target = json_pair(line.text, keys, one_line=False)
             yield Row(line.number, source, target, garbled=line.garbled)
         except (ValueError, RecursionError) as error:
             yield Row(line.number, line.text, "", str(error), line.garbled)

@@ -70,10 +70,7 @@ def read_json(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
     """
     for number, line in enumerate(read_lines(path), start=1):
         try:
-            pair = json_pair(line, languages)
-            if any("\n" in text for text in pair):
-                raise ValueError("a text contains a line break; a sentence must be one line")
-            yield pair
+            yield json_pair(line, languages)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}, line {number}: {error}") from error
 
@@ -86,7 +83,7 @@ def json_keys(languages: tuple[str, str]) -> tuple[str, str]:
     return languages if languages[0] != languages[1] else SIDES
 
 
-def json_pair(line: str, languages: tuple[str, str]) -> Pair:
+def json_pair(line: str, languages: tuple[str, str], *, one_line: bool = True) -> Pair:
     """Returns the pair in the object on a line, as described for `read_json`; raises ValueError if there is none."""
     try:
         fields = json.loads(line)
@@ -100,5 +97,7 @@ def json_pair(line: str, languages: tuple[str, str]) -> Pair:
     for key in keys:
         if not isinstance(fields[key], str):
             raise ValueError(f'"{key}" is not a string')
+        if one_line and "\n" in fields[key]:
+            raise ValueError(f'"{key}" contains a line break; a sentence must be one line')
         fields[key].encode()  # a lone surrogate is no valid text: UnicodeEncodeError, which is a ValueError
     return Pair(fields[keys[0]], fields[keys[1]])
