@@ -76,8 +76,8 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
             byte = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
             remedy = (
                 "if all of it has another encoding, convert it with iconv -f ENCODING -t UTF-8; if only some lines "
-                "have, mend or remove these, since iconv would garble the others"
             )
+            remedy += "have, iconv would garble the others, but lingua-flax clean mends parallel text"
             raise UserError(f"{name}, line {number}: not valid UTF-8 ({byte}); {remedy}") from error
 
 

@@ -6,21 +6,17 @@ training steps needs; hence processes. Gathering is a few NumPy calls.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-import os
 from collections.abc import Iterator
 from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
 
 import numpy as np
 
 from lingua_flax.data.batch import Batch, FlatIds, gather
 from lingua_flax.data.packing import Planner, Window
-from lingua_flax.host.errors import RunError
-from lingua_flax.host.workers import WorkerPool
+from lingua_flax.host.workers import WorkerPool, usable_cores, worker_death_as_run_error
 
 WINDOWS_AHEAD = 2  # at least; more if segmentations are sampled or a batch takes several windows
 
@@ -129,7 +125,7 @@ class PlannedWindows:
             return
         if self._pool is None:
             self._pool = WorkerPool(min(self._processes, self._ahead))
-        with _worker_death_as_run_error():
+        with worker_death_as_run_error("plans batches"):
             for number in range(first, first + self._ahead):
                 if number not in self._planned:
                     self._planned[number] = self._pool.submit(_window, self._planner, number)
@@ -144,19 +140,8 @@ class PlannedWindows:
         future = self._planned.pop(number, None)
         if future is None:
             return self._planner.window(number)
-        with _worker_death_as_run_error():
+        with worker_death_as_run_error("plans batches"):
             return future.result()
-
-
-@contextlib.contextmanager
-def _worker_death_as_run_error() -> Iterator[None]:
-    try:
-        yield
-    except BrokenProcessPool as error:
-        raise RunError(
-            "a process that plans batches was killed, perhaps because memory ran out; "
-            "run the same command again to continue"
-        ) from error
 
 
 def rows_per_epoch(planner: Planner) -> int:
@@ -164,13 +149,8 @@ def rows_per_epoch(planner: Planner) -> int:
     numbers = range(planner.windows_per_epoch)
     if len(numbers) < 4 * usable_cores():
         return sum(len(planner.window(number)) for number in numbers)
-    with _worker_death_as_run_error(), WorkerPool(usable_cores()) as pool:
+    with worker_death_as_run_error("plans batches"), WorkerPool(usable_cores()) as pool:
         return sum(pool.map(functools.partial(_number_of_rows, planner), numbers))
-
-
-def usable_cores() -> int:
-    """Returns the number of processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # Worker processes.

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from docs import generate_reference, renew_outputs
-from lingua_flax.commands import distill, evaluate, export, serve, train, translate, verify_resume
+from lingua_flax.commands import clean, distill, evaluate, export, serve, train, translate, verify_resume
 from lingua_flax.commands.main import COMMANDS
-from lingua_flax.options.config_files import read_config, to_toml
-from lingua_flax.options.schema import Config, MixtureConfig, Section
+from lingua_flax.options.config_files import read_config, read_section, to_toml
+from lingua_flax.options.schema import CleaningOptions, Config, MixtureConfig, Section
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"
@@ -27,6 +27,7 @@ PAGES = sorted(
 )
 PROGRAMS = {
     "train": train.resolve_config,
+    "clean": clean.read_options,
     "distill": distill.read_options,
     "evaluate": evaluate.read_options,
     "export": export.read_options,
@@ -79,7 +80,7 @@ def test_commands_and_configs_are_valid(page, folder):
             name = re.match(r"# ([\w/]+\.toml)\n", text)
             path = folder / (name[1] if name else "block.toml")
             path.write_text(text, encoding="utf-8")
-            read_config(path)
+            read_section(path, CleaningOptions if path.name == "rules.toml" else Config)
     saved = folder / "workdir" / "config.toml"
     config = to_toml(read_config(folder / "configs" / "multi30k_en_de_fr.toml"))
     for program, *argv in map(in_workdir, commands(page)):

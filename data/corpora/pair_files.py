@@ -45,7 +45,8 @@ def read_aligned(source: Path, target: Path) -> Iterator[Pair]:
             longer = before + 1 + sum(1 for side in sides for _ in side)
             lines = (before, longer) if first is None else (longer, before)
             counts = f"{source} has {lines[0]:,} lines and {target} has {lines[1]:,}"
-            raise UserError(f"{counts}; line i of one must be the translation of line i of the other")
+            rule = "line i of one must be the translation of line i of the other"
+            raise UserError(f"{counts}; {rule} (lingua-flax clean tells where they diverge)")
         yield Pair(first, second)
 
 
@@ -69,7 +70,7 @@ def read_json(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
     """
     for number, line in enumerate(read_lines(path), start=1):
         try:
-            yield _json_pair(line, languages)
+            yield json_pair(line, languages)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}, line {number}: {error}") from error
 
@@ -82,7 +83,8 @@ def json_keys(languages: tuple[str, str]) -> tuple[str, str]:
     return languages if languages[0] != languages[1] else SIDES
 
 
-def _json_pair(line: str, languages: tuple[str, str]) -> Pair:
+def json_pair(line: str, languages: tuple[str, str], *, one_line: bool = True) -> Pair:
+    """Returns the pair in the object on a line, as described for `read_json`; raises ValueError if there is none."""
     try:
         fields = json.loads(line)
     except ValueError as error:
@@ -95,7 +97,7 @@ def _json_pair(line: str, languages: tuple[str, str]) -> Pair:
     for key in keys:
         if not isinstance(fields[key], str):
             raise ValueError(f'"{key}" is not a string')
-        if "\n" in fields[key]:
+        if one_line and "\n" in fields[key]:
             raise ValueError(f'"{key}" contains a line break; a sentence must be one line')
         fields[key].encode()  # a lone surrogate is no valid text: UnicodeEncodeError, which is a ValueError
     return Pair(fields[keys[0]], fields[keys[1]])

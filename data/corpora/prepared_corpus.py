@@ -215,6 +215,10 @@ class StoredPairs:
         for sides in self.blocks():
             yield from map(Pair, *([sentence.decode() for sentence in side.split()] for side in sides))
 
+    def lengths(self) -> np.ndarray:
+        """Returns the numbers of bytes of each source and target, [pairs, 2]."""
+        return np.stack([np.diff(side.ends, prepend=0) for side in (self._source, self._target)], axis=1)
+
     def blocks(self) -> Iterator[tuple[Texts, Texts]]:
         """Yields sources and targets, CHUNK pairs at a time."""
         for begin in range(0, len(self), CHUNK):

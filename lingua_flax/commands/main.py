@@ -19,6 +19,7 @@ COMMANDS = {  # each is the function of that name in the module of that name in 
     "translate": "translate lines of text",
     "export": "write a folder with which other programs translate",
     "serve": "translate over HTTP, with a page in the browser",
+    "clean": "mend parallel text, and leave out the pairs that do not match",
     "distill": "translate the training split, for a student to learn from",
     "verify-resume": "kill a run again and again, and compare it with an uninterrupted one",
 }

@@ -1,13 +1,16 @@
-"""Tables on stdout, and a progress bar on stderr if it is a terminal."""
+"""Tables on stdout and what they show, and a progress bar on stderr if it is a terminal."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+
+MAX_TEXT_LENGTH = 36  # characters of a sentence in a table
 
 
 @contextlib.contextmanager
@@ -17,6 +20,19 @@ def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.update(task, advance=count)
+
+
+def share(count: int | np.integer | None, total: int) -> str:
+    """Returns a count and its share of the total; "" for None."""
+    if not count:
+        return "" if count is None else "0"
+    return f"{count:,} ({count / total:.2%})" if count / total >= 0.0001 else f"{count:,} (<0.01%)"
+
+
+def excerpt(text: str) -> str:
+    """Returns the beginning of a text, with spaces for characters that could move a terminal's cursor."""
+    text = text if len(text) <= MAX_TEXT_LENGTH else text[: MAX_TEXT_LENGTH - 1] + "…"
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def print_table(table: Table) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from lingua_flax.host.errors import RunError
 from lingua_flax.host.interruption import SIGNALS
 
 
@@ -31,6 +34,22 @@ class WorkerPool(ProcessPoolExecutor):
             return super().submit(task, *arguments, **options)
         finally:
             _change_mask("SIG_SETMASK", blocked)
+
+
+def usable_cores() -> int:
+    """Returns the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def worker_death_as_run_error(does: str) -> Iterator[None]:
+    """Raises RunError if a worker is killed; `does` is what a process does."""
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise RunError(
+            f"a process that {does} was killed, perhaps because memory ran out; run the same command again to continue"
+        ) from error
 
 
 def _change_mask(how: str, signals: Iterable[int]) -> Iterable[int]:

@@ -21,6 +21,7 @@ from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Sectio
 
 Given = Mapping[str, Any]  # what a command line says, as text, by the dotted names of fields
 Flag = Annotated[bool, "takes no value"]  # an option --x; other booleans take True or False
+Positional = Annotated[tuple[Path, ...], "needs no name"]  # given before the options
 SHORT = {"training.init_from": "--init-from"}
 
 
@@ -35,7 +36,7 @@ def parse(command: type[Section], argv: Sequence[str], description: str) -> Give
       UserError: an option is unknown, has no value or is given twice.
       SystemExit: with status 0, after --help or --version.
     """
-    usage = "%(prog)s [OPTION ...]"
+    usage = f"%(prog)s {'PATH ... ' * any(map(is_positional, command.model_fields.values()))}[OPTION ...]"
     parser = _Parser(sys.argv[0], usage, description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"lingua-flax {VERSION}")
     indices = sorted({int(index) for index in re.findall(r"--data\.mixture\.(\d+)\.", " ".join(argv))})
@@ -159,6 +160,9 @@ def _add_options(parser: _Parser, group: Any, section: type[Section], prefix: st
                 _add_options(parser, parser, inner, f"{prefix}{name}.{index}.", ())
         else:
             dest = prefix + (field.alias or name)
+            if is_positional(field):
+                group.add_argument(dest, nargs="+", metavar="PATH", help=_help(field))
+                continue
             dashed, underscored = f"--{dest}".replace("_", "-"), f"--{dest}"
             names = dict.fromkeys([dashed, SHORT.get(dest, dashed), underscored])
             nargs = 0 if takes_no_value(field) else "+" if get_origin(field.annotation) is tuple else None
@@ -170,6 +174,11 @@ def _add_options(parser: _Parser, group: Any, section: type[Section], prefix: st
 def takes_no_value(field: FieldInfo) -> bool:
     """Returns whether the option of a field is a `Flag`."""
     return get_args(Flag)[1] in field.metadata
+
+
+def is_positional(field: FieldInfo) -> bool:
+    """Returns whether a field is given as `Positional` arguments."""
+    return get_args(Positional)[1] in field.metadata
 
 
 def _metavar(kind: Any) -> str:

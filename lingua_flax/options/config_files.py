@@ -29,25 +29,33 @@ PATHS = [name for name, field in all_fields(Config) if field.annotation == Path 
 
 
 def read_config(path: Path) -> Config:
-    """Reads a TOML file; options that it omits have their defaults.
+    """Reads the config of a run from a TOML file, as `read_section` does.
 
-    If there is no such file, the path may be the name of a config of this package, such as "tiny". Raises UserError if
-    the file is missing, not UTF-8 or not TOML, or has an unknown key or an invalid value.
+    If there is no such file, the path may be the name of a config of this package, such as "tiny".
     """
     if not path.exists() and path.name == str(path):
         path = packaged_configs().get(path.name, path)
+    return read_section(path, Config)
+
+
+def read_section(path: Path, section: type[SectionType]) -> SectionType:
+    """Reads a TOML file; options that it omits have their defaults.
+
+    Raises UserError if the file is missing, not UTF-8 or not TOML, or has an unknown key or an invalid value.
+    """
     try:
         table = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
         # JSON mode checks types strictly ("3" is not a number), yet accepts a string as a path
-        return Config.model_validate_json(json.dumps(table, default=str), strict=True)
+        return section.model_validate_json(json.dumps(table, default=str), strict=True)
     except OSError as error:
-        known = f"; the configs known by name are {', '.join(packaged_configs())}" if not path.suffix else ""
+        by_name = section is Config and not path.suffix
+        known = f"; the configs known by name are {', '.join(packaged_configs())}" if by_name else ""
         raise UserError(f"{path}: cannot read the config ({error.strerror}){known}") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(f"{path}, line {line}: not valid UTF-8; save the file as UTF-8") from error
     except pydantic.ValidationError as error:
-        raise UserError(f"{path}: {validation_message(error)}") from error
+        raise UserError(f"{path}: {validation_message(error, section)}") from error
     except ValueError as error:  # TOMLDecodeError, or the error for a number with thousands of digits
         raise UserError(f"{path}: not valid TOML: {error}") from error
     except RecursionError as error:

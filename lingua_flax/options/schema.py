@@ -488,6 +488,48 @@ class Config(Section):
         return self.training.tokens_per_batch // (self.data.row_length * parts) * parts
 
 
+class CleaningOptions(Section):
+    """What clean mends in a parallel corpus, and which pairs it leaves out."""
+
+    mojibake: bool = True
+    """Mend text that was decoded with the wrong encoding, such as Ã¼ for ü (ftfy)."""
+    entities: bool = True
+    """Replace HTML entities by their characters."""
+    tags: bool = True
+    """Remove HTML tags, such as <b>, but not those of other kinds, such as <x id="1"/>."""
+    control_characters: bool = True
+    """Remove control characters, byte-order marks, soft hyphens and spaces without a width."""
+    whitespace: bool = True
+    """Replace white space of any kind and length by one space, and remove it from the ends."""
+    normalize: bool = True
+    """Compose letters and their accents (Unicode's normal form C)."""
+    max_length: Count = 2000
+    """Leave out pairs with more characters than this on a side; 0 turns the check off."""
+    min_letters: Annotated[float, Field(ge=0.0, le=1.0)] = 0.3
+    """Leave out pairs with a side of which fewer characters than this share are letters."""
+    identical: bool = True
+    """Leave out pairs whose target is the source."""
+    language: bool = True
+    """Leave out pairs with a side in another language than its own (py3langid)."""
+    script: bool = True
+    """Leave out pairs with a side without a letter of a script that its corpus is written in."""
+    numbers: bool = True
+    """Leave out pairs of which both sides have numbers of two or more digits, but fewer than half are the same."""
+    addresses: bool = True
+    """Leave out pairs whose e-mail addresses, or the hosts of whose URLs, differ."""
+    duplicates: Literal["similar", "same", "none"] = "similar"
+    """Which pairs to leave out if an earlier pair is the same: similar also ignores case, digits and punctuation."""
+    max_targets: Count = 10
+    """Keep this number of targets of a source, the first ones; 0 turns the check off."""
+    shifts: bool = True
+    """Leave out pairs in parts of the corpus in which one side is some lines ahead of the other."""
+    max_deviation: NonNegativeFloat = 6.0
+    """Leave out pairs whose length ratio is further from that of the corpus than this, in standard deviations of a pair
+    of its length; 0 turns the check off."""
+    misaligned: bool = True
+    """Leave out pairs whose words do not match, according to word alignments of the corpus with itself."""
+
+
 class ProcessOptions(Section):
     """Options of a run with several processes that are started by hand; TPU pods and SLURM need none of them."""
 

@@ -13,6 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from lingua_flax.data.cleaning import is_installed
+from lingua_flax.data.cleaning.corpus_alignment import correlation, find_shifts
+from lingua_flax.data.cleaning.filters import are_swapped
+from lingua_flax.data.cleaning.report import alignment_warnings
 from lingua_flax.data.corpora import prepared_corpus
 from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.data.corpora.held_out_splits import hash_source, read_held_out
@@ -45,6 +49,7 @@ from lingua_flax.training.fine_tuning import matching_params
 from lingua_flax.training.validation import ValidationSet
 from lingua_flax.translation.sentences import MAX_SEVERAL_SENTENCES, split_sentences
 
+SAMPLED_LANGUAGES = 200  # pairs that tell whether the languages are swapped
 SAMPLED_SOURCES = 10_000  # in which sentences are counted, in half a second
 ROWS_FORMAT = 2  # increase it when the same pairs fill another number of rows
 log = logging.getLogger(__name__)
@@ -103,6 +108,9 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     UserError if a corpus or the config is invalid.
     """
     corpora, tokenizer, models = open_with_tokenizer(config, workdir)
+    for training in corpora:
+        if training.corpus.name == "text":
+            _warn_of_faults(training, _log_prefix(training, corpora))
     tokenized = [_tokenized_pairs(config, training, corpora, tokenizer) for training in corpora]
     weights = [training.weight for training in corpora]
     fractions, alpha = dict(config.data.augment), config.tokenizer.sampling_alpha
@@ -148,6 +156,19 @@ def _warn_if_trained_on(origin: Path, corpus: Corpus) -> None:
     if found := asked.intersection(pair.source for each in theirs for pair in each.pairs):
         message = "%s was trained on %d of the %d test sentences of this run, whose scores will be too high"
         log.warning(message, origin, len(found), len(sources))
+
+
+def _warn_of_faults(training: TrainingCorpus, prefix: str) -> None:
+    """Warns if the sides of the user's files do not match or are swapped, which would waste the whole run."""
+    pairs, corpus = training.pairs, training.corpus
+    assert isinstance(pairs, prepared_corpus.StoredPairs)
+    lengths = pairs.lengths()
+    warnings = [*alignment_warnings(len(pairs), correlation(lengths), find_shifts(lengths))]
+    sample = [pairs[int(number)] for number in np.unique(np.linspace(0, len(pairs) - 1, SAMPLED_LANGUAGES, dtype=int))]
+    if is_installed() and are_swapped(sample, (corpus.source_language, corpus.target_language)):
+        warnings.append(f"{corpus.source_language} and {corpus.target_language} seem to be swapped")
+    for warning in warnings:
+        log.warning("%s%s (of the pairs to train on; see lingua-flax clean)", prefix, warning)
 
 
 def _check_sources(training: TrainingCorpus, tokenizer: Tokenizer) -> float:

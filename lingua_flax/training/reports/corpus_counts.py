@@ -71,29 +71,19 @@ class SplitCounts:
     """The counts of a split.
 
     Attributes:
-      repeated_pairs, repeated_sources: the numbers of pairs and of sources that are the same as an earlier one.
       in_train, sources_in_train: the numbers of pairs and of sources that are also trained on; None for a train split.
-      identical: the number of pairs whose target is the same as their source.
     """
 
     pairs: PairSource
     source: SideCounts
     target: SideCounts
-    repeated_pairs: int
-    repeated_sources: int
     in_train: int | None
     sources_in_train: int | None
-    identical: int
 
     @functools.cached_property
     def longer(self) -> np.ndarray:
         """The number of tokens on the longer side of each pair, [pairs]."""
         return np.maximum(self.source.tokens, self.target.tokens)
-
-    @functools.cached_property
-    def ratio(self) -> np.ndarray:
-        """The tokens on the longer side of each pair divided by those on the other, [pairs]."""
-        return self.longer / np.minimum(self.source.tokens, self.target.tokens)
 
 
 def inspect_corpora(
@@ -114,22 +104,19 @@ def inspect_corpora(
         source = SideCounts(corpus.source_language, tokenizer.source, control_tokens=1 + len(tokenizer.source_tags))
         target = SideCounts(corpus.target_language, tokenizer.target, control_tokens=1)
         sources, pairs = array("Q"), array("Q")  # digests
-        identical = 0
         for chunk in chunks(corpus.splits[split], CHUNK):
             source.add([pair.source for pair in chunk])
             target.add([pair.target for pair in chunk])
             sources.extend(_digest(pair.source) for pair in chunk)
             pairs.extend(_digest("\n".join(pair)) for pair in chunk)
-            identical += sum(pair.source == pair.target for pair in chunk)
             after_chunk(len(chunk))
-        repeated = (_count_repeated(pairs), _count_repeated(sources))
         in_train: tuple[int | None, int | None] = (None, None)
         if split == "train":
             train_sources.extend(sources)
             train_pairs.extend(pairs)
         else:
             in_train = (_count_shared(pairs, train_pairs), _count_shared(sources, train_sources))
-        inspected[name] = SplitCounts(corpus.splits[split], source, target, *repeated, *in_train, identical)
+        inspected[name] = SplitCounts(corpus.splits[split], source, target, *in_train)
     return inspected
 
 
@@ -152,8 +139,3 @@ def _digest(text: str) -> int:
 def _count_shared(digests: array[int], others: array[int]) -> int:
     """Returns how many of the digests are among the others."""
     return int(np.isin(np.frombuffer(digests, np.uint64), np.frombuffer(others, np.uint64)).sum())
-
-
-def _count_repeated(digests: array[int]) -> int:
-    """Returns how many of the digests are equal to an earlier one."""
-    return len(digests) - len(np.unique(np.frombuffer(digests, np.uint64)))

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
+from lingua_flax.data.cleaning import is_installed
+from lingua_flax.data.mixture import TrainingCorpus
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import save_figure
 from lingua_flax.host.files import check_writable
-from lingua_flax.host.terminal import print_table, progress_bar
-from lingua_flax.options.schema import Config
+from lingua_flax.host.installation import install_command
+from lingua_flax.host.terminal import excerpt, print_table, progress_bar, share
+from lingua_flax.host.workers import usable_cores
+from lingua_flax.options.schema import CleaningOptions, Config, DataConfig
 from lingua_flax.runs.checkpoint import check_corpus, saved_steps
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.preparation import open_with_tokenizer, tagged_tokenizer
@@ -27,12 +32,10 @@ if TYPE_CHECKING:  # matplotlib is slow to import
 
 log = logging.getLogger(__name__)
 PICTURE_NAME = "inspection.png"
-NUM_LISTED = 3  # the number of longest, and of most lopsided, pairs listed for each split
-LOPSIDED = 3.0  # the ratio of tokens between the two sides above which a pair is called lopsided
+NUM_LISTED = 3  # the number of longest pairs listed for each split
 NORMALIZED = 0.01  # the share of sentences that the tokenizer may change without being mentioned
 MAX_BARS = 80  # in a histogram
 HISTOGRAM_PERCENTILE = 99.9  # of the lengths: the histograms end there, however long the longest sentence is
-MAX_TEXT_LENGTH = 36  # characters of a sentence in a table
 
 
 def report_data(config: Config, workdir: Path | None) -> None:
@@ -67,10 +70,35 @@ def report_data(config: Config, workdir: Path | None) -> None:
         print_table(table)
         print()
     for side in (splits["train"].source, splits["train"].target):
-        if (share := side.normalized / max(1, len(side.words))) > NORMALIZED:
+        if (changed := side.normalized / max(1, len(side.words))) > NORMALIZED:
             rule = f"tokenizer.normalization {config.tokenizer.normalization}"
-            print(f"{rule} changes {share:.0%} of the sentences in {side.language}; is that wanted?")
+            print(f"{rule} changes {changed:.0%} of the sentences in {side.language}; is that wanted?")
     print(f"histograms of the lengths: {picture}")
+    for entry in training:
+        _report_pairs(entry, config.data)
+
+
+def _report_pairs(training: TrainingCorpus, data: DataConfig) -> None:
+    """Prints what lingua-flax clean would do with training pairs, and the command that does it."""
+    if not is_installed():
+        print(f"to check the pairs themselves, install the extra clean: {install_command('clean')}")
+        return
+    from lingua_flax.data.cleaning.pipeline import clean
+    from lingua_flax.data.cleaning.readers import Row
+
+    corpus = training.corpus
+    languages = (corpus.source_language, corpus.target_language)
+    rows = (Row(number, *pair) for number, pair in enumerate(corpus.split("train"), start=1))
+    report = clean(rows, CleaningOptions(), languages, processes=usable_cores())
+    print()
+    report.show()
+    for sentence in (*report.notes, *report.warnings()):
+        print(f"{training.option}: {sentence}")
+    section: Any = data if training.option == "data" else data.mixture[int(training.option.rpartition(".")[2])]
+    if (report.mended or report.left_out) and corpus.name == "text":
+        files = " ".join(shlex.quote(str(path)) for path in (section.train_source, section.train_target) if path)
+        options = f"--source-language {languages[0]} --target-language {languages[1]}"
+        print(f"to mend them: lingua-flax clean {files} {options} --output clean.jsonl --rejected rejected.jsonl")
 
 
 def _table(title: str, text_columns: str, number_columns: str, *caption: str) -> Table:
@@ -85,23 +113,12 @@ def _table(title: str, text_columns: str, number_columns: str, *caption: str) ->
 
 
 def _pairs_table(title: str, splits: Mapping[str, SplitCounts], row_length: int) -> Table:
-    columns = "pairs|repeated\npairs|repeated\nsources|pairs\nin train|sources\nin train|target\nis source|lopsided"
-    repeated = "repeated: an earlier line of the split is the same, character for character"
-    lopsided = f"lopsided: one side has more than {LOPSIDED:g} times the tokens of the other"
-    table = _table(title, "split", f"{columns}|left out by\nrow_length {row_length}", repeated, lopsided)
+    table = _table(title, "split", f"pairs|pairs\nin train|sources\nin train|left out by\nrow_length {row_length}")
     for name, split in splits.items():
-        known = (split.repeated_pairs, split.repeated_sources, split.in_train, split.sources_in_train, split.identical)
         left_out = np.count_nonzero(split.longer > row_length) if split.in_train is None else None
-        counts = (*known, np.count_nonzero(split.ratio > LOPSIDED), left_out)
-        table.add_row(escape(name), f"{len(split.pairs):,}", *(_part(count, len(split.pairs)) for count in counts))
+        counts = (split.in_train, split.sources_in_train, left_out)
+        table.add_row(escape(name), f"{len(split.pairs):,}", *(share(count, len(split.pairs)) for count in counts))
     return table
-
-
-def _part(count: int | np.integer | None, total: int) -> str:
-    """Returns a count and its share of the total; "" for None."""
-    if not count:
-        return "" if count is None else "0"
-    return f"{count:,} ({count / total:.2%})" if count / total >= 0.0001 else f"{count:,} (<0.01%)"
 
 
 def _lengths_table(splits: Mapping[str, SplitCounts]) -> Table:
@@ -129,7 +146,7 @@ def _sides_table(splits: Mapping[str, SplitCounts], max_length: int) -> Table:
         words, sentences = side.words.sum(), len(side.words)
         ratio = f"{side.pieces / words:.2f}" if words else ""
         empty, long = np.count_nonzero(side.words == 0), np.count_nonzero(side.tokens > max_length)
-        parts = (_part(side.fallbacks, side.pieces), _part(empty, sentences), _part(long, sentences))
+        parts = (share(side.fallbacks, side.pieces), share(empty, sentences), share(long, sentences))
         table.add_row(name, escape(side.language), ratio, *parts)
     return table
 
@@ -152,33 +169,20 @@ def _percentiles(lengths: np.ndarray, percent: float | list[float]) -> np.ndarra
 
 def _lines_table(splits: Mapping[str, SplitCounts]) -> Table:
     table = _table(
-        "the longest and the most lopsided pairs",
-        "split|line||words|tokens|source|target",
+        "the longest pairs",
+        "split|line|words|tokens|source|target",
         "",
         "line: counted from 1 in the split as it is used, without pairs that were left out or held out",
         "words, tokens: of source and target",
     )
     for name, split in splits.items():
-        lopsided = [line for line in _indices_of_greatest(split.ratio) if split.ratio[line] > LOPSIDED]
-        for kind, lines in (("long", _indices_of_greatest(split.longer)), ("lopsided", lopsided)):
-            for line in lines:
-                words = f"{split.source.words[line]:,}, {split.target.words[line]:,}"
-                tokens = f"{split.source.tokens[line]:,}, {split.target.tokens[line]:,}"
-                text = (escape(_excerpt(text)) for text in split.pairs[line])
-                table.add_row(escape(name), f"{line + 1:,}", kind, words, tokens, *text)
+        for line in np.argsort(-split.longer, kind="stable")[:NUM_LISTED].tolist():  # equal lengths in order
+            words = f"{split.source.words[line]:,}, {split.target.words[line]:,}"
+            tokens = f"{split.source.tokens[line]:,}, {split.target.tokens[line]:,}"
+            text = (escape(excerpt(text)) for text in split.pairs[line])
+            table.add_row(escape(name), f"{line + 1:,}", words, tokens, *text)
         table.add_section()
     return table
-
-
-def _indices_of_greatest(values: np.ndarray) -> list[int]:
-    """Returns the indices of the NUM_LISTED greatest values, greatest first and equal values in order."""
-    return np.argsort(-values, kind="stable")[:NUM_LISTED].tolist()
-
-
-def _excerpt(text: str) -> str:
-    """Returns the beginning of a text, with spaces for characters that could move a terminal's cursor."""
-    excerpt = text if len(text) <= MAX_TEXT_LENGTH else text[: MAX_TEXT_LENGTH - 1] + "…"
-    return "".join(character if character.isprintable() else " " for character in excerpt)
 
 
 def _histograms(title: str, splits: Mapping[str, SplitCounts], row_length: int) -> Figure:

@@ -1,0 +1,108 @@
+"""Lines of text in whatever compression and encoding they have, each decoded as what it is.
+
+Lines end at "\\n", as in text_files.py. A file in UTF-16 or UTF-32 is known by its byte-order mark or its zeros. In any
+other file, a line is in UTF-8, or else in the encoding that Windows used for the language of the file before Unicode.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ftfy.bad_codecs  # noqa: F401, registers code pages that have a character for every byte
+import zstandard
+
+from lingua_flax.data.text_files import unreadable
+from lingua_flax.host.errors import UserError
+
+TOLD_EVERY = 1000  # lines
+_OPENERS: dict[bytes, Callable[[Any], Any]] = {  # by how a file begins
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+    b"(\xb5/\xfd": lambda file: zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True),
+}
+_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError)
+_WIDE = {  # by how the text begins; UTF-32 before UTF-16, whose mark it contains
+    "utf-32": re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff"),
+    "utf-16": re.compile(rb"\xff\xfe|\xfe\xff"),
+    "utf-16-le": re.compile(rb"(?:[^\0]\0){4}"),
+    "utf-16-be": re.compile(rb"(?:\0[^\0]){4}"),
+}
+_CODE_PAGES = {
+    "sloppy-windows-1250": "cs pl sk hu sl hr bs ro sq",
+    "sloppy-windows-1251": "ru uk bg sr mk be",
+    "sloppy-windows-1253": "el",
+    "sloppy-windows-1254": "tr az",
+    "sloppy-windows-1255": "he",
+    "sloppy-windows-1256": "ar fa ur",
+    "sloppy-windows-1257": "lt lv et",
+    "sloppy-windows-1258": "vi",
+    "cp874": "th",
+    "gb18030": "zh",
+    "cp932": "ja",
+    "cp949": "ko",
+}
+
+
+class Line(NamedTuple):
+    """A line of a file.
+
+    Attributes:
+      number: counted from 1.
+      garbled: what the line looks like in UTF-8, if it is in another encoding; otherwise "".
+    """
+
+    number: int
+    text: str
+    garbled: str = ""
+
+
+def code_page(languages: Iterable[str]) -> str:
+    """Returns the encoding that Windows used for these languages, such as one of them and English."""
+    codes = {re.split("[-_]", language.lower())[0] for language in languages}
+    return next((page for page, known in _CODE_PAGES.items() if codes & set(known.split())), "sloppy-windows-1252")
+
+
+def read_lines(path: Path, encoding: str, advance: Callable[[int], object] = lambda size: None) -> Iterator[Line]:
+    """Yields the lines of a file, which may be compressed with gzip, bzip2, xz or zstandard.
+
+    Those that are not valid UTF-8 are in the given encoding. `advance` is told how many bytes of the file have been
+    read since it was last called. Raises UserError if the file cannot be read, or is damaged.
+    """
+    told = 0
+    try:
+        with path.open("rb") as file:
+            opener = next((each for mark, each in _OPENERS.items() if file.peek(6).startswith(mark)), None)
+            for line in _decoded(io.BufferedReader(opener(file) if opener else file), encoding):
+                yield line
+                if line.number % TOLD_EVERY == 0:
+                    advance(file.tell() - told)
+                    told = file.tell()
+        advance(path.stat().st_size - told)
+    except _DAMAGED as error:
+        raise UserError(f"{path}: truncated or damaged ({error}); fetch or compress it again") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _decoded(stream: io.BufferedReader, encoding: str) -> Iterator[Line]:
+    if wide := next((name for name, beginning in _WIDE.items() if beginning.match(stream.peek(8))), None):
+        for number, text in enumerate(io.TextIOWrapper(stream, wide, "replace", newline="\n"), start=1):
+            yield Line(number, text.removesuffix("\n").removesuffix("\r"), f"({wide})")
+        return
+    for number, line in enumerate(stream, start=1):
+        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        try:
+            yield Line(number, line.decode())
+        except UnicodeDecodeError:
+            yield Line(number, line.decode(encoding, "replace"), line.decode("utf-8", "replace"))

@@ -1,0 +1,143 @@
+"""Faults that a pair shows by itself."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import regex
+
+from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.options.schema import CleaningOptions
+
+if TYPE_CHECKING:
+    from py3langid.langid import LanguageIdentifier
+
+UNLIKELY, LIKELY = 0.1, 0.5  # the probabilities of its language and of another one if a text is in that
+ENOUGH = 120  # characters that tell a language; identification takes most of the time
+CLEAR = 0.8  # the share of a sample that must agree on its language
+MIN_SCRIPT = 0.05  # the share of the letters that makes a script one of the corpus
+_SCRIPTS = "Latin Cyrillic Greek Arabic Hebrew Devanagari Bengali Tamil Thai Georgian Armenian Han Hiragana Hangul"
+_LETTER = regex.compile(r"[\p{L}\p{M}]")
+_NUMBER = re.compile(r"\d{2,18}")
+_ADDRESS = re.compile(r"(?:https?://|www\.)(?:www\.)?([\w.-]*\w)|([\w.+-]+@[\w-]+(?:\.\w+)+)", re.IGNORECASE)
+
+
+class Expected(NamedTuple):
+    """What pairs are compared with.
+
+    Attributes:
+      languages: of both sides, as py3langid calls them; "" is not checked.
+      scripts: what finds a letter of the scripts of each side; None is not checked.
+    """
+
+    options: CleaningOptions
+    languages: Sequence[str]
+    scripts: Sequence[regex.Pattern[str] | None]
+
+
+@functools.cache
+def identifier() -> LanguageIdentifier:
+    """Returns py3langid's model, which takes half a second to load."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+@functools.lru_cache(maxsize=2)
+def _language(text: str) -> str:
+    return identifier().classify(text[:ENOUGH])[0]
+
+
+def known_language(language: str) -> str:
+    """Returns the code of a language, such as en-GB, in py3langid; "" if it does not know it."""
+    code = re.split("[-_]", language.lower())[0]
+    code = {"nb": "no", "iw": "he"}.get(code, code)
+    return code if code in identifier().labels else ""
+
+
+def frequent_language(texts: Sequence[str]) -> str:
+    """Returns the language that most texts are in; "" if they do not agree."""
+    code, count = Counter(map(_language, texts)).most_common(1)[0]
+    return code if count >= CLEAR * len(texts) else ""
+
+
+def frequent_scripts(texts: Sequence[str]) -> regex.Pattern[str] | None:
+    """Returns what finds a letter of the scripts of these texts; None if they are in none of those known."""
+    counts = {name: len(regex.findall(rf"\p{{{name}}}", "".join(texts))) for name in _SCRIPTS.split()}
+    used = [rf"\p{{{name}}}" for name, count in counts.items() if count > MIN_SCRIPT * sum(counts.values())]
+    return regex.compile(f"[{''.join(used)}]") if used else None
+
+
+def are_swapped(pairs: Sequence[Pair], languages: Sequence[str]) -> bool:
+    """Returns whether most of the pairs have their source in the language of the target, and the reverse."""
+    known = [known_language(language) for language in languages]
+    return sum(_is_swapped(pair, known) for pair in pairs) > len(pairs) / 2
+
+
+def find_fault(pair: Pair, expected: Expected) -> str:
+    """Returns the first of FAULTS that a pair has, or ""."""
+    return next((name for name, has_fault in FAULTS.items() if has_fault(pair, expected)), "")
+
+
+def _has_few_letters(pair: Pair, expected: Expected) -> bool:
+    return any(not _has_letters(text, expected.options.min_letters) for text in pair)
+
+
+def _has_letters(text: str, min_share: float) -> bool:
+    wanted = min_share * (len(text) - text.count(" "))
+    # Seven times as fast, and right unless marks are letters of their own, as in Indic scripts.
+    return sum(map(str.isalpha, text)) >= wanted or len(_LETTER.findall(text)) >= wanted
+
+
+def _has_other_script(pair: Pair, expected: Expected) -> bool:
+    sides = zip(pair, expected.scripts, strict=True)
+    return any(script and not script.search(text) and _LETTER.search(text) for text, script in sides)
+
+
+def _is_swapped(pair: Pair, languages: Sequence[str]) -> bool:
+    source, target = languages
+    return "" != source != target != "" and [*map(_language, pair)] == [target, source]
+
+
+def _has_other_language(pair: Pair, expected: Expected) -> bool:
+    sides = zip(pair, expected.languages, strict=True)
+    return any(language and not _may_be(text, language) for text, language in sides)
+
+
+def _may_be(text: str, language: str) -> bool:
+    if _language(text) == language:
+        return True  # in half the time that the probabilities of all languages take
+    probabilities = dict(identifier().rank(text[:ENOUGH]))
+    return probabilities[language] > UNLIKELY or max(probabilities.values()) < LIKELY
+
+
+def _has_other_numbers(pair: Pair, expected: Expected) -> bool:
+    if not expected.options.numbers:
+        return False
+    first, second = (Counter(map(int, _NUMBER.findall(text))) for text in pair)
+    return bool(first and second) and 4 * (first & second).total() < first.total() + second.total()
+
+
+def _has_other_addresses(pair: Pair, expected: Expected) -> bool:
+    if not expected.options.addresses:
+        return False
+    first, second = (Counter("".join(found).casefold() for found in _ADDRESS.findall(text)) for text in pair)
+    return first != second
+
+
+FAULTS: dict[str, Callable[[Pair, Expected], object]] = {  # mostly by the option that turns a check off
+    "empty": lambda pair, expected: not all(pair),
+    "undecodable": lambda pair, expected: any("\ufffd" in text for text in pair),
+    "max_length": lambda pair, expected: 0 < expected.options.max_length < max(map(len, pair)),
+    "min_letters": _has_few_letters,
+    "identical": lambda pair, expected: expected.options.identical and pair[0].casefold() == pair[1].casefold(),
+    "script": _has_other_script,
+    "swapped": lambda pair, expected: _is_swapped(pair, expected.languages),
+    "language": _has_other_language,
+    "numbers": _has_other_numbers,
+    "addresses": _has_other_addresses,
+}

@@ -1,0 +1,144 @@
+"""The command clean: parallel text as people have it -> pairs to train on, and those left out with the reason."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import dataclasses
+import gzip
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from lingua_flax.data.cleaning import is_installed
+from lingua_flax.data.corpora.pair_files import format_of, json_keys
+from lingua_flax.data.text_files import is_gzip
+from lingua_flax.host.errors import UserError
+from lingua_flax.host.files import check_distinct_files, check_writable, new_file, write_atomically
+from lingua_flax.host.installation import install_command
+from lingua_flax.host.interruption import interruption
+from lingua_flax.host.terminal import progress_bar
+from lingua_flax.host.workers import usable_cores
+from lingua_flax.options.command_line import Flag, Positional, build, new_output, parse
+from lingua_flax.options.config_files import read_section
+from lingua_flax.options.schema import CleaningOptions, PositiveInt
+
+log = logging.getLogger(__name__)
+
+
+class CleanCommand(CleaningOptions):
+    """Options of the command clean."""
+
+    files: Positional
+    """Two text files, source and target, or one file with both sides: .tsv, .csv, .jsonl or .tmx. Each may be
+    compressed (gzip, bzip2, xz, zstandard)."""
+    output: Path | None = None
+    """File for the pairs: .jsonl or .tsv, or either of them with .gz; required without --dry-run."""
+    rejected: Path | None = None
+    """File for what is left out, as .jsonl or .jsonl.gz: both sides, the file, the line and the reason."""
+    columns: tuple[str, ...] = ()
+    """Columns of source and target: by name in a file with a header, or by number; the names are keys in .jsonl."""
+    source_language: str | None = None
+    """Language of the source side, such as en; by default the two languages of a .tmx file, or what py3langid finds."""
+    target_language: str | None = None
+    """Language of the target side, such as de."""
+    encoding: str | None = None
+    """Encoding of text that is not UTF-8; by default that of Windows for the language, such as windows-1252."""
+    config: Path | None = None
+    """TOML file with cleaning options, such as max_length = 500, that differ from the defaults."""
+    dry_run: Flag = False
+    """Write no pairs: only report."""
+    json_file: Annotated[Path | None, Field(alias="json")] = None
+    """File for the report as one JSON object."""
+    processes: PositiveInt | None = None
+    """Number of processes that clean; by default as many as there are cores. The result does not depend on it."""
+
+
+DESCRIPTION = "Mends parallel text, and leaves out the pairs that do not match; nothing in the files is changed."
+
+
+def read_options(argv: Sequence[str]) -> CleanCommand:
+    """Parses the command line; a config file supplies defaults of the cleaning options.
+
+    Raises UserError if an option is invalid, the output exists already or a package is missing, and SystemExit after
+    --help.
+    """
+    given = parse(CleanCommand, argv, DESCRIPTION)
+    if not is_installed():
+        raise UserError(f"clean needs the extra clean: {install_command('clean')}")
+    if "dry_run" not in given:
+        new_output(given, "the file for the pairs, for example --output clean.jsonl")
+    base = dict(read_section(Path(given["config"]), CleaningOptions)) if given.get("config") else {}
+    options = build(CleanCommand, {**base, **given})
+    if options.output and format_of(options.output) == "lines":
+        raise UserError(f"--output {options.output}: the name must end in .jsonl or .tsv, or in .jsonl.gz or .tsv.gz")
+    if options.output and format_of(options.output) == ".tsv" and not options.whitespace:
+        raise UserError("--whitespace False: tabs and line breaks would not fit into .tsv; choose .jsonl as --output")
+    if options.rejected and format_of(options.rejected) != ".jsonl":
+        raise UserError(f"--rejected {options.rejected}: the name must end in .jsonl or .jsonl.gz")
+    if len(options.columns) not in (0, 2):
+        raise UserError(f"--columns must be two, for example --columns English German, got {len(options.columns)}")
+    if bool(options.source_language) != bool(options.target_language):
+        raise UserError("--source-language and --target-language go together: both, or none")
+    try:
+        codecs.lookup(options.encoding or "utf-8")
+    except LookupError as error:
+        raise UserError(f'--encoding: unknown encoding "{options.encoding}"; try windows-1252') from error
+    written = [path for path in (options.output, options.rejected, options.json_file) if path]
+    for path in written:
+        check_writable(path)
+    check_distinct_files(options.files, written)
+    return options
+
+
+def clean(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    from lingua_flax.data.cleaning import (  # imported here so that invalid options are reported at once
+        pipeline,
+        readers,
+    )
+
+    kind = readers.format_of(options.files)
+    if options.columns and kind in ("", ".tmx"):
+        raise UserError("--columns has no effect with two text files and with .tmx, only with .tsv, .csv and .jsonl")
+    languages = (options.source_language or "", options.target_language or "")
+    if not any(languages) and kind == ".tmx":
+        languages = readers.tmx_languages(options.files[0])
+    paths = {"kept": options.output, "rejected": options.rejected} if not options.dry_run else {}
+    size = sum(path.stat().st_size for path in options.files if path.exists())
+    with interruption.deferred(), progress_bar(2 * size, "pairs") as bar, contextlib.ExitStack() as stack:
+        files = {name: (stack.enter_context(new_file(path)), is_gzip(path)) for name, path in paths.items() if path}
+
+        def advance(count: float) -> None:
+            interruption.check()
+            bar(int(count))
+
+        def write(finished: pipeline.Finished) -> None:
+            for name, (file, compress) in files.items():
+                content = getattr(finished, name)
+                file.write(gzip.compress(content, mtime=0) if compress else content)
+            advance(size * finished.share)
+
+        report = pipeline.clean(
+            readers.read_rows(options.files, languages, options.columns, options.encoding, advance),
+            options,
+            languages,
+            write,
+            keys=() if options.output and format_of(options.output) == ".tsv" else json_keys(languages),
+            file=str(options.files[0]),
+            folder=options.output.absolute().parent if options.output else None,
+            processes=options.processes or usable_cores(),
+        )
+    report.show()
+    for note in report.notes:
+        log.info("%s", note)
+    for warning in report.warnings():
+        log.warning("%s", warning)
+    if options.json_file:
+        found = dataclasses.asdict(report) | {"warnings": list(report.warnings())}
+        write_atomically(options.json_file, json.dumps(found, ensure_ascii=False, indent=2).encode())

@@ -1,0 +1,218 @@
+"""Files as people have them: compression, encodings, tables, JSON lines and TMX, each row with its line."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from lingua_flax.data.cleaning.encodings import code_page, read_lines
+from lingua_flax.data.cleaning.readers import Row, read_rows, tmx_languages
+from lingua_flax.host.errors import UserError
+
+TMX = Path(__file__).parent / "translate_toolkit_3_20.tmx"
+GERMAN = ["Größe", "", "plain", "„Fuß“ – 5 €"]
+COMPRESSIONS = {"none": bytes, "gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+COMPRESSIONS["zstandard"] = zstandard.compress
+
+
+def pairs(rows) -> list[tuple[int, str, str]]:
+    return [(row.line, row.source, row.target) for row in rows if not row.fault]
+
+
+def faults(rows) -> dict[int, str]:
+    return {row.line: row.fault for row in rows if row.fault}
+
+
+# Lines.
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"]
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_compression_and_encoding_are_known_by_content(tmp_path, compression, encoding, end):
+    lines = ["Anfang", *GERMAN]
+    text = end.join(lines) + end
+    if encoding == "utf-32-be":
+        text = "\ufeff" + text
+    path = tmp_path / "a name that tells nothing"
+    path.write_bytes(COMPRESSIONS[compression](text.encode(encoding)))
+    read = []
+    found = list(read_lines(path, code_page(["de"]), read.append))
+    assert [line.text for line in found] == lines
+    assert [line.number for line in found] == [1, 2, 3, 4, 5]
+    assert sum(read) == path.stat().st_size
+    changed = {"cp1252": [2, 5]}.get(encoding, [] if encoding.startswith("utf-8") else [1, 2, 3, 4, 5])
+    assert [line.number for line in found if line.garbled] == changed
+
+
+@pytest.mark.parametrize(
+    ("language", "encoding", "text"),
+    [
+        ("de", "cp1252", "Größe"),
+        ("ru", "cp1251", "Привет, мир"),
+        ("cs", "cp1250", "Příliš žluťoučký kůň"),
+        ("el-GR", "cp1253", "Καλημέρα"),
+        ("ja", "cp932", "これは日本語です"),
+        ("zh", "gb18030", "这是中文"),
+        ("ko", "cp949", "안녕하세요"),
+        ("th", "cp874", "สวัสดี"),
+    ],
+)
+def test_every_line_is_decoded_as_what_it_is(tmp_path, language, encoding, text):
+    lines = [text.encode(encoding) if number % 3 == 0 else text.encode() for number in range(30)]
+    (tmp_path / "mixed").write_bytes(b"\n".join(lines) + b"\n")
+    found = list(read_lines(tmp_path / "mixed", code_page(["en", language])))
+    assert [line.text for line in found] == [text] * 30
+    assert [bool(line.garbled) for line in found] == [number % 3 == 0 for number in range(30)]
+
+
+@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz"])  # zstandard reads as far as it can
+def test_a_truncated_file_is_an_error(tmp_path, compression):
+    content = COMPRESSIONS[compression]("".join(f"line {number}\n" for number in range(5000)).encode())
+    (tmp_path / "cut").write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match="cut: truncated or damaged"):
+        list(read_lines(tmp_path / "cut", "cp1252"))
+
+
+def test_what_is_not_text_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        list(read_lines(tmp_path / "missing", "cp1252"))
+
+
+# Pairs.
+
+
+def test_two_files_stay_together_whatever_happens_to_a_line(tmp_path):
+    source, target = tmp_path / "s.txt", tmp_path / "t.txt"
+    source.write_bytes("eins\nzw\u2028ei\ndrei\x0b\n\nfünf\n".encode())
+    target.write_bytes(b"one\ntwo\nthree\nfour\nf\xeff\nsix\n")
+    rows = list(read_rows([source, target], ("de", "fr")))
+    assert pairs(rows) == [
+        (1, "eins", "one"),
+        (2, "zw\u2028ei", "two"),
+        (3, "drei\x0b", "three"),
+        (4, "", "four"),
+        (5, "fünf", "fïf"),
+    ]
+    assert rows[4].garbled == "f\ufffdf"
+    assert rows[5] == Row(6, "", "six", f"{source} has fewer lines")
+
+
+CELLS = [
+    ("Hello", "Hallo"),
+    ('He said "no"', "Er sagte „nein“"),
+    ("First line\nsecond line", "Erste Zeile\nzweite\n\nvierte"),
+    ("with, comma; and semicolon", "mit, Komma; und Strichpunkt"),
+    ('"', '""'),
+    ("", "leer"),
+]
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])  # Python's default; LibreOffice: text cells
+@pytest.mark.parametrize(("delimiter", "end"), [(",", "\r\n"), (";", "\n"), ("\t", "\n")])
+def test_rows_of_csv_files_begin_where_they_say(tmp_path, delimiter, end, quoting):
+    path, expected = tmp_path / "sheet.csv", []
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, delimiter=delimiter, lineterminator=end, quoting=quoting)
+    writer.writerow(["Id", "English", "German"])
+    for number, (source, target) in enumerate(CELLS * 3):
+        expected.append((stream.getvalue().count("\n") + 1, source, target))
+        writer.writerow([number, source, target])
+    path.write_bytes(stream.getvalue().encode("utf-8-sig"))
+    for columns in (["English", "German"], ["2", "German"]):
+        assert pairs(read_rows([path], ("", ""), columns)) == expected
+    numbered = list(read_rows([path], ("", ""), ["2", "3"]))
+    assert pairs(numbered) == [(1, "English", "German"), *expected]
+    with pytest.raises(UserError, match=r'there is no column "Dutch"; the first line has Id, English, German'):
+        list(read_rows([path], ("", ""), ["English", "Dutch"]))
+
+
+def test_a_quote_that_is_not_closed_costs_one_row(tmp_path):
+    path = tmp_path / "sheet.csv"
+    lines = ["English,German", *(f"house {number},Haus {number}" for number in range(500))]
+    lines[7] = 'house 6,"Haus 6'
+    path.write_text("\n".join(lines) + "\n")
+    rows = list(read_rows([path], ("", "")))
+    assert [row.line for row in rows] == list(range(2, 502))
+    assert rows[6] == Row(8, "house 6", '"Haus 6')
+
+
+def test_bad_rows_of_tables_are_kept_with_their_line(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text('one\teins\ntwo\tzwei\t\nthree\n\n"four\tvier\n', encoding="utf-8")
+    rows = list(read_rows([path], ("", "")))
+    assert pairs(rows) == [(1, "one", "eins"), (5, '"four', "vier")]
+    assert faults(rows) == {2: "3 columns, not 2", 3: "1 column, not 2", 4: "1 column, not 2"}
+    assert [row.source for row in rows if row.fault] == ["two\tzwei\t", "three", ""]
+    path.write_text("id\ten\tde\n1\tone\teins\n2\ttwo\n", encoding="utf-8")
+    rows = list(read_rows([path], ("", ""), ["en", "de"]))
+    assert (pairs(rows), faults(rows)) == ([(2, "one", "eins")], {3: "2 columns, not 3"})
+
+
+def test_bad_objects_are_kept_with_their_line(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    objects = [{"en": "one\ntwo", "de": "eins"}, {"en": "two"}, {"en": 3, "de": "drei"}]
+    lines = [*map(json.dumps, objects), "{", '{"en": "\\ud800", "de": "x"}', '{"en": "f\u00fcnf", "de": "six"}']
+    path.write_bytes("\n".join(lines).encode("cp1252"))
+    rows = list(read_rows([path], ("en", "de")))
+    assert pairs(rows) == [(1, "one\ntwo", "eins"), (6, "fünf", "six")]
+    assert list(faults(rows)) == [2, 3, 4, 5]
+    assert [bool(row.garbled) for row in rows] == [False] * 5 + [True]
+    assert pairs(read_rows([path], ("", ""), ["de", "en"])) == [(1, "eins", "one\ntwo"), (6, "six", "fünf")]
+
+
+def test_units_of_translate_toolkit_begin_where_they_say():
+    """The file was written with translate-toolkit 3.20.4."""
+    lines = TMX.read_text(encoding="utf-8").split("\n")
+    begins = [number for number, line in enumerate(lines, start=1) if "<tu " in line]
+    assert tmx_languages(TMX) == ("en", "de")
+    assert pairs(read_rows([TMX], ("en", "de"))) == [
+        (begins[0], "The red house", "Das rote Haus"),
+        (begins[1], "Press <b>Start</b> & wait", "Drücken Sie <b>Start</b> & warten Sie"),
+        (begins[2], "First line\nsecond line", "Erste Zeile\nzweite Zeile"),
+        (begins[3], 'It costs 5 € ("net")', "Es kostet 5 € („netto“)"),
+        (begins[4], "Café", "Café"),
+        (begins[5], "Last", "Letzte"),
+    ]
+
+
+UNIT = '<tu><tuv {0}="EN-us"><seg>{2}</seg></tuv><tuv {0}="de_DE"><seg>{3}</seg></tuv>{1}</tu>'
+
+
+def test_inline_elements_regions_and_damaged_units_of_tmx(tmp_path):
+    """Codes of the program are dropped, and highlighted text stays; entities cannot be declared."""
+    bold = 'a <bpt i="1">&lt;b&gt;</bpt>bold<ept i="1">&lt;/b&gt;</ept> <hi>move</hi><ph/>!'
+    units = [
+        UNIT.format("xml:lang", '<tuv xml:lang="fr"><seg>fr</seg></tuv>', bold, "zwei"),
+        UNIT.format("lang", "", "old", "alt"),
+        UNIT.format("xml:lang", "", "R & D", "F und E"),
+        UNIT.format("xml:lang", "", "&bomb;", "Bombe"),
+        UNIT.replace("de_DE", "nl").format("xml:lang", "", "three", "drie"),
+    ]
+    text = '<!DOCTYPE tmx [<!ENTITY bomb "boom">]>\n<tmx>\n' + "".join(units[:2]) + "\n" + "\n\n".join(units[2:])
+    path = tmp_path / "memory.tmx"
+    path.write_text(text + "\n</tmx>\n", encoding="utf-8")
+    rows = list(read_rows([path], ("en", "de")))
+    assert pairs(rows) == [(3, "a bold move!", "zwei"), (3, "old", "alt")]
+    assert list(faults(rows)) == [4, 6, 8]
+    assert "not valid XML" in rows[2].fault
+    assert "undefined entity" in rows[3].fault
+    assert rows[4].fault == "no text in de, only in EN-us, nl"
+    with pytest.raises(UserError, match="it has EN-us, de_DE, fr, nl; choose two with --source-language"):
+        tmx_languages(path)
+
+
+@pytest.mark.parametrize("paths", [["a.txt"], ["a.csv", "b.csv"], ["a", "b", "c"], ["a.tmx.gz", "b"]])
+def test_number_of_files_must_fit(paths):
+    with pytest.raises(UserError, match="give two text files, or one whose name ends in"):
+        read_rows([Path(path) for path in paths], ("", ""))
