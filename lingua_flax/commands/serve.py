@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib.util
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from lingua_flax.options.config_files import read_workdir_config
 if TYPE_CHECKING:
     from lingua_flax.serving.app import Server
     from lingua_flax.serving.engine import Engine
+    from lingua_flax.translation.segmented_search import SegmentedSearch, Shape
     from lingua_flax.translation.translator import Translator
 
 log = logging.getLogger(__name__)
@@ -57,18 +59,20 @@ class ServeCommand(schema.CheckpointOptions, schema.AlignmentOptions):
     translate_unknown: Flag = False
     """Translate also sentences of whose characters the network has never seen most, rather than keep them."""
     batch_size: schema.PositiveInt | None = None
-    """Number of lines translated together; by default 512 on accelerators, and on CPUs 64 divided by the number of
-    cores, of which at most 4 count (ctranslate2: 64). With fewer, the server starts sooner, since it compiles fewer
-    programs, but translates more slowly under load."""
+    """Number of sentences translated together; by default 512 on accelerators, and on CPUs 64 divided by the number of
+    cores, of which at most 4 count (ctranslate2: 32). With fewer, the server compiles fewer programs, but translates
+    more slowly under load."""
     max_texts: schema.PositiveInt = 64
     """Number of texts in a request."""
     max_characters: schema.PositiveInt = 5000
     """Length of a text."""
-    max_waiting: schema.PositiveInt = 1024
-    """Number of lines that may wait; beyond it, requests are answered with status 503. A single request with more
-    lines is refused with status 413."""
+    max_waiting: schema.PositiveInt = 1_048_576
+    """Tokens times beams that may wait. A request is answered with status 503 if it would have to wait for more than
+    that, of each other request for as much as it costs itself, and with 413 if it costs more by itself."""
     timeout: schema.PositiveFloat = 30.0
-    """Seconds after which a request is given up with status 504."""
+    """Seconds after which a request of which nothing was translated is given up with status 504."""
+    admin_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Port for /livez, /readyz and /metrics, which are not answered on the other one then."""
 
 
 DESCRIPTION = "Serves translations over HTTP, with LibreTranslate's protocol; /docs describes the interface."
@@ -107,28 +111,30 @@ def serve(argv: Sequence[str]) -> None:
 
         check_exportable("ctranslate2", config.model)
     from lingua_flax.serving.app import Server, make_app
+    from lingua_flax.serving.bounded_protocol import Limits as ConnectionLimits
     from lingua_flax.serving.guard import LOOPBACK, Guard
     from lingua_flax.serving.languages import languages
     from lingua_flax.serving.prometheus import Measured
     from lingua_flax.serving.protocol import Limits
-    from lingua_flax.serving.web_server import WebServer, listen
+    from lingua_flax.serving.web_server import WebServer, listen, max_connections
 
     initialize_devices(options.device)
     set_up_compilation()
     limits = Limits(options.max_texts, options.max_characters, options.beam_size)
     server = Server(languages(config.data), limits, max_waiting=options.max_waiting, timeout=options.timeout)
     app = make_app(server, functools.partial(load, options), options.workdir)
-    # Four bytes of UTF-8, each escaped as three characters in a form.
-    largest = 12 * options.max_texts * options.max_characters + 4096
-    guarded = Guard(Measured(app, server.metrics), allowed_hosts=(host, *allowed_hosts), max_body=largest)
+    guarded = Guard(Measured(app, server.metrics), allowed_hosts=(host, *allowed_hosts), admin_port=options.admin_port)
     if host not in LOOPBACK:
         reached = "other machines can connect, by the names given with --allowed-host, and nothing asks for a password"
         log.warning("listening on %s: %s", host, reached)
     listener = listen(host, options.port)
     log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, listener.getsockname()[1])
-    process = WebServer(guarded, server.stop)
+    listeners = [listener, *([listen(host, options.admin_port)] if options.admin_port else [])]
+    # Four bytes of UTF-8, each escaped as three characters in a form.
+    largest = 12 * options.max_texts * options.max_characters + 4096
+    process = WebServer(guarded, server.stop, ConnectionLimits(max_connections(), largest))
     server.on_failure = process.stop
-    process.run(sockets=[listener])  # after SIGTERM or Ctrl-C it passes the signal on
+    process.run(sockets=listeners)  # after SIGTERM or Ctrl-C it passes the signal on
     if server.failure:
         raise server.failure
 
@@ -137,17 +143,18 @@ def load(options: ServeCommand, server: Server) -> Engine:
     """Loads the network and compiles its programs; waits until there is a checkpoint."""
     from lingua_flax.runs.checkpoint import saved_steps
     from lingua_flax.runs.workdir import Workdir
-    from lingua_flax.serving.engine import Engine
+    from lingua_flax.serving.engine import Engine, Searcher
     from lingua_flax.serving.inspector import Inspector
     from lingua_flax.translation.parallel import num_concurrent_programs
+    from lingua_flax.translation.segmented_search import SegmentedSearch, shapes
     from lingua_flax.translation.translator import Translator
 
     checkpoints = Workdir(options.workdir).checkpoints
     if not saved_steps(checkpoints):
-        server.status = f"waiting for the first checkpoint in {checkpoints}"
-        log.info(server.status)
+        server.report(f"waiting for the first checkpoint in {checkpoints}")
         while not saved_steps(checkpoints):
             time.sleep(CHECKPOINT_SECONDS)
+    server.report("loading the network")
     config = read_workdir_config(options.workdir)
     devices = config.devices.compute.model_copy(update={"platform": options.device})
 
@@ -165,18 +172,28 @@ def load(options: ServeCommand, server: Server) -> Engine:
     translators = load_checkpoint(options.checkpoint)
     decoding = schema.DecodingOptions(**options.model_dump(include={"beam_size", "length_penalty", "batch_size"}))
     server.inspector = Inspector(translators, decoding, load_checkpoint)
-    if options.engine == "ctranslate2":
-        from lingua_flax.serving.ctranslate2_translator import MAX_BATCH, load_ctranslate2
-
-        server.status = "exporting"
-        exported = load_ctranslate2(translators, options.quantization)
-        return Engine(exported, decoding, options, max_batch=decoding.batch_size or MAX_BATCH)
-    server.status = "compiling"
     first, *_ = translators.values()  # the others have the same programs
     # On a CPU, two halves of a batch are faster side by side than the whole (docs/results/performance.md).
     workers = num_concurrent_programs(first.mesh)
-    max_batch = decoding.batch_size or max(1, first.batch_size // workers)
-    decoding = decoding.model_copy(update={"batch_size": max_batch})
-    first.warm_up_all(decoding)  # so that no request waits
+    if options.engine == "ctranslate2":
+        from lingua_flax.serving.ctranslate2_search import load_ctranslate2
+
+        server.report("exporting")
+        searcher: Searcher = load_ctranslate2(first, decoding, options.quantization, workers)
+        return Engine(translators, searcher, decoding, options, workers)
+    server.report("compiling the first program")
+    rows = decoding.batch_size or max(1, first.batch_size // workers)
+    segmented = SegmentedSearch(first, decoding, server.metrics.observe_steps)
+    small, *others = shapes(rows, first.max_length)
+    segmented.compile(small)
+    threading.Thread(target=_compile, args=(segmented, others), daemon=True).start()
+    return Engine(translators, segmented, decoding, options, workers)
+
+
+def _compile(searcher: SegmentedSearch, shapes: Sequence[Shape]) -> None:
+    """Compiles the other programs, behind traffic that the first ones serve."""
+    started = time.monotonic()
+    for shape in shapes:
+        searcher.compile(shape)
     release_freed_memory()
-    return Engine(translators, decoding, options, max_batch=max_batch, workers=workers)
+    log.info("all programs are compiled, after %.0f s", time.monotonic() - started)

@@ -5,85 +5,91 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import re
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
-from lingua_flax.data.glossary import Glossary
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.page_files import PAGE_FILES
 from lingua_flax.inspection.run_report import RunReport, example_sentences, sample_sentence
-from lingua_flax.serving.batcher import Batcher, RefusedError
+from lingua_flax.serving.batcher import Batcher, RefusedError, TooLargeError
 from lingua_flax.serving.documentation import DOCS_FILES, DOCS_PAGE, DOCS_SCRIPT, request_body
-from lingua_flax.serving.engine import Engine, Item, Result
-from lingua_flax.serving.inspector import Inspector
-from lingua_flax.serving.languages import Language
-from lingua_flax.serving.prometheus import Metrics
+from lingua_flax.serving.engine import Engine
+from lingua_flax.serving.languages import Language, detect
+from lingua_flax.serving.prometheus import CLIENT_LEFT, Metrics
 from lingua_flax.serving.protocol import DetectRequest, InspectRequest, Limits, TranslateRequest, check_size
-from lingua_flax.translation.html_text import HtmlText, Translated
-from lingua_flax.translation.word_alignment import moved, pharaoh, word_links
+from lingua_flax.serving.translations import Translations
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
-
 RETRY = {"Retry-After": "1"}  # seconds
+MAX_INSPECTIONS = 16  # that wait
+SURE = 90  # per cent from which on a text is not translated because it is in the target language
+FINISH_SECONDS = 2.5  # to answer what was accepted before the server was stopped
 
 
 class Server:
-    """The state of the server: an engine, once there is one, and the queue in front of it."""
+    """The state of the server: what answers requests, once there is an engine."""
 
     def __init__(self, languages: list[Language], limits: Limits, *, max_waiting: int, timeout: float):
-        """Creates a server without an engine.
-
-        At most `max_waiting` lines may wait for a batch. A request is given up after `timeout` seconds.
-        """
+        """Creates a server without an engine; `max_waiting` and `timeout` as in `Batcher`."""
         self.languages = languages
+        self._targets = {language.code: language.targets for language in languages}
         self.limits = limits
         self.timeout = timeout
         self.status = "loading"  # then what the server waits for, or "ok"
         self.failure: BaseException | None = None  # why there is no engine, if it could not be loaded
         self.on_failure: Callable[[], None] = lambda: None
-        self._max_waiting = max_waiting
-        self._takes_glossaries = False
-        self._batcher: Batcher[Item, Result] | None = None
-        self.inspector: Inspector | None = None
-        self._inspections: Batcher[InspectRequest, dict[str, Any]] | None = None
+        self.inspector: Callable[[InspectRequest, Callable[[int], None]], dict[str, Any]] | None = None
         self.metrics = Metrics(lambda: self._batcher.waiting if self._batcher else 0)
+        self._max_waiting = max_waiting
+        self._batcher: Batcher | None = None
+        self._translations: Translations | None = None
+        self._takes_glossaries = False
+        self._inspections = 0
+        self._inspecting = ThreadPoolExecutor(1, thread_name_prefix="inspection")
 
     async def run(self, load: Callable[[Server], Engine]) -> None:
         """Loads an engine and translates with it until the task is cancelled or `stop` is called."""
         engine = await asyncio.to_thread(load, self)
+        await asyncio.to_thread(detect, "", self.languages)  # loads a model
         self._takes_glossaries = engine.takes_glossaries
-
-        def translate(items: list[Item]) -> list[Result]:
-            self.metrics.batch_lines.observe(len(items))
-            return engine.translate(items)
-
-        self._batcher = Batcher(
-            translate, max_batch=engine.max_batch, max_waiting=self._max_waiting, workers=engine.workers
-        )
-        if self.inspector:
-            self._inspections = Batcher(self.inspector, max_batch=1, max_waiting=self._max_waiting, window=0.0)
+        self._batcher = Batcher(engine, self.metrics, max_waiting=self._max_waiting, timeout=self.timeout)
+        self._translations = Translations(engine, self._batcher)
         self.status = "ok"
         log.info("ready")
-        await asyncio.gather(*(batcher.run() for batcher in (self._batcher, self._inspections) if batcher))
+        await self._batcher.run()
+
+    def report(self, status: str) -> None:
+        """Says, also in the log, what the server waits for."""
+        self.status = status
+        log.info(status)
 
     def stop(self) -> None:
-        """Refuses further requests; those that wait are still answered."""
-        for batcher in (self._batcher, self._inspections):
-            if batcher:
-                batcher.stop()
+        """Refuses further requests; those that wait are still answered, with a refusal after FINISH_SECONDS."""
+        if self._batcher:
+            self._batcher.stop()
+            asyncio.get_running_loop().call_later(FINISH_SECONDS, self._batcher.give_up)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why a small request would not be translated now."""
+        if not self._batcher:
+            return f"the server is not ready: {_without_folders(self.status)}"
+        return self._batcher.refusal
 
     def fail(self, task: asyncio.Task[None]) -> None:
         """Takes note of the task's failure, if it has failed."""
@@ -91,81 +97,96 @@ class Server:
             self.failure, self.status = error, "failed"
             self.on_failure()
 
-    async def translate(self, request: Request) -> dict[str, Any]:
+    async def translate(self, request: Request) -> Response:
         """Translates a text or a list of texts, line by line, or HTML."""
         parameters = await TranslateRequest.read(request)
         parameters.check(self.limits)
-        source = self.languages[0].code if parameters.source == "auto" else parameters.source
-        language = next((known for known in self.languages if known.code == source), None)
-        if not language:
-            raise HTTPException(400, f"{source} is not supported")
-        if parameters.target not in language.targets:
+        source = (detected := self._detected(parameters))["language"]
+        for code in (source, parameters.target):
+            if code not in self._targets:
+                raise HTTPException(400, f"{code} is not supported")
+        if parameters.target not in (source, *self._targets[source]):
             raise HTTPException(400, f"{parameters.target} is not available as a target language from {source}")
+        return await self._answered(request, self._translation(parameters, detected))
+
+    def _detected(self, parameters: TranslateRequest) -> dict[str, Any]:
+        """Returns the language that texts are in, or else are taken for so that they can be translated."""
+        if parameters.source != "auto":
+            return {"language": parameters.source}
+        for found in detect(parameters.plain_text, self.languages):
+            is_target = found["language"] == parameters.target and found["confidence"] >= SURE
+            if is_target or parameters.target in self._targets[found["language"]]:
+                return found
+        return {"confidence": 0.0, "language": self.languages[0].code}
+
+    async def _translation(self, parameters: TranslateRequest, detected: dict[str, Any]) -> dict[str, Any]:
+        if not self._translations:
+            raise RefusedError(self.refusal)
         if parameters.glossary and not self._takes_glossaries:
             raise HTTPException(400, "Invalid request: the network was trained without placeholders for a glossary")
-        pages = [HtmlText(text) for text in parameters.texts] if parameters.format == "html" else []
-        lines = [page.texts for page in pages] or [text.replace("\r\n", "\n").split("\n") for text in parameters.texts]
-        aligned = [page.needs_links for page in pages] or [[parameters.alignments] * len(own) for own in lines]
-        count = 1 if pages else 1 + parameters.alternatives  # LibreTranslate has no alternatives for HTML either
-        glossary = Glossary(tuple(parameters.glossary.items())) if parameters.glossary else None
-        items = [
-            Item(line, parameters.target, count, is_aligned, glossary)
-            for pair in zip(lines, aligned, strict=True)
-            for line, is_aligned in zip(*pair, strict=True)
-        ]
-        check_size(len(items), "lines", self._max_waiting)
-        results = iter(await self._answered(request, self._batcher, items))
-        results_of = [[next(results) for _ in own] for own in lines]
-        if pages:
-            translated = [[_rendered(*pair)] for pair in zip(pages, results_of, strict=True)]
+        if parameters.target == detected["language"]:
+            answer: dict[str, Any] = {"translatedText": parameters.q}
         else:
-            translated = [_joined(own, count) for own in results_of]
-        answer: dict[str, Any] = {"translatedText": [texts[0] for texts in translated]}
+            answer = await self._translations.answer(parameters, self.limits.beam_size)
         if parameters.source == "auto":
-            answer["detectedLanguage"] = [self.detected() for _ in translated]
-        if parameters.alternatives:
-            answer["alternatives"] = [list(dict.fromkeys(texts))[1:] for texts in translated]
-        if parameters.alignments:
-            answer["alignments"] = [_joined_links(*pair) for pair in zip(lines, results_of, strict=True)]
-        return answer if isinstance(parameters.q, list) else {name: values[0] for name, values in answer.items()}
+            answer["detectedLanguage"] = detected if isinstance(parameters.q, str) else [detected] * len(parameters.q)
+        return answer
 
     async def inspect(self, request: Request) -> Response:
         """Translates a sentence, and returns what the network did; see the documentation for the format."""
         parameters = await InspectRequest.read(request)
         check_size(len(parameters.q), "characters", self.limits.characters)
-        if parameters.target not in ("", *(target for language in self.languages for target in language.targets)):
+        if parameters.target not in ("", *itertools.chain(*self._targets.values())):
             raise HTTPException(400, f"{parameters.target} is not available as a target language")
-        (result,) = await self._answered(request, self._inspections, [parameters])
-        return JSONResponse(result)
+        return await self._answered(request, self._inspection(parameters))
 
-    def detected(self) -> dict[str, Any]:
-        """Returns the language that texts are taken for: the first that the run translates from."""
-        return {"confidence": 100.0 if len(self.languages) == 1 else 0.0, "language": self.languages[0].code}
+    async def _inspection(self, parameters: InspectRequest) -> dict[str, Any]:
+        if not self.inspector or not self._batcher:
+            raise RefusedError(self.refusal)
+        if self._batcher.is_stopping:
+            raise RefusedError("the server is stopping")
+        if self._inspections >= MAX_INSPECTIONS:
+            raise RefusedError("too many requests are waiting; try again later")
+        is_given_up = threading.Event()
 
-    async def _answered(self, request: Request, batcher: Batcher[Any, Answer] | None, items: list[Any]) -> list[Answer]:
-        """Waits for the results of the items, but no longer than the client does and the deadline allows.
+        def after_batch(_: int) -> None:
+            if is_given_up.is_set():
+                raise RefusedError
 
-        Raises HTTPException if there is no result, whatever the reason.
-        """
-        if not batcher:
-            raise HTTPException(503, f"the server is not ready: {_without_folders(self.status)}", RETRY)
-        answer = asyncio.ensure_future(batcher.submit(items))
-        gone = asyncio.ensure_future(_disconnected(request))
+        self._inspections += 1
         try:
-            await asyncio.wait({answer, gone}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return answer.result()
+            loop = asyncio.get_running_loop()
+            inspection = loop.run_in_executor(self._inspecting, self.inspector, parameters, after_batch)
+            return await asyncio.wait_for(inspection, self.timeout)
+        finally:
+            is_given_up.set()
+            self._inspections -= 1
+
+    async def _answered(self, request: Request, content: Coroutine[Any, Any, dict[str, Any]]) -> Response:
+        """Returns the content as JSON; nothing more is computed for a client that has closed its connection.
+
+        Raises HTTPException if there is no content, whatever the reason.
+        """
+        answer, gone = asyncio.ensure_future(content), asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return JSONResponse(answer.result()) if answer.done() else Response(status_code=CLIENT_LEFT)
         except RefusedError as error:
             raise HTTPException(503, str(error), RETRY) from error
+        except TooLargeError as error:
+            raise HTTPException(413, f"Invalid request: {error}") from error
         except UserError as error:
             raise HTTPException(400, f"Invalid request: {_without_folders(str(error))}") from error
+        except TimeoutError as error:
+            raise HTTPException(504, f"nothing was translated for {self.timeout:g} seconds", RETRY) from error
+        except HTTPException:
+            raise
         except Exception as error:
             log.exception("a batch could not be translated")
             raise HTTPException(500, "the text could not be translated") from error
         finally:
             answer.cancel()
             gone.cancel()
-        raise HTTPException(504, f"no translation within {self.timeout:g} seconds")
 
 
 def _without_folders(message: str) -> str:
@@ -177,25 +198,6 @@ async def _disconnected(request: Request) -> None:
     """Waits until the client closes its connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _rendered(page: HtmlText, results: list[Result]) -> str:
-    return page.rendered([Translated(own.texts[0], own.links) for own in results])
-
-
-def _joined(lines: list[Result], count: int) -> list[str]:
-    """Joins the lines of a text, rank by rank; a line with fewer translations repeats its last one."""
-    return ["\n".join(own.texts[min(rank, len(own.texts) - 1)] for own in lines) for rank in range(count)]
-
-
-def _joined_links(lines: list[str], results: list[Result]) -> str:
-    """Returns the links of the lines of a text, whose words are counted from its beginning."""
-    joined = []
-    source_start = target_start = 0
-    for line, result in zip(lines, results, strict=True):
-        joined += [moved(link, source_start, target_start) for link in result.links]
-        source_start, target_start = source_start + len(line) + 1, target_start + len(result.texts[0]) + 1
-    return pharaoh(word_links(joined, "\n".join(lines), "\n".join(result.texts[0] for result in results)))
 
 
 def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | None = None) -> FastAPI:
@@ -225,15 +227,18 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     async def refused(_: Request, error: HTTPException) -> Response:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
+    @app.exception_handler(ClientDisconnect)
+    async def left(*_: object) -> Response:  # before the request was complete
+        return Response(status_code=CLIENT_LEFT)
+
     @app.exception_handler(UserError)
     async def unavailable(_: Request, error: UserError) -> Response:
         return JSONResponse({"error": _without_folders(str(error))}, 503, RETRY)
 
     @app.post("/detect", openapi_extra=request_body(DetectRequest))
-    async def detect(request: Request) -> list[dict[str, Any]]:
-        """Returns the language that a text is taken for."""
-        await DetectRequest.read(request)
-        return [server.detected()]
+    async def detection(request: Request) -> list[dict[str, Any]]:
+        """Returns the languages that a text may be in, of those of the run, the likeliest first."""
+        return detect((await DetectRequest.read(request)).q, server.languages)
 
     @app.get("/languages")
     async def languages() -> list[Language]:
@@ -241,13 +246,39 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
         return server.languages
 
     @app.get("/health")
-    async def health() -> Response:
-        """Returns status 200 once the server translates, and 503 before."""
-        return JSONResponse({"status": _without_folders(server.status)}, 200 if server.status == "ok" else 503)
+    @app.get("/readyz", include_in_schema=False)
+    async def readiness() -> Response:
+        """Returns status 200 while the server translates, and 503 while it would not."""
+        status = server.status if server.status != "ok" else server.refusal or "ok"
+        return JSONResponse({"status": _without_folders(status)}, 200 if status == "ok" else 503)
+
+    @app.get("/livez", include_in_schema=False)
+    async def liveness() -> Response:
+        return JSONResponse({"status": "ok"})
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
         return Response(generate_latest(server.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/spec", include_in_schema=False)
+    async def specification() -> Response:
+        return JSONResponse(app.openapi())
+
+    @app.get("/frontend/settings")
+    async def settings() -> dict[str, Any]:
+        """Returns what LibreTranslate's page is told of a server without keys, suggestions and files."""
+        first = server.languages[0]
+        target = next(language for language in server.languages if language.code in first.targets)
+        offered = dict.fromkeys(("apiKeys", "keyRequired", "suggestions", "filesTranslation"), False)
+        sides = {"source": first, "target": target}
+        language = {side: own.model_dump(exclude={"targets"}) for side, own in sides.items()}
+        limits = {"charLimit": server.limits.characters, "frontendTimeout": 500, "supportedFilesFormat": []}
+        return offered | limits | {"language": language}
+
+    @app.post("/translate_file", include_in_schema=False)
+    @app.post("/suggest", include_in_schema=False)
+    async def not_offered() -> None:
+        raise HTTPException(403, "Files and suggestions are disabled on this server.")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:

@@ -1,125 +1,224 @@
-"""Batches of requests: texts that arrive together are translated together, in a thread of their own."""
+"""What waits for a search, and the batches that are made of it: sentences of similar length, fair between requests.
+
+A request is divided into sentences before it waits, so that its cost is known, and a large one does not keep the others
+from being searched.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import heapq
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, NamedTuple, TypeVar
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-WINDOW = 0.003  # seconds for which an idle batcher waits for more requests before it translates the first
+from lingua_flax.serving.engine import Engine, Found
+from lingua_flax.serving.prometheus import Metrics
+from lingua_flax.translation.hypotheses import Hypothesis
+from lingua_flax.translation.requests import Part
 
 
 class RefusedError(Exception):
-    """The batcher takes no more items; the message says why."""
+    """The batcher takes no more searches; the message says why."""
 
 
-class _Job(NamedTuple, Generic[Item, Result]):
-    """The items of one request, and the future of their results."""
-
-    items: Sequence[Item]
-    results: asyncio.Future[list[Result]]
+class TooLargeError(Exception):
+    """A search costs more than all that may wait."""
 
 
 @dataclasses.dataclass(eq=False)
-class Batcher(Generic[Item, Result]):
-    """Runs a function on the items of all waiting requests at once.
-
-    While all workers are busy, the requests that arrive form the next batch. A request that is cancelled before its
-    batch begins costs nothing.
+class _Job:
+    """The sentences of a request.
 
     Attributes:
-      function: called in a thread with the items of a batch; returns their results, in order.
-      max_batch: items in a batch; a request with more of them is a batch of its own.
-      max_waiting: items that may wait, unless a single request has more.
-      workers: batches that run at the same time.
-      window: seconds for which the first request that arrives waits for others.
+      waiting: the indices of those that are in no batch yet, by padded length.
+      cost: what they cost, in tokens times beams.
+      served: what those cost that are or were in a batch, from the `served` of the others on when the job came.
+      came, progressed: when it came, and when a sentence was found last, in seconds.
     """
 
-    function: Callable[[list[Item]], list[Result]]
-    _: dataclasses.KW_ONLY
-    max_batch: int
-    max_waiting: int
-    workers: int = 1
-    window: float = WINDOW
+    parts: Sequence[Part]
+    num_hypotheses: int
+    results: asyncio.Future[list[tuple[Hypothesis, ...]]]
+    waiting: dict[int, deque[int]]
+    cost: int
+    served: int
+    came: float = dataclasses.field(default_factory=time.monotonic)
+    found: dict[int, tuple[Hypothesis, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._jobs: deque[_Job[Item, Result]] = deque()
+        self.progressed = self.came
+
+
+_Batch = list[tuple[_Job, int]]  # of sentences: a job and an index
+
+
+class Batcher:
+    """Searches in batches; of what they cost, each of the requests that wait gets an equal share."""
+
+    def __init__(self, engine: Engine, metrics: Metrics, *, max_waiting: int, timeout: float):
+        """Creates a batcher.
+
+        Args:
+          max_waiting: what may wait, in tokens times beams.
+          timeout: seconds after which a search of which nothing was found is given up.
+        """
+        self._engine, self._metrics, self._max_waiting, self._timeout = engine, metrics, max_waiting, timeout
+        self._jobs: dict[_Job, None] = {}  # those that are wanted
+        self._served = 0
         self._arrived = asyncio.Event()
-        self._stopping = False
-        self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="translation")
+        self.is_stopping = False
+        self._searching = 0  # batches
+        self._progressed = time.monotonic()
+        self._threads = ThreadPoolExecutor(engine.workers, thread_name_prefix="search")
 
     @property
     def waiting(self) -> int:
-        """The number of items that wait for a batch."""
-        return sum(len(job.items) for job in self._jobs if not job.results.cancelled())
+        """What the sentences that wait for a batch cost."""
+        return sum(job.cost for job in self._jobs)
 
-    async def submit(self, items: Sequence[Item]) -> list[Result]:
-        """Returns the results of a request's items, in order, or raises what the function raised for their batch.
+    @property
+    def refusal(self) -> str | None:
+        """Why a small request would be refused now, or would wait in vain."""
+        if self._searching and time.monotonic() - self._progressed > self._timeout:
+            return f"nothing was translated for {self._timeout:g} seconds"
+        return "too many requests are waiting" if self._before(self._engine.max_cost) > self._max_waiting else None
 
-        Raises RefusedError if too many items are waiting or the batcher is stopping.
+    def _before(self, cost: int) -> int:
+        """Returns what is searched until a search of this cost is done: as much of each that waits, but no more."""
+        return cost + sum(min(job.cost, cost) for job in self._jobs)
+
+    async def search(
+        self, parts: Sequence[Part], num_hypotheses: int, *, is_admitted: bool = False
+    ) -> list[tuple[Hypothesis, ...]]:
+        """Returns the hypotheses of the parts of a request. If the task is cancelled, the search ends.
+
+        Raises:
+          RefusedError: too much is waiting, unless `is_admitted`, or the batcher is stopping.
+          TooLargeError: all of the parts cost more than may wait.
+          TimeoutError: none of them was found for too long.
         """
-        if self._stopping:
+        if not parts:
+            return []
+        waiting: dict[int, deque[int]] = {}
+        for index, part in enumerate(parts):
+            waiting.setdefault(self._engine.padded_length(part), deque()).append(index)
+        cost = sum(map(self._engine.cost, parts))
+        if self.is_stopping:
             raise RefusedError("the server is stopping")
-        waiting = self.waiting
-        if waiting and waiting + len(items) > self.max_waiting:
+        if not is_admitted and cost > self._max_waiting:
+            raise TooLargeError(f"{cost:,} tokens times beams exceed the limit of {self._max_waiting:,}")
+        if not is_admitted and self._before(cost) > self._max_waiting:
             raise RefusedError("too many requests are waiting; try again later")
-        job = _Job[Item, Result](items, asyncio.get_running_loop().create_future())
-        self._jobs.append(job)
+        results = asyncio.get_running_loop().create_future()
+        job = _Job(parts, num_hypotheses, results, waiting, cost, self._served)
+        self._jobs[job] = None
         self._arrived.set()
-        return await job.results
+        try:
+            while not results.done():
+                left = job.progressed + self._timeout - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError
+                await asyncio.wait({results}, timeout=left)
+            return results.result()
+        finally:
+            del self._jobs[job]
 
     async def run(self) -> None:
-        """Translates batch after batch until `stop` has been called and nothing waits."""
+        """Searches batch after batch until `stop` has been called and nothing waits."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for _ in range(self.workers):
+                for _ in range(self._engine.workers):
                     tasks.create_task(self._work())
         finally:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
-        while batch := await self._next_batch():
-            items = [item for job in batch for item in job.items]
-            try:
-                results = await loop.run_in_executor(self._threads, self.function, items)
-            except Exception as error:
-                for job in batch:
-                    if not job.results.done():
-                        job.results.set_exception(error)
-                continue
-            for job in batch:
-                own, results = results[: len(job.items)], results[len(job.items) :]
-                if not job.results.done():
-                    job.results.set_result(own)
-
     def stop(self) -> None:
-        """Refuses further requests; those that wait are still answered."""
-        self._stopping = True
+        """Refuses further searches; those that wait are still done."""
+        self.is_stopping = True
         self._arrived.set()
 
-    async def _next_batch(self) -> list[_Job[Item, Result]]:
-        """Waits for requests and returns those of the next batch; none after `stop`, once nothing waits."""
-        was_idle = not self._jobs
-        while not self.waiting:
-            self._jobs.clear()  # all were cancelled
-            if self._stopping:
-                return []
-            self._arrived.clear()
-            await self._arrived.wait()
-        if was_idle and not self._stopping:
-            await asyncio.sleep(self.window)
-        batch: list[_Job[Item, Result]] = []
-        size = 0
-        while self._jobs and (not batch or size + len(self._jobs[0].items) <= self.max_batch):
-            job = self._jobs.popleft()
-            if not job.results.cancelled():
-                batch.append(job)
-                size += len(job.items)
-        return batch or await self._next_batch()
+    def give_up(self) -> None:
+        """Ends all searches with RefusedError."""
+        for job in self._jobs:
+            if not job.results.done():
+                job.results.set_exception(RefusedError("the server is stopping"))
+                job.waiting.clear()
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if batch := self._next_batch():
+                self._searching += 1
+                try:
+                    await loop.run_in_executor(self._threads, self._search, batch, loop)
+                except Exception as error:
+                    for job, _ in batch:
+                        if job in self._jobs and not job.results.done():
+                            job.results.set_exception(error)
+                finally:
+                    self._searching -= 1
+                    self._metrics.running.dec(len(batch))
+            elif self.is_stopping:
+                return
+            else:
+                self._arrived.clear()
+                await self._arrived.wait()
+
+    def _next_batch(self) -> _Batch:
+        """Takes sentences of similar length, and each from the request that has been served least.
+
+        Of other lengths there are those up to half or twice as long, if there are not enough: a batch of 8 sentences
+        takes 1.4 times as long for each as one of 32, and sentences that are done leave it.
+        """
+        jobs = [job for job in self._jobs if job.waiting]
+        if not jobs:
+            return []
+        first = min(jobs, key=lambda job: job.served)
+        self._served, length = first.served, min(first.waiting)
+        similar = {other for job in jobs for other in job.waiting if length <= 2 * other <= 4 * length}
+        batch: _Batch = []
+        for own in sorted(similar, key=lambda other: (other != length, other)):
+            queue = [(job.served, number, job) for number, job in enumerate(jobs) if own in job.waiting]
+            batch += self._take(queue, own, first.num_hypotheses, self._engine.searcher.max_rows(own) - len(batch))
+        self._metrics.running.inc(len(batch))
+        self._metrics.batch_sentences.observe(len(batch))
+        self._metrics.source_tokens.inc(sum(len(job.parts[index].source) for job, index in batch))
+        return batch
+
+    def _take(self, queue: list[tuple[int, int, _Job]], length: int, num_hypotheses: int, count: int) -> _Batch:
+        """Takes up to `count` sentences of a length."""
+        heapq.heapify(queue)
+        taken: _Batch = []
+        now = self._progressed = time.monotonic()
+        while queue and len(taken) < count:
+            _, number, job = heapq.heappop(queue)
+            if job.num_hypotheses != num_hypotheses:
+                continue
+            index = job.waiting[length].popleft()
+            cost = self._engine.cost(job.parts[index])
+            job.cost -= cost
+            job.served += cost
+            taken.append((job, index))
+            self._metrics.queue_seconds.observe(now - job.came)
+            if job.waiting[length]:
+                heapq.heappush(queue, (job.served, number, job))
+            else:
+                del job.waiting[length]
+        return taken
+
+    def _search(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
+        parts, count = [job.parts[index] for job, index in batch], batch[0][0].num_hypotheses
+        for found in self._engine.searcher.search(parts, count, lambda number: batch[number][0] in self._jobs):
+            loop.call_soon_threadsafe(self._deliver, batch, found)
+
+    def _deliver(self, batch: _Batch, found: Found) -> None:
+        self._progressed = time.monotonic()
+        for number, hypotheses in found.items():
+            job, index = batch[number]
+            job.found[index], job.progressed = hypotheses, self._progressed
+            self._metrics.target_tokens.inc(len(hypotheses[0].tokens))
+            if len(job.found) == len(job.parts) and not job.results.done():
+                job.results.set_result([job.found[i] for i in range(len(job.parts))])

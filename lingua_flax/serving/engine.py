@@ -1,80 +1,80 @@
-"""The engine of the server, which translates batches of lines as lingua-flax translate does."""
+"""The engine of the server, which translates lines as lingua-flax translate does, but shares its searches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import bisect
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
+from lingua_flax.data.batch import bucket_lengths
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
-from lingua_flax.translation.translator import Translator
+from lingua_flax.translation.hypotheses import Hypothesis, Translation
+from lingua_flax.translation.requests import Part
+from lingua_flax.translation.translator import Searches, Translator
 from lingua_flax.translation.word_alignment import Link, align_translations
 
-
-class Item(NamedTuple):
-    """A line to translate, without line breaks.
-
-    `num_hypotheses` translations are wanted; if `aligned`, the best one is to be aligned.
-    """
-
-    line: str
-    target: str
-    num_hypotheses: int = 1
-    aligned: bool = False
-    glossary: Glossary | None = None
+Found = Mapping[int, tuple[Hypothesis, ...]]  # hypotheses of parts, by their indices in a batch
 
 
-class Result(NamedTuple):
-    """The translations of a line.
+class Searcher(Protocol):
+    """Searches batches, from several threads; see `SegmentedSearch`."""
 
-    Attributes:
-      texts: at least one and at most as many as wanted, best first; that of an empty line is empty.
-      links: between the line and the best translation, if they are to be aligned.
-    """
+    def max_rows(self, length: int) -> int:
+        """Returns how many parts of a padded length can be searched together."""
 
-    texts: list[str]
-    links: list[Link] = []  # noqa: RUF012 (never changed)
+    def search(self, parts: Sequence[Part], num_hypotheses: int, is_wanted: Callable[[int], bool]) -> Iterable[Found]:
+        """Searches a batch, but for the parts of which `is_wanted` is or becomes false."""
 
 
+@dataclasses.dataclass
 class Engine:
     """Translates with one translator for each target language; programs that align words are compiled when needed.
 
-    Attributes:
-      max_batch: number of lines that are translated together.
-      workers: number of batches that are translated at the same time.
-      takes_glossaries: whether the network has placeholders, which stand for the terms of glossaries.
+    `workers` batches are searched at the same time.
     """
 
-    def __init__(
-        self,
-        translators: Mapping[str, Translator],
-        options: DecodingOptions,
-        alignment: AlignmentOptions = AlignmentOptions(),
-        *,
-        max_batch: int,
-        workers: int = 1,
-    ):
-        self.max_batch, self.workers = max_batch, workers
-        self.takes_glossaries = all(own.tokenizer.placeholders for own in translators.values())
-        self._translators, self._options, self._alignment = translators, options, alignment
+    translators: Mapping[str, Translator]
+    searcher: Searcher
+    options: DecodingOptions
+    alignment: AlignmentOptions
+    workers: int
 
-    def translate(self, items: Sequence[Item]) -> list[Result]:
-        """Translates the items, in order."""
-        results: dict[int, Result] = {}
-        for way in dict.fromkeys((item.target, item.glossary) for item in items):
-            numbers = [number for number, item in enumerate(items) if (item.target, item.glossary) == way]
-            results |= zip(numbers, self._translate([items[number] for number in numbers], *way), strict=True)
-        return [results[number] for number in range(len(items))]
+    @functools.cached_property
+    def _first(self) -> Translator:
+        return next(iter(self.translators.values()))
 
-    def _translate(self, items: Sequence[Item], target: str, glossary: Glossary | None) -> list[Result]:
-        translator = self._translators[target]
+    @property
+    def takes_glossaries(self) -> bool:
+        """Whether the network has placeholders, which stand for the terms of glossaries."""
+        return all(own.tokenizer.placeholders for own in self.translators.values())
+
+    def searches(
+        self, lines: Sequence[str], target: str, num_hypotheses: int, glossary: Glossary | None
+    ) -> Searches[list[Translation]]:
+        """Returns the searches that translate lines."""
+        translator = self.translators[target]
         if glossary:
             translator = translator.with_glossary(glossary)
-        lines, count = [item.line for item in items], max(item.num_hypotheses for item in items)
-        translations = translator.translate(lines, self._options, num_hypotheses=count, warn=False)
-        aligned = [own for item, own in zip(items, translations, strict=True) if item.aligned]
-        links = iter(align_translations(translator, aligned, self._alignment))
-        return [
-            Result([each.text for each in own.hypotheses[: item.num_hypotheses]], next(links) if item.aligned else [])
-            for item, own in zip(items, translations, strict=True)
-        ]
+        return translator.searches(lines, self.options, num_hypotheses)
+
+    def align(self, translation: Translation, target: str) -> list[Link]:
+        """Returns the links between a line and its best translation."""
+        (links,) = align_translations(self.translators[target], [translation], self.alignment)
+        return links
+
+    def cost(self, part: Part) -> int:
+        """Returns what a search costs: tokens times beams."""
+        return len(part.source) * self.options.beam_size
+
+    @property
+    def max_cost(self) -> int:
+        """What the longest sentence costs."""
+        return self._first.max_length * self.options.beam_size
+
+    def padded_length(self, part: Part) -> int:
+        """Returns the length for which a part is padded; parts of one length are searched together."""
+        lengths = bucket_lengths(self._first.max_length)
+        return lengths[bisect.bisect_left(lengths, len(part.source))]

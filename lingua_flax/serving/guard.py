@@ -1,4 +1,4 @@
-"""What is refused before a request's body is read: foreign hosts and origins, and bodies that are too large."""
+"""What is refused before a request's body is read: foreign hosts and origins."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+ADMIN_PATHS = ("/livez", "/readyz", "/metrics")  # for a cluster, which addresses a server by its IP address
 HEADERS = {
     "content-security-policy": "default-src 'self'",
     "x-content-type-options": "nosniff",
@@ -26,16 +26,16 @@ class Guard:
     address 127.0.0.1 (DNS rebinding). Such a request names a foreign host or, if it is a POST, a foreign origin.
     """
 
-    def __init__(self, app: ASGIApp, *, allowed_hosts: Collection[str], max_body: int):
+    def __init__(self, app: ASGIApp, *, allowed_hosts: Collection[str], admin_port: int | None = None):
         """Creates the middleware.
 
-        The server may be addressed by the names of the loopback interface and `allowed_hosts`; `max_body` is in bytes.
+        The server may be addressed by the names of the loopback interface and `allowed_hosts`, and by any name for
+        ADMIN_PATHS, which are answered on `admin_port` only if it is given.
         """
         self._app = app
         self._allowed = {host.lower() for host in allowed_hosts} - set(LOOPBACK)
         self._hosts = self._allowed | set(LOOPBACK)
-        self._max_body = max_body
-        self._too_large = f"the request is larger than {max_body:,} bytes"
+        self._admin_port = admin_port
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,8 +47,15 @@ class Guard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        answers = self._refusal(scope["method"], Headers(scope=scope)) or self._app
-        await answers(scope, self._limited(receive), send_with_headers)
+        is_admin = scope["path"] in ADMIN_PATHS
+        if self._admin_port and is_admin != (scope["server"][1] == self._admin_port):
+            answers: ASGIApp = _refused(404, "Not Found")
+        elif is_admin and scope["method"] in ("GET", "HEAD"):
+            answers = self._app
+        else:
+            answers = self._refusal(scope["method"], Headers(scope=scope)) or self._app
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]  # of which uvicorn sends no body
+        await answers({**scope, "method": method}, receive, send_with_headers)
 
     def _is_own(self, origin: str, host: str) -> bool:
         """Returns whether a page is this server's own; a proxy may pass on another host than the browser names."""
@@ -66,24 +73,7 @@ class Guard:
         origins = headers.getlist("origin")
         if method not in ("GET", "HEAD") and not all(self._is_own(origin.lower(), hosts[0]) for origin in origins):
             return _refused(403, "requests from pages of other sites are refused")
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > self._max_body:
-            return _refused(413, self._too_large)
         return None
-
-    def _limited(self, receive: Receive) -> Receive:
-        """Returns `receive` with a limit on the size of a body whose length was not announced."""
-        received = 0
-
-        async def limited() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._max_body:
-                raise HTTPException(413, self._too_large)
-            return message
-
-        return limited
 
 
 def _name(host: str) -> str:
@@ -93,4 +83,4 @@ def _name(host: str) -> str:
 
 
 def _refused(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": message}, status, {"connection": "close"})
+    return JSONResponse({"error": message}, status)

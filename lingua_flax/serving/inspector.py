@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lingua_flax.host.errors import UserError
@@ -35,19 +35,16 @@ class Inspector:
     def __post_init__(self) -> None:
         self.load = functools.lru_cache(CHECKPOINTS_IN_MEMORY)(self.load)
 
-    def __call__(self, items: Sequence[InspectRequest]) -> list[dict[str, Any]]:
-        """Returns a JSON object for each item.
+    def __call__(self, item: InspectRequest, after_batch: Callable[[int], None]) -> dict[str, Any]:
+        """Returns a JSON object; `after_batch` may raise to stop, as in `Translator.translate`.
 
-        Raises UserError if an item names something that does not exist, or its text has no token or too many.
+        Raises UserError if the item names something that does not exist, or its text has no token or too many.
         """
-        return [self._inspect(item) for item in items]
-
-    def _inspect(self, item: InspectRequest) -> dict[str, Any]:
         translators = self.load(str(item.checkpoint)) if item.checkpoint else self.translators
         translator = translators[item.target or next(iter(translators))]
         heads = tuple(Head(head.attention, head.layer, head.head) for head in item.heads_off)
         intervention = Intervention(tuple(item.prefix), tuple(item.masked), heads)
-        text, sentences = item.q, self._sentences(item.q, translator)
+        text, sentences = item.q.strip(), self._sentences(item.q, translator, after_batch)
         if sentences or item.sentence:
             if item.sentence >= max(1, len(sentences)):
                 raise UserError(f"there is no sentence {item.sentence}: the text has {max(1, len(sentences))}")
@@ -56,14 +53,15 @@ class Inspector:
         inspection = inspect(translator, text, self.options, intervention, record_beam=item.beam, explained=place)
         return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step, "sentences": sentences}
 
-    def _sentences(self, text: str, translator: Translator) -> list[dict[str, str]]:
+    def _sentences(self, text: str, translator: Translator, after_batch: Callable[[int], None]) -> list[dict[str, str]]:
         """Returns the sentences of a text, line by line, with their translations; none if it is a single one."""
         lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
         divided = translator.divided(lines)
         if len(lines) == 1 and len(divided[0]) == 1:
             return []
         sentences: list[tuple[str, Hypothesis]] = []
-        for line, translation in zip(lines, translator.translate(lines, self.options, warn=False), strict=True):
+        translations = translator.translate(lines, self.options, warn=False, after_batch=after_batch)
+        for line, translation in zip(lines, translations, strict=True):
             best = translation.hypotheses[0]
             sentences += best.parts or [(line, best)]
         return [{"source": source, "translation": own.text} for source, own in sentences]

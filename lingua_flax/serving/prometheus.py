@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: requests, how long they took, and how lines were batched."""
+"""Metrics for Prometheus: requests, how long they took, and how their sentences were searched."""
 
 from __future__ import annotations
 
@@ -9,20 +9,33 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # Others are counted together.
-PATHS = ("/", "/translate", "/inspect", "/detect", "/languages", "/run", "/examples", "/health", "/metrics", "/docs")
+PATHS = ("/", "/translate", "/inspect", "/detect", "/languages", "/run", "/examples", "/health", "/docs", "/spec")
+CLIENT_LEFT = 499  # as nginx counts it; nobody receives this status
 
 
 class Metrics:
     """The metrics of one server."""
 
     def __init__(self, waiting: Callable[[], int]):
-        """Creates the metrics; `waiting` returns the number of lines that wait for a batch."""
-        self.registry = CollectorRegistry()
-        self.requests = Counter("requests", "Requests", ["path", "status"], registry=self.registry)
-        self.seconds = Histogram("request_seconds", "Seconds to answer a request", ["path"], registry=self.registry)
+        """Creates the metrics; `waiting` returns what waits for a batch, in tokens times beams."""
+        self.registry = own = CollectorRegistry()
         sizes = [2**power for power in range(8)]
-        self.batch_lines = Histogram("batch_lines", "Lines of a batch", buckets=sizes, registry=self.registry)
-        Gauge("waiting_lines", "Lines that wait for a batch", registry=self.registry).set_function(waiting)
+        short = [0.0001 * 2**power for power in range(14)]
+        prefix = "lingua_flax_"
+        self.requests = Counter(f"{prefix}requests", "Requests", ["path", "status"], registry=own)
+        self.seconds = Histogram(f"{prefix}request_seconds", "Seconds to answer a request", ["path"], registry=own)
+        self.queue_seconds = Histogram(f"{prefix}queue_seconds", "Seconds that a sentence waits", registry=own)
+        self.step_seconds = Histogram(f"{prefix}step_seconds", "Seconds of a step", buckets=short, registry=own)
+        self.batch_sentences = Histogram(f"{prefix}batch_sentences", "Of a batch", buckets=sizes, registry=own)
+        self.source_tokens = Counter(f"{prefix}source_tokens", "Tokens of the sentences searched", registry=own)
+        self.target_tokens = Counter(f"{prefix}target_tokens", "Tokens of the best translations", registry=own)
+        self.running = Gauge(f"{prefix}running_sentences", "Sentences that are being searched", registry=own)
+        waits = Gauge(f"{prefix}waiting_cost", "Tokens times beams that wait for a batch", registry=own)
+        waits.set_function(waiting)
+
+    def observe_steps(self, steps: int, seconds: float) -> None:
+        """Takes note of decoding steps that took so many seconds together."""
+        self.step_seconds.observe(seconds / max(1, steps))
 
 
 class Measured:

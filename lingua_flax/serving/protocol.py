@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -72,7 +73,7 @@ class TranslateRequest(LibreTranslateParameters):
     format: Literal["text", "html"] = "text"
     """With html, tags stay, and stand around the translations of their words."""
     alternatives: Annotated[int, Field(ge=0)] = 0
-    """Number of further translations."""
+    """Number of further translations; there are fewer if the beam is smaller."""
     alignments: bool = False
     """Align words, in Pharaoh format."""
     glossary: dict[Annotated[str, Field(pattern=r"\S")], str] = {}
@@ -103,12 +104,16 @@ class TranslateRequest(LibreTranslateParameters):
         """The texts, also if a single one was given."""
         return [self.q] if isinstance(self.q, str) else self.q
 
+    @property
+    def plain_text(self) -> str:
+        """The texts together, without tags."""
+        text = "\n".join(self.texts)
+        return re.sub(r"<[^<>]*>", " ", text) if self.format == "html" else text
+
     def check(self, limits: Limits) -> None:
         """Raises HTTPException if more is asked for than the server allows."""
         check_size(len(self.texts), "texts", limits.texts)
         check_size(max(map(len, self.texts)), "characters", limits.characters)
-        if self.alternatives >= limits.beam_size:
-            raise HTTPException(400, f"Invalid request: alternatives must be below the beam size {limits.beam_size}")
 
 
 class DetectRequest(LibreTranslateParameters):
@@ -165,9 +170,10 @@ def _message(error: ValidationError) -> str:
 
 
 async def _values(request: Request) -> dict[str, Any]:
-    if request.headers.get("content-type", "").split(";")[0].strip() == "application/json":
+    body = await request.body()  # all of it, so that a client that still sends can read the answer
+    if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
         try:
-            content = json.loads(await request.body())
+            content = json.loads(body)
             json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
         except (ValueError, RecursionError) as error:
             raise HTTPException(400, "Invalid JSON format") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from collections.abc import Callable
 
@@ -10,8 +11,12 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from lingua_flax.host.errors import UserError
+from lingua_flax.serving.bounded_protocol import BoundedProtocol, Limits
 
 DRAIN_SECONDS = 0.5
+STOP_SECONDS = 4  # for answers, before those that are still being sent are cut off
+MAX_CONNECTIONS = 512
+OTHER_FILES = 100  # that the process may open
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -21,10 +26,24 @@ def listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]  # to which create_server has added the address
         raise UserError(f"cannot listen on {host}, port {port} ({reason})") from error
+
+
+def max_connections() -> int:
+    """Returns how many connections may be open: at most MAX_CONNECTIONS, and fewer if the process may open few files.
+
+    Without room for another file, accepting connections would fail, for all clients.
+    """
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return MAX_CONNECTIONS
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, hard - OTHER_FILES))
 
 
 class WebServer(uvicorn.Server):
@@ -34,14 +53,22 @@ class WebServer(uvicorn.Server):
     connection at once, that request would be lost (24 of 1,544 under load: benchmarks/serving.py).
     """
 
-    def __init__(self, app: ASGIApp, on_stop: Callable[[], None], *, drain: float = DRAIN_SECONDS):
+    def __init__(self, app: ASGIApp, on_stop: Callable[[], None], limits: Limits, *, drain: float = DRAIN_SECONDS):
         """Creates a server.
 
         Args:
           on_stop: called when the server begins to stop; from then on the application should refuse requests.
           drain: seconds for which open connections may send another request, each of which is then closed.
         """
-        super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False))
+        config = uvicorn.Config(
+            app,
+            http=functools.partial(BoundedProtocol, limits),  # type: ignore[arg-type]  # it is called, no more
+            log_level="error",  # its warnings are about what clients send
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        super().__init__(config)
         self._on_stop = on_stop
         self._drain = drain
 

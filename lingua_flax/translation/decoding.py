@@ -18,6 +18,8 @@ from flax import nnx
 from lingua_flax.data.batch import Batch
 from lingua_flax.devices.compilation import compiled_program
 from lingua_flax.devices.processes import gather_to_host
+from lingua_flax.model.key_value_cache import Cache
+from lingua_flax.model.transformer import Transformer
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation import search
@@ -120,11 +122,31 @@ def decode_batch(networks: Sequence[Network], request: DecodingRequest, how: Dec
 @jax.jit
 def search_or_sample(networks: Sequence[Network], request: DecodingRequest, how: Decoding) -> search.Hypotheses:
     """Decodes a batch; returns as many hypotheses as there are beams or samples."""
+    return search_from(networks, *initial(networks, request, how), how, request.numbers).run()
+
+
+def initial_room(request: DecodingRequest, program: Program) -> int:
+    """Returns the number of positions that the state of a search has room for at first."""
+    sufficient = request.source.shape[1] + request.prefixes.shape[1] + EXTRA_INITIAL_POSITIONS
+    return program.length if program.keeps_full_batches else min(program.length, sufficient)
+
+
+def initial(
+    networks: Sequence[Network], request: DecodingRequest, how: Decoding
+) -> tuple[search.Constraints, list[tuple[Any, list[Cache]]]]:
+    """Returns the constraints of a search and its state: of each network, the encoded sources and empty caches."""
+    source, visible, *constraints = map(jnp.asarray, request[:5])
+    width, room = how.program.width, initial_room(request, how.program)
+    states = [model.start_decoding(source, width, room, visible) for model in _merged(networks)]
+    return search.Constraints(*constraints), states
+
+
+def search_from(
+    networks: Sequence[Network], constraints: search.Constraints, state: Any, how: Decoding, numbers: Any = None
+) -> search.Search:
+    """Returns the search from a state on, or the sampling, which needs the `numbers` of the request."""
     width, length, top_k, top_p, keeps_full_batches = how.program
-    models = [nnx.merge(network.graphdef, network.params).with_converted_matrices() for network in networks]
-    initial_length = min(length, request.source.shape[1] + request.prefixes.shape[1] + EXTRA_INITIAL_POSITIONS)
-    initial_length = length if keeps_full_batches else initial_length
-    initial = [model.start_decoding(request.source, width, initial_length, request.visible) for model in models]
+    models = _merged(networks)
 
     def step(tokens: jax.Array, index: jax.Array, beam_history: jax.Array, states: Any) -> tuple[jax.Array, Any]:
         outputs = [
@@ -137,16 +159,20 @@ def search_or_sample(networks: Sequence[Network], request: DecodingRequest, how:
     def grow(states: Any, length: int) -> Any:
         return [(memory, [cache.padded_to(length * width) for cache in caches]) for memory, caches in states]
 
-    constraints = search.Constraints(*map(jnp.asarray, (request.max_lengths, request.min_lengths, request.prefixes)))
-    growable = search.StateGrowth(initial_length, grow)
+    ((_, (cache, *_)), *_) = state
+    growable = search.StateGrowth(cache.values.shape[2] // width, grow)
     task = search.SearchConfig(constraints, length, BOS_ID, EOS_ID, how.alpha, growable, not keeps_full_batches)
     if how.sampling:
         seed, temperature = how.sampling
-        keys = _random_keys(seed, request.numbers, width)
-        return search.sample(step, initial, task, keys=keys, temperature=temperature, top_k=top_k, top_p=top_p)
+        keys = _random_keys(seed, numbers, width)
+        return search.sample(step, state, task, keys=keys, temperature=temperature, top_k=top_k, top_p=top_p)
     if width == 1:
-        return search.greedy_search(step, initial, task)
-    return search.beam_search(step, initial, task, beams=width, num_hypotheses=how.num_hypotheses)
+        return search.greedy_search(step, state, task)
+    return search.beam_search(step, state, task, beams=width, num_hypotheses=how.num_hypotheses)
+
+
+def _merged(networks: Sequence[Network]) -> list[Transformer]:
+    return [nnx.merge(network.graphdef, network.params).with_converted_matrices() for network in networks]
 
 
 def mask_special_tokens(logits: jax.Array) -> jax.Array:

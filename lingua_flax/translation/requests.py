@@ -53,10 +53,12 @@ def parts_of(
     a character without a token, or is as long as its translation may be.
     """
     parts: list[Part] = []
-    first = [tokenizer.protect(pieces[0].text) for pieces in lines]
-    placed = [own.placed(prefix) for own, prefix in zip(first, prefixes or [""] * len(lines), strict=True)]
-    encoded = zip(lines, _encode_prefixes(placed, tokenizer), strict=True)
-    for line, (pieces, prefix) in enumerate(encoded, first_line):
+    encoded: list[list[int]] = [[] for _ in lines]
+    if prefixes:
+        first = [tokenizer.protect(pieces[0].text) for pieces in lines]
+        placed = [own.placed(prefix) for own, prefix in zip(first, prefixes, strict=True)]
+        encoded = _encode_prefixes(placed, tokenizer)
+    for line, (pieces, prefix) in enumerate(zip(lines, encoded, strict=True), first_line):
         own: list[Part] = []
         for number, piece in enumerate([piece for piece in pieces if len(piece.ids) > 1] or pieces):
             part_prefix = [] if number else prefix

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, Num, Shaped
 
 Step = Callable[[jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
-Carry = TypeVar("Carry", "_RowsState", "_BeamState")
 IMPOSSIBLE = -1e30  # a log-probability that remains finite in sums, where minus infinity could produce NaN
 
 
@@ -79,14 +78,80 @@ class Hypotheses(NamedTuple):
     scores: Float[Array, "B K"]
 
 
+class Search(NamedTuple):
+    """A search as a loop over positions.
+
+    Attributes:
+      initial: what the loop carries to the first position; its field `position` counts them.
+      body: computes a position: body(carry, R) returns the next carry.
+      done: returns whether each sentence is done, [B].
+      result: returns the hypotheses of a carry.
+    """
+
+    task: SearchConfig
+    initial: Any
+    body: Callable[[Any, int], Any]
+    done: Callable[[Any], jax.Array]
+    result: Callable[[Any], Hypotheses]
+
+    def run_steps(self, active: Bool[Array, "B"], steps: int) -> Any:
+        """Computes up to `steps` positions, as long as the state has room and not all active sentences are done."""
+        room = self.task.state_growth.initial_length if self.task.state_growth else self.task.max_length
+        end = jnp.minimum(self.initial.position + steps, room)
+
+        def should_continue(carry: Any) -> jax.Array:
+            return jnp.any(active & ~self.done(carry)) & (carry.position < end)
+
+        return jax.lax.while_loop(should_continue, lambda carry: self.body(carry, room), self.initial)
+
+    def run(self) -> Hypotheses:
+        """Computes positions until all sentences are done, and returns their hypotheses.
+
+        The state starts with room for fewer than L positions, which is enough for most sentences. The sentences that
+        need more, and the last few of a batch, continue in smaller batches, one after another: with Multi30k sorted by
+        length, one or two sentences in most batches of 64 take twice as many tokens as the others. The gain is in
+        docs/results/performance.md. A batch that is too small to be divided starts with room for all L positions.
+        """
+        length = self.task.max_length
+        initial_room, grow = self.task.state_growth or (length, lambda state, _: state)
+
+        def run_from(carry: Any, sizes: Sequence[int], room: int) -> Hypotheses:
+            next_size = sizes[0] if sizes else 0
+
+            def should_continue(carry: Any) -> jax.Array:
+                return (jnp.sum(~self.done(carry)) > next_size) & (carry.position < room)
+
+            carry = jax.lax.while_loop(should_continue, lambda carry: self.body(carry, room), carry)
+            if not next_size:
+                return self.result(carry)
+
+            def finish_some(progress: tuple[jax.Array, Hypotheses]) -> tuple[jax.Array, Hypotheses]:
+                finished, results = progress
+                _, chosen = jax.lax.top_k((~finished).astype(jnp.int32), next_size)
+                subset = jax.tree.map(lambda leaf: leaf[chosen] if leaf.ndim else leaf, carry)
+                subset_results = run_from(subset._replace(state=grow(subset.state, length)), sizes[1:], length)
+                return finished.at[chosen].set(True), jax.tree.map(
+                    lambda old, new: old.at[chosen].set(new), results, subset_results
+                )
+
+            progress = self.done(carry), self.result(carry)
+            return jax.lax.while_loop(lambda progress: ~jnp.all(progress[0]), finish_some, progress)[1]
+
+        carry = self.initial
+        batch = len(self.done(carry))
+        if sizes := [size for size in (batch * 3 // 8, batch * 3 // 32) if size > 1 and self.task.shrink_batches]:
+            return run_from(carry, sizes, initial_room)
+        return run_from(carry._replace(state=grow(carry.state, length)), sizes, length)
+
+
 def length_penalty(length: Num[Array, "*B"], alpha: float | Float[Array, ""]) -> Float[Array, "*B"]:
     """Returns ((5 + length) / 6)**alpha (Wu et al. 2016, equation 14)."""
     return ((5.0 + length) / 6.0) ** alpha
 
 
-def greedy_search(step: Step, state: Any, task: SearchConfig) -> Hypotheses:
+def greedy_search(step: Step, state: Any, task: SearchConfig) -> Search:
     """Chooses the likeliest token at each position until every sentence has ended; K is 1."""
-    return _decode_independent_rows(step, state, task, lambda logits, *_: jnp.argmax(logits, axis=-1), None, rows=1)
+    return _search_independent_rows(step, state, task, lambda logits, *_: jnp.argmax(logits, axis=-1), None, rows=1)
 
 
 def sample(
@@ -98,7 +163,7 @@ def sample(
     temperature: float | Float[Array, ""],
     top_k: int | None,
     top_p: float | Float[Array, ""] | None,
-) -> Hypotheses:
+) -> Search:
     """Samples K hypotheses of each sentence.
 
     Each token is drawn with a probability proportional to its probability to the power of 1 / temperature. The scores
@@ -120,9 +185,14 @@ def sample(
         return jnp.argmax(kept + jax.vmap(jax.vmap(noise))(keys), axis=-1)
 
     rows = keys.shape[1]
-    samples = _decode_independent_rows(step, state, task, draw, keys, rows=rows)
-    scores, order = jax.lax.top_k(samples.scores, rows)
-    return Hypotheses(_take_rows(samples.tokens, order), scores)
+    unsorted = _search_independent_rows(step, state, task, draw, keys, rows=rows)
+
+    def result(carry: _RowsState) -> Hypotheses:
+        samples = unsorted.result(carry)
+        scores, order = jax.lax.top_k(samples.scores, rows)
+        return Hypotheses(_take_rows(samples.tokens, order), scores)
+
+    return unsorted._replace(result=result)
 
 
 def _keep_likeliest(
@@ -142,7 +212,7 @@ def _keep_likeliest(
     return logits
 
 
-def _decode_independent_rows(
+def _search_independent_rows(
     step: Step,
     state: Any,
     task: SearchConfig,
@@ -150,7 +220,7 @@ def _decode_independent_rows(
     choose_inputs: Any,
     *,
     rows: int,
-) -> Hypotheses:
+) -> Search:
     """Decodes hypotheses that stay in their rows, one token at each step.
 
     choose(logits [B, K, V], position, choose_inputs) returns the next token of each hypothesis, [B, K]. choose_inputs
@@ -188,7 +258,7 @@ def _decode_independent_rows(
         lengths = jnp.sum(carry.tokens != 0, axis=-1)
         return Hypotheses(carry.tokens, carry.score / length_penalty(lengths, task.length_penalty))
 
-    return _run_until_done(task, body, lambda carry: jnp.all(carry.done, axis=1), result, initial)
+    return Search(task, initial, body, lambda carry: jnp.all(carry.done, axis=1), result)
 
 
 class _RowsState(NamedTuple):
@@ -202,53 +272,9 @@ class _RowsState(NamedTuple):
     state: Any
 
 
-def _run_until_done(
-    task: SearchConfig,
-    body: Callable[[Carry, int], Carry],
-    done: Callable[[Carry], jax.Array],
-    result: Callable[[Carry], Hypotheses],
-    carry: Carry,
-) -> Hypotheses:
-    """Repeats body(carry, R) until done(carry) [B] holds for all sentences, and returns their hypotheses.
-
-    The state starts with room for fewer than L positions, which is enough for most sentences. The sentences that need
-    more, and the last few of a batch, continue in smaller batches, one after another: with Multi30k sorted by length,
-    one or two sentences in most batches of 64 take twice as many tokens as the others. The gain is in
-    docs/results/performance.md. A batch that is too small to be divided starts with room for all L positions.
-    """
-    length = task.max_length
-    initial_room, grow = task.state_growth or (length, lambda state, _: state)
-
-    def run(carry: Carry, sizes: Sequence[int], room: int) -> Hypotheses:
-        next_size = sizes[0] if sizes else 0
-
-        def should_continue(carry: Carry) -> jax.Array:
-            return (jnp.sum(~done(carry)) > next_size) & (carry.position < room)
-
-        carry = jax.lax.while_loop(should_continue, lambda carry: body(carry, room), carry)
-        if not next_size:
-            return result(carry)
-
-        def finish_some(progress: tuple[jax.Array, Hypotheses]) -> tuple[jax.Array, Hypotheses]:
-            finished, results = progress
-            _, chosen = jax.lax.top_k((~finished).astype(jnp.int32), next_size)
-            subset = jax.tree.map(lambda leaf: leaf[chosen] if leaf.ndim else leaf, carry)
-            subset_results = run(subset._replace(state=grow(subset.state, length)), sizes[1:], length)
-            return finished.at[chosen].set(True), jax.tree.map(
-                lambda old, new: old.at[chosen].set(new), results, subset_results
-            )
-
-        return jax.lax.while_loop(lambda progress: ~jnp.all(progress[0]), finish_some, (done(carry), result(carry)))[1]
-
-    batch = len(done(carry))
-    if sizes := [size for size in (batch * 3 // 8, batch * 3 // 32) if size > 1 and task.shrink_batches]:
-        return run(carry, sizes, initial_room)
-    return run(carry._replace(state=grow(carry.state, length)), sizes, length)
-
-
 def beam_search(
     step: Step, state: Any, task: SearchConfig, *, beams: int, num_hypotheses: int | Int[Array, ""] | None = None
-) -> Hypotheses:
+) -> Search:
     """Beam search with a length penalty.
 
     Of the 2 K likeliest continuations of a sentence, those among the first K that end it become finished hypotheses,
@@ -296,7 +322,7 @@ def beam_search(
         last=jnp.full((batch, beams), task.start_token, jnp.int32),
         tokens=jnp.zeros((batch, beams, length), jnp.int32),
         # All beams start with the same hypothesis, so only the first one counts.
-        scores=jnp.full((batch, beams), IMPOSSIBLE).at[:, 0].set(0.0),
+        scores=jnp.full((batch, beams), IMPOSSIBLE, jnp.float32).at[:, 0].set(0.0),
         finished=Hypotheses(
             jnp.zeros((batch, beams, length), jnp.int32), jnp.full((batch, beams), IMPOSSIBLE, jnp.float32)
         ),
@@ -304,7 +330,7 @@ def beam_search(
         constraints=task.constraints,
         state=state,
     )
-    return _run_until_done(task, body, done, lambda beam: beam.finished, initial)
+    return Search(task, initial, body, done, lambda beam: beam.finished)
 
 
 class _BeamState(NamedTuple):

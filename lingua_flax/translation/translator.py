@@ -17,13 +17,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from lingua_flax.data.batch import Batch, bucket_lengths, length_batches, unpacked_batch
+from lingua_flax.data.batch import Batch, length_batches, unpacked_batch
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE, language_tag
 from lingua_flax.devices.compilation import compile_concurrently, compiled_program
@@ -51,6 +51,11 @@ MAX_CACHE_ELEMENTS = 2**31
 SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
 NOT_TRANSLATED = "not translated, because the network has never seen most of the characters of a sentence"
 TRANSLATED_AROUND = "translated around what must stay as it is, because the network omitted or repeated it"
+
+
+Result = TypeVar("Result", covariant=True)
+# Yields parts and the number of hypotheses that are wanted of each, is sent them, and returns the result.
+Searches = Generator[tuple[list[requests.Part], int], list[tuple[Hypothesis, ...]], Result]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,53 +218,54 @@ class Translator(TrainedNetwork):
             unknown = {part.line for part in parts if part.is_kept and UNK_ID in part.source}
             requests.warn_about(NOT_TRANSLATED, unknown)
         after_batch(len(lines) - sum(part.part == 0 and not part.is_kept for part in parts))  # nothing to translate
-        translated, around = self._translated(parts, options, num_hypotheses, after_batch)
+        searches = self._translated(parts, options, num_hypotheses)
+        try:
+            found = self.search(*next(searches), options, after_batch)
+            while True:
+                found = self.search(*searches.send(found), options, lambda _: after_batch(0))  # lines that are counted
+        except StopIteration as end:
+            translated, around = end.value
         if warn:
             requests.warn_about(TRANSLATED_AROUND, around)
             reached = {part.line for part, hypotheses in translated if len(hypotheses[0].tokens) >= part.limit}
             requests.warn_about("translation reached its length limit and may be cut short", reached)
-        by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
-        for part, hypotheses in translated:
-            by_line[part.line - first_line].append((part.text, part.after, hypotheses))
-        return [Translation(line, join_parts(joined)) for line, joined in zip(lines, by_line, strict=True)]
+        return _joined(lines, translated, first_line)
+
+    def searches(
+        self, lines: Sequence[str], options: DecodingOptions, num_hypotheses: int
+    ) -> Searches[list[Translation]]:
+        """Translates as `translate` does, without warnings, but lets the caller search."""
+        parts = requests.parts_of(self.divided(lines), None, self.tokenizer, options, self.max_length)
+        translated, _ = yield from self._translated(parts, options, num_hypotheses)
+        return _joined(lines, translated)
 
     def _translated(
-        self,
-        parts: Sequence[requests.Part],
-        options: DecodingOptions,
-        num_hypotheses: int,
-        after_batch: Callable[[int], None],
-    ) -> tuple[list[tuple[requests.Part, tuple[Hypothesis, ...]]], set[int]]:
+        self, parts: Sequence[requests.Part], options: DecodingOptions, num_hypotheses: int
+    ) -> Searches[tuple[list[tuple[requests.Part, tuple[Hypothesis, ...]]], set[int]]]:
         """Returns the parts with their hypotheses, which have all that they must contain.
 
         If none of the best has, any hypothesis of the beam is taken that does; if there is none, the part is translated
         around what it must contain, as several parts. Also returns the numbers of the lines with such parts.
         """
-        search = functools.partial(self.search, options=options, num_hypotheses=num_hypotheses)
-        results = self._complete(parts, functools.partial(search, after_batch=after_batch), num_hypotheses)
-        search = functools.partial(search, after_batch=lambda sentences: after_batch(0))  # of lines that are counted
+        results = yield from self._complete(parts, num_hypotheses, num_hypotheses)
         incomplete = [i for i, hypotheses in enumerate(results) if not hypotheses]
         if incomplete and num_hypotheses < options.beam_size and not options.temperature:
-            all_beams = functools.partial(search, num_hypotheses=options.beam_size)
-            again = self._complete([parts[i] for i in incomplete], all_beams, num_hypotheses)
+            again = yield from self._complete([parts[i] for i in incomplete], options.beam_size, num_hypotheses)
             results = [hypotheses or again.pop(0) for hypotheses in results]
             incomplete = [i for i in incomplete if not results[i]]
         chunks = [requests.around_spans(parts[i], self.tokenizer, options, self.max_length) for i in incomplete]
-        found = iter(self._complete(list(itertools.chain(*chunks)), search, num_hypotheses, insist=False))
+        together = list(itertools.chain(*chunks))
+        found = iter((yield from self._complete(together, num_hypotheses, num_hypotheses, insist=False)))
         by_part = {i: [(chunk, next(found)) for chunk in own] for i, own in zip(incomplete, chunks, strict=True)}
         translated = [pair for i, part in enumerate(parts) for pair in by_part.get(i, [(part, results[i])])]
         return translated, {parts[i].line for i in incomplete}
 
     def _complete(
-        self,
-        parts: Sequence[requests.Part],
-        search: Callable[[Sequence[requests.Part]], list[tuple[Hypothesis, ...]]],
-        num_hypotheses: int,
-        *,
-        insist: bool = True,
-    ) -> list[tuple[Hypothesis, ...]]:
+        self, parts: Sequence[requests.Part], num_searched: int, num_hypotheses: int, *, insist: bool = True
+    ) -> Searches[list[tuple[Hypothesis, ...]]]:
         """Returns the hypotheses of each part, with what it must contain; `insist`: only those that have all of it."""
-        found = iter(search([part for part in parts if not part.is_kept]))
+        searched = [part for part in parts if not part.is_kept]
+        found = iter((yield searched, num_searched))
         results = []
         for part in parts:
             protected = self.tokenizer.protect(part.text)
@@ -273,8 +279,8 @@ class Translator(TrainedNetwork):
     def search(
         self,
         parts: Sequence[requests.Part],
-        options: DecodingOptions,
         num_hypotheses: int,
+        options: DecodingOptions,
         after_batch: Callable[[int], None],
     ) -> list[tuple[Hypothesis, ...]]:
         """Returns the hypotheses of each part, best first, in batches; arguments as in `translate`."""
@@ -282,7 +288,7 @@ class Translator(TrainedNetwork):
 
         def decode(batch: tuple[list[int], int]) -> Hypotheses:
             group, length = batch
-            arguments = self._arguments([parts[i] for i in group], options, rows, length, num_hypotheses)
+            arguments = self.arguments([parts[i] for i in group], options, rows, length, num_hypotheses)
             return decoding.decode_batch(*arguments)
 
         found: dict[int, tuple[Hypothesis, ...]] = {}
@@ -337,18 +343,12 @@ class Translator(TrainedNetwork):
         rows, batches = self._batches(parts, options, num_hypotheses=1)
         self._compile(options, ((rows, length) for length in sorted({length for _, length in batches})))
 
-    def warm_up_all(self, options: DecodingOptions) -> None:
-        """Compiles the programs for every number and length of lines without prefixes, as `warm_up` does."""
-        full = options.batch_size or self.decoding_batch_size(self.max_length, options.beam_size)
-        sizes = [*(size for size in SMALL_BATCH_SIZES if size < full), full]
-        self._compile(options, itertools.product(sizes, bucket_lengths(self.max_length)))
-
     def _compile(self, options: DecodingOptions, shapes: Iterable[tuple[int, int]]) -> None:
         """Compiles the programs for batches of these numbers of rows and padded lengths."""
         part = requests.Part(line=1, part=0, text="", source=[], prefix=[], limit=1)
 
         def compile_program(rows: int, length: int) -> None:
-            compiled_program(decoding.search_or_sample, *self._arguments([part], options, rows, length))
+            compiled_program(decoding.search_or_sample, *self.arguments([part], options, rows, length))
 
         compile_concurrently(*(functools.partial(compile_program, *shape) for shape in shapes))
 
@@ -405,7 +405,7 @@ class Translator(TrainedNetwork):
             requests.Part(i, 0, "", ids, prefix, limit(len(ids), len(prefix)) if ids else 1)
             for i, (ids, prefix) in enumerate(zip(rows, prefixes or [()] * len(rows), strict=True), 1)
         ]
-        arguments = self._arguments(parts, options, len(source), source.shape[1], num_hypotheses, masked)
+        arguments = self.arguments(parts, options, len(source), source.shape[1], num_hypotheses, masked)
         decoded = decoding.decode_batch(*arguments)
         return Hypotheses(*(array[: len(source)] for array in decoded))
 
@@ -442,7 +442,7 @@ class Translator(TrainedNetwork):
             self.divided(lines, one_sentence_per_line), prefixes, self.tokenizer, options, self.max_length
         )
 
-    def _arguments(
+    def arguments(
         self,
         parts: Sequence[requests.Part],
         options: DecodingOptions,
@@ -489,3 +489,13 @@ class Translator(TrainedNetwork):
             )
             for beams, row in zip(tokens, scores, strict=True)
         ]
+
+
+def _joined(
+    lines: Sequence[str], parts: Sequence[tuple[requests.Part, tuple[Hypothesis, ...]]], first_line: int = 1
+) -> list[Translation]:
+    """Returns the translations of lines, given the hypotheses of their parts."""
+    by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
+    for part, hypotheses in parts:
+        by_line[part.line - first_line].append((part.text, part.after, hypotheses))
+    return [Translation(line, join_parts(joined)) for line, joined in zip(lines, by_line, strict=True)]

@@ -1,122 +1,35 @@
 """The HTTP server: LibreTranslate's protocol, its limits and faults. Most tests replace the network by a function."""
 
-import contextlib
+import asyncio
 import http.client
 import json
-import re
 import shutil
 import socket
 import threading
-import time
 import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
+from unittest.mock import Mock
 
 import pytest
 import tomli_w
 from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
+from starlette.responses import JSONResponse
 
 import lingua_flax.commands.serve
 from lingua_flax.data.text_files import read_lines
-from lingua_flax.data.tokenizer import Characters
 from lingua_flax.export import ctranslate2_model
 from lingua_flax.options.schema import DataConfig, DecodingOptions
-from lingua_flax.serving.app import Server, make_app
-from lingua_flax.serving.ctranslate2_translator import load_ctranslate2
-from lingua_flax.serving.engine import Result
+from lingua_flax.serving import app
+from lingua_flax.serving.ctranslate2_search import load_ctranslate2
 from lingua_flax.serving.guard import Guard
 from lingua_flax.serving.languages import languages
-from lingua_flax.serving.prometheus import Measured
-from lingua_flax.serving.protocol import Limits
-from lingua_flax.serving.web_server import WebServer
 from lingua_flax.translation.translator import Translator
-from lingua_flax.translation.word_alignment import Link
 from tests.conftest import PROMPTLY
 from tests.processes import start_command
-
-JSON = {"Content-Type": "application/json"}
-LIMITS = Limits(texts=4, characters=100, beam_size=3)
-
-
-class UpperCase:
-    """An engine that translates into capitals; alternative k ends with k apostrophes. It can be held up."""
-
-    max_batch = 8
-    workers = 1
-    takes_glossaries = False
-
-    def __init__(self):
-        self.batches = []
-        self.may_go_on = threading.Event()
-        self.may_go_on.set()
-
-    def translate(self, items):
-        self.batches.append([item.line for item in items])
-        self.may_go_on.wait(PROMPTLY)
-        return [
-            Result([item.line.upper() + "'" * rank for rank in range(item.num_hypotheses)], self.links(item))
-            for item in items
-        ]
-
-    def links(self, item):
-        words = [Characters(*word.span()) for word in re.finditer(r"\S+", item.line)] if item.aligned else []
-        return [Link(word, word) for word in words]
-
-
-@contextlib.contextmanager
-def serving(load, drain=0.0, **options):
-    """Serves in a thread; yields the server and its URL."""
-    settings = {"max_waiting": 6, "timeout": PROMPTLY} | options
-    server = Server(languages(DataConfig(source_language="en", target_language="fr")), LIMITS, **settings)
-    app = Guard(Measured(make_app(server, load), server.metrics), allowed_hosts=["translator.example"], max_body=2000)
-    listener = socket.create_server(("127.0.0.1", 0))
-    process = WebServer(app, server.stop, drain=drain)
-    thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        process.stop()
-        thread.join()
-
-
-@pytest.fixture
-def engine():
-    return UpperCase()
-
-
-@pytest.fixture
-def url(engine):
-    with serving(lambda _: engine) as (server, url):
-        until(lambda: server.status == "ok")
-        yield url
-        engine.may_go_on.set()
-
-
-def until(condition):
-    """Waits until the condition holds."""
-    deadline = time.monotonic() + PROMPTLY
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-def request(url, path, content=None, method=None, **headers):
-    """Returns the status, the JSON and the headers of an answer."""
-    data = json.dumps(content).encode() if isinstance(content, dict | list) else content
-    kind = JSON if isinstance(content, dict | list) else {}
-    message = urllib.request.Request(url + path, data, kind | headers, method=method)
-    try:
-        with urllib.request.urlopen(message, timeout=PROMPTLY) as answer:
-            return answer.status, json.load(answer), answer.headers
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error), error.headers
-
-
-def translate(url, q="one two", **options):
-    return request(url, "/translate", {"q": q, "source": "en", "target": "fr"} | options)
+from tests.serving.servers import JSON, raw, request, serving, translate, until
 
 
 @pytest.mark.parametrize(
@@ -126,10 +39,18 @@ def translate(url, q="one two", **options):
         ({"q": ["one", "two"]}, {"translatedText": ["ONE", "TWO"]}),
         ({"q": "one\n\ntwo\r\n"}, {"translatedText": "ONE\n\nTWO\n"}),
         ({"alternatives": 2}, {"translatedText": "ONE TWO", "alternatives": ["ONE TWO'", "ONE TWO''"]}),
+        ({"alternatives": 9}, {"translatedText": "ONE TWO", "alternatives": ["ONE TWO'", "ONE TWO''"]}),
+        (
+            {"source": "auto", "q": "Elle a mangé une pomme."},  # which is French already
+            {
+                "translatedText": "Elle a mangé une pomme.",
+                "detectedLanguage": {"confidence": 100.0, "language": "fr"},
+            },
+        ),
         ({"q": ["a", "b"], "alternatives": "1"}, {"translatedText": ["A", "B"], "alternatives": [["A'"], ["B'"]]}),
         (
-            {"source": "auto"},
-            {"translatedText": "ONE TWO", "detectedLanguage": {"confidence": 100.0, "language": "en"}},
+            {"source": "auto", "q": "The cat was tired."},
+            {"translatedText": "THE CAT WAS TIRED.", "detectedLanguage": {"confidence": 100.0, "language": "en"}},
         ),
         ({"alignments": True}, {"translatedText": "ONE TWO", "alignments": "0-0 1-1"}),
         (
@@ -172,8 +93,9 @@ def test_forms_and_query_strings_are_answered(url):
 def test_client_packages_work_unchanged(url):
     api = LibreTranslateAPI(url)
     assert api.translate("one", "en", "fr") == "ONE"
-    assert api.detect("one") == [{"confidence": 100.0, "language": "en"}]
-    assert api.languages() == [{"code": "en", "name": "English", "targets": ["fr"]}]
+    assert api.detect("Elle a mangé une pomme.")[0] == {"confidence": 100.0, "language": "fr"}
+    english = {"code": "en", "name": "English", "targets": ["fr"]}
+    assert api.languages() == [english, {"code": "fr", "name": "French", "targets": []}]
     client = LibreTranslator(source="en", target="fr", api_key="any", custom_url=f"{url}/")
     assert client.translate("two") == "TWO"
     assert client.translate_batch(["one", "two"]) == ["ONE", "TWO"]
@@ -188,7 +110,8 @@ def test_client_packages_work_unchanged(url):
         ({"q": ["one", 2]}, 400, "Invalid request: q: must be a text or a list of texts"),
         ({"source": 3}, 400, "Invalid request: source: input should be a valid string, got 3"),
         ({"source": "de"}, 400, "de is not supported"),
-        ({"target": "de"}, 400, "de is not available as a target language from en"),
+        ({"target": "de"}, 400, "de is not supported"),
+        ({"source": "fr", "target": "en"}, 400, "en is not available as a target language from fr"),
         ({"format": "xml"}, 400, "Invalid request: format: input should be 'text' or 'html', got \"xml\""),
         (
             {"format": "html", "alignments": True},
@@ -206,11 +129,10 @@ def test_client_packages_work_unchanged(url):
         ({"alternatives": float("inf")}, 400, "alternatives: input should be a finite number, got inf"),
         ({"alternatives": -1}, 400, "alternatives: input should be greater than or equal to 0, got -1"),
         ({"alignments": "perhaps"}, 400, 'alignments: must be True or False, got "perhaps"'),
-        ({"alternatives": 3}, 400, "Invalid request: alternatives must be below the beam size 3"),
         ({"q": ["a"] * 5}, 413, "5 texts exceed the limit of 4"),
         ({"q": "a" * 101}, 413, "101 characters exceed the limit of 100"),
         ({"q": "a" * 3000}, 413, "larger than 2,000 bytes"),
-        ({"q": "a\n" * 6}, 413, "7 lines exceed the limit of 6"),
+        ({"q": "a\n" * 7}, 413, "7 tokens times beams exceed the limit of 6"),
     ],
 )
 def test_invalid_requests_are_refused(url, engine, options, status, message):
@@ -248,6 +170,71 @@ def test_foreign_hosts_and_origins_are_refused(url, engine, headers, status):
     answer = request(url, "/translate", {"q": "one", "source": "en", "target": "fr"}, **headers)
     assert answer[0] == status
     assert len(engine.batches) == (status == 200)
+
+
+def test_cluster_asks_by_any_name(url, engine):
+    for path in ("/livez", "/readyz"):
+        assert request(url, path, Host="10.0.0.7:8000")[0] == 200
+    assert request(url, "/livez", {}, Host="10.0.0.7:8000")[0] == 403
+    assert raw(url, b"GET /metrics HTTP/1.1\r\nHost: 10.0.0.7\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 200")
+    engine.may_go_on.clear()
+    threads = [threading.Thread(target=translate, args=[url, text]) for text in ("a", *["b"] * 6)]
+    for thread in threads:
+        thread.start()
+        until(lambda: engine.batches)
+    until(lambda: request(url, "/readyz")[:2] == (503, {"status": "too many requests are waiting"}))
+    assert request(url, "/livez")[0] == 200
+    engine.may_go_on.set()
+    for thread in threads:
+        thread.join()
+    assert request(url, "/readyz")[0] == 200
+
+
+def test_admin_port_has_only_what_a_cluster_asks():
+    guard = Guard(JSONResponse("found"), allowed_hosts=[], admin_port=9000)
+
+    def status(host, port, path):
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"host", host)], "server": ("::1", port)}
+        asyncio.run(guard(scope, None, send))
+        return sent[0]["status"]
+
+    assert status(b"localhost", 8000, "/livez") == 404
+    assert status(b"10.0.0.7", 9000, "/livez") == 200
+    assert status(b"localhost", 9000, "/languages") == 404
+    assert status(b"localhost", 8000, "/languages") == 200
+
+
+def test_head_is_answered_like_get(url):
+    for path in ("/languages", "/health", "/docs", "/metrics"):
+        answer = raw(url, f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+        assert answer.endswith(b"\r\n\r\n")
+
+
+def test_content_types_are_read_in_any_case(url):
+    body = b'{"q": "one", "source": "en", "target": "fr"}'
+    assert request(url, "/translate", body, **{"Content-Type": "Application/JSON; charset=UTF-8"})[0] == 200
+
+
+def test_what_is_not_offered_is_answered(url):
+    for path in ("/translate_file", "/suggest"):
+        status, answer, _ = request(url, path, {})
+        assert (status, answer) == (403, {"error": "Files and suggestions are disabled on this server."})
+    assert request(url, "/frontend/settings")[1] == {
+        "apiKeys": False,
+        "charLimit": 100,
+        "filesTranslation": False,
+        "frontendTimeout": 500,
+        "keyRequired": False,
+        "language": {"source": {"code": "en", "name": "English"}, "target": {"code": "fr", "name": "French"}},
+        "suggestions": False,
+        "supportedFilesFormat": [],
+    }
 
 
 def test_own_origin_is_accepted(url):
@@ -292,7 +279,7 @@ def metric(url, name):
 
 
 def waiting_lines(url):
-    return metric(url, "waiting_lines")
+    return metric(url, "lingua_flax_waiting_cost")
 
 
 def test_requests_are_counted(url):
@@ -300,11 +287,11 @@ def test_requests_are_counted(url):
     translate(url, ["one", "two"])
     translate(url, target="xx")
     request(url, "/some/where")
-    assert metric(url, 'requests_total{path="/translate",status="200"}') == 2
-    assert metric(url, 'requests_total{path="/translate",status="400"}') == 1
-    assert metric(url, 'requests_total{path="other",status="404"}') == 1
-    assert metric(url, 'request_seconds_count{path="/translate"}') == 3
-    assert metric(url, "batch_lines_sum") == 3
+    assert metric(url, 'lingua_flax_requests_total{path="/translate",status="200"}') == 2
+    assert metric(url, 'lingua_flax_requests_total{path="/translate",status="400"}') == 1
+    assert metric(url, 'lingua_flax_requests_total{path="other",status="404"}') == 1
+    assert metric(url, 'lingua_flax_request_seconds_count{path="/translate"}') == 3
+    assert metric(url, "lingua_flax_batch_sentences_sum") == 3
 
 
 def test_full_queue_says_when_to_try_again(url, engine):
@@ -313,7 +300,7 @@ def test_full_queue_says_when_to_try_again(url, engine):
     for number, thread in enumerate(threads):
         thread.start()
         until(lambda number=number: engine.batches and waiting_lines(url) == [0, 1, 5][number])
-    status, answer, headers = translate(url, ["d", "e"])
+    status, answer, headers = translate(url, ["d"] * 4)
     assert (status, headers["Retry-After"]) == (503, "1")
     assert answer == {"error": "too many requests are waiting; try again later"}
     engine.may_go_on.set()
@@ -322,6 +309,7 @@ def test_full_queue_says_when_to_try_again(url, engine):
 
 
 def test_client_that_goes_away_costs_nothing(url, engine):
+    """Neither before its batch begins nor after; and it counts neither as an error nor as a success."""
     engine.may_go_on.clear()
     first = threading.Thread(target=translate, args=[url, "first"])
     first.start()
@@ -335,13 +323,20 @@ def test_client_that_goes_away_costs_nothing(url, engine):
     first.join()
     assert translate(url, "last")[0] == 200
     assert engine.batches == [["first"], ["last"]]
+    engine.may_go_on.clear()
+    connection.request("POST", "/translate?q=under+way&source=en&target=fr")
+    until(lambda: len(engine.batches) == 3)
+    connection.close()
+    until(lambda: metric(url, 'lingua_flax_requests_total{path="/translate",status="499"}') == 2)
+    engine.may_go_on.set()
+    until(lambda: engine.unwanted == ["under way"])
 
 
 def test_deadline(engine):
     with serving(lambda _: engine, timeout=0.05) as (server, url):
         until(lambda: server.status == "ok")
         engine.may_go_on.clear()
-        assert translate(url)[:2] == (504, {"error": "no translation within 0.05 seconds"})
+        assert translate(url)[:2] == (504, {"error": "nothing was translated for 0.05 seconds"})
         engine.may_go_on.set()
 
 
@@ -364,9 +359,9 @@ def test_server_that_is_not_ready_says_so(engine):
 
 
 def test_failure_of_a_batch_fails_only_its_requests(url, engine):
-    right, engine.translate = engine.translate, lambda items: [][1]
+    right, engine.search = engine.search, lambda *_: [][1]
     assert translate(url)[:2] == (500, {"error": "the text could not be translated"})
-    engine.translate = right
+    engine.search = right
     assert translate(url)[0] == 200
 
 
@@ -380,7 +375,8 @@ def test_documentation_needs_no_other_host(url):
         with urllib.request.urlopen(f"{url}/{file}", timeout=PROMPTLY) as answer:
             assert answer.read()
     paths = request(url, "/openapi.json")[1]["paths"]
-    assert set(paths) == {"/translate", "/inspect", "/detect", "/languages", "/health"}
+    assert set(paths) == {"/translate", "/inspect", "/detect", "/languages", "/health", "/frontend/settings"}
+    assert request(url, "/spec")[1]["paths"] == paths
 
 
 def test_documentation_describes_requests(url):
@@ -407,6 +403,7 @@ def test_languages_of_a_network_for_several():
     assert [language.model_dump() for language in languages(data)] == [
         {"code": "en", "name": "English", "targets": ["de", "fr"]},
         {"code": "de", "name": "German", "targets": ["en"]},
+        {"code": "fr", "name": "French", "targets": []},
     ]
 
 
@@ -443,6 +440,20 @@ def test_requests_on_open_connections_are_refused_while_the_server_stops(engine)
         thread.start()
     thread.join()
     assert answers == [(503, "close")]
+
+
+def test_stopping_server_refuses_what_it_cannot_answer_in_time(engine, monkeypatch):
+    monkeypatch.setattr(app, "FINISH_SECONDS", 0.1)
+    answers = []
+    with serving(lambda _: engine) as (server, url):
+        until(lambda: server.status == "ok")
+        engine.may_go_on.clear()
+        thread = threading.Thread(target=lambda: answers.append(translate(url)[:2]))
+        thread.start()
+        until(lambda: engine.batches)
+        threading.Timer(0.0, lambda: (thread.join(), engine.may_go_on.set())).start()
+    assert answers == [(503, {"error": "the server is stopping"})]
+    assert engine.unwanted == ["one two"]
 
 
 def test_batches_run_at_the_same_time(engine):
@@ -483,7 +494,8 @@ def test_real_server_translates_as_translate_does(trained, run, tmp_path):
     assert (status, answer) == (503, {"status": "waiting for the first checkpoint in checkpoints"})  # not where that is
     shutil.copytree(trained[0] / "checkpoints", tmp_path / "copied")
     (tmp_path / "copied").rename(workdir / "checkpoints")
-    assert next(log) == "ready\n"
+    assert [next(log) for _ in range(3)] == ["loading the network\n", "compiling the first program\n", "ready\n"]
+    assert next(log).startswith("all programs are compiled, after ")
     lines = ["one two three.", "nine.", "four " * 40, "", "seven eight.", "two nine. three zero.   five six."]
     expected = run("translate", "--workdir", workdir, "--beam-size", 1, input="".join(f"{line}\n" for line in lines))
     status, answer, _ = translate(url, lines)
@@ -539,7 +551,7 @@ def test_server_computes_in_the_precision_of_the_run(trained, tmp_path, monkeypa
 
     monkeypatch.setattr(Translator, "load", load)
     with pytest.raises(LoadedError):
-        lingua_flax.commands.serve.load(lingua_flax.commands.serve.ServeCommand(workdir=workdir), None)
+        lingua_flax.commands.serve.load(lingua_flax.commands.serve.ServeCommand(workdir=workdir), Mock())
     assert [(devices.platform, devices.precision) for devices in loaded] == [("cpu", "bfloat16")]
 
 
@@ -565,10 +577,13 @@ def test_ctranslate2_does_not_end_a_search_too_soon(trained, toy, monkeypatch):
     """It finds what it finds if many more hypotheses have to finish first."""
     lines = list(read_lines(toy.parent / "train.en"))[:200]
     options = DecodingOptions(beam_size=5, length_penalty=1.0)
-    translator = load_ctranslate2({"fr": Translator.load(trained[0])}, "float32")["fr"]
-    found = translator.translate(lines, options)
+    translator = Translator.load(trained[0])
+    searches = translator.searches(lines, options, 1)
+    parts, count = next(searches)
+    searcher = load_ctranslate2(translator, options, "float32", workers=1)
+    found = list(searcher.search(parts, count, lambda part: True))
     monkeypatch.setattr(ctranslate2_model, "PATIENCE", 10)
-    assert translator.translate(lines, options) == found
+    assert list(searcher.search(parts, count, lambda part: True)) == found
 
 
 def test_server_that_cannot_load_a_network_ends():

@@ -59,17 +59,17 @@ def config(own, alpha=0.0, length=LENGTH):
 
 @functools.partial(jax.jit, static_argnames=("beams", "alpha"))
 def compiled_beam_search(tables, own, *, beams, alpha):
-    return beam_search(look_up, tables, config(own, alpha, tables.shape[1]), beams=beams)
+    return beam_search(look_up, tables, config(own, alpha, tables.shape[1]), beams=beams).run()
 
 
 @functools.partial(jax.jit, static_argnames="alpha")
 def compiled_greedy_search(tables, own, *, alpha):
-    return greedy_search(look_up, tables, config(own, alpha))
+    return greedy_search(look_up, tables, config(own, alpha)).run()
 
 
 @functools.partial(jax.jit, static_argnames=("top_k", "top_p"))
 def compiled_sample(tables, own, keys, temperature, *, top_k=None, top_p=None):
-    return sample(look_up, tables, config(own), keys=keys, temperature=temperature, top_k=top_k, top_p=top_p)
+    return sample(look_up, tables, config(own), keys=keys, temperature=temperature, top_k=top_k, top_p=top_p).run()
 
 
 def run_beam_search(own=FREE, *, beams, alpha=0.6):
@@ -249,7 +249,7 @@ def test_results_do_not_depend_on_shrinking_batches_and_growing_states(search, o
         own = Constraints(max_lengths, jnp.ones_like(max_lengths), jnp.zeros((len(max_lengths), 0), jnp.int32))
         state = tables, jnp.zeros((len(tables), initial_length), jnp.int32)
         task = config(own, 0.6)._replace(state_growth=StateGrowth(initial_length, grow))
-        return search(step, state, task, **options, **({"keys": keys} if search is sample else {}))
+        return search(step, state, task, **options, **({"keys": keys} if search is sample else {})).run()
 
     keys = jax.random.split(jax.random.key(3), (22, 2))
     alone = [run(tables[i : i + 1], limits[i : i + 1], keys[i : i + 1]) for i in range(22)]
@@ -274,7 +274,7 @@ def test_early_end_keeps_the_requested_hypotheses(alpha):
 
     @jax.jit
     def run(tables, num_hypotheses):
-        return beam_search(step, tables, config(own, alpha, 9), beams=5, num_hypotheses=num_hypotheses)
+        return beam_search(step, tables, config(own, alpha, 9), beams=5, num_hypotheses=num_hypotheses).run()
 
     results, num_steps = {}, {}
     for num_hypotheses in (5, 2, 1):
@@ -299,7 +299,9 @@ def test_beam_history_leads_to_each_hypothesis_own_tokens():
         jax.debug.callback(lambda i, t, h: seen.append((int(i), np.array(t), np.array(h))), index, tokens, history)
         return logits, noted
 
-    jax.jit(lambda noted: beam_search(step, noted, config(FREE, 0.6), beams=4))(np.zeros((3, 4, LENGTH), np.int32))
+    jax.jit(lambda noted: beam_search(step, noted, config(FREE, 0.6), beams=4).run())(
+        np.zeros((3, 4, LENGTH), np.int32)
+    )
     jax.effects_barrier()
     previous = {}
     crossed = False

@@ -229,9 +229,9 @@ function useTheme(theme) {
   for (const panel of panelsShown()) panel.draw(); // pictures have the colors of the theme
 }
 
-/** Draws everything at once: what came later would move what one is about to click. */
+/** Draws the page; examples come later, once the server has made them, which takes it seconds after its start. */
 async function start() {
-  const [known, run, examples] = await Promise.all([api.languages(), api.run(), api.examples()]);
+  const [known, run] = await Promise.all([api.languages(), api.run()]);
   latestRun = run;
   targets = [...new Set(known.flatMap((language) => language.targets))];
   shared.smoothing = run.label_smoothing;
@@ -240,7 +240,6 @@ async function start() {
   first.offerCheckpoints(run);
   drawTabs();
   openAddress();
-  drawExamples(examples);
   isReady = true;
   choose(view);
   addEventListener("hashchange", openAddress);
@@ -248,7 +247,7 @@ async function start() {
   useTheme(theme());
   byId("theme").addEventListener("click", () => useTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => useTheme(theme()));
-  await lookAtRun();
+  await Promise.all([lookAtRun(), api.examples().then(drawExamples)]);
 }
 
 start().catch((error) => byId("status").textContent = `The page could not be set up: ${error.message}`);

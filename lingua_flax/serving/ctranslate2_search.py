@@ -1,0 +1,74 @@
+"""Searching with CTranslate2, with a model that is exported when the server starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import ctranslate2
+
+from lingua_flax.export import ctranslate2_model
+from lingua_flax.options.schema import DecodingOptions, Quantization
+from lingua_flax.options.special_ids import EOS_ID
+from lingua_flax.translation.hypotheses import Hypothesis
+from lingua_flax.translation.requests import Part
+from lingua_flax.translation.translator import Translator
+
+MAX_BATCH = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class CTranslate2Search:
+    """Searches with CTranslate2, on the CPU; a batch that is under way cannot be ended.
+
+    Of the options, it uses beam size, length penalty and batch size; CTranslate2 divides a score by length^alpha.
+    """
+
+    translator: Translator
+    options: DecodingOptions
+    model: ctranslate2.Translator
+
+    def max_rows(self, length: int) -> int:
+        """Returns how many parts are searched together."""
+        return self.options.batch_size or MAX_BATCH
+
+    def search(
+        self, parts: Sequence[Part], num_hypotheses: int, is_wanted: Callable[[int], bool]
+    ) -> Iterator[dict[int, tuple[Hypothesis, ...]]]:
+        """Yields the hypotheses of the parts that are wanted, by their indices, best first."""
+        wanted = [index for index in range(len(parts)) if is_wanted(index)]
+        found = self.model.translate_batch(
+            [self.translator.tokenizer.source_pieces(parts[index].source) for index in wanted],
+            beam_size=self.options.beam_size,
+            num_hypotheses=num_hypotheses,
+            length_penalty=self.options.length_penalty,
+            patience=ctranslate2_model.PATIENCE,
+            min_decoding_length=0,
+            # The same for every batch, so that no result depends on the lines of other requests; without the end token.
+            max_decoding_length=self.translator.max_length - 1,
+            return_scores=True,
+        )
+        for index, result in zip(wanted, found, strict=True):
+            yield {index: tuple(map(self._hypothesis, result.hypotheses, result.scores))}
+
+    def _hypothesis(self, pieces: Sequence[str], score: float) -> Hypothesis:
+        tokenizer = self.translator.tokenizer
+        ids = [tokenizer.target.piece_to_id(piece) for piece in pieces]
+        (text,) = tokenizer.decode_target([ids])
+        return Hypothesis(text, score, (*ids, EOS_ID))
+
+
+def load_ctranslate2(
+    translator: Translator, options: DecodingOptions, quantization: Quantization, workers: int
+) -> CTranslate2Search:
+    """Exports the network of a run into a temporary folder, and loads it from there for so many threads.
+
+    Raises UserError if CTranslate2 cannot represent the network.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        ctranslate2_model.write_ctranslate2(translator, Path(folder), quantization)
+        # One thread a worker: the threads of a matrix product wait for each other, on cores that are busy for long.
+        model = ctranslate2.Translator(folder, compute_type="default", inter_threads=workers, intra_threads=1)
+    return CTranslate2Search(translator, options, model)

@@ -1,0 +1,117 @@
+"""Answers POST /translate: from the parameters of a request to the content of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from lingua_flax.data.glossary import Glossary
+from lingua_flax.serving.batcher import Batcher
+from lingua_flax.serving.engine import Engine
+from lingua_flax.serving.protocol import TranslateRequest
+from lingua_flax.translation.html_text import HtmlText, Translated
+from lingua_flax.translation.hypotheses import Hypothesis, Translation
+from lingua_flax.translation.requests import Part
+from lingua_flax.translation.translator import Searches
+from lingua_flax.translation.word_alignment import Link, moved, pharaoh, word_links
+
+Value = TypeVar("Value")
+
+LARGE = 1000  # characters from which on texts are divided in a thread, at about 4 ms a thousand
+
+
+class _Line(NamedTuple):
+    """The translations of a line, best first, and the links of the best one if they are wanted."""
+
+    texts: list[str]
+    links: list[Link]
+
+
+class Translations:
+    """Translates requests: divides texts into sentences, has them searched, and puts the answers together."""
+
+    def __init__(self, engine: Engine, batcher: Batcher):
+        self._engine, self._batcher = engine, batcher
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="texts")
+
+    async def answer(self, parameters: TranslateRequest, max_hypotheses: int) -> dict[str, Any]:
+        """Returns the content of an answer; raises what `Batcher.search` raises, and UserError for a useless glossary.
+
+        If the task is cancelled, the search ends.
+        """
+        size = sum(map(len, parameters.texts))
+        pages = []
+        if parameters.format == "html":
+            pages = [await self._compute(size, HtmlText, text) for text in parameters.texts]
+        lines = [page.texts for page in pages] or [text.replace("\r\n", "\n").split("\n") for text in parameters.texts]
+        aligned = [page.needs_links for page in pages] or [[parameters.alignments] * len(own) for own in lines]
+        # LibreTranslate has no alternatives for HTML either.
+        count = 1 if pages else min(1 + parameters.alternatives, max_hypotheses)
+        translations = iter(await self._translated([line for own in lines for line in own], size, parameters, count))
+        results = [[await self._line(next(translations), parameters.target, each) for each in own] for own in aligned]
+        if pages:
+            rendered = [await self._compute(size, _rendered, *pair) for pair in zip(pages, results, strict=True)]
+            translated = [[text] for text in rendered]
+        else:
+            translated = [_joined(own, count) for own in results]
+        answer: dict[str, Any] = {"translatedText": [texts[0] for texts in translated]}
+        if parameters.alternatives:
+            answer["alternatives"] = [list(dict.fromkeys(texts))[1:] for texts in translated]
+        if parameters.alignments:
+            answer["alignments"] = [_joined_links(*pair) for pair in zip(lines, results, strict=True)]
+        return answer if isinstance(parameters.q, list) else {name: values[0] for name, values in answer.items()}
+
+    async def _translated(
+        self, lines: Sequence[str], size: int, parameters: TranslateRequest, count: int
+    ) -> list[Translation]:
+        glossary = Glossary(tuple(parameters.glossary.items())) if parameters.glossary else None
+        searches = self._engine.searches(lines, parameters.target, count, glossary)
+        found: list[tuple[Hypothesis, ...]] | None = None
+        while True:
+            parts, wanted, translations = await self._compute(size, _resumed, searches, found)
+            if translations is not None:
+                return translations
+            found = await self._batcher.search(parts, wanted, is_admitted=found is not None)
+
+    async def _line(self, translation: Translation, target: str, is_aligned: bool) -> _Line:
+        links = []
+        if is_aligned:
+            links = await self._compute(LARGE, self._engine.align, translation, target)
+        return _Line([own.text for own in translation.hypotheses], links)
+
+    async def _compute(self, size: int, function: Callable[..., Value], *arguments: Any) -> Value:
+        """Calls a function, in a thread if that takes long for texts of this size."""
+        if size < LARGE:
+            return function(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+
+def _resumed(
+    searches: Searches[list[Translation]], found: list[tuple[Hypothesis, ...]] | None
+) -> tuple[list[Part], int, list[Translation] | None]:
+    """Returns the parts to search next and how many hypotheses are wanted of each, or the translations."""
+    try:
+        return *(next(searches) if found is None else searches.send(found)), None
+    except StopIteration as end:
+        return [], 0, end.value
+
+
+def _rendered(page: HtmlText, lines: list[_Line]) -> str:
+    return page.rendered([Translated(own.texts[0], own.links) for own in lines])
+
+
+def _joined(lines: list[_Line], count: int) -> list[str]:
+    """Joins the lines of a text, rank by rank; a line with fewer translations repeats its last one."""
+    return ["\n".join(own.texts[min(rank, len(own.texts) - 1)] for own in lines) for rank in range(count)]
+
+
+def _joined_links(lines: list[str], results: list[_Line]) -> str:
+    """Returns the links of the lines of a text, whose words are counted from its beginning."""
+    joined = []
+    source_start = target_start = 0
+    for line, result in zip(lines, results, strict=True):
+        joined += [moved(link, source_start, target_start) for link in result.links]
+        source_start, target_start = source_start + len(line) + 1, target_start + len(result.texts[0]) + 1
+    return pharaoh(word_links(joined, "\n".join(lines), "\n".join(result.texts[0] for result in results)))

@@ -1,0 +1,121 @@
+"""Servers in threads, whose network is replaced by a function, and requests to them."""
+
+import contextlib
+import json
+import re
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+
+from lingua_flax.data.tokenizer import Characters
+from lingua_flax.options.schema import DataConfig
+from lingua_flax.serving.app import Server, make_app
+from lingua_flax.serving.bounded_protocol import Limits as ConnectionLimits
+from lingua_flax.serving.guard import Guard
+from lingua_flax.serving.languages import languages
+from lingua_flax.serving.prometheus import Measured
+from lingua_flax.serving.protocol import Limits
+from lingua_flax.serving.web_server import WebServer
+from lingua_flax.translation.hypotheses import Hypothesis, Translation
+from lingua_flax.translation.requests import Part
+from lingua_flax.translation.word_alignment import Link
+from tests.conftest import PROMPTLY
+
+JSON = {"Content-Type": "application/json"}
+LIMITS = Limits(texts=4, characters=100, beam_size=3)
+
+
+class UpperCase:
+    """An engine that translates into capitals; alternative k ends with k apostrophes. It can be held up.
+
+    Each line is a sentence that costs 1, whatever its length.
+    """
+
+    workers = 1
+    takes_glossaries = False
+    max_cost = 1
+
+    def __init__(self):
+        self.searcher = self
+        self.batches = []
+        self.unwanted = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def searches(self, lines, target, num_hypotheses, glossary):
+        found = iter(
+            (yield [Part(1, 0, line, [], [], 0) for line in lines if line], num_hypotheses) if any(lines) else []
+        )
+        return [Translation(line, next(found) if line else (Hypothesis("", 0.0),)) for line in lines]
+
+    def cost(self, part):
+        return 1
+
+    def padded_length(self, part):
+        return 1
+
+    def max_rows(self, length):
+        return 8
+
+    def search(self, parts, num_hypotheses, is_wanted):
+        self.batches.append([part.text for part in parts])
+        self.may_go_on.wait(PROMPTLY)
+        self.unwanted += [part.text for number, part in enumerate(parts) if not is_wanted(number)]
+        for number, part in enumerate(parts):
+            yield {number: tuple(Hypothesis(part.text.upper() + "'" * rank, 0.0) for rank in range(num_hypotheses))}
+
+    def align(self, translation, target):
+        words = [Characters(*word.span()) for word in re.finditer(r"\S+", translation.source)]
+        return [Link(word, word) for word in words]
+
+
+@contextlib.contextmanager
+def serving(load, drain=0.0, limits=None, **options):
+    """Serves in a thread; yields the server and its URL."""
+    settings = {"max_waiting": 6, "timeout": PROMPTLY} | options
+    server = Server(languages(DataConfig(source_language="en", target_language="fr")), LIMITS, **settings)
+    guarded = Guard(Measured(make_app(server, load), server.metrics), allowed_hosts=["translator.example"])
+    listener = socket.create_server(("127.0.0.1", 0))
+    process = WebServer(guarded, server.stop, limits or ConnectionLimits(100, 2000), drain=drain)
+    thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        process.stop()
+        thread.join()
+
+
+def until(condition):
+    """Waits until the condition holds."""
+    deadline = time.monotonic() + PROMPTLY
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def request(url, path, content=None, method=None, **headers):
+    """Returns the status, the JSON and the headers of an answer."""
+    data = json.dumps(content).encode() if isinstance(content, dict | list) else content
+    kind = JSON if isinstance(content, dict | list) else {}
+    message = urllib.request.Request(url + path, data, kind | headers, method=method)
+    try:
+        with urllib.request.urlopen(message, timeout=PROMPTLY) as answer:
+            return answer.status, json.load(answer), answer.headers
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error), error.headers
+
+
+def raw(url, *pieces):
+    """Sends pieces of bytes and returns what is received until the server closes the connection."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PROMPTLY) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def translate(url, q="one two", **options):
+    return request(url, "/translate", {"q": q, "source": "en", "target": "fr"} | options)

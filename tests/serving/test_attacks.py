@@ -1,0 +1,160 @@
+"""Clients that send too much, too slowly, or too many at once, and what the others notice of them."""
+
+import json
+import logging
+import random
+import socket
+import threading
+import time
+
+import psutil
+import pytest
+
+from lingua_flax.serving import bounded_protocol
+from lingua_flax.serving.bounded_protocol import Limits
+from tests.conftest import HUNG_AFTER, PROMPTLY
+from tests.processes import start_command
+from tests.serving.servers import raw, request, serving, translate, until
+
+HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+
+
+def connected(url):
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=PROMPTLY)
+
+
+def status_of(answer):
+    return int(answer.split(b" ")[1]) if answer else None
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status"),
+    [
+        ([HEAD, *[b"X-Large: " + b"x" * 50_000 + b"\r\n"] * 40], 431),
+        ([HEAD, b"X-Large: ", *[b"x" * 50_000] * 40], 431),
+        ([HEAD, b"Content-Length: 50000000\r\n\r\n", *[b"x" * 50_000] * 100], 413),
+        ([HEAD, b"Transfer-Encoding: chunked\r\n\r\n", *[b"c350\r\n" + b"x" * 50_000 + b"\r\n"] * 100], 413),
+        ([HEAD, b"Transfer-Encoding: chunked\r\n\r\n", b"1;", *[b"x" * 50_000] * 40], 413),
+        ([HEAD, b"Transfer-Encoding: chunked\r\n\r\n0\r\n", *[b"X-Large: " + b"x" * 50_000 + b"\r\n"] * 40], 413),
+        ([b"no request\r\n\r\n"], 400),
+    ],
+)
+def test_what_is_too_large_is_refused_and_the_answer_can_be_read(url, engine, pieces, status):
+    answer = raw(url, *pieces)
+    assert status_of(answer) == status
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert not engine.batches
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status"),
+    [
+        ([], 408),
+        ([HEAD], 408),
+        ([HEAD, b"Content-Length: 9\r\n\r\nq="], 408),
+        ([HEAD, b"Content-Length: 0\r\n\r\n\r\n"], 400),
+    ],
+)
+def test_what_takes_too_long_ends(url, monkeypatch, pieces, status):
+    monkeypatch.setattr(bounded_protocol, "HEADERS_SECONDS", 0.1)
+    monkeypatch.setattr(bounded_protocol, "BODY_SECONDS", 0.1)
+    assert status_of(raw(url, *pieces)) == status
+
+
+def test_connections_that_wait_make_room(engine, caplog):
+    with serving(lambda _: engine, limits=Limits(connections=5, body=2000)) as (server, url):
+        until(lambda: server.status == "ok")
+        engine.may_go_on.clear()
+        busy = threading.Thread(target=translate, args=[url])
+        busy.start()
+        until(lambda: engine.batches)
+        others = [connected(url) for _ in range(7)]
+        others[-1].sendall(HEAD)
+        assert request(url, "/health")[0] == 200
+        assert status_of(others[0].recv(1000)) == 503
+        engine.may_go_on.set()
+        busy.join()
+        for each in others:
+            each.close()
+    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
+        "more than 5 connections: those that wait longest are closed"
+    ]
+
+
+def test_largest_of_too_many_unfinished_bodies_is_refused(engine):
+    with serving(lambda _: engine, limits=Limits(connections=50, body=2000, bodies=5000)) as (server, url):
+        until(lambda: server.status == "ok")
+        others = [connected(url) for _ in range(4)]
+        for number, each in enumerate(others):
+            each.sendall(HEAD + b"Content-Length: 2000\r\n\r\n")
+            time.sleep(0.05)
+            each.sendall(b"x" * (1200 + 100 * number))
+        assert status_of(others[-1].recv(1000)) == 503
+        assert translate(url)[0] == 200
+        for each in others:
+            each.close()
+
+
+def test_requests_share_the_engine(url, engine):
+    """A sentence of a small request comes before most of those of a large one, however long that has waited."""
+    engine.max_rows = lambda length: 2
+    engine.may_go_on.clear()
+    first = threading.Thread(target=translate, args=[url, "first"])
+    large = threading.Thread(target=translate, args=[url, "a\nb\nc\nd\ne\nf"])
+    small = threading.Thread(target=translate, args=[url, "small"])
+    first.start()
+    until(lambda: engine.batches)
+    large.start()
+    until(lambda: b"waiting_cost 6.0" in raw(url, b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+    small.start()
+    until(lambda: b"waiting_cost 7.0" in raw(url, b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+    engine.may_go_on.set()
+    for thread in (first, large, small):
+        thread.join()
+    assert engine.batches == [["first"], ["a", "small"], ["b", "c"], ["d", "e"], ["f"]]
+
+
+@pytest.mark.slow
+def test_small_requests_are_answered_beside_large_ones(trained):
+    """Two requests of 16 random texts, each as much as thousands of sentences, and SIGTERM while one is served."""
+    options = ("--port", 0, "--max-waiting", 2**21, "--timeout", HUNG_AFTER)
+    process = start_command("serve", "--workdir", trained[0], *options)
+    log = iter(process.stderr.readline, "")
+    url = next(line.split()[-1] for line in log if line.startswith("listening on "))
+    assert any(line.startswith("all programs are compiled") for line in log)
+    generator, answers, seconds = random.Random(0), [], []
+    texts = [["".join(generator.choices("abcdefgh ", k=4999)) for _ in range(16)] for _ in range(2)]
+
+    def ask(texts):
+        body = {"q": texts, "source": "en", "target": "fr"}
+        answers.append(json_answer(url, body))
+
+    memory = psutil.Process(process.pid).memory_info().rss
+    threads = [threading.Thread(target=ask, args=[own]) for own in texts]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        started = time.monotonic()
+        assert json_answer(url, {"q": "one two", "source": "en", "target": "fr"})[0] == 200
+        seconds.append(time.monotonic() - started)
+    assert [(status, len(answer["translatedText"])) for status, answer in answers] == [(200, 16)] * 2
+    assert psutil.Process(process.pid).memory_info().rss < memory + 2**29
+    assert sorted(seconds)[int(0.99 * len(seconds))] < 2
+    thread = threading.Thread(target=ask, args=[texts[0]])
+    thread.start()
+    time.sleep(1)
+    process.terminate()
+    assert process.wait(timeout=5) == 143
+    thread.join()
+    assert answers[-1] == (503, {"error": "the server is stopping"})
+
+
+def json_answer(url, body):
+    content = json.dumps(body).encode()
+    head = HEAD + f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=HUNG_AFTER) as connection:
+        connection.sendall(head + content)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    return status_of(answer), json.loads(answer.partition(b"\r\n\r\n")[2])
