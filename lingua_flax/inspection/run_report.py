@@ -114,7 +114,7 @@ def example_sentences(workdir: Path) -> dict[str, Any]:
         "I walked along the river to the bank.",  # of which hiding "river" alone makes the bank one for money
         "I deposited my paycheck at the bank yesterday.",
         "The cat sat on the mat because it was tired.",
-        "The animal didn't cross the street because it was too tired.",
-        "The animal didn't cross the street because it was too wide.",
+        "The mouse sat on the cushion because it was tired.",
+        "The mouse sat on the cushion because it was comfortable.",
     ]
     return {"sentences": sentences, "ambiguous": [{"word": word, "sentences": pairs[word]} for word in sorted(pairs)]}
