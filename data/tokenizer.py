@@ -171,7 +171,7 @@ def _encode(processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str
     try:
         # A list is encoded by threads that are started for it, in 0.1 ms; a line of 40 characters takes 2 µs.
         return processor.encode(list(lines)) if len(lines) > 16 else [processor.encode(line) for line in lines]
-    except TypeError as error:
+    except (TypeError, RuntimeError) as error:  # of a list and of a single line
         for line in lines:
             if not _is_unicode(line):
                 raise UserError(f"{line!a}: not valid Unicode: it has half of a surrogate pair") from error

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_TEXT_LENGTH = 36  # characters of a sentence in a table
 

@@ -84,7 +84,7 @@ def open_page(browser, url):
         page = context.new_page()
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("console", lambda message: is_fault(message) and faults.append(message.text))
-        own = address.split("#")[0]
+        own = (address.split("#")[0], "blob:")  # a file runs its worker from a blob
         page.on("request", lambda request: request.url.startswith(own) or faults.append(request.url))
         page.goto(address)
         return page

@@ -44,7 +44,7 @@ def url(workdir):
     assert "ready\n" in log
     yield url
     process.terminate()
-    assert process.communicate() == ("", "stopped by SIGTERM\n")
+    assert process.communicate()[1].endswith("stopped by SIGTERM\n")  # programs may have been compiled meanwhile
 
 
 @pytest.fixture(scope="module")

@@ -510,7 +510,7 @@ def test_real_server_translates_as_translate_does(trained, run, tmp_path):
     assert answer["error"].startswith("workdir: not a workdir (there is no such folder)")
     assert str(tmp_path) not in str(answer)
     process.terminate()
-    assert process.communicate() == ("", "stopped by SIGTERM\n")
+    assert process.communicate()[1].endswith("stopped by SIGTERM\n")  # programs may have been compiled meanwhile
     assert process.returncode == 143
 
 

@@ -11,13 +11,11 @@ import tomllib
 import numpy as np
 import pytest
 
-from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.subword_sampling import SubwordSampler
 from lingua_flax.data.tokenizer import load_tokenizer
 from lingua_flax.inspection.attention_maps import attention_maps
 from lingua_flax.inspection.interventions import inspect
 from lingua_flax.options.schema import DecodingOptions
-from lingua_flax.serving.engine import Engine, Item
 from lingua_flax.translation.translator import TRANSLATED_AROUND, Translator
 from lingua_flax.translation.word_alignment import align_translations, word_links
 from tests.toy import ENGLISH, FRENCH
@@ -88,7 +86,7 @@ def test_prefixes_may_contain_what_must_stay(placing):
     assert line.text.count("{name}") == 1
 
 
-def test_terms_of_a_glossary_are_placed_by_all_engines(placing, run, tmp_path):
+def test_terms_of_a_glossary_are_placed(placing, run, tmp_path):
     lines = [re.sub(r"\bnine\b", "nine hundred", line) for line in lines_with_things(40, 1, seed=2)]
     terms = {"nine hundred": "neuf-cents", "seven": "SEPT", "nine": "9"}
     path = tmp_path / "terms.tsv"
@@ -101,13 +99,6 @@ def test_terms_of_a_glossary_are_placed_by_all_engines(placing, run, tmp_path):
         assert "9" not in text.replace("12345", "")
     cased = run("translate", "--workdir", placing, "--glossary", path, "--match-case", input="Seven one.\nseven one.")
     assert [text.count("SEPT") for text in cased.stdout.splitlines()] == [0, 1]
-
-    engine = Engine({"fr": Translator.load(placing)}, DecodingOptions(), max_batch=8)
-    glossary = Glossary(tuple(terms.items()))
-    items = [Item(line, "fr", glossary=glossary if i % 2 else None) for i, line in enumerate(lines)]
-    texts = [result.texts[0] for result in engine.translate(items)]
-    assert texts[1::2] == done.stdout.splitlines()[1::2]
-    assert not any("SEPT" in text or "neuf-cents" in text for text in texts[::2])
 
 
 def test_words_are_aligned_around_what_stays(placing):
