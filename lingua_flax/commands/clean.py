@@ -98,10 +98,8 @@ def read_options(argv: Sequence[str]) -> CleanCommand:
 def clean(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
-    from lingua_flax.data.cleaning import (  # imported here so that invalid options are reported at once
-        pipeline,
-        readers,
-    )
+    # Imported here so that invalid options are reported at once.
+    from lingua_flax.data.cleaning import pipeline, readers
 
     kind = readers.format_of(options.files)
     if options.columns and kind in ("", ".tmx"):

@@ -179,7 +179,9 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
         evaluation = evaluate(
             translator, data, options, tokenize=tokenize, baseline=baseline, with_ter=options.ter, after_batch=advance
         )
-    perturbed = perturbed_scores(translator, data, options, tokenize) if options.perturb else {}
+    perturbed = {}
+    if options.perturb:
+        perturbed = perturbed_scores(translator, data, options, tokenize, evaluation.translations)
     if not is_first_process():
         return
     contents = (evaluation.translations, data.sources, data.references, *data.more_references)

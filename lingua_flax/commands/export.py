@@ -70,7 +70,12 @@ class ExportCommand(CheckpointOptions):
 
 
 DESCRIPTION = "Exports the network of a run, and checks that the export translates as the run does."
-ONLY_WITH = {"batch_size": ["stablehlo"], "source_length": ["stablehlo"], "quantization": ["ctranslate2", "html"]}
+ONLY_WITH: dict[str, list[ExportFormat]] = {
+    "batch_size": ["stablehlo"],
+    "source_length": ["stablehlo"],
+    "quantization": ["ctranslate2", "html"],
+    "scores": ["ctranslate2", "stablehlo", "safetensors", "transformers"],
+}
 
 
 def read_options(argv: Sequence[str]) -> ExportCommand:

@@ -145,22 +145,23 @@ def evaluate(
 
 
 def perturbed_scores(
-    translator: Translator, data: EvaluationSet, options: DecodingOptions, tokenize: str
+    translator: Translator, data: EvaluationSet, options: DecodingOptions, tokenize: str, untouched: Sequence[str]
 ) -> dict[str, Scores]:
-    """Returns the scores of the translations of the sources: untouched, and with each of the CHANGES.
+    """Returns the scores of the given translations of the untouched sources, and of those with each of the CHANGES.
 
     All are compared with the same references, without regard to case and final punctuation: whether these should follow
     the source is a matter of taste, and the scores differ only by what else is lost.
     """
     references = [list(map(no_final_punctuation, each)) for each in (data.references, *data.more_references)]
-    results = {}
-    with progress_bar((1 + len(CHANGES)) * len(data.sources), "sentences") as advance:
-        for name in ("untouched", *CHANGES):
-            sources = list(map(CHANGES.get(name, str), data.sources))
-            lines = translator.translate_sentences(sources, options, after_batch=advance)
-            translations = [no_final_punctuation(line.text) for line in lines]
-            results[name] = score(translations, *references, tokenize=tokenize, lowercase=True)
-    return results
+    translations = {"untouched": untouched}
+    with progress_bar(len(CHANGES) * len(data.sources), "sentences") as advance:
+        for name, change in CHANGES.items():
+            lines = translator.translate_sentences(list(map(change, data.sources)), options, after_batch=advance)
+            translations[name] = [line.text for line in lines]
+    return {
+        name: score(list(map(no_final_punctuation, texts)), *references, tokenize=tokenize, lowercase=True)
+        for name, texts in translations.items()
+    }
 
 
 def sample_indices(count: int, limit: int) -> Sequence[int]:

@@ -20,7 +20,7 @@ def scores_with(translate):
         return [SimpleNamespace(text=text) for text in translate(lines)]
 
     network = SimpleNamespace(translate_sentences=translate_sentences)
-    return perturbed_scores(network, EvaluationSet("", SOURCES, SOURCES), DecodingOptions(), "13a")
+    return perturbed_scores(network, EvaluationSet("", SOURCES, SOURCES), DecodingOptions(), "13a", translate(SOURCES))
 
 
 @pytest.mark.parametrize("likewise", [True, False])

@@ -126,6 +126,7 @@ def test_quantized_export_is_compared_but_not_judged(trained, run, tmp_path):
             "--source-length 33 exceeds model.max_length 32",
         ),
         (["--format", "safetensors", "--output", "{tmp}/new", "--scores", "{tmp}/scores"], "No such file"),
+        (["--format", "html", "--output", "{tmp}/new", "--scores", "x"], "--scores has no effect with --format html"),
         (["--format", "safetensors", "--output", "{tmp}/new", "--verify", "{tmp}/lines"], "{tmp}/lines"),
         (["--format", "safetensors", "--output", "{tmp}/new", "--checkpoint", "7"], "checkpoint"),
     ],
