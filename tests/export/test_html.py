@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from deno import find_deno_bin
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,7 +57,7 @@ TOKENIZERS = {
 
 
 def deno(script, *arguments):
-    return ["deno", "run", "--allow-read", "--no-lock", SCRIPTS / script, *arguments]
+    return [find_deno_bin(), "run", "--allow-read", "--no-lock", SCRIPTS / script, *arguments]
 
 
 def ask(document, path, questions):
