@@ -34,7 +34,9 @@ class Programs:
                 jax.jit(program.call).lower(*jax.tree.unflatten(program.in_tree, program.in_avals)[0])
         except Exception as error:  # of several kinds, depending on the version
             made, own = self.config["jax"], jax.__version__
-            sys.exit(f"error: jax {own} cannot read the programs; install jax {made}, which made them, or newer ({error})")
+            sys.exit(
+                f"error: jax {own} cannot read the programs; install jax {made}, which made them, or newer ({error})"
+            )
 
     def translate(self, sources: list[list[int]], search: str, alpha: float) -> list[tuple[list[int], float]]:
         """Returns the ids and the score of the best translation of each of at most B sources of at most S tokens.
