@@ -52,11 +52,11 @@ def memory_between_steps(network: Structure, config: Config, mesh: Mesh) -> Devi
     return DeviceMemory(*(sum(jax.tree.leaves(part)) for part in parts))
 
 
-def compile_step(network: Structure, config: Config, mesh: Mesh, unroll: int = 1) -> jax.stages.Compiled:
-    """Compiles the step for the mesh, without running it or allocating its arrays; `unroll` as in `make_train_step`."""
+def compile_step(network: Structure, config: Config, mesh: Mesh) -> jax.stages.Compiled:
+    """Compiles the step for the mesh, without running it or allocating its arrays."""
     state = jax.eval_shape(lambda params: initial_state(params, config), network.params)
     num_steps = config.training.num_steps or 1  # None if given in epochs; a constant, which takes no memory
-    step = make_train_step(network, config, num_steps, mesh, unroll)
+    step = make_train_step(network, config, num_steps, mesh)
     return step.lower(state, batch_shapes(config)).compile()
 
 

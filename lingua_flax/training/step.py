@@ -61,18 +61,13 @@ def batch_digest(batch: Batch) -> jax.Array:
     return total
 
 
-def make_train_step(
-    network: Structure, config: Config, num_steps: int, mesh: Mesh, unroll: int = 1
-) -> jax.stages.Wrapped:
+def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Mesh) -> jax.stages.Wrapped:
     """Returns the jitted training step: (TrainState, Batch) -> (TrainState, StepMetrics).
 
     The step donates the buffers of the state that it is given, which cannot be used afterwards.
 
     If the loss or the gradient norm is not finite, the step is skipped and counted: parameters, moving average and
     optimizer state do not change. `optax.apply_if_finite` checks only gradients and does not handle the average.
-
-    Each iteration of the loop over the parts of an accumulated batch takes `unroll` parts; XLA's cost analysis counts
-    the operations of a single iteration.
     """
     optimizer = make_optimizer(config.optimizer)
     schedule = learning_rate(config.optimizer, num_steps)
@@ -95,7 +90,7 @@ def make_train_step(
             index, batch = part
             return jax.tree.map(jnp.add, total, gradients(params, batch, jax.random.fold_in(key, index))), None
 
-        return jax.lax.scan(add, zeros, (jnp.arange(parts), batches), unroll=unroll)[0]
+        return jax.lax.scan(add, zeros, (jnp.arange(parts), batches))[0]
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = jax.random.fold_in(jax.random.key(config.training.seed), state.step)

@@ -196,8 +196,7 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
     assert set(one) == JSON_KEYS
     assert (one["compiled_for"], eight["compiled_for"]) == ("v5e:1x1", "v5e:2x4")
     assert (one["fits"], one["device_memory_bytes"]) == (True, 16 * 2**30)
-    assert least < one["flops"] < 1.5 * least
-    assert one["flops"] / 8 < eight["flops"] < one["flops"] / 2  # each device updates all parameters
+    assert (one["flops"], eight["flops"]) == (least, least / 8)
     numbers = 1_243_136
     assert 3 * 4 * numbers < one["argument_bytes"] < 3 * 4 * numbers + 2e5  # parameters, moments and the batch
     assert 0 < one["temporary_bytes"] < 50e6
@@ -208,18 +207,6 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
     assert shown["operations"] == f"{eight['flops']:.3g}: {eight['flops'] / 197e9:.3g} ms at 197 TFLOP/s"
     assert shown["the device has"] == "17.2 GB: this fits"
     assert shown["bytes sent to others"].endswith("ms at 400 GB/s in and out")
-
-
-@needs_libtpu
-@pytest.mark.slow
-def test_flops_include_all_parts_of_an_accumulated_batch(run, tmp_path):
-    """Four parts take four times the operations of one, except for the optimizer."""
-    flops = {}
-    for parts in (1, 4):
-        options = ["--training.tokens-per-batch", 2048 * parts, "--training.accumulation-steps", parts]
-        assert run("train", *TINY, *options, "--json", tmp_path / "f.json").returncode == 0
-        flops[parts] = json.loads((tmp_path / "f.json").read_text())["flops"]
-    assert flops[4] == pytest.approx(4 * flops[1], rel=0.02)
 
 
 @needs_libtpu

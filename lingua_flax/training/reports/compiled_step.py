@@ -27,12 +27,12 @@ from lingua_flax.devices.topology import (
 from lingua_flax.host.errors import RunError
 from lingua_flax.host.workers import WorkerPool
 from lingua_flax.model.flops import training_flops
-from lingua_flax.model.transformer import Structure, structure
+from lingua_flax.model.transformer import structure
 from lingua_flax.options.precision import BFLOAT16, FLOAT32, Precision
 from lingua_flax.options.schema import REMAINING_DEVICES, Config
 from lingua_flax.training.device_memory import DeviceMemory, compile_step, memory_between_steps, memory_of_step
 from lingua_flax.training.kernels.fast_attention import fast_attention
-from lingua_flax.training.reports.gpu_program import bytes_of, read_gpu_program
+from lingua_flax.training.reports.compiled_program import bytes_of, read_program
 
 Result = TypeVar("Result")
 
@@ -43,6 +43,7 @@ class CompiledStep(NamedTuple):
     Attributes:
       compiled_for: the topology, or the number and kind of the devices.
       dtype: the dtype of matrix products.
+      flops: the operations of the model's matrix products.
       bytes_accessed: the bytes read from and written to the device's main memory.
       temporary_bytes: the memory that the step needs in addition to its arguments.
       sent_bytes: the bytes that the device sends to other devices.
@@ -72,7 +73,7 @@ def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     """Compiles the training step for the config's topology or for this machine's devices, simulated if too few.
 
     The sizes are those of the source and the target vocabulary. Raises UserError if the config does not fit the mesh or
-    the compiler does not support the topology, and RunError if the compiler failed or its operation count is wrong.
+    the compiler does not support the topology, and RunError if the compiler failed.
     """
     if config.devices.topology:
         chip_in_topology(config.devices.topology)
@@ -83,10 +84,7 @@ def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     device = mesh.devices.flat[0]
     simulated = " (simulated)" if device.platform == "cpu" and mesh.size > 1 else ""
     memory = (device.memory_stats() or {}).get("bytes_limit")
-    step = _compiled(config, sizes, mesh, f"{mesh.size} x {device.device_kind}{simulated}", memory)
-    if step.flops and step.flops < model_flops(config, sizes[1]) / mesh.size:  # loops were counted once, or kernels not
-        return step._replace(flops=None, bytes_accessed=None)
-    return step
+    return _compiled(config, sizes, mesh, f"{mesh.size} x {device.device_kind}{simulated}", memory)
 
 
 def _compiled_for_topology(config: Config, sizes: tuple[int, int]) -> CompiledStep:
@@ -96,12 +94,7 @@ def _compiled_for_topology(config: Config, sizes: tuple[int, int]) -> CompiledSt
     if config.devices.deterministic:
         make_deterministic()
     mesh = make_mesh(config.devices.mesh, topology_devices(topology))
-    step = _compiled(config, sizes, mesh, topology, chip_in_topology(topology).memory)
-    min_flops = model_flops(config, sizes[1]) / mesh.size
-    if step.flops and step.flops < min_flops:
-        counted = f"{step.flops:.3g} operations in a step that needs at least {min_flops:.3g}"
-        raise RunError(f"the TPU's compiler counts {counted}: its count is incomplete")
-    return step
+    return _compiled(config, sizes, mesh, topology, chip_in_topology(topology).memory)
 
 
 def _compiled(
@@ -124,49 +117,20 @@ def _compiled(
         return step._replace(compile_seconds=time.monotonic() - started, fits=False, shortage=shortage)
     seconds = time.monotonic() - started
     memory, analysis = memory_of_step(network, config, mesh, compiled), compiled.memory_analysis()
-    flops, accessed = _costs(compiled)
-    if mesh.devices.flat[0].platform == "tpu" and config.training.accumulation_steps > 1:
-        flops, accessed = _costs_of_all_parts(compiled, network, config, mesh)
     text = compiled.as_text() or ""
+    program = read_program(text, config.training.accumulation_steps)
     if mesh.devices.flat[0].platform == "gpu":
-        program = read_gpu_program(text)
-        # Its compiler does not count operations; it adds no matrix products to those of the model.
-        flops, accessed = model_flops(config, sizes[1]) / mesh.size, program.bytes_accessed
         step = step._replace(kernels=program.kernels, largest_arrays=program.largest)
     return step._replace(
         memory=memory,
         compile_seconds=seconds,
-        flops=flops,
-        bytes_accessed=accessed,
+        flops=model_flops(config, sizes[1]) / mesh.size,
+        bytes_accessed=program.bytes_accessed,
         argument_bytes=analysis.argument_size_in_bytes if analysis else None,
         temporary_bytes=analysis.temp_size_in_bytes if analysis else None,
         sent_bytes=sent_bytes_of(text, mesh.size) if mesh.size > 1 else 0.0,
         fits=None if device_memory is None else memory.total <= device_memory,
     )
-
-
-def _costs(compiled: jax.stages.Compiled) -> tuple[Any, Any]:
-    """Returns operations and bytes accessed, counting one iteration of each loop."""
-    costs = compiled.cost_analysis() or {}
-    return costs.get("flops"), costs.get("bytes accessed")
-
-
-def _costs_of_all_parts(
-    compiled: jax.stages.Compiled, network: Structure, config: Config, mesh: Mesh
-) -> tuple[float | None, float | None]:
-    """Returns operations and bytes accessed for all parts of an accumulated batch.
-
-    Only one iteration of the loop over the parts is counted. What one part costs is the difference to a program whose
-    iteration takes two parts.
-    """
-    try:
-        unrolled = compile_step(network, config, mesh, unroll=2)
-    except jax.errors.JaxRuntimeError:  # unrolling needs more memory
-        return None, None
-    other_parts = config.training.accumulation_steps - 1
-    costs = zip(_costs(compiled), _costs(unrolled), strict=True)
-    flops, accessed = (one + other_parts * (two - one) for one, two in costs)
-    return flops, accessed
 
 
 _COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|reduce-scatter)(?:-start)?\(.*?channel_id=(\d+)")

@@ -1,4 +1,4 @@
-"""The account of a GPU's program, compared with numbers counted by hand."""
+"""The account of a compiled program, compared with numbers counted by hand."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lingua_flax.training.reports.gpu_program import read_gpu_program
+from lingua_flax.training.reports.compiled_program import read_program
 from tests.conftest import ROOT
 
 PROGRAM = """HloModule step
@@ -42,10 +42,50 @@ ENTRY %main (table: f32[100,8], x: f32[4,8], state: (s32[], bf16[16])) -> f32[4,
 def test_kernels_and_bytes_match_numbers_counted_by_hand():
     """One fused kernel reads four rows of the table and x, and writes four rows: 3 * 128 bytes. A loop copies 32 bytes
     three times, reading and writing them. A product reads 128 bytes once and writes 64, besides its work space."""
-    program = read_gpu_program(PROGRAM)
+    program = read_program(PROGRAM)
     assert program.kernels == 1 + 3 + 1
     assert program.bytes_accessed == 3 * 128 + 3 * 2 * 32 + 128 + 64
     assert program.largest == [(128, "f32[4,8]"), (64, "f32[4,4]"), (32, "bf16[16]")]
+
+
+ON_CHIP = """HloModule step
+
+%fused_add (p.1: f32[64], p.2: f32[64]) -> f32[64] {
+  %p.1 = f32[64]{0:T(128)S(1)} parameter(0)
+  %p.2 = f32[64]{0:T(128)} parameter(1)
+  ROOT %add.1 = f32[64]{0:T(128)} add(%p.1, %p.2)
+}
+
+ENTRY %main (table: f32[100,64], x: f32[64]) -> f32[64] {
+  %table = f32[100,64]{1,0:T(8,128)} parameter(0)
+  %x = f32[64]{0:T(128)} parameter(1)
+  %start.1 = (f32[64]{0:T(128)S(1)}, f32[64]{0:T(128)}, u32[]{:S(2)}) copy-start(%x)
+  %x_on_chip = f32[64]{0:T(128)S(1)} copy-done(%start.1)
+  %start.2 = ((f32[100,64]{1,0:T(8,128)}), f32[8,64]{1,0:T(8,128)S(1)}, s32[]{:S(2)}) slice-start(%table), slice={[0:8]}
+  %rows = f32[8,64]{1,0:T(8,128)S(1)} slice-done(%start.2)
+  %sum = f32[64]{0:T(128)} fusion(%x_on_chip, %x), kind=kLoop, calls=%fused_add
+  %hit = f32[64]{0:T(128)} custom-call(%rows, %sum), backend_config={"cost_estimate":{"flops":"9","bytes_accessed":"2860"}}
+  %start.3 = (s32[], f32[64]{0}) tuple(%x, %hit)
+  %loop = (s32[], f32[64]{0}) while(%start.3), condition=%less, body=%body
+  ROOT %result = f32[64]{0} get-tuple-element(%loop), index=1
+}
+
+%body (state: (s32[], f32[64])) -> (s32[], f32[64]) {
+  %state = (s32[], f32[64]{0}) parameter(0)
+  %count = s32[] get-tuple-element(%state), index=0
+  %values = f32[64]{0} get-tuple-element(%state), index=1
+  %copy.1 = f32[64]{0} copy(%values)
+  ROOT %next = (s32[], f32[64]{0}) tuple(%count, %copy.1)
+}
+"""
+
+
+def test_memory_on_the_chip_is_not_main_memory():
+    """x of 256 bytes is copied to the chip, and 8 rows of the table, 2,048 bytes. The sum reads x in both memories and
+    writes 256 bytes. The kernel reads the sum and writes 256 bytes; of its 2,860 bytes, 300 are read once more. The
+    loop copies 256 bytes five times."""
+    program = read_program(ON_CHIP, iterations=5)
+    assert program.bytes_accessed == 256 + 2048 + (256 + 256) + (256 + 256 + 300) + 5 * 2 * 256
 
 
 @pytest.mark.slow

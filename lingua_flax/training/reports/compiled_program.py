@@ -1,6 +1,8 @@
-"""What a program compiled for a GPU does, read from its text: kernels, bytes, largest arrays.
+"""What a compiled program does, read from its text: kernels, bytes, largest arrays.
 
-XLA counts operations and bytes of programs for CPUs and TPUs itself, but not of those for GPUs.
+XLA's own cost analysis does not count the bytes of programs for GPUs, counts loops once, and of programs for TPUs also
+counts what they read from and write to the vector memory on the chip: 69.4 GB for a step of the base model on a v5e,
+of which 29.6 GB are in main memory.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class GpuProgram(NamedTuple):
+class CompiledProgram(NamedTuple):
     """The figures of a program.
 
     Attributes:
@@ -42,31 +44,35 @@ class _Instruction(NamedTuple):
 _Computation = dict[str, _Instruction]
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*?^\}", re.MULTILINE | re.DOTALL)
 _INSTRUCTION = re.compile(r"^ +(?:ROOT )?%(\S+) = (\(.*?\)|\S+) ([\w-]+)\(([^()]*)\)?(.*)$", re.MULTILINE)
-_ARRAY = re.compile(r"\b([a-z]+?)(\d*)\[([\d,]*)\]")
+# S(n) marks an array in another memory than the main one.
+_ARRAY = re.compile(r"(?P<type>\b[a-z]+?(?P<bits>\d*)\[(?P<sizes>[\d,]*)\])(?:\{[^}]*?(?P<space>S\(\d\))?\})?")
 _WORK_SPACE = re.compile(r"\bs8\[\d+\]")
 _CALLED = re.compile(r"(?:calls|to_apply|body|(?:true|false)_computation)=%([\w.-]+)")
 _TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
+_ESTIMATE = re.compile(
+    r'"cost_estimate":\{.*?"bytes_accessed":"(\d+)"'
+)  # of a Pallas kernel, which may read arrays twice
 _NOT_KERNELS = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"),
-    *("opt-barrier", "all-reduce-done", "all-gather-done", "async-done", "copy-done"),
+    *("opt-barrier", "all-reduce-done", "all-gather-done", "async-done", "copy-done", "slice-start"),
 }
 
 
-def read_gpu_program(text: str) -> GpuProgram:
+def read_program(text: str, iterations: int = 1) -> CompiledProgram:
     """Returns the figures of a compiled program, whose text XLA prints as HLO.
 
-    Kernels in a loop count as often as it is run, if XLA knows how often. How many bytes a library's kernel moves is
-    assumed to be the size of its operands and results.
+    Kernels in a loop count as often as it is run; if XLA does not say how often, `iterations` times. How many bytes a
+    library's kernel moves is assumed to be the size of its operands and results.
     """
     computations = {match[1]: _instructions(match[0]) for match in _COMPUTATION.finditer(text)}
     entry = re.search(r"^ENTRY %(\S+)", text, re.MULTILINE)
     assert entry
     kernels, accessed, largest = 0, 0, []
-    for times, instruction, computation in _kernels(computations, entry[1]):
+    for times, instruction, computation in _kernels(computations, entry[1], iterations):
         kernels += times
         accessed += times * _bytes_moved(instruction, computation, computations)
-        largest += [(bytes_of(array[0]), array[0]) for array in _ARRAY.finditer(instruction.written)]
-    return GpuProgram(kernels, accessed, sorted(largest, reverse=True))
+        largest += [(_size(array), array["type"]) for array in _ARRAY.finditer(instruction.written)]
+    return CompiledProgram(kernels, accessed, sorted(largest, reverse=True))
 
 
 def _instructions(text: str) -> _Computation:
@@ -78,31 +84,40 @@ def _instructions(text: str) -> _Computation:
 
 
 def _kernels(
-    computations: dict[str, _Computation], name: str, times: int = 1
+    computations: dict[str, _Computation], name: str, iterations: int, times: int = 1
 ) -> Iterator[tuple[int, _Instruction, _Computation]]:
     """Yields the kernels that a computation launches, and how often, with the computation that each is part of."""
     for instruction in computations[name].values():
         if instruction.operation in ("while", "conditional", "call", "async-start"):
             trips = _TRIPS.search(instruction.attributes)
+            count = (int(trips[1]) if trips else iterations) if instruction.operation == "while" else 1
             for called in _CALLED.findall(instruction.attributes):
-                yield from _kernels(computations, called, times * int(trips[1]) if trips else times)
+                yield from _kernels(computations, called, iterations, times * count)
         elif instruction.operation not in _NOT_KERNELS:
             yield times, instruction, computations[name]
 
 
 def _bytes_moved(instruction: _Instruction, computation: _Computation, computations: dict[str, _Computation]) -> int:
-    """Returns the bytes that a kernel reads and writes."""
-    written = bytes_of(instruction.written)
+    """Returns the bytes of main memory that a kernel reads and writes."""
+    written, attributes = _in_main_memory(instruction.written), instruction.attributes
     if instruction.operation == "fusion":
-        fused = computations[_CALLED.findall(instruction.attributes)[0]]
+        fused = computations[_CALLED.findall(attributes)[0]]
         return written + sum(_bytes_read(name, fused) for name in fused if fused[name].operation == "parameter")
-    return written + sum(bytes_of(computation[name].result) for name in {*instruction.operands})
+    if instruction.operation == "copy-start":  # its result is a tuple of both sides
+        return written
+    if instruction.operation == "slice-done":  # its operand is all of the array
+        return written + bytes_of(instruction.result)
+    operands = [computation[name].result for name in {*instruction.operands}]
+    again = 0
+    if estimate := _ESTIMATE.search(attributes):
+        again = max(0, int(estimate[1]) - sum(map(bytes_of, [instruction.written, *operands])))
+    return written + sum(map(_in_main_memory, operands)) + again
 
 
 def _bytes_read(parameter: str, fused: _Computation) -> int:
     """Returns the bytes that a fused kernel reads of a parameter, of which it may need only slices or some rows."""
     uses = [use for use in fused.values() if parameter in use.operands]
-    size = bytes_of(fused[parameter].result)
+    size = _in_main_memory(fused[parameter].result)
     if all(use.operation in ("slice", "dynamic-slice", "gather") and use.operands[0] == parameter for use in uses):
         return min(size, sum(bytes_of(use.result) for use in uses))
     return size
@@ -110,7 +125,13 @@ def _bytes_read(parameter: str, fused: _Computation) -> int:
 
 def bytes_of(result: str) -> int:
     """Returns the bytes of all arrays in the type of a result, such as (f32[], pred[8], bf16[128,512]{1,0})."""
-    return sum(
-        max(1, int(bits or 8) // 8) * math.prod(int(size) for size in sizes.split(",") if size)
-        for _, bits, sizes in _ARRAY.findall(result)
-    )
+    return sum(map(_size, _ARRAY.finditer(result)))
+
+
+def _in_main_memory(result: str) -> int:
+    return sum(_size(array) for array in _ARRAY.finditer(result) if not array["space"])
+
+
+def _size(array: re.Match[str]) -> int:
+    sizes = array["sizes"].split(",")
+    return max(1, int(array["bits"] or 8) // 8) * math.prod(int(size) for size in sizes if size)
