@@ -8,6 +8,7 @@ byte-order mark at the start of a file is dropped too. The last line does not ne
 from __future__ import annotations
 
 import codecs
+import contextlib
 import gzip
 import itertools
 import os
@@ -44,18 +45,20 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     or is not UTF-8.
     """
     path = Path(path)
+    with unreadable_as_user_error(path), _open(path) as stream:
+        yield from decode_lines(stream, str(path))
+
+
+@contextlib.contextmanager
+def unreadable_as_user_error(path: Path, *damaged: type[Exception]) -> Iterator[None]:
+    """Raises UserError if the file cannot be read, or if its compression is damaged; `damaged` are further errors."""
     try:
-        with _open(path) as stream:
-            yield from decode_lines(stream, str(path))
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: truncated or damaged gzip file ({error}); fetch or compress it again") from error
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile, *damaged) as error:
+        raise UserError(f"{path}: truncated or damaged ({error}); fetch or compress it again") from error
     except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def unreadable(path: Path, error: OSError) -> UserError:
-    """Returns the error for a file that could not be opened or read."""
-    return UserError(f"{path}: {_REASONS.get(type(error), f'cannot be read ({error.strerror or error})')}")
+        reason = _REASONS.get(type(error), f"cannot be read ({error.strerror or error})")
+        raise UserError(f"{path}: {reason}") from error
 
 
 def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:

@@ -12,7 +12,6 @@ import gzip
 import io
 import lzma
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +19,7 @@ from typing import Any, NamedTuple
 import ftfy.bad_codecs  # noqa: F401, registers code pages that have a character for every byte
 import zstandard
 
-from lingua_flax.data.text_files import unreadable
-from lingua_flax.host.errors import UserError
+from lingua_flax.data.text_files import unreadable_as_user_error
 
 TOLD_EVERY = 1000  # lines
 _OPENERS: dict[bytes, Callable[[Any], Any]] = {  # by how a file begins
@@ -30,7 +28,6 @@ _OPENERS: dict[bytes, Callable[[Any], Any]] = {  # by how a file begins
     b"\xfd7zXZ\0": lzma.open,
     b"(\xb5/\xfd": lambda file: zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True),
 }
-_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError)
 _WIDE = {  # by how the text begins; UTF-32 before UTF-16, whose mark it contains
     "utf-32": re.compile(rb"\xff\xfe\0\0|\0\0\xfe\xff"),
     "utf-16": re.compile(rb"\xff\xfe|\xfe\xff"),
@@ -79,19 +76,14 @@ def read_lines(path: Path, encoding: str, advance: Callable[[int], object] = lam
     read since it was last called. Raises UserError if the file cannot be read, or is damaged.
     """
     told = 0
-    try:
-        with path.open("rb") as file:
-            opener = next((each for mark, each in _OPENERS.items() if file.peek(6).startswith(mark)), None)
-            for line in _decoded(io.BufferedReader(opener(file) if opener else file), encoding):
-                yield line
-                if line.number % TOLD_EVERY == 0:
-                    advance(file.tell() - told)
-                    told = file.tell()
+    with unreadable_as_user_error(path, lzma.LZMAError, zstandard.ZstdError), path.open("rb") as file:
+        opener = next((each for mark, each in _OPENERS.items() if file.peek(6).startswith(mark)), None)
+        for line in _decoded(io.BufferedReader(opener(file) if opener else file), encoding):
+            yield line
+            if line.number % TOLD_EVERY == 0:
+                advance(file.tell() - told)
+                told = file.tell()
         advance(path.stat().st_size - told)
-    except _DAMAGED as error:
-        raise UserError(f"{path}: truncated or damaged ({error}); fetch or compress it again") from error
-    except OSError as error:
-        raise unreadable(path, error) from error
 
 
 def _decoded(stream: io.BufferedReader, encoding: str) -> Iterator[Line]:

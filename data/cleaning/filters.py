@@ -79,12 +79,9 @@ def are_swapped(pairs: Sequence[Pair], languages: Sequence[str]) -> bool:
 
 
 def find_fault(pair: Pair, expected: Expected) -> str:
-    """Returns the first of FAULTS that a pair has, or ""."""
-    return next((name for name, has_fault in FAULTS.items() if has_fault(pair, expected)), "")
-
-
-def _has_few_letters(pair: Pair, expected: Expected) -> bool:
-    return any(not _has_letters(text, expected.options.min_letters) for text in pair)
+    """Returns the first of FAULTS that a pair has and whose check is not turned off, or ""."""
+    checks = ((name, find) for name, find in FAULTS.items() if getattr(expected.options, name, True))
+    return next((name for name, has_fault in checks if has_fault(pair, expected)), "")
 
 
 def _has_letters(text: str, min_share: float) -> bool:
@@ -93,9 +90,8 @@ def _has_letters(text: str, min_share: float) -> bool:
     return sum(map(str.isalpha, text)) >= wanted or len(_LETTER.findall(text)) >= wanted
 
 
-def _has_other_script(pair: Pair, expected: Expected) -> bool:
-    sides = zip(pair, expected.scripts, strict=True)
-    return any(script and not script.search(text) and _LETTER.search(text) for text, script in sides)
+def _has_other_script(text: str, script: regex.Pattern[str] | None) -> bool:
+    return bool(script and not script.search(text) and _LETTER.search(text))
 
 
 def _is_swapped(pair: Pair, languages: Sequence[str]) -> bool:
@@ -103,41 +99,31 @@ def _is_swapped(pair: Pair, languages: Sequence[str]) -> bool:
     return "" != source != target != "" and [*map(_language, pair)] == [target, source]
 
 
-def _has_other_language(pair: Pair, expected: Expected) -> bool:
-    sides = zip(pair, expected.languages, strict=True)
-    return any(language and not _may_be(text, language) for text, language in sides)
-
-
-def _may_be(text: str, language: str) -> bool:
-    if _language(text) == language:
-        return True  # in half the time that the probabilities of all languages take
+def _has_other_language(text: str, language: str) -> bool:
+    if language in ("", _language(text)):
+        return False  # in half the time that the probabilities of all languages take
     probabilities = dict(identifier().rank(text[:ENOUGH]))
-    return probabilities[language] > UNLIKELY or max(probabilities.values()) < LIKELY
+    return probabilities[language] <= UNLIKELY and max(probabilities.values()) >= LIKELY
 
 
-def _has_other_numbers(pair: Pair, expected: Expected) -> bool:
-    if not expected.options.numbers:
-        return False
+def _has_other_numbers(pair: Pair) -> bool:
     first, second = (Counter(map(int, _NUMBER.findall(text))) for text in pair)
     return bool(first and second) and 4 * (first & second).total() < first.total() + second.total()
 
 
-def _has_other_addresses(pair: Pair, expected: Expected) -> bool:
-    if not expected.options.addresses:
-        return False
-    first, second = (Counter("".join(found).casefold() for found in _ADDRESS.findall(text)) for text in pair)
-    return first != second
+def _addresses(text: str) -> Counter[str]:
+    return Counter("".join(found).casefold() for found in _ADDRESS.findall(text))
 
 
-FAULTS: dict[str, Callable[[Pair, Expected], object]] = {  # mostly by the option that turns a check off
+FAULTS: dict[str, Callable[[Pair, Expected], bool]] = {  # mostly by the option that turns a check off
     "empty": lambda pair, expected: not all(pair),
     "undecodable": lambda pair, expected: any("\ufffd" in text for text in pair),
-    "max_length": lambda pair, expected: 0 < expected.options.max_length < max(map(len, pair)),
-    "min_letters": _has_few_letters,
-    "identical": lambda pair, expected: expected.options.identical and pair[0].casefold() == pair[1].casefold(),
-    "script": _has_other_script,
+    "max_length": lambda pair, expected: max(map(len, pair)) > expected.options.max_length,
+    "min_letters": lambda pair, expected: not all(_has_letters(text, expected.options.min_letters) for text in pair),
+    "identical": lambda pair, expected: pair[0].casefold() == pair[1].casefold(),
+    "script": lambda pair, expected: any(map(_has_other_script, pair, expected.scripts)),
     "swapped": lambda pair, expected: _is_swapped(pair, expected.languages),
-    "language": _has_other_language,
-    "numbers": _has_other_numbers,
-    "addresses": _has_other_addresses,
+    "language": lambda pair, expected: any(map(_has_other_language, pair, expected.languages)),
+    "numbers": lambda pair, expected: _has_other_numbers(pair),
+    "addresses": lambda pair, expected: _addresses(pair[0]) != _addresses(pair[1]),
 }

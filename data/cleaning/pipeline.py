@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from lingua_flax.data.cleaning.readers import Row
 from lingua_flax.data.cleaning.report import Found, Report, merge
 from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.corpora.pair_files import SIDES
-from lingua_flax.data.text_files import chunks
+from lingua_flax.data.text_files import chunks, encode_lines
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.workers import WorkerPool, worker_death_as_run_error
 from lingua_flax.options.schema import CleaningOptions
@@ -38,35 +39,18 @@ CHUNK = 4096  # pairs
 SAMPLED = 1000  # pairs that tell languages and scripts
 SAMPLED_ALIGNMENTS = 60_000  # pairs
 MIN_ALIGNED = 200  # pairs from which word alignments can be learned
-# Why a pair is left out, mostly by the option that turns the check off; an array of them has their indices.
+# Why a pair is left out, mostly by the option that turns the check off.
 REASONS = ("", "unreadable", *filters.FAULTS, "shifts", "duplicates", "max_targets", "max_deviation", "misaligned")
-
-
-class Examined(NamedTuple):
-    """The pairs of a chunk after the first pass: a JSON array on each line, and arrays with an entry for each."""
-
-    content: bytes
-    lines: np.ndarray
-    reasons: np.ndarray
-    lengths: np.ndarray
-    digests: np.ndarray
-    mended: dict[str, Found]
-
-
-class Finished(NamedTuple):
-    """The pairs of a chunk after the second pass, as lines of text, and their share of the corpus."""
-
-    kept: bytes
-    rejected: bytes
-    share: float
-    left_out: dict[str, Found]
+# What stays in memory of a pair: the index of the reason among REASONS, and digests of the pair, of its letters, and of
+# its source.
+FACTS = np.dtype([("line", "u4"), ("reason", "u1"), ("lengths", "i4", 2), ("digests", "u8", 3), ("score", "f4")])
 
 
 def clean(
     rows: Iterable[Row],
     options: CleaningOptions,
     languages: Sequence[str],
-    write: Callable[[Finished], object] = lambda finished: None,
+    write: Callable[[bytes, bytes, float], object] = lambda kept, rejected, share: None,
     *,
     keys: Sequence[str] = SIDES,
     file: str = "",
@@ -77,7 +61,7 @@ def clean(
 
     Args:
       languages: of source and target; "" if unknown.
-      write: is given the pairs, in order.
+      write: is given lines with the pairs that are kept and with those that are rejected, in order, and their share.
       keys: of source and target in JSON objects; without keys, pairs that are kept are lines of TSV.
       file: what rejected pairs have as their file.
       folder: for a temporary file; by default that of the system.
@@ -87,55 +71,52 @@ def clean(
     rows = iter(rows)
     first = list(itertools.islice(rows, CHUNK))
     report = Report()
-    expected = _expected([row for row in first if not row.fault][:SAMPLED], options, languages, report.notes)
-    if not expected:
+    sample = [Pair(row.source, row.target) for row in first if not row.fault][:SAMPLED]
+    if not sample:
         reason = f" that can be read (line {first[0].line}: {first[0].fault})" if first else ""
         raise UserError(f"{file or 'the corpus'} has no pairs{reason}")
+    expected = _expected(sample, options, languages, report.notes)
     with (
         WorkerPool(processes) if processes > 1 and len(first) == CHUNK else nullcontext() as pool,
         tempfile.TemporaryFile(dir=folder) as stored,
     ):
-        sizes, arrays = [], []
+        sizes, facts = [], bytearray()
         tasks = ((chunk, expected) for chunk in itertools.chain([first], chunks(rows, CHUNK)))
-        for examined in _in_order(pool, processes, examine, tasks):
-            sizes.append(stored.write(examined.content))
-            arrays.append(examined[1:5])
-            merge(report.mended, examined.mended)
-        numbers, reasons, lengths, repeated = map(np.concatenate, zip(*arrays, strict=True))
-        del arrays
-        _judge(reasons, lengths, repeated, options, report)
-        report.shifts = [Shift(int(numbers[a - 1]), int(numbers[b - 1]), by) for a, b, by in report.shifts]
-        scores = np.full(len(reasons), np.nan, np.float32)
-        model = _train(stored, sizes, reasons, scores, report) if options.misaligned else None
+        for content, of_chunk, mended in _in_order(pool, processes, examine, tasks):
+            sizes.append(stored.write(content))
+            facts += of_chunk.tobytes()
+            merge(report.mended, mended)
+        pairs = np.frombuffer(facts, FACTS)
+        _judge(pairs, options, report)
+        model = _train(stored, sizes, pairs, report) if options.misaligned else None
         stored.seek(0)
-        known = zip(sizes, *(np.split(each, range(CHUNK, len(each), CHUNK)) for each in (reasons, scores)), strict=True)
-        about = (model, report.misaligned_below, keys, file, 1 / len(reasons))
-        for finished in _in_order(
-            pool, processes, finish, ((stored.read(size), *each, *about) for size, *each in known)
-        ):
-            write(finished)
-            merge(report.left_out, finished.left_out)
-    report.pairs = len(reasons)
+        parts = [pairs[begin : begin + CHUNK] for begin in range(0, len(pairs), CHUNK)]
+        about = (model, report.misaligned_below, keys, file)
+        finishing = ((stored.read(size), part, *about) for size, part in zip(sizes, parts, strict=True))
+        for part, finished in zip(parts, _in_order(pool, processes, finish, finishing), strict=True):
+            kept, rejected, left_out = finished
+            write(kept, rejected, len(part) / len(pairs))
+            merge(report.left_out, left_out)
+    report.pairs = len(pairs)
     report.kept = report.pairs - sum(found.pairs for found in report.left_out.values())
     return report
 
 
 def _expected(
-    rows: Sequence[Row], options: CleaningOptions, languages: Sequence[str], notes: list[str]
-) -> filters.Expected | None:
-    """Returns what the pairs of a corpus that begins with these rows should be like, and adds to the notes."""
-    if not rows:
-        return None
-    names, checked, scripts = steps(options), ["", ""], []
-    for index, (side, language) in enumerate(zip(("source", "target"), languages, strict=True)):
-        texts = [mend((row.source, row.target)[index], names)[0] for row in rows]
-        scripts.append(filters.frequent_scripts(texts) if options.script else None)
-        if options.language:
-            checked[index] = filters.known_language(language) if language else filters.frequent_language(texts)
-            if not checked[index]:
-                notes.append(f"the {side} language, {language or 'which is not given'}, is unknown and not checked")
-            elif not language:
-                notes.append(f"the {side} language is {checked[index]}, judging by the first pairs")
+    pairs: Sequence[Pair], options: CleaningOptions, languages: Sequence[str], notes: list[str]
+) -> filters.Expected:
+    """Returns what the pairs of a corpus that begins with these should be like, and adds to the notes."""
+    names, checked, scripts = steps(options), [], []
+    for side, language, texts in zip(SIDES, languages, zip(*pairs, strict=True), strict=True):
+        texts = [mend(text, names)[0] for text in texts]
+        scripts.append(filters.frequent_scripts(texts))
+        if not options.language:
+            code = ""
+        elif not (code := filters.known_language(language) if language else filters.frequent_language(texts)):
+            notes.append(f"the {side} language, {language or 'which is not given'}, is unknown and not checked")
+        elif not language:
+            notes.append(f"the {side} language is {code}, judging by the first pairs")
+        checked.append(code)
     return filters.Expected(options, checked, scripts)
 
 
@@ -154,14 +135,16 @@ def _in_order(pool: WorkerPool | None, processes: int, task: Callable[..., T], t
             yield running.popleft().result()
 
 
-def examine(rows: Sequence[Row], expected: filters.Expected) -> Examined:
-    """Mends the pairs of a chunk and finds the faults that each shows by itself."""
+def examine(rows: Sequence[Row], expected: filters.Expected) -> tuple[bytes, np.ndarray, dict[str, Found]]:
+    """Mends the pairs of a chunk and finds the faults that each shows by itself.
+
+    Returns a JSON array for each pair on a line of its own, the FACTS of the pairs, and what was mended.
+    """
     names = steps(expected.options)
     mended: dict[str, Found] = {}
-    lines, reasons, lengths, repeated = [], [], [], []
-    numbers = np.array([row.line for row in rows], np.uint32)
+    lines, facts = [], []
     for row in rows:
-        pair, reason = Pair(row.source, row.target), "unreadable"
+        pair, reason, lengths = Pair(row.source, row.target), "unreadable", (0, 0)
         if not row.fault:
             sides = [mend(text, names) for text in pair]
             changes = {"encoding": (row.garbled, " | ".join(pair))} if row.garbled else {}
@@ -170,80 +153,65 @@ def examine(rows: Sequence[Row], expected: filters.Expected) -> Examined:
             for name, (before, after) in changes.items():
                 merge(mended, {name: Found(1, [{"line": row.line, "before": before, "after": after}])})
             pair = Pair(sides[0][0], sides[1][0])
-            reason = filters.find_fault(pair, expected)
+            reason, lengths = filters.find_fault(pair, expected), (len(pair.source), len(pair.target))
         lines.append(json.dumps([row.line, *pair, row.fault], ensure_ascii=False) + "\n")
-        reasons.append(REASONS.index(reason))
-        lengths.append((0, 0) if row.fault else (len(pair.source), len(pair.target)))
-        repeated.append(digests(pair))
-    arrays = (numbers, np.array(reasons, np.uint8), np.array(lengths, np.int32), np.array(repeated, np.uint64))
-    return Examined("".join(lines).encode(), *arrays, mended)
+        facts.append((row.line, REASONS.index(reason), lengths, digests(pair), math.nan))
+    return "".join(lines).encode(), np.array(facts, FACTS), mended
 
 
-def _judge(
-    reasons: np.ndarray, lengths: np.ndarray, repeated: np.ndarray, options: CleaningOptions, report: Report
-) -> None:
+def _judge(pairs: np.ndarray, options: CleaningOptions, report: Report) -> None:
     """Fills in the reasons that follow from the lengths and digests of all pairs."""
+    reasons, lengths, repeated, lines = (pairs[name] for name in ("reason", "lengths", "digests", "line"))
     full = lengths.min(axis=1) > 0
-    if full.any():
-        report.length_correlation = correlation(lengths[full])
-        report.shifts = find_shifts(lengths)
-    for shift in report.shifts:
+    shifts = find_shifts(lengths) if full.any() else []
+    report.length_correlation = correlation(lengths[full]) if full.any() else None
+    report.shifts = [Shift(int(lines[first - 1]), int(lines[last - 1]), by) for first, last, by in shifts]
+    for shift in shifts:
         if options.shifts and shift.by != UNRELATED:
             part = reasons[shift.first - 1 : shift.last]
             part[part != REASONS.index("unreadable")] = REASONS.index("shifts")
-
-    def reject(reason: str, find: Callable[[np.ndarray], np.ndarray]) -> None:
-        kept = np.flatnonzero(reasons == 0)
-        if len(kept):
+    checks: list[tuple[str, object, Callable[[np.ndarray], np.ndarray]]] = [
+        ("duplicates", options.duplicates != "none", lambda kept: occurrences(repeated[kept, 0]) > 0),
+        ("duplicates", options.duplicates == "similar", lambda kept: occurrences(repeated[kept, 1]) > 0),
+        ("max_targets", options.max_targets, lambda kept: occurrences(repeated[kept, 2]) >= options.max_targets),
+        ("max_deviation", options.max_deviation, lambda kept: deviations(lengths[kept]) > options.max_deviation),
+    ]
+    for reason, is_on, find in checks:
+        if is_on and len(kept := np.flatnonzero(reasons == 0)):
             reasons[kept[find(kept)]] = REASONS.index(reason)
 
-    if options.duplicates != "none":
-        reject("duplicates", lambda kept: occurrences(repeated[kept, 0]) > 0)
-    if options.duplicates == "similar":
-        reject("duplicates", lambda kept: occurrences(repeated[kept, 1]) > 0)
-    if options.max_targets:
-        reject("max_targets", lambda kept: occurrences(repeated[kept, 2]) >= options.max_targets)
-    if options.max_deviation:
-        reject("max_deviation", lambda kept: deviations(lengths[kept]) > options.max_deviation)
 
-
-def _train(
-    stored: BinaryIO, sizes: Sequence[int], reasons: np.ndarray, scores: np.ndarray, report: Report
-) -> LexicalModel | None:
+def _train(stored: BinaryIO, sizes: Sequence[int], pairs: np.ndarray, report: Report) -> LexicalModel | None:
     """Trains on a sample, and fills in its scores and the cut; returns None if the corpus does not tell."""
-    kept = np.flatnonzero(reasons == 0)
+    kept = np.flatnonzero(pairs["reason"] == 0)
     if len(kept) < MIN_ALIGNED:
         report.notes.append(f"words are not compared, since fewer than {MIN_ALIGNED} pairs are left")
         return None
     chosen = kept[np.unique(np.linspace(0, len(kept) - 1, SAMPLED_ALIGNMENTS, dtype=np.int64))]
     stored.seek(0)
-    pairs: list[Pair] = []
+    sample: list[Pair] = []
     for begin, size in zip(itertools.count(0, CHUNK), sizes, strict=False):
         lines = stored.read(size).split(b"\n")
         wanted = chosen[np.searchsorted(chosen, begin) : np.searchsorted(chosen, begin + CHUNK)]
-        pairs += [Pair(*json.loads(lines[index - begin])[1:3]) for index in wanted.tolist()]
-    model, trained, own, mismatched = train(pairs)
+        sample += [Pair(*json.loads(lines[index - begin])[1:3]) for index in wanted.tolist()]
+    model, trained, own, mismatched = train(sample)
     report.misaligned_below = find_cut(own, mismatched)
     if report.misaligned_below is None:
         report.notes.append("words are not compared, since those of both sides hardly tell which pairs match")
         return None
-    scores[chosen[trained]] = own
+    pairs["score"][chosen[trained]] = own
     return model
 
 
 def finish(
-    content: bytes,
-    reasons: np.ndarray,
-    scores: np.ndarray,
-    model: LexicalModel | None,
-    cut: float,
-    keys: Sequence[str],
-    file: str,
-    share: float,
-) -> Finished:
-    """Scores the pairs of a chunk that have no score yet, and writes all of them as text."""
+    content: bytes, pairs: np.ndarray, model: LexicalModel | None, cut: float, keys: Sequence[str], file: str
+) -> tuple[bytes, bytes, dict[str, Found]]:
+    """Scores the pairs of a chunk that have no score yet.
+
+    Returns lines with the pairs that are kept and with those that are rejected, and what was left out.
+    """
     rows = [json.loads(line) for line in content.splitlines()]
-    reasons, scores = reasons.copy(), scores.copy()
+    reasons, scores = pairs["reason"].copy(), pairs["score"].copy()
     if model:
         unknown = np.flatnonzero((reasons == 0) & np.isnan(scores))
         scores[unknown] = model.score([Pair(*rows[index][1:3]) for index in unknown])
@@ -253,7 +221,7 @@ def finish(
     left_out: dict[str, Found] = {}
     for (line, source, target, fault), reason, score in zip(rows, reasons.tolist(), scores.tolist(), strict=True):
         fields = {source_key: source, target_key: target}
-        if score == score:
+        if not math.isnan(score):
             fields["alignment"] = round(score, 3)
         if not reason:
             kept.append(json.dumps(fields, ensure_ascii=False) if keys else f"{source}\t{target}")
@@ -262,5 +230,4 @@ def finish(
         rejected.append(json.dumps(fields, ensure_ascii=False))
         example = {"line": line, "source": source, "target": target, "detail": fault or fields.get("alignment", "")}
         merge(left_out, {REASONS[reason]: Found(1, [example])})
-    to_keep, to_reject = ("".join(f"{line}\n" for line in lines).encode() for lines in (kept, rejected))
-    return Finished(to_keep, to_reject, share * len(rows), left_out)
+    return encode_lines(kept), encode_lines(rejected), left_out

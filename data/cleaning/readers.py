@@ -6,13 +6,14 @@ import csv
 import logging
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 from lingua_flax.data.cleaning.encodings import Line, code_page, read_lines
+from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.corpora.pair_files import json_pair
 from lingua_flax.host.errors import UserError
 
@@ -80,9 +81,10 @@ def read_rows(
         case ".csv":
             return _table_rows(_csv(first), paths[0], columns, has_header=True)
         case ".jsonl":
-            return _json_rows(first, (columns[0], columns[1]) if columns else languages)
+            keys = (columns[0], columns[1]) if columns else languages
+            return _rows(first, lambda text: json_pair(text, keys, one_line=False))
         case ".tmx":
-            return _tmx_rows(first, languages)
+            return _rows(_units(first), lambda text: _unit_pair(text, languages))
     return _aligned(paths, first, *second)
 
 
@@ -95,37 +97,34 @@ def _aligned(paths: Sequence[Path], source: Iterable[Line], target: Iterable[Lin
             yield Row(number, texts[0], texts[1], f"{paths[1] if first else paths[0]} has fewer lines")
 
 
-def _json_rows(lines: Iterable[Line], keys: tuple[str, str]) -> Iterator[Row]:
-    for line in lines:
+def _rows(records: Iterable[Line], pair_of: Callable[[str], Pair]) -> Iterator[Row]:
+    """Yields the pair in the text of each record, or that text and why there is none."""
+    for record in records:
         try:
-            source, target = json_pair(line.text, keys, one_line=False)
-            yield Row(line.number, source, target, garbled=line.garbled)
+            yield Row(record.number, *pair_of(record.text), garbled=record.garbled)
         except (ValueError, RecursionError) as error:
-            yield Row(line.number, line.text, "", str(error), line.garbled)
+            yield Row(record.number, record.text, "", str(error), record.garbled)
 
 
 def _csv(lines: Iterator[Line]) -> Iterator[tuple[Line, list[str]]]:
-    """Yields the cells of each row, and the line where it begins."""
-    waiting = list(islice(lines, 1))  # lines that have been read, but belong to no row yet
-    delimiter = max(",;\t|", key=waiting[0].text.count) if waiting else ","
-    while waiting:
-        cells, used = _csv_row(waiting, lines, delimiter)
-        garbled = next((line.garbled for line in waiting[:used] if line.garbled), "")
-        yield waiting[0]._replace(garbled=garbled), cells
-        waiting = waiting[used:] or list(islice(lines, 1))
-
-
-def _csv_row(waiting: list[Line], lines: Iterator[Line], delimiter: str) -> tuple[list[str], int]:
-    """Returns the cells of a row and the number of its lines; more are read as long as a quote is open.
+    """Yields the text and the cells of each row; lines are joined as long as a quote is open.
 
     A quote that is not closed within MAX_LINES is part of the text, so that it does not swallow what follows.
     """
-    for used in range(1, MAX_LINES + 1):
-        waiting.extend(islice(lines, used - len(waiting)) if used > len(waiting) else ())
-        with suppress(csv.Error):
-            text = "\n".join(line.text for line in waiting[:used])
-            return next(csv.reader([text], delimiter=delimiter, strict=True), [""]), used
-    return waiting[0].text.split(delimiter), 1
+    waiting = list(islice(lines, 1))  # lines that have been read, but belong to no row yet
+    delimiter = max(",;\t|", key=waiting[0].text.count) if waiting else ","
+    while waiting:
+        number, text, garbled = waiting[0]
+        used, cells = 1, text.split(delimiter)
+        for count in range(1, MAX_LINES + 1):
+            waiting.extend(islice(lines, max(0, count - len(waiting))))
+            joined = "\n".join(line.text for line in waiting[:count])
+            with suppress(csv.Error):
+                cells = next(csv.reader([joined], delimiter=delimiter, strict=True), [""])
+                used, text, garbled = count, joined, "".join(line.garbled for line in waiting[:count])
+                break
+        yield Line(number, text, garbled), cells
+        waiting = waiting[used:] or list(islice(lines, 1))
 
 
 def _table_rows(
@@ -151,16 +150,6 @@ def _index(name: str, header: list[str], path: Path) -> int:
     if name.isdecimal() and 0 < int(name) <= len(header):
         return int(name) - 1
     raise UserError(f'{path}: there is no column "{name}"; the first line has {", ".join(header)}')
-
-
-def _tmx_rows(lines: Iterable[Line], languages: tuple[str, str]) -> Iterator[Row]:
-    for unit in _units(lines):
-        try:
-            segments = _segments(unit.text)
-            source, target = (_in_language(segments, language) for language in languages)
-            yield Row(unit.number, source, target, garbled=unit.garbled)
-        except ValueError as error:
-            yield Row(unit.number, unit.text, "", str(error), unit.garbled)
 
 
 def tmx_languages(path: Path) -> tuple[str, str]:
@@ -210,9 +199,16 @@ def _text(segment: ElementTree.Element) -> Iterator[str]:
         yield element.tail or ""
 
 
-def _in_language(segments: Mapping[str, str], wanted: str) -> str:
-    """Returns the text in a language, of any region if none is wanted; raises ValueError if there is none."""
-    for language, text in segments.items():
-        if f"{language}-".replace("_", "-").casefold().startswith(f"{wanted}-".replace("_", "-").casefold()):
-            return text
-    raise ValueError(f"no text in {wanted}, only in {', '.join(segments) or 'no language'}")
+def _unit_pair(unit: str, languages: Sequence[str]) -> Pair:
+    """Returns the first text in each language, of any region if none is wanted; raises ValueError if one is missing."""
+    segments, texts = _segments(unit), []
+    for wanted in languages:
+        found = (text for language, text in segments.items() if _code(language).startswith(_code(wanted)))
+        if (text := next(found, None)) is None:
+            raise ValueError(f"no text in {wanted}, only in {', '.join(segments) or 'no language'}")
+        texts.append(text)
+    return Pair(*texts)
+
+
+def _code(language: str) -> str:
+    return f"{language}-".replace("_", "-").casefold()

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from lingua_flax.data.corpora.corpus import Pair
-from lingua_flax.data.text_files import read_lines, unreadable
+from lingua_flax.data.text_files import read_lines, unreadable_as_user_error
 from lingua_flax.host.errors import UserError
 
 SIDES = ("source", "target")  # keys of a pair in any languages
@@ -17,11 +17,8 @@ SIDES = ("source", "target")  # keys of a pair in any languages
 
 def sha256(path: Path) -> str:
     """Returns the SHA-256 of a file, in hex; raises UserError if it cannot be read."""
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with unreadable_as_user_error(path), path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def format_of(path: Path) -> str:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lingua_flax.data.cleaning.pipeline import Finished, clean
+from lingua_flax.data.cleaning.pipeline import clean
 from lingua_flax.data.cleaning.readers import read_rows
 from lingua_flax.options.schema import CleaningOptions
 
@@ -117,9 +117,9 @@ def cleaned(pairs: Sequence[tuple[str | bytes, str | bytes]], language: str) -> 
     kept: list[str] = []
     rejected: list[str] = []
 
-    def write(finished: Finished) -> None:
-        kept.extend(finished.kept.decode().split("\n")[:-1])
-        rejected.extend(finished.rejected.decode().split("\n")[:-1])
+    def write(of_kept: bytes, of_rejected: bytes, share: float) -> None:
+        kept.extend(of_kept.decode().split("\n")[:-1])
+        rejected.extend(of_rejected.decode().split("\n")[:-1])
 
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("source", "target")]

@@ -261,8 +261,10 @@ def made_up_rows(count, seed=1):
 
 def run_pipeline(rows, **options):
     parts = []
-    report = pipeline.clean(rows, CleaningOptions(language=False), ("", ""), parts.append, **options)
-    return report, b"".join(part.kept for part in parts), b"".join(part.rejected for part in parts)
+    report = pipeline.clean(rows, CleaningOptions(language=False), ("", ""), lambda *part: parts.append(part), **options)
+    kept, rejected, shares = zip(*parts, strict=True)
+    assert sum(shares) == pytest.approx(1)
+    return report, b"".join(kept), b"".join(rejected)
 
 
 def test_result_depends_neither_on_processes_nor_on_chunks(monkeypatch):
