@@ -19,15 +19,15 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 import tensorflow_datasets.translate  # registers wmt*_translate, which TFDS does only if TensorFlow is installed
-from rich.console import Console
-from rich.progress import Progress
 
 from lingua_flax.data.corpora import tfds_build
 from lingua_flax.data.corpora.corpus import Corpus, Pair, different_languages
 from lingua_flax.data.corpora.held_out_splits import SPLITS, NoPairsError, write_splits
 from lingua_flax.data.corpora.prepared_corpus import open_prepared
+from lingua_flax.data.text_files import chunks
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.terminal import progress_bar
 from lingua_flax.options.schema import DataConfig
 
 # Listed in error messages: TFDS cannot list which of its datasets are translation corpora.
@@ -181,13 +181,13 @@ def _read(builder: tfds.core.DatasetBuilder, split: str, languages: tuple[str, s
     """Yields the pairs of a split that are in both languages, with a progress bar on a terminal."""
     records = builder.as_data_source(split)
     variable = _variable_feature(builder.info.features)
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-        for begin in bar.track(range(0, len(records), _CHUNK), description=f"converting {split}"):
-            for record in records.__getitems__(range(begin, min(begin + _CHUNK, len(records)))):
+    with progress_bar(len(records), f"converting {split}") as advance:
+        for numbers in chunks(range(len(records)), _CHUNK):
+            for record in records.__getitems__(numbers):
                 if variable:
                     translations = record[variable]
                     codes = [code.decode() for code in translations["language"]]
                     record = dict(zip(codes, translations["translation"], strict=True))
                 if set(languages) <= record.keys():
                     yield Pair(*(record[code].decode() for code in languages))
+            advance(len(numbers))

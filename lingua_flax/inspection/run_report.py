@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lingua_flax.data.corpora.phrasebook.generator import generate
+from lingua_flax.data.corpora.phrasebook import generate
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.runs.checkpoint import best_saved_step, saved_steps

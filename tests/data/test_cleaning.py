@@ -261,7 +261,9 @@ def made_up_rows(count, seed=1):
 
 def run_pipeline(rows, **options):
     parts = []
-    report = pipeline.clean(rows, CleaningOptions(language=False), ("", ""), lambda *part: parts.append(part), **options)
+    report = pipeline.clean(
+        rows, CleaningOptions(language=False), ("", ""), lambda *part: parts.append(part), **options
+    )
     kept, rejected, shares = zip(*parts, strict=True)
     assert sum(shares) == pytest.approx(1)
     return report, b"".join(kept), b"".join(rejected)

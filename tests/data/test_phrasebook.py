@@ -10,31 +10,26 @@ from pathlib import Path
 import pytest
 
 from lingua_flax.data.corpora import open_corpus
-from lingua_flax.data.corpora.phrasebook import (
+from lingua_flax.data.corpora.phrasebook import find_readings, generate, source_digest
+from lingua_flax.data.corpora.phrasebook.ambiguous_words import PUZZLES
+from lingua_flax.data.corpora.phrasebook.contrast_templates import ObjectPuzzle, VerbPuzzle
+from lingua_flax.data.corpora.phrasebook.generator import Phrasebook
+from lingua_flax.data.corpora.phrasebook.lexicon import load_lexicon
+from lingua_flax.data.corpora.phrasebook.morphology import attach, elide, indefinite_article
+from lingua_flax.data.corpora.phrasebook.phrases import (
     PRONOUNS,
-    PUZZLES,
-    READINGS,
     Form,
     NounPhrase,
-    ObjectPuzzle,
     Pair,
-    Phrasebook,
     Pronoun,
-    VerbPuzzle,
-    attach,
     clause,
     copula,
-    elide,
-    find_readings,
     finish,
-    generate,
-    indefinite_article,
-    load_lexicon,
     name_phrase,
     noun_phrase,
     pronoun_phrase,
-    source_digest,
 )
+from lingua_flax.data.corpora.phrasebook.readings import READINGS
 from lingua_flax.options.schema import DataConfig
 from tests.conftest import ROOT
 

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from lingua_flax.data.corpora.phrasebook import generate, load_lexicon
+from lingua_flax.data.corpora.phrasebook import generate
+from lingua_flax.data.corpora.phrasebook.lexicon import load_lexicon
 from lingua_flax.translation.translator import Translator
 
 

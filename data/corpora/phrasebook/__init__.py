@@ -1,7 +1,7 @@
 """The phrasebook: a built-in English-French corpus, generated from a bilingual lexicon and sentence templates.
 
-This is the package's only public module: code outside the package imports from here, never from the inner modules.
-README.md describes the splits, the translation conventions, the modules, and how to extend the corpus.
+Code outside the package imports from here, and only tests from the inner modules. README.md describes the splits, the
+translation conventions, the modules, and how to extend the corpus.
 """
 
 from __future__ import annotations
@@ -13,56 +13,13 @@ from pathlib import Path
 from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.data.corpora.corpus import Pair as CorpusPair
 from lingua_flax.data.corpora.held_out_splits import write_splits
-from lingua_flax.data.corpora.phrasebook.ambiguous_words import PUZZLES
-from lingua_flax.data.corpora.phrasebook.contrast_templates import Contrast, ObjectPuzzle, VerbPuzzle
-from lingua_flax.data.corpora.phrasebook.generator import Phrasebook, generate
-from lingua_flax.data.corpora.phrasebook.lexicon import load_lexicon
-from lingua_flax.data.corpora.phrasebook.morphology import attach, elide, indefinite_article
-from lingua_flax.data.corpora.phrasebook.phrases import (
-    PRONOUNS,
-    Form,
-    NounPhrase,
-    Pair,
-    Pronoun,
-    clause,
-    copula,
-    finish,
-    name_phrase,
-    noun_phrase,
-    pronoun_phrase,
-)
-from lingua_flax.data.corpora.phrasebook.readings import READINGS, find_readings
+from lingua_flax.data.corpora.phrasebook.generator import generate
+from lingua_flax.data.corpora.phrasebook.readings import find_readings
 from lingua_flax.data.corpora.prepared_corpus import open_prepared
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig
 
-__all__ = [
-    "PRONOUNS",
-    "PUZZLES",
-    "READINGS",
-    "Contrast",
-    "Form",
-    "NounPhrase",
-    "ObjectPuzzle",
-    "Pair",
-    "Phrasebook",
-    "Pronoun",
-    "VerbPuzzle",
-    "attach",
-    "clause",
-    "copula",
-    "elide",
-    "find_readings",
-    "finish",
-    "generate",
-    "indefinite_article",
-    "load_lexicon",
-    "name_phrase",
-    "noun_phrase",
-    "open_phrasebook",
-    "pronoun_phrase",
-    "source_digest",
-]
+__all__ = ["find_readings", "generate", "open_phrasebook", "source_digest"]
 
 _SEED = 0
 

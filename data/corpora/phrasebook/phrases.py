@@ -84,7 +84,6 @@ class NounPhrase:
 
 
 NUMBERS = {"two": "deux", "three": "trois", "four": "quatre", "ten": "dix"}
-INDEFINITE = ("a", "bare")
 
 
 def noun_phrase(
