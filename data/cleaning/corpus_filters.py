@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 import numpy as np
 
 from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.host.digests import short_digest
 
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 MAD_OF_NORMAL = 0.6745  # the median absolute deviation of a normal distribution with standard deviation 1
@@ -18,7 +18,7 @@ def digests(pair: Pair) -> tuple[int, int, int]:
     """Returns digests of 8 bytes of a pair, of its letters without case, and of its source."""
     letters = [_NOT_LETTERS.sub("", text.casefold()) for text in pair]
     texts = ("\n".join(pair), "\n".join(letters if all(letters) else pair), pair[0])
-    first, second, third = (int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) for text in texts)
+    first, second, third = (short_digest(text.encode()) for text in texts)
     return first, second, third
 
 

@@ -28,9 +28,10 @@ from lingua_flax.data.cleaning.mending import mend, steps
 from lingua_flax.data.cleaning.readers import Row
 from lingua_flax.data.cleaning.report import Found, Report, merge
 from lingua_flax.data.corpora.corpus import Pair
-from lingua_flax.data.corpora.pair_files import SIDES
+from lingua_flax.data.corpora.pair_files import SIDES, format_of, json_keys
 from lingua_flax.data.text_files import chunks, encode_lines
 from lingua_flax.host.errors import UserError
+from lingua_flax.host.files import new_file
 from lingua_flax.host.workers import WorkerPool, worker_death_as_run_error
 from lingua_flax.options.schema import CleaningOptions
 
@@ -49,22 +50,22 @@ FACTS = np.dtype([("line", "u4"), ("reason", "u1"), ("lengths", "i4", 2), ("dige
 def clean(
     rows: Iterable[Row],
     options: CleaningOptions,
-    languages: Sequence[str],
-    write: Callable[[bytes, bytes, float], object] = lambda kept, rejected, share: None,
+    languages: tuple[str, str],
     *,
-    keys: Sequence[str] = SIDES,
     file: str = "",
-    folder: Path | None = None,
+    output: Path | None = None,
+    rejected: Path | None = None,
+    advance: Callable[[float], object] = lambda share: None,
     processes: int = 1,
 ) -> Report:
     """Cleans a corpus.
 
     Args:
       languages: of source and target; "" if unknown.
-      write: is given lines with the pairs that are kept and with those that are rejected, in order, and their share.
-      keys: of source and target in JSON objects; without keys, pairs that are kept are lines of TSV.
       file: what rejected pairs have as their file.
-      folder: for a temporary file; by default that of the system.
+      output: for the pairs that are kept, by its name as TSV or JSON lines; it and `rejected` appear at the end.
+      rejected: for the other pairs, as JSON lines.
+      advance: is told which share of the pairs has been written since it was last called.
 
     Raises UserError if none of the first rows is a pair.
     """
@@ -78,7 +79,9 @@ def clean(
     expected = _expected(sample, options, languages, report.notes)
     with (
         WorkerPool(processes) if processes > 1 and len(first) == CHUNK else nullcontext() as pool,
-        tempfile.TemporaryFile(dir=folder) as stored,
+        tempfile.TemporaryFile(dir=output.absolute().parent if output else None) as stored,
+        new_file(output) if output else nullcontext() as kept_file,
+        new_file(rejected) if rejected else nullcontext() as rejected_file,
     ):
         sizes, facts = [], bytearray()
         tasks = ((chunk, expected) for chunk in itertools.chain([first], chunks(rows, CHUNK)))
@@ -91,12 +94,15 @@ def clean(
         model = _train(stored, sizes, pairs, report) if options.misaligned else None
         stored.seek(0)
         parts = [pairs[begin : begin + CHUNK] for begin in range(0, len(pairs), CHUNK)]
-        about = (model, report.misaligned_below, keys, file)
-        finishing = ((stored.read(size), part, *about) for size, part in zip(sizes, parts, strict=True))
-        for part, finished in zip(parts, _in_order(pool, processes, finish, finishing), strict=True):
-            kept, rejected, left_out = finished
-            write(kept, rejected, len(part) / len(pairs))
+        about = (model, report.misaligned_below, languages, file, output, rejected)
+        tasks = ((stored.read(size), part, *about) for size, part in zip(sizes, parts, strict=True))
+        for part, finished in zip(parts, _in_order(pool, processes, finish, tasks), strict=True):
+            *contents, left_out = finished
+            for opened, content in zip((kept_file, rejected_file), contents, strict=True):
+                if opened:
+                    opened.write(content)
             merge(report.left_out, left_out)
+            advance(len(part) / len(pairs))
     report.pairs = len(pairs)
     report.kept = report.pairs - sum(found.pairs for found in report.left_out.values())
     return report
@@ -204,30 +210,35 @@ def _train(stored: BinaryIO, sizes: Sequence[int], pairs: np.ndarray, report: Re
 
 
 def finish(
-    content: bytes, pairs: np.ndarray, model: LexicalModel | None, cut: float, keys: Sequence[str], file: str
+    content: bytes,
+    pairs: np.ndarray,
+    model: LexicalModel | None,
+    cut: float,
+    languages: tuple[str, str],
+    file: str,
+    output: Path | None,
+    rejected: Path | None,
 ) -> tuple[bytes, bytes, dict[str, Found]]:
-    """Scores the pairs of a chunk that have no score yet.
-
-    Returns lines with the pairs that are kept and with those that are rejected, and what was left out.
-    """
+    """Scores the pairs of a chunk that have no score yet; returns what both files get, and what was left out."""
     rows = [json.loads(line) for line in content.splitlines()]
     reasons, scores = pairs["reason"].copy(), pairs["score"].copy()
     if model:
         unknown = np.flatnonzero((reasons == 0) & np.isnan(scores))
         scores[unknown] = model.score([Pair(*rows[index][1:3]) for index in unknown])
         reasons[(reasons == 0) & (scores < cut)] = REASONS.index("misaligned")
-    source_key, target_key = keys or SIDES
-    kept, rejected = [], []
+    is_table = output and format_of(output) == ".tsv"
+    source_key, target_key = SIDES if is_table else json_keys(languages)
+    kept, others = [], []
     left_out: dict[str, Found] = {}
     for (line, source, target, fault), reason, score in zip(rows, reasons.tolist(), scores.tolist(), strict=True):
         fields = {source_key: source, target_key: target}
         if not math.isnan(score):
             fields["alignment"] = round(score, 3)
         if not reason:
-            kept.append(json.dumps(fields, ensure_ascii=False) if keys else f"{source}\t{target}")
+            kept.append(f"{source}\t{target}" if is_table else json.dumps(fields, ensure_ascii=False))
             continue
         fields |= {"file": file, "line": line, "reason": REASONS[reason], "detail": fault}
-        rejected.append(json.dumps(fields, ensure_ascii=False))
+        others.append(json.dumps(fields, ensure_ascii=False))
         example = {"line": line, "source": source, "target": target, "detail": fault or fields.get("alignment", "")}
         merge(left_out, {REASONS[reason]: Found(1, [example])})
-    return encode_lines(kept), encode_lines(rejected), left_out
+    return encode_lines(kept, output or ""), encode_lines(others, rejected or ""), left_out

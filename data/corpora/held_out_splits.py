@@ -8,7 +8,6 @@ run stores the hashes of these sources, so that the corpus can be divided in the
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections import Counter
@@ -21,6 +20,7 @@ import numpy as np
 from lingua_flax.data.corpora.corpus import Corpus, Pair
 from lingua_flax.data.corpora.prepared_corpus import CHUNK, SplitWriter, StoredPairs, write_contents
 from lingua_flax.data.text_files import chunks
+from lingua_flax.host.digests import short_digest
 from lingua_flax.host.errors import UserError
 
 SPLITS = ("train", "validation", "test")
@@ -98,15 +98,10 @@ def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str], hel
 # Holding out.
 
 
-def hash_source(source: bytes) -> int:
-    """Returns the hash of a source in UTF-8 by which it is held out."""
-    return int.from_bytes(hashlib.blake2b(source, digest_size=8).digest())
-
-
 def held_out_sources(corpus: Corpus) -> dict[str, list[str]]:
     """Returns the hash of the source, in hex, of each pair of the splits that were held out, sorted."""
     sources = {name: (pair[0].encode() for pair in corpus.split(name)) for name in corpus.held_out}
-    return {name: sorted(f"{source:016x}" for source in map(hash_source, each)) for name, each in sources.items()}
+    return {name: sorted(f"{source:016x}" for source in map(short_digest, each)) for name, each in sources.items()}
 
 
 def read_held_out(file: Path) -> HeldOut:
@@ -128,7 +123,7 @@ def _divide(
     path = folder / f"{_UNDIVIDED}.hashes"
     with path.open("wb") as stream:
         for sources, _ in undivided.blocks():
-            stream.write(np.array(list(map(hash_source, sources.split())), np.uint64).data)
+            stream.write(np.array(list(map(short_digest, sources.split())), np.uint64).data)
     hashes = np.memmap(path, np.uint64, "r")
     before = _same_as_before(hashes, missing, before)
     held_out = before or _choose_held_out(hashes, missing)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import dataclasses
-import gzip
 import json
 import logging
 from collections.abc import Sequence
@@ -15,15 +13,14 @@ from typing import Annotated
 from pydantic import Field
 
 from lingua_flax.data.cleaning import is_installed
-from lingua_flax.data.corpora.pair_files import format_of, json_keys
-from lingua_flax.data.text_files import is_gzip
+from lingua_flax.data.corpora.pair_files import format_of
 from lingua_flax.host.errors import UserError
-from lingua_flax.host.files import check_distinct_files, check_writable, new_file, write_atomically
+from lingua_flax.host.files import check_distinct_files, check_writable, write_atomically
 from lingua_flax.host.installation import install_command
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.terminal import progress_bar
 from lingua_flax.host.workers import usable_cores
-from lingua_flax.options.command_line import Flag, Positional, build, new_output, parse
+from lingua_flax.options.command_line import Flag, Positional, build, new_output, parse, refuse
 from lingua_flax.options.config_files import read_section
 from lingua_flax.options.schema import CleaningOptions, PositiveInt
 
@@ -70,7 +67,9 @@ def read_options(argv: Sequence[str]) -> CleanCommand:
     given = parse(CleanCommand, argv, DESCRIPTION)
     if not is_installed():
         raise UserError(f"clean needs the extra clean: {install_command('clean')}")
-    if "dry_run" not in given:
+    if "dry_run" in given:
+        refuse(given, ["output", "rejected"], "with --dry-run, which writes no pairs")
+    else:
         new_output(given, "the file for the pairs, for example --output clean.jsonl")
     base = dict(read_section(Path(given["config"]), CleaningOptions)) if given.get("config") else {}
     options = build(CleanCommand, {**base, **given})
@@ -107,29 +106,21 @@ def clean(argv: Sequence[str]) -> None:
     languages = (options.source_language or "", options.target_language or "")
     if not any(languages) and kind == ".tmx":
         languages = readers.tmx_languages(options.files[0])
-    paths = {"kept": options.output, "rejected": options.rejected} if not options.dry_run else {}
     size = sum(path.stat().st_size for path in options.files if path.exists())
-    with interruption.deferred(), progress_bar(2 * size, "pairs") as bar, contextlib.ExitStack() as stack:
-        files = {name: (stack.enter_context(new_file(path)), is_gzip(path)) for name, path in paths.items() if path}
+    with interruption.deferred(), progress_bar(2 * size, "pairs") as bar:
 
         def advance(count: float) -> None:
             interruption.check()
             bar(int(count))
 
-        def write(finished: pipeline.Finished) -> None:
-            for name, (file, compress) in files.items():
-                content = getattr(finished, name)
-                file.write(gzip.compress(content, mtime=0) if compress else content)
-            advance(size * finished.share)
-
         report = pipeline.clean(
             readers.read_rows(options.files, languages, options.columns, options.encoding, advance),
             options,
             languages,
-            write,
-            keys=() if options.output and format_of(options.output) == ".tsv" else json_keys(languages),
             file=str(options.files[0]),
-            folder=options.output.absolute().parent if options.output else None,
+            output=options.output,
+            rejected=options.rejected,
+            advance=lambda share: advance(size * share),
             processes=options.processes or usable_cores(),
         )
     report.show()

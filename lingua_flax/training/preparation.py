@@ -19,7 +19,7 @@ from lingua_flax.data.cleaning.filters import are_swapped
 from lingua_flax.data.cleaning.report import alignment_warnings
 from lingua_flax.data.corpora import prepared_corpus
 from lingua_flax.data.corpora.corpus import Corpus
-from lingua_flax.data.corpora.held_out_splits import hash_source, read_held_out
+from lingua_flax.data.corpora.held_out_splits import read_held_out
 from lingua_flax.data.mixture import JoinedPairs, TrainingCorpus, open_training_corpora
 from lingua_flax.data.packing import Planner
 from lingua_flax.data.subword_sampling import samplers_of
@@ -39,7 +39,7 @@ from lingua_flax.data.training_batches import TrainingBatches, rows_per_epoch
 from lingua_flax.data.varied_pairs import VariedPairs
 from lingua_flax.evaluation.bleu import bleu_tokenizer
 from lingua_flax.host.cache import cache_directory
-from lingua_flax.host.digests import json_digest
+from lingua_flax.host.digests import json_digest, short_digest
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import CONFIG_NAME, HELD_OUT_NAME, read_workdir_config
 from lingua_flax.options.schema import FALLING_SCHEDULES, MAX_COUNT, Config, TokenizerConfig
@@ -108,8 +108,9 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     UserError if a corpus or the config is invalid.
     """
     corpora, tokenizer, models = open_with_tokenizer(config, workdir)
+    has_checkpoint = bool(saved_steps(Workdir(workdir).checkpoints))
     for training in corpora:
-        if training.corpus.name == "text":
+        if training.corpus.name == "text" and not has_checkpoint:
             _warn_of_faults(training, _log_prefix(training, corpora))
     tokenized = [_tokenized_pairs(config, training, corpora, tokenizer) for training in corpora]
     weights = [training.weight for training in corpora]
@@ -125,7 +126,6 @@ def prepare(config: Config, workdir: Path) -> Preparation:
         _log_shares(corpora, planner)
     tokenizer = tagged_tokenizer(config, corpora[0], tokenizer)
     origin = config.training.init_from
-    has_checkpoint = bool(saved_steps(Workdir(workdir).checkpoints))
     if origin and has_checkpoint:
         log.info("training.init_from is not read again: the run resumes from its own checkpoint")
     inherited = matching_params(origin, config, tokenizer) if origin and not has_checkpoint else {}
@@ -144,7 +144,7 @@ def _warn_if_trained_on(origin: Path, corpus: Corpus) -> None:
     sources = {pair.source for pair in corpus.splits.get("test", ())}
     file = origin / HELD_OUT_NAME
     held_out = sum(read_held_out(file).values(), Counter[int]()) if file.exists() else {}  # it did not train on these
-    asked = {source for source in sources if hash_source(source.encode()) not in held_out}
+    asked = {source for source in sources if short_digest(source.encode()) not in held_out}
     if not asked:
         return
     try:

@@ -127,6 +127,8 @@ def test_failure_leaves_nothing_behind(run, files):
         (["a.en", "a.de.gz", "--output", "c.tsv", "--source-language", "en"], "go together"),
         (["a.en", "a.de.gz", "--output", "c.tsv", "--encoding", "latin-99"], 'unknown encoding "latin-99"'),
         (["a.en", "--output", "c.tsv"], "give two text files"),
+        (["a.en", "a.de.gz", "--dry-run", "--output", "c.tsv"], "--output has no effect with --dry-run"),
+        (["a.en", "a.de.gz", "--dry-run", "--rejected", "r.jsonl"], "--rejected has no effect with --dry-run"),
         (["a.en", "a.de.gz", "--dry-run", "--columns", "1", "2"], "--columns has no effect with two text files"),
         (["a.en", "b.de", "--output", "c.tsv"], "b.de: no such file"),
         (["a.en", "a.de.gz", "--output", "c.tsv", "--whitespace", "False"], "would not fit into .tsv"),
@@ -199,6 +201,8 @@ def test_training_warns_of_a_shift(run, shifted, tmp_path):
     done = run("train", *TRAIN, *files, "--workdir", tmp_path / "w")
     assert done.returncode == 0, done.stderr
     assert "are misaligned: the source side is 1 line behind" in done.stderr
+    resumed = run("train", "--training.num-steps", "2", "--workdir", tmp_path / "w")
+    assert (resumed.returncode, "misaligned" in resumed.stderr) == (0, False), resumed.stderr
     done = run("train", *TRAIN, *files, "--inspect-data", "--workdir", tmp_path / "w")
     assert "left out: shifts" in done.stdout
     assert f"lingua-flax clean {shifted}/a.en {shifted}/a.de --source-language en" in done.stdout.splitlines()[-1]

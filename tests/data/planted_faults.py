@@ -114,22 +114,18 @@ def measure(corpus: Corpus, language: str, kind: str, share: float, seed: int) -
 
 def cleaned(pairs: Sequence[tuple[str | bytes, str | bytes]], language: str) -> dict[int, tuple[str, str]]:
     """Returns the pairs that are kept when these are cleaned as two text files of English and a language."""
-    kept: list[str] = []
-    rejected: list[str] = []
-
-    def write(of_kept: bytes, of_rejected: bytes, share: float) -> None:
-        kept.extend(of_kept.decode().split("\n")[:-1])
-        rejected.extend(of_rejected.decode().split("\n")[:-1])
-
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in ("source", "target")]
+        *paths, output, rejected = (
+            Path(folder) / name for name in ("source", "target", "kept.jsonl", "rejected.jsonl")
+        )
         for path, side in zip(paths, zip(*pairs, strict=True), strict=True):
             path.write_bytes(b"".join((text.encode() if isinstance(text, str) else text) + b"\n" for text in side))
-        clean(read_rows(paths, ("en", language)), CleaningOptions(), ("en", language), write)
-    left_out = {json.loads(line)["line"] - 1 for line in rejected}
+        languages = ("en", language)
+        clean(read_rows(paths, languages), CleaningOptions(), languages, output=output, rejected=rejected)
+        kept, others = ([json.loads(line) for line in path.read_bytes().splitlines()] for path in (output, rejected))
+    left_out = {pair["line"] - 1 for pair in others}
     indices = (index for index in range(len(pairs)) if index not in left_out)
-    objects = map(json.loads, kept)
-    return {index: (pair["source"], pair["target"]) for index, pair in zip(indices, objects, strict=True)}
+    return {index: (pair["en"], pair[language]) for index, pair in zip(indices, kept, strict=True)}
 
 
 def _tidy(text: str) -> str:

@@ -9,8 +9,6 @@ begin with, as in data.row_length and model.max_length; its pieces do not.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import itertools
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import sentencepiece
 
-from lingua_flax.data.corpora.corpus import Corpus, PairSource
+from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.data.text_files import chunks
 from lingua_flax.data.tokenizer import SPACE, Tokenizer
+from lingua_flax.host.digests import short_digest
 
 CHUNK = 4096  # pairs processed together
 
@@ -74,16 +73,10 @@ class SplitCounts:
       in_train, sources_in_train: the numbers of pairs and of sources that are also trained on; None for a train split.
     """
 
-    pairs: PairSource
     source: SideCounts
     target: SideCounts
     in_train: int | None
     sources_in_train: int | None
-
-    @functools.cached_property
-    def longer(self) -> np.ndarray:
-        """The number of tokens on the longer side of each pair, [pairs]."""
-        return np.maximum(self.source.tokens, self.target.tokens)
 
 
 def inspect_corpora(
@@ -107,8 +100,8 @@ def inspect_corpora(
         for chunk in chunks(corpus.splits[split], CHUNK):
             source.add([pair.source for pair in chunk])
             target.add([pair.target for pair in chunk])
-            sources.extend(_digest(pair.source) for pair in chunk)
-            pairs.extend(_digest("\n".join(pair)) for pair in chunk)
+            sources.extend(short_digest(pair.source.encode()) for pair in chunk)
+            pairs.extend(short_digest("\n".join(pair).encode()) for pair in chunk)
             after_chunk(len(chunk))
         in_train: tuple[int | None, int | None] = (None, None)
         if split == "train":
@@ -116,7 +109,7 @@ def inspect_corpora(
             train_pairs.extend(pairs)
         else:
             in_train = (_count_shared(pairs, train_pairs), _count_shared(sources, train_sources))
-        inspected[name] = SplitCounts(corpus.splits[split], source, target, *in_train)
+        inspected[name] = SplitCounts(source, target, *in_train)
     return inspected
 
 
@@ -130,10 +123,6 @@ def inspected_splits(corpora: Mapping[str, Corpus]) -> list[tuple[str, Corpus, s
 
 def _words(text: str) -> list[str]:
     return text.casefold().split()
-
-
-def _digest(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
 def _count_shared(digests: array[int], others: array[int]) -> int:

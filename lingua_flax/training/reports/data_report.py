@@ -18,7 +18,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import save_figure
 from lingua_flax.host.files import check_writable
 from lingua_flax.host.installation import install_command
-from lingua_flax.host.terminal import excerpt, print_table, progress_bar, share
+from lingua_flax.host.terminal import print_table, progress_bar, share
 from lingua_flax.host.workers import usable_cores
 from lingua_flax.options.schema import CleaningOptions, Config, DataConfig
 from lingua_flax.runs.checkpoint import check_corpus, saved_steps
@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # matplotlib is slow to import
 
 log = logging.getLogger(__name__)
 PICTURE_NAME = "inspection.png"
-NUM_LISTED = 3  # the number of longest pairs listed for each split
 NORMALIZED = 0.01  # the share of sentences that the tokenizer may change without being mentioned
 MAX_BARS = 80  # in a histogram
 HISTOGRAM_PERCENTILE = 99.9  # of the lengths: the histograms end there, however long the longest sentence is
@@ -66,7 +65,7 @@ def report_data(config: Config, workdir: Path | None) -> None:
     picture.parent.mkdir(parents=True, exist_ok=True)
     save_figure(_histograms(title, splits, config.data.row_length), picture)
     tables = (_pairs_table(title, splits, config.data.row_length), _lengths_table(splits))
-    for table in (*tables, _sides_table(splits, config.model.max_length), _lines_table(splits)):
+    for table in (*tables, _sides_table(splits, config.model.max_length)):
         print_table(table)
         print()
     for side in (splits["train"].source, splits["train"].target):
@@ -115,9 +114,10 @@ def _table(title: str, text_columns: str, number_columns: str, *caption: str) ->
 def _pairs_table(title: str, splits: Mapping[str, SplitCounts], row_length: int) -> Table:
     table = _table(title, "split", f"pairs|pairs\nin train|sources\nin train|left out by\nrow_length {row_length}")
     for name, split in splits.items():
-        left_out = np.count_nonzero(split.longer > row_length) if split.in_train is None else None
+        longer = np.maximum(split.source.tokens, split.target.tokens)
+        left_out = np.count_nonzero(longer > row_length) if split.in_train is None else None
         counts = (split.in_train, split.sources_in_train, left_out)
-        table.add_row(escape(name), f"{len(split.pairs):,}", *(share(count, len(split.pairs)) for count in counts))
+        table.add_row(escape(name), f"{len(longer):,}", *(share(count, len(longer)) for count in counts))
     return table
 
 
@@ -165,24 +165,6 @@ def _statistics(lengths: np.ndarray) -> list[str]:
 def _percentiles(lengths: np.ndarray, percent: float | list[float]) -> np.ndarray:
     """Returns the smallest length that at least `percent` percent of the sentences do not exceed."""
     return np.percentile(lengths, percent, method="inverted_cdf")
-
-
-def _lines_table(splits: Mapping[str, SplitCounts]) -> Table:
-    table = _table(
-        "the longest pairs",
-        "split|line|words|tokens|source|target",
-        "",
-        "line: counted from 1 in the split as it is used, without pairs that were left out or held out",
-        "words, tokens: of source and target",
-    )
-    for name, split in splits.items():
-        for line in np.argsort(-split.longer, kind="stable")[:NUM_LISTED].tolist():  # equal lengths in order
-            words = f"{split.source.words[line]:,}, {split.target.words[line]:,}"
-            tokens = f"{split.source.tokens[line]:,}, {split.target.tokens[line]:,}"
-            text = (escape(excerpt(text)) for text in split.pairs[line])
-            table.add_row(escape(name), f"{line + 1:,}", words, tokens, *text)
-        table.add_section()
-    return table
 
 
 def _histograms(title: str, splits: Mapping[str, SplitCounts], row_length: int) -> Figure:
