@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,38 @@ def test_rows_of_csv_files_begin_where_they_say(tmp_path, delimiter, end, quotin
         list(read_rows([path], ("", ""), ["English", "Dutch"]))
 
 
+SHEET = """\
+"English"|"Id"|"German"¶
+"Hello, you; all"|1|"Hallo\tihr"¶
+"First line
+second line"|2|"Erste Zeile
+zweite"¶
+"A 5"" disk"|3|"Eine 5""-Diskette"¶
+"too"|4|"many
+cells"|¶
+"Last"|5|"Letzte"¶
+"""
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("program", ["LibreOffice", "Excel"])
+def test_spreadsheets_as_programs_write_them(tmp_path, delimiter, program):
+    """LibreOffice quotes text, but no numbers; Excel quotes what must be, and writes a byte-order mark and CRLF."""
+    text = SHEET.replace("|", delimiter).replace("¶", "\r" if program == "Excel" else "")
+    if program == "Excel":
+        text = "\ufeff" + re.sub(r'"(\w+)"', r"\1", text)
+    (tmp_path / "sheet.csv").write_bytes(text.encode())
+    rows = list(read_rows([tmp_path / "sheet.csv"], ("", ""), ["English", "German"]))
+    assert pairs(rows) == [
+        (2, "Hello, you; all", "Hallo\tihr"),
+        (3, "First line\nsecond line", "Erste Zeile\nzweite"),
+        (6, 'A 5" disk', 'Eine 5"-Diskette'),
+        (9, "Last", "Letzte"),
+    ]
+    assert faults(rows) == {7: "4 columns, not 3"}
+    assert rows[3].source.count("\n") == 1  # all lines of the row
+
+
 def test_a_quote_that_is_not_closed_costs_one_row(tmp_path):
     path = tmp_path / "sheet.csv"
     lines = ["English,German", *(f"house {number},Haus {number}" for number in range(500))]
@@ -154,7 +187,7 @@ def test_bad_rows_of_tables_are_kept_with_their_line(tmp_path):
     assert pairs(rows) == [(1, "one", "eins"), (5, '"four', "vier")]
     assert faults(rows) == {2: "3 columns, not 2", 3: "1 column, not 2", 4: "1 column, not 2"}
     assert [row.source for row in rows if row.fault] == ["two\tzwei\t", "three", ""]
-    path.write_text("id\ten\tde\n1\tone\teins\n2\ttwo\n", encoding="utf-8")
+    path.write_bytes("\ufeffen\tid\tde\r\none\t1\teins\r\ntwo\t2\r\n".encode())
     rows = list(read_rows([path], ("", ""), ["en", "de"]))
     assert (pairs(rows), faults(rows)) == ([(2, "one", "eins")], {3: "2 columns, not 3"})
 
