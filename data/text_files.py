@@ -11,6 +11,7 @@ import codecs
 import contextlib
 import gzip
 import itertools
+import lzma
 import os
 import re
 import zlib
@@ -41,8 +42,8 @@ _REASONS = {
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yields the lines of a UTF-8 file, which is gzipped if its name ends in .gz, one at a time.
 
-    Only one line is held in memory. Raises UserError if the file cannot be read, is a truncated or damaged gzip file,
-    or is not UTF-8.
+    Only one line is held in memory. Raises UserError if the file cannot be read, is truncated or damaged, or is not
+    UTF-8.
     """
     path = Path(path)
     with unreadable_as_user_error(path), _open(path) as stream:
@@ -50,11 +51,11 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def unreadable_as_user_error(path: Path, *damaged: type[Exception]) -> Iterator[None]:
-    """Raises UserError if the file cannot be read, or if its compression is damaged; `damaged` are further errors."""
+def unreadable_as_user_error(path: Path, damaged: type[Exception] = EOFError) -> Iterator[None]:
+    """Raises UserError if the file cannot be read, or is a damaged compressed file; `damaged` also tells of one."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile, *damaged) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, damaged) as error:
         raise UserError(f"{path}: truncated or damaged ({error}); fetch or compress it again") from error
     except OSError as error:
         reason = _REASONS.get(type(error), f"cannot be read ({error.strerror or error})")

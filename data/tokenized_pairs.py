@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -39,18 +38,14 @@ class TokenizedPairs:
         return len(self.source) - len(self._left_out)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the source and target ids of a pair."""
-        position = self.position(index)
-        return self.source[position], self.target[position]
-
-    def position(self, index: int) -> int:
-        """Returns the position in the split of a pair that is kept; raises IndexError if there is no such pair."""
+        """Returns the source and target ids of a pair that is kept; raises IndexError if there is no such pair."""
         if not 0 <= index < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
-        return int(self.positions(np.array([index]))[0])
+        (position,) = self.positions(np.array([index]))
+        return self.source[position], self.target[position]
 
     def positions(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the positions of several pairs like `position`, [n] int64, but does not check the indices."""
+        """Returns the positions in the split of pairs that are kept, [n] int64; does not check the indices."""
         return indices + np.searchsorted(self._kept_before, indices, side="right")
 
     def no_longer_than(self, length: int) -> TokenizedPairs:
@@ -98,16 +93,11 @@ def _write(directory: Path, pairs: PairSource, tokenizer: Tokenizer) -> None:
             stack.enter_context(RaggedWriter(directory / side, dtype)) for side, dtype in _dtypes(tokenizer).items()
         )
         for chunk in chunks(pairs, _TOKENIZED_AT_ONCE):
-            for writer, ids in zip((source, target), tokenizer.encode_pairs(chunk), strict=True):
-                _append(writer, ids)
-
+            for writer, sentences in zip((source, target), tokenizer.encode_pairs(chunk), strict=True):
+                ids = np.fromiter(itertools.chain.from_iterable(sentences), np.int32)
+                writer.append(ids, [len(sentence) for sentence in sentences])
     (directory / _DIGEST_NAME).write_text(_digest(directory))
 
 
 def _digest(directory: Path) -> str:
     return prepared_corpus.ragged_digest(directory / side for side in Pair._fields)
-
-
-def _append(writer: RaggedWriter, sentences: Sequence[Sequence[int]]) -> None:
-    ids = np.fromiter(itertools.chain.from_iterable(sentences), np.int32)
-    writer.append(ids, [len(sentence) for sentence in sentences])

@@ -76,7 +76,7 @@ def read_lines(path: Path, encoding: str, advance: Callable[[int], object] = lam
     read since it was last called. Raises UserError if the file cannot be read, or is damaged.
     """
     told = 0
-    with unreadable_as_user_error(path, lzma.LZMAError, zstandard.ZstdError), path.open("rb") as file:
+    with unreadable_as_user_error(path, zstandard.ZstdError), path.open("rb") as file:
         opener = next((each for mark, each in _OPENERS.items() if file.peek(6).startswith(mark)), None)
         for line in _decoded(io.BufferedReader(opener(file) if opener else file), encoding):
             yield line

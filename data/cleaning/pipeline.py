@@ -95,8 +95,8 @@ def clean(
         stored.seek(0)
         parts = [pairs[begin : begin + CHUNK] for begin in range(0, len(pairs), CHUNK)]
         about = (model, report.misaligned_below, languages, file, output, rejected)
-        tasks = ((stored.read(size), part, *about) for size, part in zip(sizes, parts, strict=True))
-        for part, finished in zip(parts, _in_order(pool, processes, finish, tasks), strict=True):
+        finishing = ((stored.read(size), part, *about) for size, part in zip(sizes, parts, strict=True))
+        for part, finished in zip(parts, _in_order(pool, processes, finish, finishing), strict=True):
             *contents, left_out = finished
             for opened, content in zip((kept_file, rejected_file), contents, strict=True):
                 if opened:
@@ -113,8 +113,8 @@ def _expected(
 ) -> filters.Expected:
     """Returns what the pairs of a corpus that begins with these should be like, and adds to the notes."""
     names, checked, scripts = steps(options), [], []
-    for side, language, texts in zip(SIDES, languages, zip(*pairs, strict=True), strict=True):
-        texts = [mend(text, names)[0] for text in texts]
+    for side, language, sample in zip(SIDES, languages, zip(*pairs, strict=True), strict=True):
+        texts = [mend(text, names)[0] for text in sample]
         scripts.append(filters.frequent_scripts(texts))
         if not options.language:
             code = ""

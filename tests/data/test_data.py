@@ -153,10 +153,10 @@ def test_length_filter_applies_to_both_sides(tmp_path):
         expected = [i for i, length in enumerate(lengths) if length <= limit]
         kept = kept.no_longer_than(limit)
         for pairs in (kept, tokenized.no_longer_than(limit)):
-            assert [pairs.position(i) for i in range(len(pairs))] == expected
+            assert pairs.positions(np.arange(len(pairs))).tolist() == expected
             assert [pairs[i][0].tolist() for i in range(len(pairs))] == [tokenized[i][0].tolist() for i in expected]
     with pytest.raises(IndexError):
-        kept.position(len(kept))
+        kept[len(kept)]
     assert len(tokenized.no_longer_than(1)) == 0
 
 

@@ -55,12 +55,6 @@ class Phrasebook(NamedTuple):
     combinations: dict[str, tuple[Combination, ...]]
     lemma_counts: dict[str, int]
 
-    @property
-    def unseen_share(self) -> float:
-        """The share of validation and test sentences that have at least one held-out combination."""
-        sentences = [english for english, _ in self.validation + self.test]
-        return sum(not self.held_out.isdisjoint(self.combinations[english]) for english in sentences) / len(sentences)
-
 
 def draw_held_out(rng: Random) -> frozenset[Combination]:
     """Returns the combinations to hold out of training; every word keeps most of its combinations."""
