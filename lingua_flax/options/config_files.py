@@ -6,7 +6,7 @@ import importlib.resources
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, sectio
       where: where `saved` was found, such as "in the workdir".
       section: prefix of the options to compare, such as "model."; by default all are compared.
     """
-    old, new = _flat(saved), _flat(as_json(wanted))
+    old, new = flat(saved), flat(as_json(wanted))
     changeable = [*CHANGEABLE, *PATHS]
     if wanted.optimizer.warmup_share is not None:  # converted into steps when the run was created, which it keeps
         changeable += ["optimizer.warmup_steps", "optimizer.warmup_share"]
@@ -134,19 +134,31 @@ def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, sectio
     ]
 
 
+def differing_options(systems: Mapping[str, Sequence[Config]]) -> dict[str, dict[str, list[Any]]]:
+    """Returns the options of runs, other than the seed, that differ: the different values of each system's runs."""
+    options = {system: [flat(as_json(config)) for config in configs] for system, configs in systems.items()}
+    names = dict.fromkeys(name for configs in options.values() for each in configs for name in each)
+    del names["training.seed"]
+    values = {
+        name: {system: list(dict.fromkeys(each.get(name) for each in configs)) for system, configs in options.items()}
+        for name in names
+    }
+    return {name: row for name, row in values.items() if len({value for found in row.values() for value in found}) > 1}
+
+
 def config_digest(config: Config) -> str:
     """Returns the SHA-256, in hexadecimal, of all options with a value except paths, which may differ between hosts."""
-    flat = _flat(config.model_dump())
-    compared = {name: value for name, value in flat.items() if value is not None and not isinstance(value, Path)}
+    options = flat(config.model_dump())
+    compared = {name: value for name, value in options.items() if value is not None and not isinstance(value, Path)}
     return json_digest(compared)
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns all values by their dotted names, and for each list of sections its length as text."""
-    flat: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, list | tuple):  # of sections
-            flat[prefix + name] = f"{len(value)} entries"
+            values[prefix + name] = f"{len(value)} entries"
             value = {str(number): entry for number, entry in enumerate(value)}
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
+        values |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return values

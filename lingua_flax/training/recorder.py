@@ -14,6 +14,7 @@ from rich.table import Table
 
 from lingua_flax.host.figures import save_figure
 from lingua_flax.host.terminal import print_table
+from lingua_flax.options.config_files import as_json, flat
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.learning_curves import Curves
@@ -50,8 +51,10 @@ class Recorder:
         self._curves = Curves(bleu_description)
         for line in logged_lines:
             self._curves.add(line)
-        folder = workdir.path / EVENTS_FOLDER
-        self._events = EventFiles(folder, logged_lines, first_step) if config.training.tensorboard else None
+        self._events = None
+        if config.training.tensorboard:
+            options = flat(as_json(config))
+            self._events = EventFiles(workdir.path / EVENTS_FOLDER, logged_lines, first_step, options)
         console = Console(stderr=True)
         columns = ("step", MofNCompleteColumn(), BarColumn(), "{task.fields[status]}", TimeRemainingColumn())
         self._bar = Progress(*columns, console=console, disable=not console.is_terminal)

@@ -1,6 +1,8 @@
 """Learning curves: the points in the picture, and event files as TensorBoard reads them."""
 
+import html
 import math
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -8,6 +10,14 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams.hparams_plugin import HParamsPlugin
+from tensorboard.plugins.text.text_plugin import text_array_to_html
+from tensorboard.util.tensor_util import make_ndarray
+from werkzeug.test import Client
 
 from lingua_flax.host.errors import is_disk_full
 from lingua_flax.host.figures import save_figure
@@ -71,7 +81,7 @@ def test_the_picture_is_drawn_at_every_validation(tmp_path):
 
 def test_the_samples_of_a_validation_are_in_its_line(tmp_path):
     """Any text, and no curve in TensorBoard."""
-    samples = (Sample("one", "un \u2028\n", '"deux"'), Sample("", "", "\ufffd"))
+    samples = (Sample("*one* <b>", "un \u2028\n", '"deux"'), Sample("", "", "\ufffd"))
     workdir = Workdir(tmp_path)
     with Recorder(workdir, "a run", Config(), 10) as recorder:
         recorder.validation(4, Validation(2.0, None, 1.0, None, samples), 1.5, best=True)
@@ -84,7 +94,7 @@ def test_the_samples_of_a_validation_are_in_its_line(tmp_path):
         "validation_bleu": 1.0,
         "seconds": 1.5,
         "samples": [
-            {"source": "one", "reference": "un \u2028\n", "translation": '"deux"'},
+            {"source": "*one* <b>", "reference": "un \u2028\n", "translation": '"deux"'},
             {"source": "", "reference": "", "translation": "\ufffd"},
         ],
     }
@@ -93,7 +103,48 @@ def test_the_samples_of_a_validation_are_in_its_line(tmp_path):
         "validation/loss": [(4, 2.0), (8, 2.0)],
         "validation/loss_shuffled": [(8, 3.0)],
         "validation/bleu": [(4, 1.0), (8, 1.0)],
+        "best/loss": [(4, 2.0), (8, 2.0)],
+        "best/bleu": [(4, 1.0), (8, 1.0)],
     }
+    texts = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tensors("validation/samples/text_summary")
+    assert [event.step for event in texts] == [4]
+    shown = text_array_to_html(make_ndarray(texts[0].tensor_proto), enable_markdown=True)
+    lines = html.unescape(re.sub("<[^>]*>", "", shown)).splitlines()
+    assert [line.rstrip() for line in lines if line.strip()] == [
+        *["source       *one* <b>", "reference    un", 'translation  "deux"'],
+        *["source", "reference", "translation  \ufffd"],
+    ]
+
+
+def test_tensorboard_tells_runs_apart_by_their_options(tmp_path):
+    """Read by its HParams plugin: options as numbers, truth values and text, with the last value of each curve."""
+    losses = {1: (3.0, 2.0), 2: (1.0, 4.0)}
+    for seed, values in losses.items():
+        config = Config.model_validate({"training": {"seed": seed}, "optimizer": {"name": f"adam{'w' * (seed - 1)}"}})
+        (tmp_path / f"run{seed}").mkdir()
+        with Recorder(Workdir(tmp_path / f"run{seed}"), "a run", config, 10) as recorder:
+            for step, loss in enumerate(values, 1):
+                recorder.validation(step, Validation(loss, None, 10 * loss, None, ()), 1.0, best=False)
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
+    provider = MultiplexerDataProvider(multiplexer, str(tmp_path))
+    context = TBContext(data_provider=provider, logdir=str(tmp_path), multiplexer=multiplexer)
+    plugin = Client(HParamsPlugin(context).get_plugin_apps()["/session_groups"])
+    request = {"startIndex": 0, "sliceSize": 10, "colParams": [], "allowedStatuses": ["STATUS_UNKNOWN"]}
+    groups = plugin.post("/", json=request).json["sessionGroups"]
+    shown = {group["hparams"]["training.seed"]: group for group in groups}
+    assert set(shown) == set(losses)
+    assert [shown[seed]["hparams"]["optimizer.name"] for seed in losses] == ["adam", "adamw"]
+    assert shown[1]["hparams"]["tokenizer.joint"] is True
+    for seed, values in losses.items():
+        last = {each["name"]["tag"]: each["value"] for each in shown[seed]["metricValues"]}
+        assert last["validation/loss"] == values[-1]
+        assert (last["best/loss"], last["best/bleu"]) == (min(values), 10 * max(values))
+
+
+def test_a_resumed_run_knows_its_best_validation(tmp_path):
+    logged = [{"step": step, "validation_loss": loss} for step, loss in ((1, 1.0), (2, 3.0))]
+    EventFiles(tmp_path / "tensorboard", logged, 2, {}).write([{"step": 3, "validation_loss": 2.0}])
+    assert events(tmp_path)["best/loss"] == [(2, 1.0), (3, 1.0)]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -111,25 +162,26 @@ def test_a_full_disk_is_reported_and_the_previous_picture_kept(tmp_path):
 def test_events_after_the_checkpoint_are_dropped(tmp_path):
     """The first process dies at step 5; its checkpoint is of step 3, before the validation of that step."""
     workdir = Workdir(tmp_path)
-    first = EventFiles(tmp_path / "tensorboard", [], 0)
+    first = EventFiles(tmp_path / "tensorboard", [], 0, {})
     first.write([{"step": step, "loss": float(step), "seconds": 1.0} for step in range(1, 6)])
     first.write([{"step": 3, "validation_loss": 30.0, "validation_bleu": None}])  # written, but not closed
     logged = [{"step": step, "loss": float(step)} for step in range(1, 4)]
-    second = EventFiles(workdir.path / "tensorboard", logged, 3)
+    second = EventFiles(workdir.path / "tensorboard", logged, 3, {})
     second.write([{"step": 3, "validation_loss": 30.5}, {"step": 4, "loss": 40.0}, {"step": 5, "loss": 50.0}])
     second.close()
     assert events(tmp_path) == {
         "train/loss": [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0), (5, 50.0)],
         "validation/loss": [(3, 30.5)],
+        "best/loss": [(3, 30.5)],
     }
 
 
 def test_a_run_restarted_from_scratch_shows_only_its_own_events(tmp_path):
     folder = tmp_path / "tensorboard"
-    EventFiles(folder, [], 0).write([{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.5}])
+    EventFiles(folder, [], 0, {}).write([{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.5}])
     (file,) = folder.iterdir()
     file.rename(folder / "events.out.tfevents.1000000000.earlier")  # files created in the same second share a name
-    EventFiles(folder, [], 0).write([{"step": 1, "loss": 2.0}])
+    EventFiles(folder, [], 0, {}).write([{"step": 1, "loss": 2.0}])
     assert len(list(folder.iterdir())) == 2
     assert events(tmp_path) == {"train/loss": [(1, 2.0)]}
 
