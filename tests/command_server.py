@@ -21,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PROJECT_ON_PATH = {"PYTHONPATH": str(ROOT)}  # for a script that is started from scratch, wherever it is
 PRELOADED = [
+    "lingua_flax.commands.compare",
     "lingua_flax.commands.distill",
     "lingua_flax.commands.evaluate",
     "lingua_flax.commands.export",
@@ -29,6 +30,7 @@ PRELOADED = [
     "lingua_flax.commands.train",
     "lingua_flax.commands.translate",
     "lingua_flax.commands.verify_resume",
+    "lingua_flax.evaluation.comparison_report",
     "lingua_flax.evaluation.evaluate",
     "lingua_flax.evaluation.table",
     "lingua_flax.export.stablehlo_program",

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from docs import generate_reference, renew_outputs
-from lingua_flax.commands import clean, distill, evaluate, export, serve, train, translate, verify_resume
+from lingua_flax.commands import clean, compare, distill, evaluate, export, serve, train, translate, verify_resume
 from lingua_flax.commands.main import COMMANDS
 from lingua_flax.options.config_files import read_config, read_section, to_toml
 from lingua_flax.options.schema import CleaningOptions, Config, MixtureConfig, Section
@@ -28,6 +28,7 @@ PAGES = sorted(
 PROGRAMS = {
     "train": train.resolve_config,
     "clean": clean.read_options,
+    "compare": compare.read_options,
     "distill": distill.read_options,
     "evaluate": evaluate.read_options,
     "export": export.read_options,
@@ -66,7 +67,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def in_workdir(command: list[str]) -> list[str]:
-    """Returns the command with "workdir" as the workdir."""
+    """Returns the command with "workdir" as the workdir, and for compare, copies of it as all of them."""
+    if command[0] == "compare":
+        return [re.sub("^checkpoints/", "copies/", word) for word in command]
     at = command.index("--workdir") + 1 if "--workdir" in command else len(command)
     return ["workdir" if index == at else word for index, word in enumerate(command)]
 
@@ -88,6 +91,8 @@ def test_commands_and_configs_are_valid(page, folder):
             PROGRAMS[program](argv)
         else:
             saved.write_text(config, encoding="utf-8")
+            for copy in [word for word in argv if word.startswith("copies/")]:
+                shutil.copytree(folder / "workdir", folder / copy, dirs_exist_ok=True)
             PROGRAMS[program](argv)
             saved.unlink()
 

@@ -18,7 +18,7 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_distinct_files, check_writable
 from lingua_flax.host.terminal import progress_bar
 from lingua_flax.options import schema
-from lingua_flax.options.command_line import Flag, build, check_languages, parse, refuse, required_workdir
+from lingua_flax.options.command_line import Flag, Given, build, check_languages, parse, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config, with_absolute_paths
 
 if TYPE_CHECKING:
@@ -68,7 +68,11 @@ def read_options(argv: Sequence[str]) -> EvaluateCommand:
 
     Raises UserError if an option is invalid or contradicts another one, and SystemExit after --help.
     """
-    given = parse(EvaluateCommand, argv, DESCRIPTION)
+    return resolve_options(parse(EvaluateCommand, argv, DESCRIPTION))
+
+
+def resolve_options(given: Given) -> EvaluateCommand:
+    """Returns the options given, over those of the workdir's config; raises UserError as `read_options` does."""
     workdir = required_workdir(given)
     config = read_workdir_config(workdir)
     sections = {"data": config.data, "evaluation": config.evaluation, "devices": config.devices.compute}
@@ -102,8 +106,8 @@ def output_files(options: EvaluateCommand) -> list[Path]:
     return [output, *map(output.with_name, names)]
 
 
-def read_lines_to_score(translator: Translator, options: EvaluateCommand) -> EvaluationSet:
-    """Reads sources and references from the files or from the split.
+def read_lines_to_score(steps: Sequence[int], options: EvaluateCommand) -> EvaluationSet:
+    """Reads sources and references from the files or from the split; `steps` are those of the networks' checkpoints.
 
     Raises UserError if a file cannot be read, the files are empty or not aligned, there is no such split, or it was
     held out of other pairs than those that the networks were trained on.
@@ -124,8 +128,8 @@ def read_lines_to_score(translator: Translator, options: EvaluateCommand) -> Eva
     from lingua_flax.runs.checkpoint import check_corpus
 
     corpus = open_corpus(options.data)
-    for workdir, network in zip((options.workdir, *options.ensemble), (translator, *translator.others), strict=True):
-        check_corpus(workdir, network.step, corpus.fingerprint, options.split, corpus.held_out)
+    for workdir, step in zip((options.workdir, *options.ensemble), steps, strict=True):
+        check_corpus(workdir, step, corpus.fingerprint, options.split, corpus.held_out)
     return EvaluationSet.from_split(corpus, options.split)
 
 
@@ -134,7 +138,7 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
     from lingua_flax.devices.processes import in_all_processes, is_first_process
     from lingua_flax.translation.translator import SCORING_BATCH_SIZE
 
-    data = in_all_processes(lambda: read_lines_to_score(translator, options))
+    data = in_all_processes(lambda: read_lines_to_score(translator.steps, options))
     try:
         with progress_bar(len(data.sources), "sentences") as advance:
             rows = options.batch_size or SCORING_BATCH_SIZE
@@ -167,7 +171,7 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
 
     def read() -> tuple[EvaluationSet, list[str] | None, str]:
         translator.check(options)
-        data = read_lines_to_score(translator, options)
+        data = read_lines_to_score(translator.steps, options)
         tokenize = bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, data.references)
         baseline = list(read_lines(options.compare)) if options.compare else None
         if baseline is not None and len(baseline) != (wanted := len(data.sources)):

@@ -16,6 +16,7 @@ from lingua_flax.host.version import VERSION
 COMMANDS = {  # each is the function of that name in the module of that name in this package
     "train": "train a translator, or resume its training",
     "evaluate": "translate a split or a file and score the translations",
+    "compare": "compare the runs of two systems, over seeds and sentences",
     "translate": "translate lines of text",
     "export": "write a folder with which other programs translate",
     "serve": "translate over HTTP, with a page in the browser",

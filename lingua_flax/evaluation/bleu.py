@@ -78,6 +78,16 @@ def corpus_bleu(
     return BLEU(lowercase=lowercase, tokenize=tokenize).corpus_score(list(hypotheses), [list(references)])
 
 
+def make_metrics(*, tokenize: str, lowercase: bool, with_ter: bool) -> dict[str, Any]:
+    """Returns sacreBLEU's metrics by the names of their scores in `Scores`; arguments as for `score`."""
+    bleu, bleu_lowercase = (BLEU(lowercase=ignored, tokenize=tokenize) for ignored in (lowercase, True))
+    metrics: dict[str, Any] = {"bleu": bleu, "bleu_lowercase": bleu_lowercase, "chrf": CHRF(lowercase=lowercase)}
+    if with_ter:  # by default, TER ignores case, leaves punctuation attached, and takes a Chinese sentence for one word
+        asian = tokenize not in ("13a", "intl")
+        metrics["ter"] = TER(case_sensitive=not lowercase, normalized=True, asian_support=asian)
+    return metrics
+
+
 def score(
     hypotheses: Sequence[str],
     *references: Sequence[str],
@@ -91,11 +101,7 @@ def score(
     captions and longer for long sentences.
     """
     streams = list(map(list, references))
-    bleu, bleu_lowercase = (BLEU(lowercase=ignored, tokenize=tokenize) for ignored in (lowercase, True))
-    metrics: dict[str, Any] = {"bleu": bleu, "bleu_lowercase": bleu_lowercase, "chrf": CHRF(lowercase=lowercase)}
-    if with_ter:  # by default, TER ignores case, leaves punctuation attached, and takes a Chinese sentence for one word
-        asian = tokenize not in ("13a", "intl")
-        metrics["ter"] = TER(case_sensitive=not lowercase, normalized=True, asian_support=asian)
+    metrics = make_metrics(tokenize=tokenize, lowercase=lowercase, with_ter=with_ter)
     values: dict[str, Any] = {name: metric.corpus_score(hypotheses, streams).score for name, metric in metrics.items()}
     values |= {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
     resampled = BLEU(lowercase=lowercase, tokenize=tokenize)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sacrebleu.metrics import BLEU
+
 # Number of reference tokens under this protocol (README of multi30k/dataset) by target language and split. A score with
 # any other number of reference tokens is not comparable with published ones.
 REFERENCE_LENGTHS = {
@@ -30,18 +32,24 @@ class PublishedScore:
     published_reference_length: int
 
 
+class PublishedBLEU(BLEU):
+    """BLEU of detokenized lines in a language such as "de" under the published protocol."""
+
+    def __init__(self, language: str):
+        from sacremoses import MosesPunctNormalizer, MosesTokenizer  # slow to import, and few evaluations need it
+
+        super().__init__(tokenize="none", force=True)  # force: no warning about tokenized lines
+        self._normalizer, self._tokenizer = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
+
+    def _preprocess_segment(self, sent: str) -> str:
+        normalized = self._normalizer.normalize(sent.lower())
+        return self._tokenizer.tokenize(normalized, aggressive_dash_splits=False, return_str=True)
+
+
 def score_published(hypotheses: Sequence[str], references: Sequence[str], language: str) -> PublishedScore:
     """Scores detokenized hypotheses in a language such as "de" against unmodified references, line by line."""
-    from sacrebleu.metrics import BLEU  # these packages are slow to import, and few evaluations need them
-    from sacremoses import MosesPunctNormalizer, MosesTokenizer
-
-    normalizer, tokenizer = MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
-
-    def tokenize(line: str) -> str:
-        return tokenizer.tokenize(normalizer.normalize(line.lower()), aggressive_dash_splits=False, return_str=True)
-
-    metric = BLEU(tokenize="none", force=True)  # force: the lines are tokenized; no warning about it
-    result = metric.corpus_score([tokenize(line) for line in hypotheses], [[tokenize(line) for line in references]])
+    metric = PublishedBLEU(language)
+    result = metric.corpus_score(hypotheses, [references])
     return PublishedScore(result.score, str(metric.get_signature()), result.ref_len)
 
 

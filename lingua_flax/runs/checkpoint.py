@@ -161,6 +161,41 @@ def load_params(directory: Path, which: str, template: Any, check: Check) -> tup
     Raises:
       UserError: `which` is malformed, the checkpoint does not exist or is damaged, or there are too few to average.
     """
+    candidates, count = _candidates(directory, which)
+    loaded = list(itertools.islice(_intact_checkpoints(directory, candidates, {"params": template}, check), count))
+    saved = ", ".join(map(str, saved_steps(directory)))
+    if not loaded:
+        raise UserError(f"{directory}: checkpoint {which} is damaged and cannot be used; saved: {saved}")
+    if len(loaded) < count:
+        raise UserError(
+            f"{directory}: {count} checkpoints to average, but only {len(loaded)} can be used (saved: {saved}); "
+            "training.keep_checkpoints sets how many a run keeps"
+        )
+    step, [params], metadata = loaded[0]
+    if which.startswith("average"):
+        log.info("parameters averaged over the checkpoints %s", ", ".join(str(step) for step, _, _ in reversed(loaded)))
+        params = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]) / count, *(tree for _, [tree], _ in loaded))
+    return step, params, metadata
+
+
+def identify(directory: Path, which: str) -> tuple[int, str]:
+    """Returns the step and a digest of the checkpoint that `load_params` loads if it is intact; reads no arrays.
+
+    Raises UserError if `which` is malformed, the checkpoint does not exist, or its metadata is damaged.
+    """
+    candidates, count = _candidates(directory, which)
+    try:
+        metadata = [read_metadata(directory, step) for step in candidates[:count]]
+    except DamagedCheckpoint as error:
+        raise UserError(f"{directory}: checkpoint {which} is damaged and cannot be used: {error}") from error
+    return candidates[0], json_digest(metadata)
+
+
+def _candidates(directory: Path, which: str) -> tuple[list[int], int]:
+    """Returns the saved steps that `which` may stand for, best first, and the number of them that are averaged.
+
+    Raises UserError if `which` is malformed or there is no such checkpoint.
+    """
     steps = saved_steps(directory)
     saved = ", ".join(map(str, steps)) or "none"
     known = re.fullmatch(r"best|last|(\d+)|average:([1-9]\d*)", which)
@@ -171,23 +206,10 @@ def load_params(directory: Path, which: str, template: Any, check: Check) -> tup
     number, average = known.groups()
     if not steps or (number and int(number) not in steps):
         raise UserError(f"{directory}: no checkpoint{f' {which}' if steps else ''}; saved: {saved}")
-    count = int(average or 1)
     candidates = [int(number)] if number else steps[::-1]
     if which == "best" and (best := best_saved_step(directory, steps)):
         candidates = [best, *candidates]
-    loaded = list(itertools.islice(_intact_checkpoints(directory, candidates, {"params": template}, check), count))
-    if not loaded:
-        raise UserError(f"{directory}: checkpoint {which} is damaged and cannot be used; saved: {saved}")
-    if len(loaded) < count:
-        raise UserError(
-            f"{directory}: {count} checkpoints to average, but only {len(loaded)} can be used (saved: {saved}); "
-            "training.keep_checkpoints sets how many a run keeps"
-        )
-    step, [params], metadata = loaded[0]
-    if average:
-        log.info("parameters averaged over the checkpoints %s", ", ".join(str(step) for step, _, _ in reversed(loaded)))
-        params = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]) / count, *(tree for _, [tree], _ in loaded))
-    return step, params, metadata
+    return candidates, int(average or 1)
 
 
 def _intact_checkpoints(

@@ -137,6 +137,11 @@ class Translator(TrainedNetwork):
         return min(member.config.max_length for member in (self, *self.others))
 
     @property
+    def steps(self) -> list[int]:
+        """The step of the checkpoint of each network."""
+        return [member.step for member in (self, *self.others)]
+
+    @property
     def networks(self) -> list[decoding.Network]:
         """All networks of the ensemble, this one first."""
         return [decoding.Network(member.graphdef, member.params) for member in (self, *self.others)]

@@ -1,14 +1,11 @@
-"""The protocol of published results on Multi30k, and the program that scores runs with it."""
+"""The protocol of published results on Multi30k, and what compare shows of it."""
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 
-from benchmarks.multi30k import Row, shown_means, shown_notes
 from lingua_flax.evaluation.multi30k_protocol import comparability_note, score_published
-from lingua_flax.options.schema import Config
 
 REFERENCE = ["Ein „T-Shirt“, rot."]  # 7 tokens: ein " t-shirt " , rot .
 
@@ -36,84 +33,29 @@ def test_references_have_the_published_length(multi30k, language):
     assert comparability_note(result.published_reference_length, language, "test").endswith("as published")
 
 
+@pytest.mark.parametrize(("length", "note"), [(12103, "as published"), (12102, "NOT comparable")])
+def test_other_references_are_reported_as_not_comparable(length, note):
+    assert note in comparability_note(length, "de", "test")
+    assert "no published number" in comparability_note(length, "de", "validation")
+
+
 @pytest.mark.slow
-def test_benchmark_scores_runs_like_evaluate(multi30k, run, tmp_path):
+def test_compare_scores_runs_like_evaluate(multi30k, run, tmp_path):
     folders = [tmp_path / "one", tmp_path / "two"]
     options = ["--data.directory", multi30k, "--training.num-steps", 2, "--training.eval-every", 0]
     options += ["--optimizer.warmup-steps", 1, "--config", "configs/multi30k_en_de.toml"]
     options += ["--training.tokens-per-batch", 512, "--model.embed-dim", 16, "--model.mlp-dim", 16]
     for seed, folder in enumerate(folders):
-        more = ["--tokenizer.model-file", folders[0] / "tokenizer.model"] if seed else []
-        done = run("train", "--workdir", folder, "--training.seed", seed, *options, *more)
+        done = run("train", "--workdir", folder, "--training.seed", seed, *options)
         assert done.returncode == 0, done.stderr
     decoding = ["--beam-size", 1, "--max-decoding-length", 4, "--checkpoint", "last"]
-    expected = []
-    for workdir, *more in ([folders[1]], [folders[0], "--ensemble", folders[1]]):
-        scores = tmp_path / "scores.json"
-        done = run("evaluate", "--workdir", workdir, *more, *decoding, "--json", scores)
-        assert done.returncode == 0, done.stderr
-        expected.append(json.loads(scores.read_text()))
-
-    options = ["--baseline", folders[0], *decoding, "--split", "test", "--ensemble"]
-    done = run("benchmarks/multi30k.py", *folders, *options)
+    files = tmp_path / "scores.json", tmp_path / "compared.json"
+    done = run("evaluate", "--workdir", folders[1], *decoding, "--json", files[0])
     assert done.returncode == 0, done.stderr
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:1] == "|"]
-    columns, _, *runs = rows
-    assert [row[1] for row in runs] == ["0", "1", "2 networks"]
-    for cells, scores in zip(runs[1:], expected, strict=True):
-        row = dict(zip(columns, cells, strict=True))
-        assert row["BLEU (95%)"].startswith(f"{scores['bleu']:.2f} ")
-        assert row["chrF"] == f"{scores['chrf']:.2f}"
-        assert row["reference tokens"] == "12,103"
-        assert 0 <= float(row["p"]) <= 1
-        assert scores["bleu_signature"] in done.stdout
-
-
-def row(seed, bleu, published, length=12103):
-    config = Config.model_validate({"data": {"name": "multi30k", "target_language": "de"}, "training": {"seed": seed}})
-    signatures = {f"{name}_signature": name for name in ("bleu", "bleu_lowercase", "chrf")}
-    scores = {"bleu": bleu, "bleu_low": 1.0, "bleu_high": 2.0, "bleu_lowercase": bleu + 1, "chrf": 60.0} | signatures
-    scores |= {"published_bleu": published, "published_signature": "tok:none", "published_reference_length": length}
-    return Row([Path(f"run{seed}")], config, "de", "test", scores)
-
-
-def test_runs_that_differ_only_in_seed_share_a_row_of_means():
-    """40 and 42 have the mean 41 and the deviation sqrt(2). A seed counts once, and another config is another group."""
-    rows = [row(1, 40.0, 41.0), row(2, 42.0, 44.0), row(2, 42.0, 44.0)]
-    other = rows[0].config.model_copy(update={"model": rows[0].config.model.model_copy(update={"mlp_dim": 7})})
-    (means,) = shown_means([*rows, rows[0]._replace(config=other)])
-    cells = [cell.strip() for cell in means.split("|")]
-    assert cells[1:8] == ["run1", "n = 2", "test", "41.00 ± 1.41", "42.00 ± 1.41", "60.00 ± 0.00", "42.50 ± 2.12"]
-    assert not list(shown_means(rows[:1]))
-    assert not list(shown_means([rows[0], rows[1]._replace(workdirs=[Path("run2"), Path("run3")])]))  # an ensemble
-
-
-def test_other_references_are_reported_as_not_comparable():
-    assert not any("NOT comparable" in note for note in shown_notes([row(1, 40.0, 41.0)]))
-    assert any("12,102 reference tokens instead of 12,103" in note for note in shown_notes([row(1, 40.0, 41.0, 12102)]))
-    french = row(1, 40.0, 41.0, 13988)._replace(language="fr")  # a model for both, asked for French
-    assert any("13,988 reference tokens, as published" in note for note in shown_notes([french]))
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ([], ["its corpus is", "not multi30k"]),
-        (["--split", "test"], ["not multi30k"]),
-        (["--json", "x.json"], ["--json has no effect"]),
-        (["--score", "x.de"], ["--score has no effect"]),
-        (["--beam-sise", 3], ["--beam-sise"]),
-        (["--ensemble"], ["--ensemble needs two or more different workdirs"]),
-    ],
-)
-def test_invalid_command_is_reported_in_one_sentence(run, trained, options, parts):
-    done = run("benchmarks/multi30k.py", trained[0], trained[0], *options)
-    assert done.returncode == 2
-    assert all(part in done.stderr for part in parts), done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_folder_that_is_not_a_workdir_is_refused(run, tmp_path):
-    done = run("benchmarks/multi30k.py", tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
+    expected = json.loads(files[0].read_text())
+    done = run("compare", folders[0], "--baseline", folders[1], *decoding, "--json", files[1])
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads(files[1].read_text())["metrics"]["multi30k, test"]
+    for name in ("bleu", "chrf", "published_bleu"):
+        assert metrics[name]["scores"]["baseline"] == [pytest.approx(expected[name])]
+    assert "- 1,000 sentences; 12,103 reference tokens, as published" in done.stdout

@@ -31,6 +31,7 @@ def arguments(tmp_path_factory) -> dict[str, list[str]]:
     (workdir / "lines.en").write_text("one two three\n")
     return {
         "clean": [*[str(workdir / "lines.en")] * 2, "--source-language", "en", "--target-language", "de", "--dry-run"],
+        "compare": [str(workdir)],
         "train": [*config, "--dry-run"],
         "distill": ["--workdir", str(workdir), "--output", str(workdir / "pairs.jsonl")],
         "evaluate": ["--workdir", str(workdir)],
