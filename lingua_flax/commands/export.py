@@ -146,7 +146,7 @@ def write_page(translator: Translator, data: DataConfig, options: ExportCommand,
     is_quantized = options.matrix_type == "int8"
     run = RunReport(options.workdir).read() | {"checkpoints": [translator.step], "seconds_since_change": None}
     language = {"code": data.source_language, "name": data.source_language, "targets": [data.target_language]}
-    answers = {"/run": run, "/examples": example_sentences(options.workdir), "/languages": [language]}
+    answers = {"run": run, "examples": example_sentences(options.workdir), "languages": [language]}
     document = html_document(translator, data, answers, quantized=is_quantized, beam_size=options.beam_size)
     if lines:
         check_parity(translator, options, html_engine(translator, lines, quantized=is_quantized), lines)

@@ -73,6 +73,8 @@ class ServeCommand(schema.CheckpointOptions, schema.AlignmentOptions):
     """Seconds after which a request of which nothing was translated is given up with status 504."""
     admin_port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """Port for /livez, /readyz and /metrics, which are not answered on the other one then."""
+    root_path: Annotated[str, Field(pattern=r"^(/[^/]+)*$")] = ""
+    """Path such as /mt with which all others may begin, for a reverse proxy that does not remove it."""
 
 
 DESCRIPTION = "Serves translations over HTTP, with LibreTranslate's protocol; /docs describes the interface."
@@ -123,7 +125,12 @@ def serve(argv: Sequence[str]) -> None:
     limits = Limits(options.max_texts, options.max_characters, options.beam_size)
     server = Server(languages(config.data), limits, max_waiting=options.max_waiting, timeout=options.timeout)
     app = make_app(server, functools.partial(load, options), options.workdir)
-    guarded = Guard(Measured(app, server.metrics), allowed_hosts=(host, *allowed_hosts), admin_port=options.admin_port)
+    guarded = Guard(
+        Measured(app, server.metrics),
+        allowed_hosts=(host, *allowed_hosts),
+        admin_port=options.admin_port,
+        root_path=options.root_path,
+    )
     if host not in LOOPBACK:
         reached = "other machines can connect, by the names given with --allowed-host, and nothing asks for a password"
         log.warning("listening on %s: %s", host, reached)

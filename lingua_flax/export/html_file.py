@@ -36,7 +36,7 @@ TYPES = {1: "normal", 2: "unknown", 3: "control", 4: "user", 6: "byte"}  # of pi
 def html_document(
     translator: Translator, data: DataConfig, answers: Mapping[str, Any], *, quantized: bool, beam_size: int
 ) -> str:
-    """Returns the file's content; `answers` are those of a server to GET requests of the page, by their paths.
+    """Returns the file's content; `answers` are those of a server to GET requests of the page, by relative paths.
 
     Matrices are integers of 8 bits with a scale for each output if `quantized`, otherwise float32. The weights are
     compressed by gzip, whose checksum reveals damage.

@@ -51,8 +51,8 @@ def attention_html(inspection: dict[str, Any]) -> str:
 def page_html(title: str, transport: Path, data: Mapping[str, str]) -> str:
     """Returns the whole page, with a module that answers in the place of the server."""
     page = _read("index.html")
-    body = re.sub(r' *<a href="/docs">.*\n', "", page[page.index("<body>") + 6 : page.index("</body>")])
-    return document(title, body.replace("/page/icon.svg", _icon()), bundled(transport, PAGE_FILES / "main.js"), data)
+    body = re.sub(r' *<a href="docs">.*\n', "", page[page.index("<body>") + 6 : page.index("</body>")])
+    return document(title, body.replace("page/icon.svg", _icon()), bundled(transport, PAGE_FILES / "main.js"), data)
 
 
 def document(title: str, body: str, script: str, data: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
@@ -48,6 +48,7 @@ class Server:
         """Creates a server without an engine; `max_waiting` and `timeout` as in `Batcher`."""
         self.languages = languages
         self._targets = {language.code: language.targets for language in languages}
+        self._codes = {code.lower(): code for code in ("auto", *self._targets)}
         self.limits = limits
         self.timeout = timeout
         self.status = "loading"  # then what the server waits for, or "ok"
@@ -101,6 +102,9 @@ class Server:
         """Translates a text or a list of texts, line by line, or HTML."""
         parameters = await TranslateRequest.read(request)
         parameters.check(self.limits)
+        given = {"source": parameters.source, "target": parameters.target}
+        codes = {side: self._codes.get(code.lower(), code) for side, code in given.items()}
+        parameters = parameters.model_copy(update=codes)
         source = (detected := self._detected(parameters))["language"]
         for code in (source, parameters.target):
             if code not in self._targets:
@@ -216,7 +220,9 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
             await running
         running.cancel()
 
-    app = FastAPI(title="Lingua Flax", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
+    # Paths in what is sent are relative, since a proxy may have put the server below another.
+    about = {"title": "Lingua Flax", "version": VERSION, "servers": [{"url": "."}]}
+    app = FastAPI(**about, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.mount("/docs/files", StaticFiles(directory=DOCS_FILES))
     # The page /docs shows the docstrings of all functions that answer requests.
     sentence = sample_sentence(workdir) if workdir else None
@@ -238,7 +244,7 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     @app.post("/detect", openapi_extra=request_body(DetectRequest))
     async def detection(request: Request) -> list[dict[str, Any]]:
         """Returns the languages that a text may be in, of those of the run, the likeliest first."""
-        return detect((await DetectRequest.read(request)).q, server.languages)
+        return detect("\n".join((await DetectRequest.read(request)).texts), server.languages)
 
     @app.get("/languages")
     async def languages() -> list[Language]:
@@ -283,6 +289,10 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
         return HTMLResponse(DOCS_PAGE)
+
+    @app.get("/docs/", include_in_schema=False)
+    async def docs_above() -> Response:
+        return RedirectResponse("../docs")
 
     @app.get("/docs/show.js", include_in_schema=False)
     async def docs_script() -> Response:

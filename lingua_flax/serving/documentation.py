@@ -15,17 +15,17 @@ DOCS_PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <title>Lingua Flax</title>
-<link rel="icon" href="/docs/files/favicon.png">
-<link rel="stylesheet" href="/docs/files/swagger-ui.css">
+<link rel="icon" href="docs/files/favicon.png">
+<link rel="stylesheet" href="docs/files/swagger-ui.css">
 </head>
 <body>
 <div id="interface"></div>
-<script src="/docs/files/swagger-ui-bundle.js"></script>
-<script src="/docs/show.js"></script>
+<script src="docs/files/swagger-ui-bundle.js"></script>
+<script src="docs/show.js"></script>
 </body>
 </html>
 """
-DOCS_SCRIPT = 'SwaggerUIBundle({url: "/openapi.json", dom_id: "#interface"});\n'
+DOCS_SCRIPT = 'SwaggerUIBundle({url: "openapi.json", dom_id: "#interface"});\n'
 
 
 def request_body(model: type[BaseModel], sentence: str | None = None, *, forms: bool = True) -> dict[str, Any]:

@@ -26,16 +26,19 @@ class Guard:
     address 127.0.0.1 (DNS rebinding). Such a request names a foreign host or, if it is a POST, a foreign origin.
     """
 
-    def __init__(self, app: ASGIApp, *, allowed_hosts: Collection[str], admin_port: int | None = None):
+    def __init__(
+        self, app: ASGIApp, *, allowed_hosts: Collection[str], admin_port: int | None = None, root_path: str = ""
+    ):
         """Creates the middleware.
 
         The server may be addressed by the names of the loopback interface and `allowed_hosts`, and by any name for
-        ADMIN_PATHS, which are answered on `admin_port` only if it is given.
+        ADMIN_PATHS, which are answered on `admin_port` only if it is given. All paths may begin with `root_path`.
         """
         self._app = app
         self._allowed = {host.lower() for host in allowed_hosts} - set(LOOPBACK)
         self._hosts = self._allowed | set(LOOPBACK)
         self._admin_port = admin_port
+        self._root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,7 +50,10 @@ class Guard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        is_admin = scope["path"] in ADMIN_PATHS
+        path = scope["path"]
+        if path.startswith(f"{self._root_path}/"):
+            path = path.removeprefix(self._root_path)
+        is_admin = path in ADMIN_PATHS
         if self._admin_port and is_admin != (scope["server"][1] == self._admin_port):
             answers: ASGIApp = _refused(404, "Not Found")
         elif is_admin and scope["method"] in ("GET", "HEAD"):
@@ -55,7 +61,7 @@ class Guard:
         else:
             answers = self._refusal(scope["method"], Headers(scope=scope)) or self._app
         method = "GET" if scope["method"] == "HEAD" else scope["method"]  # of which uvicorn sends no body
-        await answers({**scope, "method": method}, receive, send_with_headers)
+        await answers({**scope, "method": method, "path": path}, receive, send_with_headers)
 
     def _is_own(self, origin: str, host: str) -> bool:
         """Returns whether a page is this server's own; a proxy may pass on another host than the browser names."""

@@ -61,11 +61,30 @@ class LibreTranslateParameters(Parameters):
         return {name: value for name, value in values.items() if value not in (None, "", [])}
 
 
-class TranslateRequest(LibreTranslateParameters):
-    """Texts to translate."""
+class DetectRequest(LibreTranslateParameters):
+    """Texts whose language is to be detected."""
 
     q: Annotated[str | list[str], Field(examples=[SENTENCE])]
     """A text, or a list of texts."""
+    api_key: SkipValidation[str] = ""
+    """Accepted and ignored."""
+
+    @field_validator("q", mode="before")
+    @classmethod
+    def _is_text_or_texts(cls, q: Any) -> Any:  # in one sentence, where a union would explain each of its types
+        if not all(isinstance(text, str) for text in (q if isinstance(q, list) else [q])):
+            raise ValueError("must be a text or a list of texts")
+        return q
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts, also if a single one was given."""
+        return [self.q] if isinstance(self.q, str) else self.q
+
+
+class TranslateRequest(DetectRequest):
+    """Texts to translate."""
+
     source: Annotated[str, Field(examples=["auto"])]
     """Language code, or auto."""
     target: Annotated[str, Field(examples=["fr"])]
@@ -78,15 +97,6 @@ class TranslateRequest(LibreTranslateParameters):
     """Align words, in Pharaoh format."""
     glossary: dict[Annotated[str, Field(pattern=r"\S")], str] = {}
     """Terms and their translations, as a JSON object."""
-    api_key: SkipValidation[str] = ""
-    """Accepted and ignored."""
-
-    @field_validator("q", mode="before")
-    @classmethod
-    def _is_text_or_texts(cls, q: Any) -> Any:  # in one sentence, where a union would explain each of its types
-        if not all(isinstance(text, str) for text in (q if isinstance(q, list) else [q])):
-            raise ValueError("must be a text or a list of texts")
-        return q
 
     @model_validator(mode="after")
     def _aligns_words_of_text(self) -> Self:
@@ -100,11 +110,6 @@ class TranslateRequest(LibreTranslateParameters):
         return json.loads(glossary) if isinstance(glossary, str) else glossary
 
     @property
-    def texts(self) -> list[str]:
-        """The texts, also if a single one was given."""
-        return [self.q] if isinstance(self.q, str) else self.q
-
-    @property
     def plain_text(self) -> str:
         """The texts together, without tags."""
         text = "\n".join(self.texts)
@@ -114,14 +119,6 @@ class TranslateRequest(LibreTranslateParameters):
         """Raises HTTPException if more is asked for than the server allows."""
         check_size(len(self.texts), "texts", limits.texts)
         check_size(max(map(len, self.texts)), "characters", limits.characters)
-
-
-class DetectRequest(LibreTranslateParameters):
-    """A text whose language is to be detected."""
-
-    q: str
-    api_key: SkipValidation[str] = ""
-    """Accepted and ignored."""
 
 
 class HeadParameters(Parameters):

@@ -72,11 +72,12 @@ class UpperCase:
 
 
 @contextlib.contextmanager
-def serving(load, drain=0.0, limits=None, **options):
+def serving(load, drain=0.0, limits=None, root_path="", **options):
     """Serves in a thread; yields the server and its URL."""
     settings = {"max_waiting": 6, "timeout": PROMPTLY} | options
     server = Server(languages(DataConfig(source_language="en", target_language="fr")), LIMITS, **settings)
-    guarded = Guard(Measured(make_app(server, load), server.metrics), allowed_hosts=["translator.example"])
+    measured = Measured(make_app(server, load), server.metrics)
+    guarded = Guard(measured, allowed_hosts=["translator.example"], root_path=root_path)
     listener = socket.create_server(("127.0.0.1", 0))
     process = WebServer(guarded, server.stop, limits or ConnectionLimits(100, 2000), drain=drain)
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]})

@@ -54,7 +54,7 @@ def serve(workdir, *options):
 
 @pytest.fixture(scope="module")
 def url(workdir):
-    process, url = serve(workdir)
+    process, url = serve(workdir, "--root-path", "/mt")
     assert "ready\n" in iter(process.stderr.readline, "")
     yield url
     process.terminate()
@@ -813,3 +813,15 @@ def test_file_translates_as_the_command(workdir, run, exported, open_page, tmp_p
     translations = open_page(rounded.as_uri(), offline=True).evaluate(ASK_WORKER, lines)
     scores = [sacrebleu.corpus_bleu(each, [[pair.target for pair in pairs]]).score for each in (expected, translations)]
     assert scores[1] == pytest.approx(scores[0], abs=0.3)
+
+
+def test_page_and_documentation_work_below_another_path(open_page, url):
+    """Whatever they ask for is below it, too: `open_page` checks that."""
+    page = open_page(f"{url}/mt/")
+    write(page, SENTENCE)
+    page.get_by_role("link", name="HTTP interface").click()
+    page.get_by_role("button", name="GET /languages").click()
+    page.get_by_role("button", name="Try it out").click()
+    with page.expect_response(f"{url}/mt/languages") as answer:
+        page.get_by_role("button", name="Execute").click()
+    assert answer.value.json()[0]["code"] == "en"

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import re
 import shutil
 import socket
 import threading
@@ -14,8 +15,6 @@ from unittest.mock import Mock
 
 import pytest
 import tomli_w
-from deep_translator import LibreTranslator
-from libretranslatepy import LibreTranslateAPI
 from starlette.responses import JSONResponse
 
 import lingua_flax.commands.serve
@@ -71,34 +70,10 @@ def test_json_is_answered_as_libretranslate_does(url, options, answer):
     assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_html_is_answered_as_libretranslate_does(url):
-    """The bodies are those that Mastodon and Discourse send."""
-    post = '<p>one <a href="https://x.org/@two" class="mention">@<span>two</span></a> &amp; three<br>four</p>'
-    wanted = post.replace("one", "ONE").replace(">two", ">TWO").replace("three", "THREE").replace("four", "FOUR")
-    body = {"q": [post, "<p></p>", "five"], "source": "auto", "target": "fr", "format": "html", "api_key": None}
-    status, answer, _ = request(url, "/translate", body)
-    assert (status, answer["translatedText"]) == (200, [wanted, "<p></p>", "FIVE"])
-    assert [each["language"] for each in answer["detectedLanguage"]] == ["en"] * 3
-    body = {"q": post, "source": "en", "target": "fr", "format": "html", "api_key": "k"}
-    assert request(url, "/translate", urllib.parse.urlencode(body).encode())[1] == {"translatedText": wanted}
-    assert translate(url, "<i>one</i>", format="html", alternatives=1)[1]["alternatives"] == []
-
-
 def test_forms_and_query_strings_are_answered(url):
     assert request(url, "/translate", b"q=one+two&source=en&target=fr")[:2] == (200, {"translatedText": "ONE TWO"})
     query = "/translate?q=one&source=en&target=fr&alternatives=1"
     assert request(url, query, method="POST")[1] == {"translatedText": "ONE", "alternatives": ["ONE'"]}
-
-
-def test_client_packages_work_unchanged(url):
-    api = LibreTranslateAPI(url)
-    assert api.translate("one", "en", "fr") == "ONE"
-    assert api.detect("Elle a mangé une pomme.")[0] == {"confidence": 100.0, "language": "fr"}
-    english = {"code": "en", "name": "English", "targets": ["fr"]}
-    assert api.languages() == [english, {"code": "fr", "name": "French", "targets": []}]
-    client = LibreTranslator(source="en", target="fr", api_key="any", custom_url=f"{url}/")
-    assert client.translate("two") == "TWO"
-    assert client.translate_batch(["one", "two"]) == ["ONE", "TWO"]
 
 
 @pytest.mark.parametrize(
@@ -207,6 +182,15 @@ def test_admin_port_has_only_what_a_cluster_asks():
     assert status(b"10.0.0.7", 9000, "/livez") == 200
     assert status(b"localhost", 9000, "/languages") == 404
     assert status(b"localhost", 8000, "/languages") == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/mt/languages", 200), ("/languages", 200), ("/mt", 404), ("/mt/mt/languages", 404)]
+)
+def test_paths_may_begin_with_the_root_path(engine, path, status):
+    with serving(lambda _: engine, root_path="/mt") as (server, url):
+        until(lambda: server.status == "ok")
+        assert request(url, path)[0] == status
 
 
 def test_head_is_answered_like_get(url):
@@ -368,11 +352,11 @@ def test_failure_of_a_batch_fails_only_its_requests(url, engine):
 def test_documentation_needs_no_other_host(url):
     with urllib.request.urlopen(f"{url}/docs", timeout=PROMPTLY) as answer:
         page = answer.read().decode()
-    files = [part.split('"')[0] for part in page.split('="/')[1:]]
+    files = re.findall('(?:href|src)="([^"]+)"', page)
     assert len(files) == 4
     assert "://" not in page
     for file in files:
-        with urllib.request.urlopen(f"{url}/{file}", timeout=PROMPTLY) as answer:
+        with urllib.request.urlopen(urllib.parse.urljoin(f"{url}/docs", file), timeout=PROMPTLY) as answer:
             assert answer.read()
     paths = request(url, "/openapi.json")[1]["paths"]
     assert set(paths) == {"/translate", "/inspect", "/detect", "/languages", "/health", "/frontend/settings"}

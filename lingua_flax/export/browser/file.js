@@ -26,7 +26,7 @@ function begin() {
 }
 
 answerWith((path, { body, signal } = {}) => {
-  if (path !== "/inspect") return Promise.resolve(answers[path]);
+  if (path !== "inspect") return Promise.resolve(answers[path]);
   return new Promise((resolve, reject) => {
     tasks.push({ question: JSON.parse(String(body)), signal: signal ?? undefined, resolve, reject });
     if (tasks.length === 1) begin();

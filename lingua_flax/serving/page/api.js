@@ -24,22 +24,22 @@ export class RequestError extends Error {
 /** @type {(question: Question, signal?: AbortSignal) => Promise<Answer>} */
 export function inspect(question, signal) {
   const headers = { "Content-Type": "application/json" };
-  return request("/inspect", { method: "POST", headers, body: JSON.stringify(question), signal });
+  return request("inspect", { method: "POST", headers, body: JSON.stringify(question), signal });
 }
 
 /** @returns {Promise<Run>} */
 export function run() {
-  return request("/run");
+  return request("run");
 }
 
 /** @returns {Promise<Examples>} */
 export function examples() {
-  return request("/examples");
+  return request("examples");
 }
 
 /** @returns {Promise<{ code: string, name: string, targets: string[] }[]>} */
 export function languages() {
-  return request("/languages");
+  return request("languages");
 }
 
 /** @typedef {(path: string, options?: RequestInit) => Promise<any>} Request */
