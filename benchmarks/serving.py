@@ -63,18 +63,22 @@ class Client:
     """A client that keeps its connection, and counts what happens to its requests."""
 
     def __init__(self, port: int, languages: tuple[str, str]):
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         self._languages = dict(zip(("source", "target"), languages, strict=True))
         self.right = self.wrong = self.refused = self.lost = 0
         self.latencies: list[float] = []
 
+    def send(self, lines: Sequence[str]) -> None:
+        """Sends a request with these lines."""
+        body = json.dumps({"q": list(lines)} | self._languages)
+        self.connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+
     def translate(self, lines: Sequence[str], expected: Sequence[str]) -> None:
         """Translates the lines in one request, and compares the result."""
-        body = json.dumps({"q": list(lines)} | self._languages)
         started = time.perf_counter()
-        self._connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+        self.send(lines)
         try:
-            answer = self._connection.getresponse()
+            answer = self.connection.getresponse()
             content = json.load(answer)
         except (OSError, http.client.HTTPException):
             self.lost += len(lines)
@@ -105,6 +109,14 @@ def load(clients: Sequence[Client], pairs: Sequence[tuple[str, str]], lines: int
             threads.submit(client.run, pairs, lines, seed, done)
         action()
         done.set()
+
+
+def translated(workdir: Path, lines: Sequence[str], options: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Returns the lines with what lingua-flax translate makes of them."""
+    command = [sys.executable, "translate.py", "--workdir", str(workdir), *options]
+    text = "".join(f"{line}\n" for line in lines)
+    output = subprocess.run(command, cwd=ROOT, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return list(zip(lines, output.splitlines(), strict=True))
 
 
 def translate_rate(workdir: Path, path: Path, lines: Sequence[str], seconds: float, options: Sequence[str]) -> float:
@@ -170,9 +182,7 @@ def command(argv: Sequence[str]) -> None:
         if name in ("--beam-size", "--length-penalty")
         for argument in (name, argument)
     ]
-    translate = [sys.executable, "translate.py", "--workdir", str(options.workdir), "--input", str(options.input)]
-    output = subprocess.run([*translate, *searching], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    pairs = list(zip(lines, output.splitlines(), strict=True))
+    pairs = translated(options.workdir, lines, searching)
     rate = translate_rate(options.workdir, options.input, lines, options.seconds, searching)
     print(f"lingua-flax translate: {rate:.0f} lines/s", flush=True)
     server = Server(options.workdir, options.server_options)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import heapq
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -46,10 +45,8 @@ class _Job:
     cost: int
     served: int
     came: float = dataclasses.field(default_factory=time.monotonic)
+    progressed: float = dataclasses.field(default_factory=time.monotonic)
     found: dict[int, tuple[Hypothesis, ...]] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.progressed = self.came
 
 
 _Batch = list[tuple[_Job, int]]  # of sentences: a job and an index
@@ -178,36 +175,29 @@ class Batcher:
             return []
         first = min(jobs, key=lambda job: job.served)
         self._served, length = first.served, min(first.waiting)
+        jobs = [job for job in jobs if job.num_hypotheses == first.num_hypotheses]
         similar = {other for job in jobs for other in job.waiting if length <= 2 * other <= 4 * length}
         batch: _Batch = []
         for own in sorted(similar, key=lambda other: (other != length, other)):
-            queue = [(job.served, number, job) for number, job in enumerate(jobs) if own in job.waiting]
-            batch += self._take(queue, own, first.num_hypotheses, self._engine.searcher.max_rows(own) - len(batch))
+            count = self._engine.searcher.max_rows(own)
+            while len(batch) < count and (waiting := [job for job in jobs if own in job.waiting]):
+                batch.append(self._take(min(waiting, key=lambda job: job.served), own))
+        self._progressed = time.monotonic()
         self._metrics.running.inc(len(batch))
         self._metrics.batch_sentences.observe(len(batch))
-        self._metrics.source_tokens.inc(sum(len(job.parts[index].source) for job, index in batch))
         return batch
 
-    def _take(self, queue: list[tuple[int, int, _Job]], length: int, num_hypotheses: int, count: int) -> _Batch:
-        """Takes up to `count` sentences of a length."""
-        heapq.heapify(queue)
-        taken: _Batch = []
-        now = self._progressed = time.monotonic()
-        while queue and len(taken) < count:
-            _, number, job = heapq.heappop(queue)
-            if job.num_hypotheses != num_hypotheses:
-                continue
-            index = job.waiting[length].popleft()
-            cost = self._engine.cost(job.parts[index])
-            job.cost -= cost
-            job.served += cost
-            taken.append((job, index))
-            self._metrics.queue_seconds.observe(now - job.came)
-            if job.waiting[length]:
-                heapq.heappush(queue, (job.served, number, job))
-            else:
-                del job.waiting[length]
-        return taken
+    def _take(self, job: _Job, length: int) -> tuple[_Job, int]:
+        """Takes a sentence of this length."""
+        index = job.waiting[length].popleft()
+        if not job.waiting[length]:
+            del job.waiting[length]
+        cost = self._engine.cost(job.parts[index])
+        job.cost -= cost
+        job.served += cost
+        self._metrics.queue_seconds.observe(time.monotonic() - job.came)
+        self._metrics.source_tokens.inc(len(job.parts[index].source))
+        return job, index
 
     def _search(self, batch: _Batch, loop: asyncio.AbstractEventLoop) -> None:
         parts, count = [job.parts[index] for job, index in batch], batch[0][0].num_hypotheses

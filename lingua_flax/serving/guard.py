@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 ADMIN_PATHS = ("/livez", "/readyz", "/metrics")  # for a cluster, which addresses a server by its IP address
 HEADERS = {
-    "content-security-policy": "default-src 'self'",
+    "content-security-policy": "default-src 'self'; img-src 'self' data:",  # with the icons of /docs
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
