@@ -73,7 +73,7 @@ class ServeCommand(schema.CheckpointOptions, schema.AlignmentOptions):
     """Seconds after which a request of which nothing was translated is given up with status 504."""
     admin_port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """Port for /livez, /readyz and /metrics, which are not answered on the other one then."""
-    root_path: Annotated[str, Field(pattern=r"^(/[^/]+)*$")] = ""
+    root_path: str = ""
     """Path such as /mt with which all others may begin, for a reverse proxy that does not remove it."""
 
 

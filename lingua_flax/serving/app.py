@@ -59,7 +59,6 @@ class Server:
         self._max_waiting = max_waiting
         self._batcher: Batcher | None = None
         self._translations: Translations | None = None
-        self._takes_glossaries = False
         self._inspections = 0
         self._inspecting = ThreadPoolExecutor(1, thread_name_prefix="inspection")
 
@@ -67,7 +66,6 @@ class Server:
         """Loads an engine and translates with it until the task is cancelled or `stop` is called."""
         engine = await asyncio.to_thread(load, self)
         await asyncio.to_thread(detect, "", self.languages)  # loads a model
-        self._takes_glossaries = engine.takes_glossaries
         self._batcher = Batcher(engine, self.metrics, max_waiting=self._max_waiting, timeout=self.timeout)
         self._translations = Translations(engine, self._batcher)
         self.status = "ok"
@@ -126,8 +124,6 @@ class Server:
     async def _translation(self, parameters: TranslateRequest, detected: dict[str, Any]) -> dict[str, Any]:
         if not self._translations:
             raise RefusedError(self.refusal)
-        if parameters.glossary and not self._takes_glossaries:
-            raise HTTPException(400, "Invalid request: the network was trained without placeholders for a glossary")
         if parameters.target == detected["language"]:
             answer: dict[str, Any] = {"translatedText": parameters.q}
         else:
@@ -220,9 +216,15 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
             await running
         running.cancel()
 
-    # Paths in what is sent are relative, since a proxy may have put the server below another.
-    about = {"title": "Lingua Flax", "version": VERSION, "servers": [{"url": "."}]}
-    app = FastAPI(**about, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="Lingua Flax",
+        version=VERSION,
+        servers=[{"url": "."}],  # where this is read: a proxy may have put the server below another path
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.mount("/docs/files", StaticFiles(directory=DOCS_FILES))
     # The page /docs shows the docstrings of all functions that answer requests.
     sentence = sample_sentence(workdir) if workdir else None

@@ -46,15 +46,10 @@ class Engine:
     def _first(self) -> Translator:
         return next(iter(self.translators.values()))
 
-    @property
-    def takes_glossaries(self) -> bool:
-        """Whether the network has placeholders, which stand for the terms of glossaries."""
-        return all(own.tokenizer.placeholders for own in self.translators.values())
-
     def searches(
         self, lines: Sequence[str], target: str, num_hypotheses: int, glossary: Glossary | None
     ) -> Searches[list[Translation]]:
-        """Returns the searches that translate lines."""
+        """Returns the searches that translate lines; raises UserError if the network has no place for a glossary."""
         translator = self.translators[target]
         if glossary:
             translator = translator.with_glossary(glossary)

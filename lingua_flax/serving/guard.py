@@ -38,7 +38,7 @@ class Guard:
         self._allowed = {host.lower() for host in allowed_hosts} - set(LOOPBACK)
         self._hosts = self._allowed | set(LOOPBACK)
         self._admin_port = admin_port
-        self._root_path = root_path
+        self._root_path = f"/{root_path.strip('/')}".rstrip("/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

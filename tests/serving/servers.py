@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 
 from lingua_flax.data.tokenizer import Characters
+from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig
 from lingua_flax.serving.app import Server, make_app
 from lingua_flax.serving.bounded_protocol import Limits as ConnectionLimits
@@ -34,7 +35,6 @@ class UpperCase:
     """
 
     workers = 1
-    takes_glossaries = False
     max_cost = 1
 
     def __init__(self):
@@ -45,6 +45,11 @@ class UpperCase:
         self.may_go_on.set()
 
     def searches(self, lines, target, num_hypotheses, glossary):
+        if glossary:
+            raise UserError("a glossary needs a network with placeholders")
+        return self._searches(lines, num_hypotheses)
+
+    def _searches(self, lines, num_hypotheses):
         found = iter(
             (yield [Part(1, 0, line, [], [], 0) for line in lines if line], num_hypotheses) if any(lines) else []
         )

@@ -47,7 +47,8 @@ def workdir(run, tmp_path_factory):
 
 def serve(workdir, *options):
     """Starts a server with few programs; returns the process and its URL."""
-    process = start_command("serve", "--workdir", workdir, "--port", 0, "--batch-size", 1, *options)
+    own = ("--port", 0, "--batch-size", 1, "--timeout", PROMPTLY)
+    process = start_command("serve", "--workdir", workdir, *own, *options)
     line = next(line for line in iter(process.stderr.readline, "") if line.startswith("listening on "))
     return process, line.split()[-1]
 
