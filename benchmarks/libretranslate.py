@@ -17,20 +17,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import requests
+from requests.adapters import HTTPAdapter, Retry
+
 from lingua_flax.commands.main import exit_status
 
 TABLE = Path(__file__).parent.parent / "tests" / "serving" / "libretranslate.json"
-PATIENCE = 300  # seconds
-LONGEST = 2000  # bytes of JSON that the table contains
+PATIENCE = 300  # seconds until the server answers
+LONGEST = 2000  # characters of JSON that the table contains
 NAMES = {"en": "English", "fr": "French"}
 START = """
 import sys
@@ -45,33 +44,22 @@ main()
 OPTIONS = ["--char-limit", "100", "--batch-limit", "4", "--disable-files-translation"]
 
 
-def ask(url: str, request: Mapping[str, Any]) -> dict[str, Any]:
+def ask(url: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Returns status, type and JSON of the answer to a request of the table.
 
     A request has a `path`, may have a `method` and a `type`, and one of `json`, `form`, `multipart` and `body`. Where
     the status of Lingua Flax is another one on purpose (docs/guides/serving.md), it is `here`.
     """
-    content, kind = request.get("body"), request.get("type")
-    if "json" in request:
-        content, kind = json.dumps(request["json"]), kind or "application/json"
-    elif "form" in request:
-        content, kind = urllib.parse.urlencode(request["form"]), "application/x-www-form-urlencoded"
-    elif "multipart" in request:
-        fields = request["multipart"].items()
-        parts = [f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields]
-        content, kind = f"{''.join(parts)}--x--\r\n", "multipart/form-data; boundary=x"
-    data = None if content is None else content.encode()
-    headers = {"Content-Type": kind} if kind else {}
-    message = urllib.request.Request(url + request["path"], data, headers, method=request.get("method"))
-    try:
-        answer = urllib.request.urlopen(message, timeout=PATIENCE)
-    except urllib.error.HTTPError as error:
-        answer = error
-    with answer:
-        kind, text = answer.headers.get_content_type(), answer.read()
-    own = {"status": answer.status, "type": kind}
-    is_stored = kind == "application/json" and 0 < len(text) < LONGEST
-    return own | ({"content": json.loads(text)} if is_stored else {})
+    parts = {name: (None, str(value)) for name, value in asked.get("multipart", {}).items()}
+    content = {"json": asked.get("json"), "data": asked.get("form", asked.get("body")), "files": parts or None}
+    method = asked.get("method", "GET" if all(value is None for value in content.values()) else "POST")
+    headers = {"Content-Type": asked["type"]} if "type" in asked else {}
+    with requests.Session() as session:
+        session.mount(url, HTTPAdapter(max_retries=Retry(PATIENCE, backoff_factor=1, backoff_max=1)))
+        answer = session.request(method, url + asked["path"], headers=headers, **content)
+    kind = answer.headers.get("content-type", "").partition(";")[0]
+    is_stored = kind == "application/json" and 0 < len(answer.text) < LONGEST
+    return {"status": answer.status_code, "type": kind} | ({"content": answer.json()} if is_stored else {})
 
 
 def write_package(path: Path, export: Path) -> None:
@@ -86,18 +74,6 @@ def write_package(path: Path, export: Path) -> None:
             package.write(file, f"{path.stem}/{own}")
 
 
-def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Waits until a process accepts connections."""
-    deadline = time.monotonic() + PATIENCE
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except OSError:
-            time.sleep(1)
-    raise SystemExit("LibreTranslate did not start")
-
-
 def command(argv: Sequence[str]) -> None:
     """Asks, and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -110,19 +86,18 @@ def command(argv: Sequence[str]) -> None:
         packages = [Path(folder) / f"{direction}.argosmodel" for direction in ("en_fr", "fr_en")]
         for path in packages:
             write_package(path, options.export)
-        home = {"HOME": folder, "XDG_DATA_HOME": folder, "XDG_CACHE_HOME": folder, "XDG_CONFIG_HOME": folder}
-        start = [options.python.absolute(), "-c", START, *packages, "--port", str(port), *OPTIONS]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        process = subprocess.Popen(start, env=environment | home, cwd=folder)
+        environment |= dict.fromkeys(("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), folder)
+        start = [options.python.absolute(), "-c", START, *packages, "--port", str(port), *OPTIONS]
+        process = subprocess.Popen(start, env=environment, cwd=folder)
         try:
-            wait_for(port, process)
-            requests = json.loads(TABLE.read_text(encoding="utf-8"))
-            for request in requests:
-                request["answer"] = ask(f"http://127.0.0.1:{port}", request)
+            table = json.loads(TABLE.read_text(encoding="utf-8"))
+            for asked in table:
+                asked["answer"] = ask(f"http://127.0.0.1:{port}", asked)
         finally:
             process.terminate()
             process.wait()
-    lines = ",\n".join(json.dumps(request, ensure_ascii=False) for request in requests)
+    lines = ",\n".join(json.dumps(asked, ensure_ascii=False) for asked in table)
     TABLE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
