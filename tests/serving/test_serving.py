@@ -21,9 +21,11 @@ from starlette.responses import JSONResponse
 import lingua_flax.commands.serve
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.export import ctranslate2_model
+from lingua_flax.inspection.page_files import PAGE_FILES
 from lingua_flax.options.schema import DataConfig, DecodingOptions
 from lingua_flax.serving import app
 from lingua_flax.serving.ctranslate2_search import load_ctranslate2
+from lingua_flax.serving.documentation import DOCS_PAGE, DOCS_SCRIPT
 from lingua_flax.serving.guard import Guard
 from lingua_flax.serving.languages import languages
 from lingua_flax.translation import parallel
@@ -363,6 +365,12 @@ def test_documentation_needs_no_other_host(url):
     paths = request(url, "/openapi.json")[1]["paths"]
     assert set(paths) == {"/translate", "/inspect", "/detect", "/languages", "/health", "/frontend/settings"}
     assert request(url, "/spec")[1]["paths"] == paths
+
+
+def test_addresses_in_pages_are_relative():
+    """So that they work below any path of a proxy."""
+    scripts = [DOCS_PAGE, DOCS_SCRIPT, *((PAGE_FILES / name).read_text("utf-8") for name in ("index.html", "api.js"))]
+    assert not re.findall(r'["`]/\w+', "".join(scripts))
 
 
 def test_documentation_describes_requests(url):
