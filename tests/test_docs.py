@@ -15,7 +15,18 @@ from pathlib import Path
 import pytest
 
 from docs import generate_reference, renew_outputs
-from lingua_flax.commands import clean, compare, distill, evaluate, export, serve, train, translate, verify_resume
+from lingua_flax.commands import (
+    build,
+    clean,
+    compare,
+    distill,
+    evaluate,
+    export,
+    serve,
+    train,
+    translate,
+    verify_resume,
+)
 from lingua_flax.commands.main import COMMANDS
 from lingua_flax.options.config_files import read_config, read_section, to_toml
 from lingua_flax.options.schema import CleaningOptions, Config, MixtureConfig, Section
@@ -26,6 +37,7 @@ PAGES = sorted(
     str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *DOCS.rglob("*.md")] if "_build" not in path.parts
 )
 PROGRAMS = {
+    "build": build.read_options,
     "train": train.resolve_config,
     "clean": clean.read_options,
     "compare": compare.read_options,

@@ -57,6 +57,7 @@ class Corpus:
       splits: in the order train, validation, test, others; very small corpora may lack validation and test.
       notes: what the user should know, such as what was held out; one sentence each.
       held_out: the splits whose pairs were held out of the given training pairs.
+      held_out_by_target: whether their targets are the sources that another run, in the other direction, held out.
       find_readings: set if lines 2i and 2i + 1 of the split "contrast" are a contrast pair.
     """
 
@@ -67,6 +68,7 @@ class Corpus:
     splits: Mapping[str, PairSource]
     notes: tuple[str, ...] = ()
     held_out: tuple[str, ...] = ()
+    held_out_by_target: bool = False
     find_readings: FindReadings | None = None
 
     def split(self, name: str) -> PairSource:

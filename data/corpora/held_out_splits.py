@@ -3,7 +3,8 @@
 The pairs are read once and never held in memory. A pair with an empty side teaches nothing and is left out of train;
 the other splits keep every pair, because every pair is scored. If validation or test is not given, part of train is
 held out for it: all pairs of some source sentences, so that train and the held-out split share no source sentence. A
-run stores the hashes of these sources, so that the corpus can be divided in the same way when it has grown.
+run stores the hashes of these sources, so that the corpus can be divided in the same way when it has grown, and for a
+run in the other direction, where they are targets.
 """
 
 from __future__ import annotations
@@ -54,11 +55,13 @@ def write_splits(
     """Writes a corpus of these splits, train first; with `hold_out`, missing ones are held out of train.
 
     `held_out_file` has the sources that a run has held out: the same are held out again if the pairs have at least half
-    of them. Raises NoPairsError if there is nothing to write for a split, and UserError if the file cannot be read.
+    of them, as sources or else as targets. Raises NoPairsError if there is nothing to write for a split, and UserError
+    if the file cannot be read.
     """
     missing = [split for split in SPLITS if split not in splits] if hold_out else []
     writers: dict[str, SplitWriter] = {}
     left_out = 0
+    by_target = False
     for name, pairs in reversed(list(splits.items())):  # train last, so that errors in short splits show first
         with SplitWriter(folder, _UNDIVIDED if missing and name == "train" else name) as writer:
             for chunk in chunks(pairs, CHUNK):
@@ -71,14 +74,14 @@ def write_splits(
     if missing:
         before = read_held_out(held_out_file) if held_out_file else {}
         undivided = StoredPairs(folder, _UNDIVIDED, writers["train"].count, sha256="")
-        divided, added = _divide(folder, undivided, missing, before)
+        divided, added, by_target = _divide(folder, undivided, missing, before)
         writers |= divided
         notes = [*notes, *added]
     order = sorted(writers, key=lambda name: (*SPLITS, *splits).index(name))
     counts = {name: writer.count for name, writer in writers.items()}
     held_out = [split for split in missing if split in writers]
     notes = [*notes, *_notes(counts, left_out, missing, held_out)]
-    write_contents(folder, {name: writers[name] for name in order}, notes, held_out)
+    write_contents(folder, {name: writers[name] for name in order}, notes, held_out, held_out_by_target=by_target)
 
 
 def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str], held_out: Sequence[str]) -> list[str]:
@@ -99,8 +102,12 @@ def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str], hel
 
 
 def held_out_sources(corpus: Corpus) -> dict[str, list[str]]:
-    """Returns the hash of the source, in hex, of each pair of the splits that were held out, sorted."""
-    sources = {name: (pair[0].encode() for pair in corpus.split(name)) for name in corpus.held_out}
+    """Returns the hash of the source, in hex, of each pair of the splits that were held out, sorted.
+
+    If they were held out by their targets, it is that of the target.
+    """
+    side = int(corpus.held_out_by_target)
+    sources = {name: (pair[side].encode() for pair in corpus.split(name)) for name in corpus.held_out}
     return {name: sorted(f"{source:016x}" for source in map(short_digest, each)) for name, each in sources.items()}
 
 
@@ -115,18 +122,21 @@ def read_held_out(file: Path) -> HeldOut:
 
 def _divide(
     folder: Path, undivided: StoredPairs, missing: Sequence[str], before: HeldOut
-) -> tuple[dict[str, SplitWriter], list[str]]:
+) -> tuple[dict[str, SplitWriter], list[str], bool]:
     """Divides the pairs into train and the missing splits, in their original order, and removes the undivided files.
 
-    Also returns a note if they are divided as before: then further pairs of the held-out sources are in no split.
+    Also returns a note if they are divided as before, in which case further pairs of the held-out sources are in no
+    split, and whether their targets are the sources that were held out before.
     """
-    path = folder / f"{_UNDIVIDED}.hashes"
-    with path.open("wb") as stream:
-        for sources, _ in undivided.blocks():
-            stream.write(np.array(list(map(short_digest, sources.split())), np.uint64).data)
-    hashes = np.memmap(path, np.uint64, "r")
-    before = _same_as_before(hashes, missing, before)
-    held_out = before or _choose_held_out(hashes, missing)
+    hashes = _hashes(folder, undivided, side=0)
+    same = _same_as_before(hashes, missing, before)
+    by_target = False
+    if before and not same:
+        of_targets = _hashes(folder, undivided, side=1)
+        same = _same_as_before(of_targets, missing, before)
+        by_target = bool(same)
+        hashes = of_targets if same else hashes
+    held_out = same or _choose_held_out(hashes, missing)
     remaining = sum(held_out.values(), Counter[int]())
     with ExitStack() as stack:
         writers = {name: stack.enter_context(SplitWriter(folder, name)) for name in ("train", *held_out)}
@@ -141,10 +151,20 @@ def _divide(
                 writer.write_texts(sources.where(split_numbers == number), targets.where(split_numbers == number))
     for path in folder.glob(f"{_UNDIVIDED}.*"):
         path.unlink()
-    then = " and ".join(f"{sources.total():,}" for sources in before.values())
+    then = " and ".join(f"{sources.total():,}" for sources in same.values())
     added = len(hashes) - sum(writer.count for writer in writers.values())
-    note = f"the sources of data.held_out ({then} pairs) are held out again; left out {added:,} pairs added to them"
-    return writers, [note] if before else []
+    sides = f"{then} pairs, here the targets" if by_target else f"{then} pairs"
+    note = f"the sources of data.held_out ({sides}) are held out again; left out {added:,} pairs added to them"
+    return writers, [note] if same else [], by_target
+
+
+def _hashes(folder: Path, undivided: StoredPairs, *, side: int) -> np.ndarray:
+    """Returns the hashes of all sources, side 0, or targets, side 1, in a file that belongs to the undivided ones."""
+    path = folder / f"{_UNDIVIDED}.{side}.hashes"
+    with path.open("wb") as stream:
+        for block in undivided.blocks():
+            stream.write(np.array(list(map(short_digest, block[side].split())), np.uint64).data)
+    return np.memmap(path, np.uint64, "r")
 
 
 def _same_as_before(hashes: np.ndarray, splits: Sequence[str], before: HeldOut) -> HeldOut:

@@ -31,7 +31,7 @@ from lingua_flax.host.locks import acquire
 from lingua_flax.options.schema import DataConfig
 
 CHUNK = 4096  # pairs read or written at a time
-_FORMAT = 4  # part of every key; increase it whenever the same input is prepared differently
+_FORMAT = 5  # part of every key; increase it whenever the same input is prepared differently
 _CONTENTS = "corpus.json"
 
 _logger = logging.getLogger(__name__)
@@ -57,7 +57,8 @@ def open_prepared(
         splits = {split: StoredPairs(folder, split, **summary) for split, summary in contents["splits"].items()}
         fingerprint = json_digest([languages, contents["splits"]["train"]["sha256"]])
         notes, held_out = tuple(contents["notes"]), tuple(contents["held_out"])
-        return Corpus(name or kind, *languages, fingerprint, splits, notes, held_out)
+        by_target = contents["held_out_by_target"]
+        return Corpus(name or kind, *languages, fingerprint, splits, notes, held_out, by_target)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(folder, error) from error
 
@@ -173,11 +174,21 @@ class SplitWriter(ExitStack):
 
 
 def write_contents(
-    folder: Path, splits: Mapping[str, SplitWriter], notes: Sequence[str], held_out: Sequence[str]
+    folder: Path,
+    splits: Mapping[str, SplitWriter],
+    notes: Sequence[str],
+    held_out: Sequence[str],
+    *,
+    held_out_by_target: bool,
 ) -> None:
     """Writes corpus.json, which completes a prepared corpus."""
     summaries = {name: split.summary() for name, split in splits.items()}
-    contents = {"splits": summaries, "notes": list(notes), "held_out": list(held_out)}
+    contents = {
+        "splits": summaries,
+        "notes": list(notes),
+        "held_out": list(held_out),
+        "held_out_by_target": held_out_by_target,
+    }
     (folder / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
 
 

@@ -14,6 +14,7 @@ from lingua_flax.host.errors import Interrupted, RunError, UserError, is_disk_fu
 from lingua_flax.host.version import VERSION
 
 COMMANDS = {  # each is the function of that name in the module of that name in this package
+    "build": "make a translator from parallel text, by the other commands",
     "train": "train a translator, or resume its training",
     "evaluate": "translate a split or a file and score the translations",
     "compare": "compare the runs of two systems, over seeds and sentences",

@@ -54,7 +54,7 @@ def build(command: type[SectionType], given: Given, **base: Section) -> SectionT
     """Returns the options of a command: those given, over those of the sections in `base`, over the defaults.
 
     Raises:
-      UserError: a value is invalid, or there is no such entry of a mixture.
+      UserError: a value is invalid, or an entry of a mixture is neither there nor the next one.
     """
     values: dict[str, Any] = {name: section.model_dump() for name, section in base.items()}  # pydantic converts text
     for name, text in given.items():
@@ -74,13 +74,16 @@ def _table(section: Any, table: Any, prefix: str) -> tuple[Any, Any]:
     """
     for part in prefix.split(".") if prefix else ():
         if not part.isdecimal():
-            section, table = section_of(section.model_fields[part]), table.setdefault(part, {})
-        elif int(part) < len(table):
-            table = table[int(part)]
-        else:
-            raise UserError(
-                f"--{prefix}: the config file has no such [[data.mixture]]; add it there (options only change entries)"
-            )
+            field = section.model_fields[part]
+            is_list = get_origin(field.annotation) is tuple
+            table[part] = list(table.get(part, ())) if is_list else table.get(part, {})
+            section, table = section_of(field), table[part]
+            continue
+        if int(part) > len(table):
+            raise UserError(f"--{prefix}: the next [[data.mixture]] that can be added has the number {len(table)}")
+        if int(part) == len(table):
+            table.append({})
+        table = table[int(part)]
     return section, table
 
 

@@ -148,6 +148,21 @@ def test_the_same_pairs_are_held_out_in_another_order_of_more_and_of_fewer(tmp_p
     assert held_out_sources(one) == {"test": held_out_sources(before)["test"]}
 
 
+def test_a_run_in_the_other_direction_holds_out_the_same_pairs(tmp_path):
+    """Also if a held-out target is that of other pairs, and if the run reads its own copy of the file later."""
+    pairs = [(source, f"{len(source)} {number % 200}") for number, (source, _) in enumerate(draw_pairs(600, 3))]
+    before = open_text(tmp_path, pairs)
+    held_out = written(tmp_path, before)
+    reversed_pairs = [(target, source) for source, target in pairs]
+    reverse = open_text(tmp_path, reversed_pairs, held_out, source_language="fr", target_language="en")
+    for split in ("train", "validation", "test"):
+        assert list(reverse.split(split)) == [(target, source) for source, target in before.split(split)]
+    assert "pairs, here the targets) are held out again; left out 0 pairs" in reverse.notes[0]
+    assert held_out_sources(reverse) == held_out_sources(before)
+    shared = {target for target, _ in reverse.split("test")} & {target for target, _ in reverse.split("train")}
+    assert len(shared) > 10
+
+
 def test_other_sentences_are_held_out_of_another_corpus(tmp_path):
     pairs = draw_pairs(600, 3)
     before = open_text(tmp_path, pairs)

@@ -133,8 +133,8 @@ def test_a_bad_config_file_is_reported_in_one_sentence(tmp_path, text, words):
             ["tokenizer.kind: input should be 'unigram' or 'bpe', got \"word\""],
         ),
         ("--workdir W --config C --devices.mesh.data 0", ["devices.mesh", "got 0"]),
-        ("--workdir W --config C --data.mixture.0.weight 2", ["no such [[data.mixture]]", "add it there"]),
-        ("--workdir W --config M --data.mixture.1.weight 2", ["no such [[data.mixture]]", "add it there"]),
+        ("--workdir W --config C --data.mixture.1.weight 2", ["--data.mixture.1", "can be added has the number 0"]),
+        ("--workdir W --config M --data.mixture.2.weight 2", ["--data.mixture.2", "can be added has the number 1"]),
         ("--workdir W --config M --data.mixture.0.weight -2", ["data.mixture.0.weight", "got -2"]),
         ("--workdir W --config M --data.mixture.0.wait 2", ["unknown option", "did you mean --data.mixture.0.weight?"]),
     ],
@@ -241,6 +241,15 @@ def test_a_mixture_is_read_made_absolute_and_written(tmp_path):
     assert config.data.mixture[0].train_target == Path.home() / "a.de"
     assert read_config(write(tmp_path, to_toml(config))) == config
     assert hash(config)
+
+
+def test_entries_are_added_to_a_mixture(tmp_path):
+    argv = ["--config", str(write(tmp_path, MIXED)), "--workdir", str(tmp_path / "w")]
+    argv += ["--data.mixture.2.train-source", "c.jsonl", "--data.mixture.3.name", "phrasebook"]
+    config, _ = resolve_config([*argv, "--data.mixture.2.tag-source", "True"])
+    assert [entry.name for entry in config.data.mixture] == ["text", "phrasebook", "text", "phrasebook"]
+    added = config.data.mixture[2]
+    assert (added.train_source, added.tag_source, added.weight) == (Path.cwd() / "c.jsonl", True, 1.0)
 
 
 def test_a_resumed_run_may_move_the_files_of_a_mixture_but_not_change_it(tmp_path):

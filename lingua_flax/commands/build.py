@@ -1,0 +1,250 @@
+"""The command build: parallel text -> a translator, by the other commands, each in a process of its own.
+
+build_templates/commands.txt has the stages in order. Each has a folder for its results, in that of the build, where the
+commands run; its stage.json, written when it is done, has the command and the digests of all that it read. A word with
+a slash is a file, or the folder of a network if it ends in one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from lingua_flax.data import cleaning
+from lingua_flax.data.corpora.pair_files import read_pairs, sha256
+from lingua_flax.data.text_files import read_lines
+from lingua_flax.host.digests import json_digest
+from lingua_flax.host.errors import RunError, UserError
+from lingua_flax.host.files import write_atomically
+from lingua_flax.host.installation import install_command
+from lingua_flax.host.interruption import interruption
+from lingua_flax.host.locks import lock_until_exit
+from lingua_flax.options import command_line
+from lingua_flax.options.config_files import read_config
+from lingua_flax.options.schema import PositiveInt, Section
+
+PACKAGES = (*cleaning.PACKAGES, "ctranslate2", "safetensors")  # of the extras clean and export
+TEMPLATE = Path(__file__).parent / "build_templates" / "commands.txt"
+FOR_FEW_PAIRS = "--training.tokens-per-batch 512"
+FOR_MANY_PAIRS = "--model.embed-dim 256 --model.mlp-dim 1024 --model.dropout-rate 0.1 --optimizer.peak-lr 2e-3 "
+FOR_MANY_PAIRS += "--training.tokens-per-batch 8192"
+MEASURED_STEPS = 30
+START_SECONDS = 20  # until a command has loaded and compiled its programs
+# Epochs of training that take as long as translating the corpus: in the first run on two cores of an Intel Xeon, 16,380
+# target tokens a second are trained on, and 743 sentences of about eight are translated with 5 beams.
+TRANSLATION_EPOCHS = 3
+log = logging.getLogger(__name__)
+
+
+class BuildCommand(Section):
+    """Options of the command build."""
+
+    source_language: str
+    """Language to translate from, such as en."""
+    target_language: str
+    """Language to translate into, such as de."""
+    train: tuple[Path, ...]
+    """Two text files, source and target, or one file with both sides, as lingua-flax clean reads them."""
+    workdir: Path
+    """Folder of the build; created if it does not exist. The same command on it continues an interrupted build."""
+    monolingual: Path | None = None
+    """Text file in the target language, one sentence per line; the student also learns from its back-translation."""
+    num_steps: PositiveInt | None = None
+    """Number of steps of each network, instead of as many as its config takes; to try the command out."""
+    plan: command_line.Flag = False
+    """Only clean the corpus, and print the commands of all stages with estimated times."""
+
+
+DESCRIPTION = (
+    "Makes a translator from parallel text: cleans it, trains networks and a student of theirs, and exports it."
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A command that runs in the folder of a build."""
+
+    workdir: Path
+    command: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        """The name of the folder for its results."""
+        output = "--workdir" if self.command[0] == "train" else "--output"
+        return self.command[self.command.index(output) + 1].partition("/")[0]
+
+    @property
+    def record(self) -> Path:
+        return self.workdir / self.name / "stage.json"
+
+    @property
+    def shell(self) -> str:
+        """The command as it is typed."""
+        return shlex.join(["lingua-flax", *self.command])
+
+    def inputs(self) -> dict[str, str]:
+        """Returns the command and the digests of all that it reads; raises UserError if something cannot be read."""
+        read = [word for word in self.command if "/" in word and not word.startswith(f"{self.name}/")]
+        return {"command": self.shell} | {word: _digest(self.workdir / word) for word in read}
+
+
+def _digest(path: Path) -> str:
+    """Returns the SHA-256 of a file or, of a network, of its checkpoints' metadata, which has those of its arrays."""
+    files = sorted(path.glob("checkpoints/*/metadata/*")) if path.is_dir() else [path]
+    return json_digest([sha256(file) for file in files])
+
+
+def read_options(argv: Sequence[str]) -> BuildCommand:
+    """Parses the command line.
+
+    Raises UserError if an option is missing or invalid or a package is not installed, and SystemExit after --help.
+    """
+    options = command_line.build(BuildCommand, command_line.parse(BuildCommand, argv, DESCRIPTION))
+    if missing := [package for package in PACKAGES if not find_spec(package)]:
+        raise UserError(f"build needs {', '.join(missing)}: {install_command('clean,export')}")
+    if options.source_language == options.target_language:
+        raise UserError(f"--target-language {options.target_language} is the source language; choose another")
+    return options
+
+
+def stages(given: BuildCommand, num_steps: int | None) -> list[Stage]:
+    """Returns the stages in order; those after the first depend on the size of the corpus that it leaves.
+
+    The rules are those of docs/guides/own_corpus.md.
+    """
+    pairs, words, characters = 0, set[str](), set[str]()
+    languages, cleaned = (given.source_language, given.target_language), given.workdir / "clean" / "pairs.jsonl"
+    for pair in read_pairs([cleaned], languages) if cleaned.exists() else ():
+        pairs += 1
+        words.update(*(side.split() for side in pair))
+        characters.update(*pair)
+    # SentencePiece finds at most 0.4 to 0.9 pieces a word (100 to 30,000 pairs of the phrasebook and of Multi30k).
+    pieces = min(8000 if pairs > 50_000 else 6000, len(words) // 3 + len(characters))
+    size = FOR_FEW_PAIRS if pairs < 1000 else FOR_MANY_PAIRS if pairs > 50_000 else ""
+    options = f"{size} --training.num-steps {num_steps}" if num_steps else size
+    source, target = map(shlex.quote, languages)
+    *files, text = (path.expanduser().absolute().as_posix() for path in (*given.train, given.monolingual or Path()))
+    lines = TEMPLATE.read_text(encoding="utf-8").strip().splitlines()
+    template = "\n".join(line for line in lines if given.monolingual or "{monolingual}" not in line)
+    filled = template.format(
+        train=shlex.join(files),
+        monolingual=shlex.quote(text),
+        source=source,
+        target=target,
+        pieces=pieces,
+        student_pieces=pieces * 2 // 3,
+        options=options,
+    )
+    return [Stage(given.workdir, shlex.split(command)) for command in re.split(r"\n(?=\w)", filled)]
+
+
+def build(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    monolingual = set(read_lines(options.monolingual)) if options.monolingual else set()  # an error shows now
+    options.workdir.mkdir(parents=True, exist_ok=True)
+    refusal = "is building in it; wait until it ends, stop it, or choose another --workdir"
+    lock_until_exit(options.workdir / "build.lock", options.workdir, refusal)
+    _run(stages(options, options.num_steps)[0], "stage 1")
+    planned = stages(options, options.num_steps)
+    if options.plan:
+        _show_plan(options, planned)
+        return
+    for number, stage in enumerate(planned[1:], start=2):
+        if stage.command[0] == "translate":
+            _check_monolingual(options, monolingual)
+        _run(stage, f"stage {number} of {len(planned)}")
+    from lingua_flax.commands.build_report import write_report  # which imports JAX
+
+    write_report(options.workdir)
+    log.info("%s has the scores, and the commands that serve the translator", options.workdir / "report.md")
+
+
+def _run(stage: Stage, title: str) -> None:
+    """Runs a stage unless it is done; raises UserError with a list if something is not as it was when it ran."""
+    inputs, folder = stage.inputs(), stage.record.parent
+    is_done = stage.record.exists()
+    before = json.loads(stage.record.read_text(encoding="utf-8")) if is_done else {}
+    if changed := [name for name, digest in before.items() if inputs.get(name) != digest]:
+        remedy = f"restore what {stage.record} lists, or choose another --workdir"
+        raise UserError(f"changed since stage {stage.name} was done: {', '.join(changed)}; {remedy}")
+    log.info("%s, %s: %s", title, stage.name, "done" if is_done else stage.shell)
+    if is_done:
+        return
+    if stage.command[0] not in ("train", "distill"):  # which continue where they were
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(exist_ok=True)
+    if stage.command[0] != "distill" or not (folder / "pairs.jsonl").exists():  # it does not replace what is complete
+        _call(stage)
+    write_atomically(stage.record, json.dumps(inputs, indent=1).encode())
+
+
+def _call(stage: Stage) -> None:
+    """Runs the command of a stage.
+
+    Of SIGTERM, it is told; Ctrl-C reaches it by itself. When it has ended after either, Interrupted is raised. Raises
+    RunError if it was killed, and SystemExit with its status if it failed, which it has explained.
+    """
+    program = [sys.executable, "-m", "lingua_flax", *stage.command]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # relative ones mean this folder
+    with interruption.deferred():
+        process = subprocess.Popen(program, cwd=stage.workdir, env=environment, stdin=subprocess.DEVNULL)
+        while process.poll() is None and interruption.signal_number != signal.SIGTERM:
+            time.sleep(0.1)
+        process.terminate()  # unless it has ended
+        status = process.wait()
+    if status < 0:
+        raise RunError(f"{stage.name} was killed by {signal.Signals(-status).name}; the same command continues")
+    if status:
+        raise SystemExit(status)
+
+
+def _check_monolingual(options: BuildCommand, lines: set[str]) -> None:
+    """Raises UserError if lines are references of the test set, from which the student must not learn."""
+    references = options.workdir / "baseline_scores" / "translations.reference.txt"
+    if count := len(lines.intersection(read_lines(references))):
+        remedy = shlex.join(["grep", "-vxFf", str(references), str(options.monolingual)])
+        raise UserError(f"--monolingual: {count:,} of its lines are references of the test set; remove them: {remedy}")
+
+
+def _show_plan(options: BuildCommand, planned: Sequence[Stage]) -> None:
+    """Prints all commands with estimated times."""
+    rate, seconds, epoch_steps = _measure(options)
+    total = 0.0
+    print(f"cd {shlex.quote(str(options.workdir))} && mkdir -p {' '.join(stage.name for stage in planned)}")
+    for number, stage in enumerate(planned, start=1):
+        program, _, config, *_ = stage.command
+        steps = TRANSLATION_EPOCHS * epoch_steps if program in ("distill", "translate") else 0.0
+        if program == "train":  # on corpora that count as if they were of one size, monolingual text included
+            corpora = sum(word.endswith(".train-source") for word in stage.command)
+            epochs = corpora * (read_config(Path(config)).training.num_epochs or 0)
+            steps = options.num_steps or epochs * epoch_steps
+        minutes = 0.0 if stage.record.exists() else (START_SECONDS + steps * seconds) / 60
+        total += minutes
+        print(f"# {number}. {stage.name}, {f'about {minutes:,.1f} minutes' if minutes else 'done'}")
+        print(f"{'' if minutes else '# '}{stage.shell}")
+    print(f"# about {total / 60:,.1f} hours, at {rate:,.0f} target tokens a second in training, measured now")
+
+
+def _measure(options: BuildCommand) -> tuple[float, float, float]:
+    """Trains for a few steps, and returns target tokens a second, seconds a step, and steps an epoch."""
+    more = "--training.log-every 10 --training.patience 0 --training.eval-every 0 --training.tensorboard False"
+    with tempfile.TemporaryDirectory() as folder:
+        command = [word.replace("baseline/", f"{folder}/") for word in stages(options, MEASURED_STEPS)[1].command]
+        _call(Stage(options.workdir, [*command, *more.split()]))
+        line = json.loads((Path(folder) / "metrics.jsonl").read_bytes().splitlines()[-1])
+    rate = line["tokens_per_second"]
+    return rate, line["tokens"] / rate, MEASURED_STEPS / line["epoch"]

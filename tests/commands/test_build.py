@@ -1,0 +1,244 @@
+"""lingua-flax build: its stages and their records, its plan, and a whole build through kills."""
+
+import itertools
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lingua_flax.commands import build, clean, distill, evaluate, export, train, translate
+from lingua_flax.data.corpora import open_corpus
+from lingua_flax.data.corpora.pair_files import read_pairs
+from lingua_flax.data.corpora.phrasebook.generator import generate
+from lingua_flax.host.errors import UserError
+from lingua_flax.options.command_line import build as build_options
+from lingua_flax.options.command_line import parse
+from lingua_flax.options.config_files import read_config, read_workdir_config
+from lingua_flax.options.exportable import obstacles
+from tests.conftest import HUNG_AFTER
+from tests.processes import digests, start_command, wait_for
+
+STAGES = ["clean", "baseline", "baseline_scores", "reverse", "forward_translations", "reverse_translations", "student"]
+STAGES += ["student_scores", "ctranslate2", "html", "safetensors"]
+
+
+def write_pairs(folder: Path, pairs: Sequence[tuple[str, str]] = (("one two", "un deux"),)) -> list[str]:
+    """Writes a corpus, and returns the options that build a translator from it."""
+    for name, lines in zip(("train.en", "train.fr"), zip(*pairs, strict=True), strict=True):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files = [str(folder / "train.en"), str(folder / "train.fr")]
+    return ["--source-language", "en", "--target-language", "fr", "--train", *files, "--workdir", str(folder / "built")]
+
+
+class Recorder:
+    """Stands for the processes of the stages: writes what the next stages read, and notes what it found.
+
+    Attributes:
+      ran: the names of the stages that ran, and the files that were in their folders then.
+      fail_at: the name of the stage that fails.
+    """
+
+    def __init__(self):
+        self.ran: dict[str, list[str]] = {}
+        self.fail_at = ""
+
+    def __call__(self, stage: build.Stage) -> None:
+        folder = stage.workdir / stage.name
+        self.ran[stage.name] = sorted(path.name for path in folder.iterdir())
+        for word in stage.command:
+            if word.startswith(f"{stage.name}/") and not word.endswith("/"):
+                content = (
+                    '{"en": "one two three four", "fr": "un deux trois quatre"}\n' if word.endswith(".jsonl") else "{}"
+                )
+                (stage.workdir / word).write_text(content)
+        if stage.command[0] == "train":
+            (folder / "checkpoints/1/metadata").mkdir(parents=True, exist_ok=True)
+            (folder / "checkpoints/1/metadata/metadata").write_text("{}")
+            (folder / "held_out.json").write_text("{}")
+        if stage.command[0] == "evaluate":
+            (folder / "translations.reference.txt").write_text("le test\n")
+        if stage.name == self.fail_at:
+            raise SystemExit(1)
+
+
+@pytest.fixture
+def recorder(monkeypatch) -> Recorder:
+    recorder = Recorder()
+    monkeypatch.setattr(build, "_call", recorder)
+    monkeypatch.setattr(build, "lock_until_exit", lambda *_: None)  # which another process would hold
+    monkeypatch.setattr("lingua_flax.commands.build_report.write_report", lambda workdir: None)
+    return recorder
+
+
+def test_stages_that_are_done_are_skipped(recorder, tmp_path):
+    arguments = write_pairs(tmp_path)
+    build.build(arguments)
+    assert list(recorder.ran) == STAGES
+    assert not any(recorder.ran.values())
+    recorder.ran = {}
+    build.build(arguments)
+    assert recorder.ran == {}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_that_failed_goes_on_or_begins_again(recorder, tmp_path, stage):
+    arguments = write_pairs(tmp_path)
+    recorder.fail_at = stage
+    with pytest.raises(SystemExit):
+        build.build(arguments)
+    recorder.ran, recorder.fail_at = {}, ""
+    build.build(arguments)
+    finished = ["forward_translations", "reverse_translations"]  # whose output is complete once it has its name
+    remaining = [name for name in STAGES[STAGES.index(stage) :] if name != stage or name not in finished]
+    assert list(recorder.ran) == remaining
+    kept = recorder.ran.get(stage)
+    assert bool(kept) == (stage in ("baseline", "reverse", "student"))
+
+
+def test_what_has_changed_is_refused_with_a_list(recorder, tmp_path):
+    arguments = write_pairs(tmp_path)
+    build.build(arguments)
+    recorder.ran = {}
+    train_en, train_fr = (tmp_path / name for name in ("train.en", "train.fr"))
+    before = train_en.read_text(), train_fr.read_text()
+    train_en.write_text("Other\n")
+    train_fr.write_text("Autre\n")
+    with pytest.raises(UserError, match=rf"since stage clean was done: {train_en}, {train_fr}; restore what"):
+        build.build(arguments)
+    for path, text in zip((train_en, train_fr), before, strict=True):
+        path.write_text(text)
+    with pytest.raises(UserError, match="since stage baseline was done: command; restore"):
+        build.build([*arguments, "--num-steps", "7"])
+    (tmp_path / "built/reverse/checkpoints/1/metadata/metadata").write_text("[]")
+    with pytest.raises(UserError, match="since stage reverse_translations was done: reverse/; restore"):
+        build.build(arguments)
+    assert recorder.ran == {}
+
+
+def test_monolingual_text_without_test_references_is_translated_for_the_student(recorder, tmp_path):
+    text = tmp_path / "more text.fr"
+    text.write_text("le test\nla porte\n")
+    arguments = [*write_pairs(tmp_path), "--monolingual", str(text)]
+    with pytest.raises(
+        UserError, match=r"1 of its lines are references of the test set; remove them: grep -vxFf"
+    ) as told:
+        build.build(arguments)
+    remedy = shlex.split(str(told.value).partition("remove them: ")[2])
+    assert remedy[2:] == [str(tmp_path / "built/baseline_scores/translations.reference.txt"), str(text)]
+    text.write_text("la porte\n")
+    build.build(arguments)
+    assert list(recorder.ran) == [*STAGES[:6], "back_translations", *STAGES[6:]]
+    student = json.loads((tmp_path / "built/student/stage.json").read_text())
+    assert {"back_translations/sources.txt", str(text)} <= student.keys()
+
+
+COMMANDS = {"clean": clean.CleanCommand, "train": train.TrainCommand, "evaluate": evaluate.EvaluateCommand}
+COMMANDS |= {"distill": distill.DistillCommand, "export": export.ExportCommand, "translate": translate.TranslateCommand}
+
+
+@pytest.mark.parametrize("given", [[], ["--num-steps", "9"], ["--monolingual", "TEXT"]])
+def test_the_plan_has_commands_that_can_be_typed(recorder, tmp_path, capsys, monkeypatch, given):
+    """The first one is done, so it is a comment."""
+    monkeypatch.setattr(build, "_measure", lambda options: (1000.0, 2.0, 10.0))
+    text = tmp_path / "more.fr"
+    text.write_text("la porte\n")
+    build.build([*write_pairs(tmp_path), "--plan", *(word.replace("TEXT", str(text)) for word in given)])
+    assert list(recorder.ran) == ["clean"]
+    first, *lines, last = capsys.readouterr().out.splitlines()
+    names = STAGES if "--monolingual" not in given else [*STAGES[:6], "back_translations", *STAGES[6:]]
+    assert first == f"cd {tmp_path}/built && mkdir -p {' '.join(names)}"
+    assert [line.split(", ")[0] for line in lines[::2]] == [f"# {n}. {name}" for n, name in enumerate(names, 1)]
+    assert (lines[0], lines[1][:20]) == ("# 1. clean, done", "# lingua-flax clean ")
+    epochs, start = 40 * 10 if "--num-steps" not in given else 9, 20
+    assert lines[2] == f"# 2. baseline, about {(start + 2.0 * epochs) / 60:,.1f} minutes"
+    for line in lines[3::2]:
+        program, command, *words = shlex.split(line)
+        assert program == "lingua-flax"
+        options = build_options(COMMANDS[command], parse(COMMANDS[command], words, ""), **base_of(command, words))
+        if command == "train":
+            assert not obstacles("ctranslate2", options.model)
+            corpora = 2 + ("--monolingual" in given) if options.workdir == Path("student") else 0
+            assert len(options.data.mixture) == corpora
+    assert re.fullmatch(r"# about [\d.]+ hours, at 1,000 target tokens a second in training, measured now", last)
+
+
+def base_of(command: str, words: list[str]) -> dict:
+    return dict(read_config(Path(words[words.index("--config") + 1]))) if command == "train" else {}
+
+
+def test_a_missing_package_is_told_before_anything_is_done(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "find_spec", lambda name: name not in ("ftfy", "ctranslate2"))
+    with pytest.raises(UserError, match=r"^build needs ftfy, ctranslate2: pip install -e '.*\[clean,export\]'$"):
+        build.build(write_pairs(tmp_path))
+    assert not (tmp_path / "built").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "send"), [(signal.SIGTERM, os.kill), pytest.param(signal.SIGINT, os.killpg, marks=pytest.mark.slow)]
+)
+def test_a_signal_reaches_the_stage_and_gives_its_status(tmp_path, number, send):
+    """SIGTERM comes to one process, Ctrl-C to all of a terminal's."""
+    options = [*write_pairs(tmp_path, generate().train[:400]), "--num-steps", 10_000]
+    process = start_command("build", *options, start_new_session=True)
+    wait_for(process, lambda: (tmp_path / "built/baseline/metrics.jsonl").exists())
+    send(process.pid, number)
+    _, errors = process.communicate(timeout=HUNG_AFTER)
+    assert process.returncode == 128 + number, errors
+    assert "Traceback" not in errors
+    assert list((tmp_path / "built/baseline/checkpoints").glob("*/metadata"))
+    assert not (tmp_path / "built/baseline/stage.json").exists()
+
+
+def without_speeds(report: str) -> str:
+    return re.sub(r"^(\| (?:baseline|student) .*) [\d.]+ \|$", r"\1 |", report, flags=re.MULTILINE)
+
+
+def results(workdir: Path) -> dict:
+    """Returns what two builds of the same corpus have in common."""
+    files = ["clean/pairs.jsonl", "forward_translations/pairs.jsonl", "reverse_translations/pairs.jsonl"]
+    files += ["student_scores/translations.txt", "ctranslate2/model/model.bin", "safetensors/model/model.safetensors"]
+    found = {name: (workdir / name).read_bytes() for name in files}
+    found |= {name: digests(workdir / name) for name in ("baseline", "reverse", "student")}
+    return found | {"report": without_speeds((workdir / "report.md").read_text(encoding="utf-8"))}
+
+
+@pytest.mark.slow
+def test_killed_build_ends_with_the_same_networks_and_the_same_report(tmp_path):
+    """Every stage but one is killed with SIGKILL, at another share of the time that it takes without a kill."""
+    kills, steps = int(os.environ.get("BUILD_KILLS", "10")), int(os.environ.get("BUILD_STEPS", "300"))
+    workdirs = [tmp_path / name for name in ("uninterrupted", "killed")]
+    arguments = write_pairs(tmp_path, generate().train[:600])[:-1]
+
+    def start(workdir: Path):
+        with (tmp_path / "log.txt").open("a") as log:
+            pipes = {"stdout": log, "stderr": log, "start_new_session": True}
+            return start_command("build", *arguments, workdir, "--num-steps", steps, **pipes)
+
+    assert start(workdirs[0]).wait(4 * HUNG_AFTER) == 0, (tmp_path / "log.txt").read_text()
+    ends = [(workdirs[0] / name / "stage.json").stat().st_mtime for name in STAGES]
+    seconds = [after - before for before, after in itertools.pairwise(ends)]
+    chosen = sorted(random.Random(0).sample(range(1, len(STAGES)), kills))
+    for number, stage in enumerate(chosen, start=1):
+        process = start(workdirs[1])
+        wait_for(process, (workdirs[1] / STAGES[stage]).is_dir)
+        time.sleep(seconds[stage - 1] * number / (kills + 1))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert start(workdirs[1]).wait(4 * HUNG_AFTER) == 0, (tmp_path / "log.txt").read_text()
+    first, second = map(results, workdirs)
+    assert second == first
+    # No network has learned from a test sentence, nor the student from the translation of one.
+    test = {pair.source for pair in open_corpus(read_workdir_config(workdirs[0] / "student").data).split("test")}
+    assert len(test) > 10
+    for name in ("forward_translations", "reverse_translations"):
+        pairs = read_pairs([workdirs[0] / name / "pairs.jsonl"], ("en", "fr"))
+        assert name == "reverse_translations" or test.isdisjoint(pair.source for pair in pairs)
+    reverse = open_corpus(read_workdir_config(workdirs[0] / "reverse").data)
+    assert {pair.target for pair in reverse.split("test")} == test
