@@ -196,7 +196,8 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
     assert set(one) == JSON_KEYS
     assert (one["compiled_for"], eight["compiled_for"]) == ("v5e:1x1", "v5e:2x4")
     assert (one["fits"], one["device_memory_bytes"]) == (True, 16 * 2**30)
-    assert (one["flops"], eight["flops"]) == (least, least / 8)
+    assert least < one["flops"] < 1.5 * least
+    assert one["flops"] / 8 < eight["flops"] < one["flops"] / 2  # each device updates all parameters
     numbers = 1_243_136
     assert 3 * 4 * numbers < one["argument_bytes"] < 3 * 4 * numbers + 2e5  # parameters, moments and the batch
     assert 0 < one["temporary_bytes"] < 50e6

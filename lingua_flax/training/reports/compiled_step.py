@@ -43,7 +43,8 @@ class CompiledStep(NamedTuple):
     Attributes:
       compiled_for: the topology, or the number and kind of the devices.
       dtype: the dtype of matrix products.
-      flops: the operations of the model's matrix products.
+      flops: the operations that XLA counts, but at least those of the model's matrix products: it counts loops once,
+        and in programs for GPUs nothing.
       bytes_accessed: the bytes read from and written to the device's main memory.
       temporary_bytes: the memory that the step needs in addition to its arguments.
       sent_bytes: the bytes that the device sends to other devices.
@@ -119,12 +120,13 @@ def _compiled(
     memory, analysis = memory_of_step(network, config, mesh, compiled), compiled.memory_analysis()
     text = compiled.as_text() or ""
     program = read_program(text, config.training.accumulation_steps)
+    counted = (compiled.cost_analysis() or {}).get("flops", 0.0)
     if mesh.devices.flat[0].platform == "gpu":
         step = step._replace(kernels=program.kernels, largest_arrays=program.largest)
     return step._replace(
         memory=memory,
         compile_seconds=seconds,
-        flops=model_flops(config, sizes[1]) / mesh.size,
+        flops=max(counted, model_flops(config, sizes[1]) / mesh.size),
         bytes_accessed=program.bytes_accessed,
         argument_bytes=analysis.argument_size_in_bytes if analysis else None,
         temporary_bytes=analysis.temp_size_in_bytes if analysis else None,
