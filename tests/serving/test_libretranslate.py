@@ -7,7 +7,7 @@ import pytest
 from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 
-from benchmarks.libretranslate import TABLE, ask
+from tests.serving.libretranslate import TABLE, ask
 from tests.serving.servers import JSON, request
 
 REQUESTS = json.loads(TABLE.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Asks the real LibreTranslate what tests/serving/libretranslate.json asks, and stores its answers there.
+"""Asks the real LibreTranslate what libretranslate.json asks, and stores its answers there.
 
 LibreTranslate is installed into an environment of its own (`pip install libretranslate`; 1.3 GB with a torch for CPUs,
 which it does not use here). It translates in both directions with one network, exported by `lingua-flax export --format
@@ -6,7 +6,7 @@ ctranslate2`, as what it says is of no interest, and takes each text for a singl
 divides them.
 
 Run from the repository root:
-  python benchmarks/libretranslate.py --python ENVIRONMENT/bin/python --export FOLDER
+  python -m tests.serving.libretranslate --python ENVIRONMENT/bin/python --export FOLDER
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from requests.adapters import HTTPAdapter, Retry
 
 from lingua_flax.commands.main import exit_status
 
-TABLE = Path(__file__).parent.parent / "tests" / "serving" / "libretranslate.json"
+TABLE = Path(__file__).with_suffix(".json")
 PATIENCE = 300  # seconds until the server answers
 LONGEST = 2000  # characters of JSON that the table contains
 NAMES = {"en": "English", "fr": "French"}
