@@ -6,6 +6,7 @@ import logging
 import re
 import shutil
 import statistics
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -194,12 +195,12 @@ def test_wrong_arguments_are_refused_in_one_sentence(runs, run, options, message
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == before
 
 
-def test_different_lines_are_refused(runs, run, toy, tmp_path):
+def test_different_lines_are_refused(runs, run, tmp_path):
     shutil.copytree(runs / "b1", tmp_path / "b1")
-    (tmp_path / "test.en").write_text((toy.parent / "test.en").read_text(encoding="utf-8").replace("one", "two"))
     config = (tmp_path / "b1" / "config.toml").read_text(encoding="utf-8")
-    config = config.replace(str(toy.parent / "test.en"), str(tmp_path / "test.en"))
-    (tmp_path / "b1" / "config.toml").write_text(config, encoding="utf-8")
+    source = tomllib.loads(config)["data"]["test_source"]
+    (tmp_path / "test.en").write_text(Path(source).read_text(encoding="utf-8").replace("one", "two"))
+    (tmp_path / "b1" / "config.toml").write_text(config.replace(source, str(tmp_path / "test.en")), encoding="utf-8")
     done = run("compare", runs / "a1", "--baseline", tmp_path / "b1")
     assert (done.returncode, done.stdout) == (2, "")
     assert "b1: text, test is not that of" in done.stderr.splitlines()[-1]

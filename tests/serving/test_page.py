@@ -97,7 +97,7 @@ def open_page(browser, url):
 
 
 def is_fault(message):
-    expected = ("the server responded with a status of", "net::ERR_CONNECTION_RE")  # refused or reset, as a server ends
+    expected = ("the server responded with a status of", "net::ERR_CON")  # such as CONNECTION_REFUSED, of a killed server
     return message.type in ("error", "warning") and not any(text in message.text for text in expected)
 
 
