@@ -13,6 +13,7 @@ first answers N requests of random lengths, one to five lines each, and prints i
 from __future__ import annotations
 
 import argparse
+import functools
 import http.client
 import json
 import random
@@ -33,7 +34,7 @@ from lingua_flax.data.text_files import read_lines
 from lingua_flax.options.config_files import read_workdir_config
 
 ROOT = Path(__file__).parent.parent
-REPETITIONS = 3  # of lingua-flax translate; the first chunk of lines, which includes loading, is subtracted
+WARM_UP = 40  # seconds, in which the server still compiles
 
 
 class Server:
@@ -188,9 +189,10 @@ def command(argv: Sequence[str]) -> None:
     server = Server(options.workdir, options.server_options)
     if options.requests:
         measure_memory(server, languages, pairs, options.requests)
-    clients = [Client(server.port, languages) for _ in range(options.clients)]
-    load(clients, pairs, options.lines, lambda: time.sleep(options.seconds))
-    report(f"{options.clients} clients, {options.lines} lines a request", clients, options.seconds)
+    for phase, seconds in (("the first", WARM_UP), ("then", options.seconds)):
+        clients = [Client(server.port, languages) for _ in range(options.clients)]
+        load(clients, pairs, options.lines, functools.partial(time.sleep, seconds))
+        report(f"{options.clients} clients, {options.lines} lines a request, {phase} {seconds:g} s", clients, seconds)
 
     def stop_under_load() -> None:
         time.sleep(2)

@@ -97,7 +97,10 @@ def open_page(browser, url):
 
 
 def is_fault(message):
-    expected = ("the server responded with a status of", "net::ERR_CON")  # such as CONNECTION_REFUSED, of a killed server
+    expected = (
+        "the server responded with a status of",
+        "net::ERR_CON",
+    )  # such as CONNECTION_REFUSED, of a killed server
     return message.type in ("error", "warning") and not any(text in message.text for text in expected)
 
 
