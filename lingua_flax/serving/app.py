@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import itertools
 import logging
 import re
@@ -68,6 +69,10 @@ class Server:
         await asyncio.to_thread(detect, "", self.languages)  # loads a model
         self._batcher = Batcher(engine, self.metrics, max_waiting=self._max_waiting, timeout=self.timeout)
         self._translations = Translations(engine, self._batcher)
+        # What stays until the end, 600,000 objects, is not looked through again and again: with 64 clients that took a
+        # quarter of the event loop's time, and 1.2 instead of 0.3 s for the 99th percentile of latencies.
+        gc.collect()
+        gc.freeze()
         self.status = "ok"
         log.info("ready")
         await self._batcher.run()
