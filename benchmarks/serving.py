@@ -5,9 +5,10 @@ Run from the repository root:
       [-- OPTIONS OF lingua-flax serve]
 
 Each client sends --lines random lines of the file a request, one request after the other over a connection that it
-keeps, and compares the answers with those of lingua-flax translate. Then the server is stopped by SIGTERM under the
-same load: each request that was sent must be answered, with the translation or with status 503. With --requests N, it
-first answers N requests of random lengths, one to five lines each, and prints its memory on the way.
+keeps, and compares the answers with those of lingua-flax translate: first while the server compiles, for WARM_UP
+seconds, then for --seconds. Then the server is stopped by SIGTERM under the same load: each request that was sent must
+be answered, with the translation or with status 503. With --requests N, it first answers N requests of random lengths,
+one to five lines each, and prints its memory on the way.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cleans a corpus of any size in two passes: first what each pair shows by itself, then what follows from all of them.
 
-The first pass mends pairs, finds their own faults, and stores them in a temporary file; 45 bytes for each pair stay in
+The first pass mends pairs, finds their own faults, and stores them in a temporary file; 41 bytes for each pair stay in
 memory. Then the lengths and digests of all pairs, and word alignments of a sample, decide about others. The second pass
 scores the pairs and hands them out. Chunks of pairs are processed independently, in any number of processes.
 """

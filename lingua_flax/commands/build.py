@@ -32,6 +32,7 @@ from lingua_flax.host.files import write_atomically
 from lingua_flax.host.installation import install_command
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.locks import lock_until_exit
+from lingua_flax.host.version import VERSION
 from lingua_flax.options import command_line
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import PositiveInt, Section
@@ -41,6 +42,7 @@ TEMPLATE = Path(__file__).parent / "build_templates" / "commands.txt"
 FOR_FEW_PAIRS = "--training.tokens-per-batch 512"
 FOR_MANY_PAIRS = "--model.embed-dim 256 --model.mlp-dim 1024 --model.dropout-rate 0.1 --optimizer.peak-lr 2e-3 "
 FOR_MANY_PAIRS += "--training.tokens-per-batch 8192"
+MARK = "build.json"  # in the folder of a build
 MEASURED_STEPS = 30
 START_SECONDS = 20  # until a command has loaded and compiled its programs
 # Epochs of training that take as long as translating the corpus: in the first run on two cores of an Intel Xeon, 16,380
@@ -120,22 +122,25 @@ def read_options(argv: Sequence[str]) -> BuildCommand:
     return options
 
 
-def stages(given: BuildCommand, num_steps: int | None) -> list[Stage]:
-    """Returns the stages in order; those after the first depend on the size of the corpus that it leaves.
+def sizes(given: BuildCommand) -> tuple[int, str]:
+    """Returns the number of pieces, and options of training, that suit the cleaned corpus.
 
     The rules are those of docs/guides/own_corpus.md.
     """
     pairs, words, characters = 0, set[str](), set[str]()
-    languages, cleaned = (given.source_language, given.target_language), given.workdir / "clean" / "pairs.jsonl"
-    for pair in read_pairs([cleaned], languages) if cleaned.exists() else ():
+    cleaned = given.workdir / "clean" / "pairs.jsonl"
+    for pair in read_pairs([cleaned], (given.source_language, given.target_language)):
         pairs += 1
         words.update(*(side.split() for side in pair))
         characters.update(*pair)
     # SentencePiece finds at most 0.4 to 0.9 pieces a word (100 to 30,000 pairs of the phrasebook and of Multi30k).
     pieces = min(8000 if pairs > 50_000 else 6000, len(words) // 3 + len(characters))
-    size = FOR_FEW_PAIRS if pairs < 1000 else FOR_MANY_PAIRS if pairs > 50_000 else ""
-    options = f"{size} --training.num-steps {num_steps}" if num_steps else size
-    source, target = map(shlex.quote, languages)
+    return pieces, FOR_FEW_PAIRS if pairs < 1000 else FOR_MANY_PAIRS if pairs > 50_000 else ""
+
+
+def stages(given: BuildCommand, pieces: int = 0, options: str = "") -> list[Stage]:
+    """Returns the stages in order; those that train have this number of pieces and these options."""
+    source, target = map(shlex.quote, (given.source_language, given.target_language))
     *files, text = (path.expanduser().absolute().as_posix() for path in (*given.train, given.monolingual or Path()))
     lines = TEMPLATE.read_text(encoding="utf-8").strip().splitlines()
     template = "\n".join(line for line in lines if given.monolingual or "{monolingual}" not in line)
@@ -155,13 +160,15 @@ def build(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     monolingual = set(read_lines(options.monolingual)) if options.monolingual else set()  # an error shows now
-    options.workdir.mkdir(parents=True, exist_ok=True)
+    _claim(options.workdir)
     refusal = "is building in it; wait until it ends, stop it, or choose another --workdir"
     lock_until_exit(options.workdir / "build.lock", options.workdir, refusal)
-    _run(stages(options, options.num_steps)[0], "stage 1")
-    planned = stages(options, options.num_steps)
+    _run(stages(options)[0], "stage 1")
+    pieces, size = sizes(options)
+    planned = stages(options, pieces, f"{size} --training.num-steps {options.num_steps}" if options.num_steps else size)
     if options.plan:
-        _show_plan(options, planned)
+        few_steps = stages(options, pieces, f"{size} --training.num-steps {MEASURED_STEPS}")
+        _show_plan(options, planned, *_measure(few_steps[1]))
         return
     for number, stage in enumerate(planned[1:], start=2):
         if stage.command[0] == "translate":
@@ -171,6 +178,16 @@ def build(argv: Sequence[str]) -> None:
 
     write_report(options.workdir)
     log.info("%s has the scores, and the commands that serve the translator", options.workdir / "report.md")
+
+
+def _claim(workdir: Path) -> None:
+    """Makes a folder that of a build; raises UserError if it has something else, which a stage could replace."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    if (workdir / MARK).exists():
+        return
+    if any(workdir.iterdir()):
+        raise UserError(f"--workdir {workdir}: has files, but none of a build; choose a new folder")
+    write_atomically(workdir / MARK, json.dumps({"version": VERSION}).encode())
 
 
 def _run(stage: Stage, title: str) -> None:
@@ -220,9 +237,10 @@ def _check_monolingual(options: BuildCommand, lines: set[str]) -> None:
         raise UserError(f"--monolingual: {count:,} of its lines are references of the test set; remove them: {remedy}")
 
 
-def _show_plan(options: BuildCommand, planned: Sequence[Stage]) -> None:
-    """Prints all commands with estimated times."""
-    rate, seconds, epoch_steps = _measure(options)
+def _show_plan(
+    options: BuildCommand, planned: Sequence[Stage], rate: float, seconds: float, epoch_steps: float
+) -> None:
+    """Prints all commands with estimated times, given what `_measure` returns."""
     total = 0.0
     print(f"cd {shlex.quote(str(options.workdir))} && mkdir -p {' '.join(stage.name for stage in planned)}")
     for number, stage in enumerate(planned, start=1):
@@ -239,12 +257,12 @@ def _show_plan(options: BuildCommand, planned: Sequence[Stage]) -> None:
     print(f"# about {total / 60:,.1f} hours, at {rate:,.0f} target tokens a second in training, measured now")
 
 
-def _measure(options: BuildCommand) -> tuple[float, float, float]:
-    """Trains for a few steps, and returns target tokens a second, seconds a step, and steps an epoch."""
+def _measure(baseline: Stage) -> tuple[float, float, float]:
+    """Trains for MEASURED_STEPS, and returns target tokens a second, seconds a step, and steps an epoch."""
     more = "--training.log-every 10 --training.patience 0 --training.eval-every 0 --training.tensorboard False"
     with tempfile.TemporaryDirectory() as folder:
-        command = [word.replace("baseline/", f"{folder}/") for word in stages(options, MEASURED_STEPS)[1].command]
-        _call(Stage(options.workdir, [*command, *more.split()]))
+        command = [word.replace("baseline/", f"{folder}/") for word in baseline.command]
+        _call(Stage(baseline.workdir, [*command, *more.split()]))
         line = json.loads((Path(folder) / "metrics.jsonl").read_bytes().splitlines()[-1])
     rate = line["tokens_per_second"]
     return rate, line["tokens"] / rate, MEASURED_STEPS / line["epoch"]

@@ -1,18 +1,19 @@
 """The report of a build: what was cleaned, how well and how fast its networks translate, and how to use them."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from lingua_flax.evaluation.comparison_report import markdown_table
 from lingua_flax.host.files import write_atomically
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.runs.checkpoint import read_item, saved_steps
 from lingua_flax.runs.workdir import Workdir
 
 TEMPLATE = Path(__file__).parent / "build_templates" / "report.md"
+COLUMNS = ("", "parameters", "BLEU", "95% interval", "chrF", "sentences a second")
 
 
 def write_report(workdir: Path) -> None:
@@ -27,14 +28,10 @@ def write_report(workdir: Path) -> None:
         **clean | scores[-1],
         source=data.source_language,
         target=data.target_language,
-        cleaned=_table(["", "pairs"], [[name, f"{pairs:,}"] for name, pairs in reasons.items()]),
-        networks=_table(["", "parameters", "BLEU", "95% interval", "chrF", "sentences a second"], networks),
+        cleaned="\n".join(markdown_table(["", "pairs"], [[name, f"{pairs:,}"] for name, pairs in reasons.items()])),
+        networks="\n".join(markdown_table(COLUMNS, networks)),
     )
     write_atomically(workdir / "report.md", report.encode())
-
-
-def _table(head: list[str], rows: Sequence[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
 def _network(workdir: Path, scores: dict[str, Any]) -> list[str]:

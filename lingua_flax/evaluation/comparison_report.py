@@ -38,7 +38,7 @@ class Report:
         """Yields the lines of a table for each split or file, of what is needed to read them, and of the options."""
         signatures: dict[str, None] = {}
         for title, metrics in self.metrics.items():
-            yield from _table([title, "runs", *(LABELS[name] for name in metrics)], self._summaries(metrics))
+            yield from markdown_table([title, "runs", *(LABELS[name] for name in metrics)], self._summaries(metrics))
             yield f"\n- {self.notes[title]}"
             for system, scores in metrics["bleu"].scores.items():
                 for what, score in (("best", max(scores)), ("worst", min(scores))) if len(scores) > 1 else ():
@@ -55,7 +55,7 @@ class Report:
             yield ""
             cells = ([" and ".join(map(str, found)) for found in row.values()] for row in self.options.values())
             rows = ([name, *row] for name, row in zip(self.options, cells, strict=True))
-            yield from _table(["option", *self.runs], rows)
+            yield from markdown_table(["option", *self.runs], rows)
 
     def _summaries(self, metrics: Mapping[str, MetricScores]) -> Iterator[list[str]]:
         """Yields a row of means for each system, and one of their differences."""
@@ -76,7 +76,7 @@ class Report:
                     yield {"data": title, "system": system, **run, **scores}
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Yields the lines of a Markdown table."""
     for row in (header, ["---"] * len(header), *rows):
         yield f"| {' | '.join(row)} |"

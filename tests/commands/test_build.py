@@ -139,6 +139,17 @@ def test_monolingual_text_without_test_references_is_translated_for_the_student(
     assert {"back_translations/sources.txt", str(text)} <= student.keys()
 
 
+def test_folder_with_other_files_is_not_built_in(recorder, tmp_path):
+    arguments = write_pairs(tmp_path)
+    mine = tmp_path / "built" / "html" / "index.html"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(UserError, match=r"built: has files, but none of a build; choose a new folder$"):
+        build.build(arguments)
+    assert mine.read_text() == "mine"
+    assert not recorder.ran
+
+
 COMMANDS = {"clean": clean.CleanCommand, "train": train.TrainCommand, "evaluate": evaluate.EvaluateCommand}
 COMMANDS |= {"distill": distill.DistillCommand, "export": export.ExportCommand, "translate": translate.TranslateCommand}
 

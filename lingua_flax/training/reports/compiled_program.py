@@ -49,9 +49,8 @@ _ARRAY = re.compile(r"(?P<type>\b[a-z]+?(?P<bits>\d*)\[(?P<sizes>[\d,]*)\])(?:\{
 _WORK_SPACE = re.compile(r"\bs8\[\d+\]")
 _CALLED = re.compile(r"(?:calls|to_apply|body|(?:true|false)_computation)=%([\w.-]+)")
 _TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
-_ESTIMATE = re.compile(
-    r'"cost_estimate":\{.*?"bytes_accessed":"(\d+)"'
-)  # of a Pallas kernel, which may read arrays twice
+# A Pallas kernel, which may read arrays again, has its own estimate.
+_ESTIMATE = re.compile(r'"cost_estimate":\{.*?"bytes_accessed":"(\d+)"')
 _NOT_KERNELS = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"),
     *("opt-barrier", "all-reduce-done", "all-gather-done", "async-done", "copy-done", "slice-start"),
