@@ -18,9 +18,6 @@ from lingua_flax.options.special_ids import BOS_ID, PAD_ID
 class Translator(nn.Module):
     """The counterpart of model/transformer.py: tied embeddings, sinusoidal positions and torch.nn.Transformer.
 
-    `forward` processes padded sentences with the modules of PyTorch as they are; benchmarks/pytorch_packed_model.py
-    computes the same function for packed rows.
-
     Raises:
       SystemExit: the config has other positions or qk_norm.
     """
