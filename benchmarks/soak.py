@@ -31,7 +31,7 @@ class LeavingClient(Client):
             return
         self.send(lines[:count])
         time.sleep(random.random())
-        self.connection.close()
+        self.leave()
 
 
 def command(argv: Sequence[str]) -> None:
