@@ -154,6 +154,17 @@ def test_shifts_are_found_where_they_begin_and_end(shift, seed):
     assert find_shifts(lengths_of(lambda i: 0, seed=seed)) == []
 
 
+@pytest.mark.parametrize("dirt", [0.1, 0.3, 0.5])
+def test_a_shift_is_found_among_pairs_that_do_not_match(dirt):
+    lengths = lengths_of(lambda i: 1 if i >= 3000 else 0)
+    draw = np.random.default_rng(1)
+    lines = draw.random(len(lengths)) < dirt
+    lengths[lines, 1] = draw.permutation(lengths[lines, 1])
+    (part,) = find_shifts(lengths)
+    assert part.by == 1
+    assert abs(part.first - 3001) <= 50
+
+
 def test_few_pairs_are_not_shifted_by_chance():
     for seed in range(100):
         assert find_shifts(np.random.default_rng(seed).integers(1, 50, (8, 2))) == []
