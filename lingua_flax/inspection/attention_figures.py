@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from lingua_flax.data.tokenizer import CONTROL_PIECES, SPACE
-from lingua_flax.inspection.attention_maps import AttentionMaps
 
 if TYPE_CHECKING:  # importing matplotlib is slow, so only functions that draw import it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
+
+    from lingua_flax.inspection.attention_maps import AttentionMaps
 
 CELL = 0.16  # width and height of the cell of one weight
 CHARACTER_WIDTH = 0.06  # in a label, which is set in 7 points
@@ -55,11 +56,11 @@ class _Row(NamedTuple):
 
 def attention_figure(maps: AttentionMaps) -> Figure:
     """Returns labelled heat maps: a row for each layer of the three kinds of attention, a column for each head."""
-    source, read, written = map(_labels, (maps.source_tokens, maps.target_read, maps.target_written))
+    source, read, written = map(_labels, (maps.source_tokens, maps.target_tokens_read, maps.target_tokens_written))
     rows = [
-        *(_Row(ENCODER, layer, heads, source, source) for layer, heads in enumerate(maps.encoder, 1)),
-        *(_Row(DECODER, layer, heads, written, read) for layer, heads in enumerate(maps.decoder, 1)),
-        *(_Row(CROSS, layer, heads, written, source) for layer, heads in enumerate(maps.cross, 1)),
+        *(_Row(ENCODER, layer, heads, source, source) for layer, heads in enumerate(maps.encoder_self_attention, 1)),
+        *(_Row(DECODER, layer, heads, written, read) for layer, heads in enumerate(maps.decoder_self_attention, 1)),
+        *(_Row(CROSS, layer, heads, written, source) for layer, heads in enumerate(maps.cross_attention, 1)),
     ]
     left = max(_label_space(row.queries) for row in rows)
     width = max(MIN_WIDTH, left + max(row.width for row in rows))

@@ -27,11 +27,7 @@ NUM_ALTERNATIVES = 10
 
 
 class Prediction(NamedTuple):
-    """A token of the translation, and its probability given the tokens before it.
-
-    The alternatives are the likeliest tokens in its place, itself included if it is one of them, with their
-    probabilities.
-    """
+    """A token of the translation, its probability given those before it, and the likeliest in its place with theirs."""
 
     token: int
     probability: float
@@ -77,10 +73,7 @@ def padded_length(translator: Translator, tokens: int) -> int:
 def observe(
     translator: Translator, source: Sequence[int], target: Sequence[int], masked: Sequence[int] = ()
 ) -> Observation:
-    """Returns what the network computes while it writes a translation; sentence and translation are token ids.
-
-    No layer may attend to the source tokens at the positions in `masked`.
-    """
+    """Returns what the network computes while it writes a translation, if no layer attends to `masked` positions."""
     s, t = len(source), len(target)
     inputs = forward_inputs(translator, source, target, masked)
     chosen, best, tokens, weights = run_program(_predictions, translator, *inputs)
@@ -123,5 +116,5 @@ def _predictions(
 
 
 def _without_padding(layers: Sequence[Any], queries: int, keys: int) -> np.ndarray:
-    """Stacks the layers' weights [1, N, padded, padded] without their padding: [layers, N, queries, keys]."""
+    """Returns the weights [1, N, padded, padded] of each layer as [layers, N, queries, keys]."""
     return np.stack([layer[0, :, :queries, :keys] for layer in layers])

@@ -14,30 +14,23 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 NextLogProbs = Callable[[Sequence[Sequence[int]]], np.ndarray]  # hypotheses of equal length -> [hypotheses, V]
+Outcome = Literal["kept", "finished", "dropped"]  # finished: an end token among the K best
 
 
 class Candidate(NamedTuple):
-    """A continuation of a hypothesis.
+    """A continuation of candidate `parent` of the previous step, or of nothing: -1.
 
-    Attributes:
-      parent: which candidate of the previous step it continues; -1 at the first step.
-      score: log-probability of the whole hypothesis; if it has finished, divided by the length penalty.
-      outcome: kept in the beam, finished (an end token among the K best), or dropped.
+    `score` is the log-probability of the whole hypothesis; if it has finished, divided by the length penalty.
     """
 
     parent: int
     token: int
     score: float
-    outcome: Literal["kept", "finished", "dropped"]
+    outcome: Outcome
 
 
 class RecordedSearch(NamedTuple):
-    """A beam search.
-
-    Attributes:
-      steps: the candidates of each step, at most 2 K, best first.
-      finished: the finished hypotheses, at most K, best first: score and tokens, end token included.
-    """
+    """The candidates of each step, at most 2 K, and the finished hypotheses, at most K, best first."""
 
     steps: list[list[Candidate]]
     finished: list[tuple[float, list[int]]]
@@ -75,16 +68,16 @@ def recorded_beam_search(
         for rank, (row, token) in enumerate(_best(scores, 2 * beams, forced)):
             parent, _, ids = alive[row]
             score, tokens = float(scores[row, token]), [*ids, token]
+            outcome: Outcome = "dropped"
             if token == end_token:
                 score /= penalty(len(tokens))
-                if is_finished := rank < beams:
+                if rank < beams:
+                    outcome = "finished"
                     finished.append((score, tokens))
-                candidates.append(Candidate(parent, token, score, "finished" if is_finished else "dropped"))
-            else:
-                is_kept = len(continued) < beams
-                if is_kept:
-                    continued.append((rank, score, tokens))
-                candidates.append(Candidate(parent, token, score, "kept" if is_kept else "dropped"))
+            elif len(continued) < beams:
+                outcome = "kept"
+                continued.append((rank, score, tokens))
+            candidates.append(Candidate(parent, token, score, outcome))
         steps.append(candidates)
         finished = sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beams]
         alive = continued

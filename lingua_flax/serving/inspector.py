@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lingua_flax.host.errors import UserError
-from lingua_flax.inspection.explanation import Place
-from lingua_flax.inspection.interventions import Head, Intervention, inspect
+from lingua_flax.inspection.interventions import Intervention, inspect
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.serving.protocol import InspectRequest
 from lingua_flax.translation.hypotheses import Hypothesis
@@ -42,15 +41,15 @@ class Inspector:
         """
         translators = self.load(str(item.checkpoint)) if item.checkpoint else self.translators
         translator = translators[item.target or next(iter(translators))]
-        heads = tuple(Head(head.attention, head.layer, head.head) for head in item.heads_off)
-        intervention = Intervention(tuple(item.prefix), tuple(item.masked), heads)
+        intervention = Intervention(tuple(item.prefix), tuple(item.masked), tuple(item.heads_off))
         text, sentences = item.q.strip(), self._sentences(item.q, translator, after_batch)
         if sentences or item.sentence:
             if item.sentence >= max(1, len(sentences)):
                 raise UserError(f"there is no sentence {item.sentence}: the text has {max(1, len(sentences))}")
             text = sentences[item.sentence]["source"]
-        place = Place(**item.explain.model_dump()) if item.explain else None
-        inspection = inspect(translator, text, self.options, intervention, record_beam=item.beam, explained=place)
+        inspection = inspect(
+            translator, text, self.options, intervention, record_beam=item.beam, explained=item.explain
+        )
         return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step, "sentences": sentences}
 
     def _sentences(self, text: str, translator: Translator, after_batch: Callable[[int], None]) -> list[dict[str, str]]:

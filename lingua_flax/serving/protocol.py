@@ -7,12 +7,21 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation, StrictInt, ValidationError, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    StrictInt,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic.functional_validators import field_validator, model_validator
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from lingua_flax.inspection.interventions import Attention
+from lingua_flax.inspection.explanation import Head, Place
 from lingua_flax.options.messages import validation_message
 
 SENTENCE = "Two dogs are playing in the snow."
@@ -121,20 +130,6 @@ class TranslateRequest(DetectRequest):
         check_size(max(map(len, self.texts)), "characters", limits.characters)
 
 
-class HeadParameters(Parameters):
-    """An attention head."""
-
-    attention: Attention
-    layer: StrictInt
-    head: StrictInt
-
-
-class PlaceParameters(HeadParameters):
-    """An attention head and the position of a query."""
-
-    query: StrictInt
-
-
 class InspectRequest(Parameters):
     """A sentence to inspect."""
 
@@ -149,11 +144,11 @@ class InspectRequest(Parameters):
     masked: list[StrictInt] = []
     """Positions of source tokens that no layer may attend to."""
     # A reference to the schema of a head would lead nowhere in that of the whole interface.
-    heads_off: list[Annotated[HeadParameters, WithJsonSchema(HeadParameters.model_json_schema())]] = []
+    heads_off: list[Annotated[Head, WithJsonSchema(TypeAdapter(Head).json_schema())]] = []
     """Heads that are switched off, counted from 0."""
     beam: bool = False
     """Record the beam search."""
-    explain: Annotated[PlaceParameters, WithJsonSchema(PlaceParameters.model_json_schema())] | None = None
+    explain: Annotated[Place, WithJsonSchema(TypeAdapter(Place).json_schema())] | None = None
     """Where to say how the attention weights come about, counted from 0."""
     checkpoint: Annotated[StrictInt, Field(gt=0)] | None = None
     """Step; by default the checkpoint that is served."""

@@ -79,7 +79,7 @@ def test_every_vector_is_that_of_the_numpy_network(tmp_path, options):
         )
     for token, logit, probability in explanation.logits:
         assert logit == pytest.approx(logits[token], abs=1e-4)
-        assert probability <= explanation.logits[0].probability
+        assert probability <= explanation.logits[0][2]
     assert explain(translator, source, target, (), Place("encoder", 0, 0, 0)).logits == []
 
 
