@@ -190,7 +190,8 @@ def load(options: ServeCommand, server: Server) -> Engine:
         return Engine(translators, searcher, decoding, options, workers)
     server.report("compiling the first program")
     rows = decoding.batch_size or max(1, first.batch_size // workers)
-    segmented = SegmentedSearch(first, decoding, server.metrics.observe_steps)
+    step_seconds = server.metrics.step_seconds
+    segmented = SegmentedSearch(first, decoding, lambda steps, seconds: step_seconds.observe(seconds / max(1, steps)))
     small, *others = shapes(rows, first.max_length)
     segmented.compile(small)
     threading.Thread(target=_compile, args=(segmented, others), daemon=True).start()

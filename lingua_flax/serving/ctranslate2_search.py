@@ -21,10 +21,7 @@ MAX_BATCH = 32
 
 @dataclasses.dataclass(frozen=True)
 class CTranslate2Search:
-    """Searches with CTranslate2, on the CPU; a batch that is under way cannot be ended.
-
-    Of the options, it uses beam size, length penalty and batch size; CTranslate2 divides a score by length^alpha.
-    """
+    """Searches with CTranslate2, which cannot end a batch, and divides scores by length^alpha."""
 
     translator: Translator
     options: DecodingOptions

@@ -29,10 +29,9 @@ class Guard:
     def __init__(
         self, app: ASGIApp, *, allowed_hosts: Collection[str], admin_port: int | None = None, root_path: str = ""
     ):
-        """Creates the middleware.
+        """Lets the server be addressed by the names of the loopback interface and `allowed_hosts`.
 
-        The server may be addressed by the names of the loopback interface and `allowed_hosts`, and by any name for
-        ADMIN_PATHS, which are answered on `admin_port` only if it is given. All paths may begin with `root_path`.
+        ADMIN_PATHS may have any name, and are answered on `admin_port` only if given. Paths may begin with `root_path`.
         """
         self._app = app
         self._allowed = {host.lower() for host in allowed_hosts} - set(LOOPBACK)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,29 +16,25 @@ from lingua_flax.translation.translator import Translator
 CHECKPOINTS_IN_MEMORY = 4
 
 
-@dataclasses.dataclass
 class Inspector:
-    """Inspects sentences with JAX.
+    """Inspects sentences with JAX."""
 
-    Attributes:
-      translators: a translator for each target language.
-      options: how to decode.
-      load: loads the translators of another checkpoint; raises UserError if that does not exist.
-    """
-
-    translators: Mapping[str, Translator]
-    options: DecodingOptions
-    load: Callable[[str], Mapping[str, Translator]]
-
-    def __post_init__(self) -> None:
-        self.load = functools.lru_cache(CHECKPOINTS_IN_MEMORY)(self.load)
+    def __init__(
+        self,
+        translators: Mapping[str, Translator],
+        options: DecodingOptions,
+        load: Callable[[str], Mapping[str, Translator]],
+    ):
+        """Takes a translator for each target language, and what loads those of another checkpoint."""
+        self._translators, self._options = translators, options
+        self._load = functools.lru_cache(CHECKPOINTS_IN_MEMORY)(load)
 
     def __call__(self, item: InspectRequest, after_batch: Callable[[int], None]) -> dict[str, Any]:
         """Returns a JSON object; `after_batch` may raise to stop, as in `Translator.translate`.
 
         Raises UserError if the item names something that does not exist, or its text has no token or too many.
         """
-        translators = self.load(str(item.checkpoint)) if item.checkpoint else self.translators
+        translators = self._load(str(item.checkpoint)) if item.checkpoint else self._translators
         translator = translators[item.target or next(iter(translators))]
         intervention = Intervention(tuple(item.prefix), tuple(item.masked), tuple(item.heads_off))
         text, sentences = item.q.strip(), self._sentences(item.q, translator, after_batch)
@@ -48,7 +43,7 @@ class Inspector:
                 raise UserError(f"there is no sentence {item.sentence}: the text has {max(1, len(sentences))}")
             text = sentences[item.sentence]["source"]
         inspection = inspect(
-            translator, text, self.options, intervention, record_beam=item.beam, explained=item.explain
+            translator, text, self._options, intervention, record_beam=item.beam, explained=item.explain
         )
         return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step, "sentences": sentences}
 
@@ -59,7 +54,7 @@ class Inspector:
         if len(lines) == 1 and len(divided[0]) == 1:
             return []
         sentences: list[tuple[str, Hypothesis]] = []
-        translations = translator.translate(lines, self.options, warn=False, after_batch=after_batch)
+        translations = translator.translate(lines, self._options, warn=False, after_batch=after_batch)
         for line, translation in zip(lines, translations, strict=True):
             best = translation.hypotheses[0]
             sentences += best.parts or [(line, best)]

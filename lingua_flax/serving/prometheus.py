@@ -33,10 +33,6 @@ class Metrics:
         waits = Gauge(f"{prefix}waiting_cost", "Tokens times beams that wait for a batch", registry=own)
         waits.set_function(waiting)
 
-    def observe_steps(self, steps: int, seconds: float) -> None:
-        """Takes note of decoding steps that took so many seconds together."""
-        self.step_seconds.observe(seconds / max(1, steps))
-
 
 class Measured:
     """ASGI middleware that counts and times requests."""

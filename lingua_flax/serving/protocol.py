@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -28,13 +28,7 @@ SENTENCE = "Two dogs are playing in the snow."
 
 
 class Limits(NamedTuple):
-    """What a single request may ask for.
-
-    Attributes:
-      texts: number of texts in a list.
-      characters: length of each text.
-      beam_size: number of hypotheses that a search keeps.
-    """
+    """What a single request may ask for: texts in a list, characters of each, and hypotheses that a search keeps."""
 
     texts: int
     characters: int
@@ -47,9 +41,15 @@ def check_size(size: int, unit: str, limit: int) -> None:
         raise HTTPException(413, f"Invalid request: {size:,} {unit} exceed the limit of {limit:,}")
 
 
+def unavailable(reason: str, status: int = 503) -> HTTPException:
+    """Returns the answer to a request that may succeed later."""
+    return HTTPException(status, reason, {"Retry-After": "1"})  # seconds
+
+
 class Parameters(BaseModel):
     """The parameters of a request; others are ignored."""
 
+    content_types: ClassVar = ("application/json",)
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     @classmethod
@@ -60,9 +60,20 @@ class Parameters(BaseModel):
         except ValidationError as error:
             raise HTTPException(400, f"Invalid request: {_message(error)}") from error
 
+    @classmethod
+    def body(cls, sentence: str | None = None) -> dict[str, Any]:
+        """Returns the OpenAPI description of a body, with an example of `q` if given."""
+        schema = cls.model_json_schema()
+        if sentence:
+            schema["properties"]["q"]["examples"] = [sentence]
+        content = {content_type: {"schema": schema} for content_type in cls.content_types}
+        return {"requestBody": {"required": True, "content": content}}
+
 
 class LibreTranslateParameters(Parameters):
     """Those of LibreTranslate, where an empty value is as good as none."""
+
+    content_types = ("application/json", "application/x-www-form-urlencoded")
 
     @model_validator(mode="before")
     @classmethod
@@ -152,6 +163,10 @@ class InspectRequest(Parameters):
     """Where to say how the attention weights come about, counted from 0."""
     checkpoint: Annotated[StrictInt, Field(gt=0)] | None = None
     """Step; by default the checkpoint that is served."""
+
+    def check(self, limits: Limits) -> None:
+        """Raises HTTPException if the text is longer than the server allows."""
+        check_size(len(self.q), "characters", limits.characters)
 
 
 def _message(error: ValidationError) -> str:

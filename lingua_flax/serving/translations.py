@@ -37,10 +37,7 @@ class Translations:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="texts")
 
     async def answer(self, parameters: TranslateRequest, max_hypotheses: int) -> dict[str, Any]:
-        """Returns the content of an answer; raises what `Batcher.search` raises, and UserError for a useless glossary.
-
-        If the task is cancelled, the search ends.
-        """
+        """Returns the content of an answer; raises as `Batcher.search` and UserError for a useless glossary."""
         size = sum(map(len, parameters.texts))
         pages = []
         if parameters.format == "html":

@@ -20,10 +20,7 @@ OTHER_FILES = 100  # that the process may open
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens on the host, an IPv6 address without brackets, and port.
-
-    Raises UserError if the address is unknown or not one of this machine, or the port is in use.
-    """
+    """Returns a socket that listens on the host, an IPv6 address without brackets; raises UserError if none can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
@@ -33,10 +30,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def max_connections() -> int:
-    """Returns how many connections may be open: at most MAX_CONNECTIONS, and fewer if the process may open few files.
-
-    Without room for another file, accepting connections would fail, for all clients.
-    """
+    """Returns how many connections may be open: fewer if the process may open few files, or accepting would fail."""
     try:
         import resource
     except ImportError:  # on Windows
@@ -54,11 +48,10 @@ class WebServer(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp, on_stop: Callable[[], None], limits: Limits, *, drain: float = DRAIN_SECONDS):
-        """Creates a server.
+        """Creates a server, which calls `on_stop` when it begins to stop, and stops to listen.
 
-        Args:
-          on_stop: called when the server begins to stop; from then on the application should refuse requests.
-          drain: seconds for which open connections may send another request, each of which is then closed.
+        For `drain` seconds more, open connections may send another request, which the application should refuse; each
+        is then closed.
         """
         config = uvicorn.Config(
             app,
