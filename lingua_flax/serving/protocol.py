@@ -49,7 +49,7 @@ def unavailable(reason: str, status: int = 503) -> HTTPException:
 class Parameters(BaseModel):
     """The parameters of a request; others are ignored."""
 
-    content_types: ClassVar = ("application/json",)
+    content_types: ClassVar[tuple[str, ...]] = ("application/json",)
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     @classmethod
