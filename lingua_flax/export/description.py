@@ -25,13 +25,7 @@ EXAMPLE = "Two dogs are playing in the snow."  # in README.md, where there are n
 # and within the range of float16.
 NEVER = -1e4
 FORMAT_VERSION = 1  # of the manifest and of what the loaders read
-MADE_WITH = (
-    "jax",
-    "ctranslate2",
-    "safetensors",
-    "sentencepiece",
-    "transformers",
-)  # packages whose versions are recorded
+MADE_WITH = ("jax", "ctranslate2", "safetensors", "sentencepiece", "transformers")  # whose versions are recorded
 CHECK = """\
 The files are intact if this prints nothing:
 
@@ -39,8 +33,8 @@ The files are intact if this prints nothing:
 python -c "import hashlib, json; [print(n) for n, d in json.load(open('manifest.json'))['files'].items() if \
 hashlib.sha256(open(n, 'rb').read()).hexdigest() != d]"
 ```"""
-LABELS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF", "ter": "TER"}  # of scores
-LABELS |= {"published_bleu": "BLEU, published protocol"}
+LABELS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF", "ter": "TER"}
+LABELS["published_bleu"] = "BLEU, published protocol"
 
 
 def tokenizer_names(translator: Translator) -> dict[str, str]:
@@ -51,9 +45,8 @@ def tokenizer_names(translator: Translator) -> dict[str, str]:
 
 def write_tokenizers(translator: Translator, folder: Path) -> None:
     """Writes the SentencePiece model of each side."""
-    names = tokenizer_names(translator)
-    (folder / names["source"]).write_bytes(translator.tokenizer.source.serialized_model_proto())
-    (folder / names["target"]).write_bytes(translator.tokenizer.target.serialized_model_proto())
+    for side, name in tokenizer_names(translator).items():
+        (folder / name).write_bytes(getattr(translator.tokenizer, side).serialized_model_proto())
 
 
 def describe(translator: Translator, data: DataConfig) -> dict[str, Any]:
@@ -76,22 +69,18 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_manifest(folder: Path, export_format: str, quantization: str, step: int) -> None:
-    """Writes manifest.json: where the export comes from, what made it, and the SHA-256 of every other file.
-
-    All files are written to the disk, so that the folder can be given its name.
-    """
+    """Writes manifest.json, and the files that it lists to the disk, so that the folder can be given its name."""
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as file:
             files[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
-    packages = [name for name in MADE_WITH if find_spec(name)]
     record = {
         "format": export_format,
         "format_version": FORMAT_VERSION,
         "quantization": quantization,
         "checkpoint_step": step,
-        "made_with": {"lingua_flax": VERSION, **{name: version(name) for name in packages}},
+        "made_with": {"lingua_flax": VERSION, **{name: version(name) for name in MADE_WITH if find_spec(name)}},
         "files": files,
     }
     write_json(folder / "manifest.json", record)
@@ -100,11 +89,7 @@ def write_manifest(folder: Path, export_format: str, quantization: str, step: in
 def write_readme(
     folder: Path, translator: Translator, data: DataConfig, usage: str, scores: Mapping[str, Any] | None, head: str = ""
 ) -> None:
-    """Writes README.md: what the network is, how to translate with it, and its scores.
-
-    `usage` is Markdown; `scores` is the JSON object that lingua-flax evaluate writes, if given; `head` is what stands
-    before all.
-    """
+    """Writes README.md: `head`, what the network is, how to use it (Markdown), and scores of lingua-flax evaluate."""
     config = translator.config
     parameters = sum(leaf.size for leaf in jax.tree.leaves(translator.params))
     layers = f"{config.num_encoder_layers} encoder and {config.num_decoder_layers} decoder layers"
