@@ -11,7 +11,7 @@ import numpy as np
 from ctranslate2.specs import TransformerSpec, common_spec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
 
-from lingua_flax.export.description import EXAMPLE, NEVER, tokenizer_names
+from lingua_flax.export.description import NEVER, filled, tokenizer_names
 from lingua_flax.export.parity import Engine
 from lingua_flax.host.errors import UserError
 from lingua_flax.model.positions import sinusoidal_positions
@@ -22,19 +22,6 @@ from lingua_flax.translation.translator import Translator
 
 EPSILON = 1e-6  # default of Flax's norms
 ACTIVATIONS = {"relu": common_spec.Activation.RELU, "gelu": common_spec.Activation.GELUTanh}
-USAGE = """\
-CTranslate2 loads this folder as it is, on CPUs and NVIDIA GPUs (`pip install ctranslate2 sentencepiece`):
-
-```python
-import ctranslate2, sentencepiece
-source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in ("{source}", "{target}"))
-translator = ctranslate2.Translator(".")
-pieces = {tags}source.encode("{example}", out_type=str) + ["</s>"]
-(result,) = translator.translate_batch([pieces], beam_size=5, patience={patience}, max_decoding_length={longest})
-print(target.decode(result.hypotheses[0]))
-```
-
-"""
 # A learned table cannot be longer than the network's; CTranslate2 fails where a table ends.
 LIMIT_OF_LEARNED = """\
 Sentences of more than {longest} pieces, on either side, are an error: the network has {positions} positions,
@@ -66,9 +53,9 @@ def write_ctranslate2(translator: Translator, folder: Path, quantization: str = 
     spec.save(str(folder))
     tags = translator.tokenizer.source_pieces(translator.tokenizer.source_tags)
     limits = {"positions": translator.max_length, "longest": translator.max_length - 1}  # without the end token
-    limits["patience"] = PATIENCE
-    usage = USAGE + (LIMIT_OF_LEARNED if translator.config.positions == "learned" else LIMIT_OF_OTHERS)
-    return usage.format(tags=f"{tags} + " if tags else "", example=EXAMPLE, **limits, **tokenizer_names(translator))
+    limit = LIMIT_OF_LEARNED if translator.config.positions == "learned" else LIMIT_OF_OTHERS
+    fields = {"limit": limit.format(**limits), "patience": PATIENCE} | limits | tokenizer_names(translator)
+    return filled("ctranslate2", tags=f"{tags} + " if tags else "", **fields)
 
 
 def _specification(translator: Translator) -> TransformerSpec:

@@ -26,15 +26,14 @@ EXAMPLE = "Two dogs are playing in the snow."  # in README.md, where there are n
 NEVER = -1e4
 FORMAT_VERSION = 1  # of the manifest and of what the loaders read
 MADE_WITH = ("jax", "ctranslate2", "safetensors", "sentencepiece", "transformers")  # whose versions are recorded
-CHECK = """\
-The files are intact if this prints nothing:
-
-```
-python -c "import hashlib, json; [print(n) for n, d in json.load(open('manifest.json'))['files'].items() if \
-hashlib.sha256(open(n, 'rb').read()).hexdigest() != d]"
-```"""
 LABELS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF", "ter": "TER"}
 LABELS["published_bleu"] = "BLEU, published protocol"
+
+
+def filled(name: str, **fields: Any) -> str:
+    """Returns the Markdown of texts/NAME.md with these fields and an example."""
+    template = (Path(__file__).parent / "texts" / f"{name}.md").read_text(encoding="utf-8").rstrip()
+    return template.format(example=EXAMPLE, **fields)
 
 
 def tokenizer_names(translator: Translator) -> dict[str, str]:
@@ -91,19 +90,22 @@ def write_readme(
 ) -> None:
     """Writes README.md: `head`, what the network is, how to use it (Markdown), and scores of lingua-flax evaluate."""
     config = translator.config
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(translator.params))
-    layers = f"{config.num_encoder_layers} encoder and {config.num_decoder_layers} decoder layers"
-    facts = {
-        "languages": f"{data.source_language} to {data.target_language}",
-        "training corpus": ", ".join(dict.fromkeys([data.name, *(entry.name for entry in data.mixture)])),
-        "network": f"Transformer, {layers} of width {config.embed_dim}, {parameters:,} parameters",
-        "longest sentence": f"{config.max_length} tokens on either side",
-        "checkpoint": f"step {translator.step:,}, exported by Lingua Flax {VERSION}",
-    }
-    title = f"# A translator from {data.source_language} to {data.target_language}"
-    table = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
-    parts = [title, f"| | |\n|---|---|\n{table}", "## How to use it", usage, CHECK, "## Scores", _scores_table(scores)]
-    (folder / "README.md").write_text(head + "\n\n".join(parts) + "\n", encoding="utf-8")
+    text = filled(
+        "README",
+        source=data.source_language,
+        target=data.target_language,
+        corpora=", ".join(dict.fromkeys([data.name, *(entry.name for entry in data.mixture)])),
+        encoder=config.num_encoder_layers,
+        decoder=config.num_decoder_layers,
+        width=config.embed_dim,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(translator.params)),
+        longest=config.max_length,
+        step=translator.step,
+        version=VERSION,
+        usage=usage,
+        scores=_scores_table(scores),
+    )
+    (folder / "README.md").write_text(f"{head}{text}\n", encoding="utf-8")
 
 
 def model_card(data: DataConfig, scores: Mapping[str, Any] | None) -> str:
@@ -128,12 +130,14 @@ def model_card(data: DataConfig, scores: Mapping[str, Any] | None) -> str:
 def _scores_table(scores: Mapping[str, Any] | None) -> str:
     if not scores:
         return "None were given (lingua-flax export --scores)."
-    rows = ["| | | signature |", "|---|---|---|"]
+    searched = f"beam size {scores['beam_size']}" if "beam_size" in scores else "sampled"
+    rows = [
+        f"On {scores['sentences']:,} sentences, {searched}, checkpoint of step {scores['checkpoint_step']:,}:\n",
+        "| | | signature |",
+        "|---|---|---|",
+    ]
     for name, label in LABELS.items():
         if name in scores:
             signature = scores.get(f"{name}_signature", "").replace("|", r"\|")  # bars separate its parts
             rows.append(f"| {label} | {scores[name]:.2f} | {signature} |")
-    searched = f"beam size {scores['beam_size']}" if "beam_size" in scores else "sampled"
-    table = "\n".join(rows)
-    what = f"{scores['sentences']:,} sentences, {searched}, checkpoint of step {scores['checkpoint_step']:,}"
-    return f"On {what}:\n\n{table}"
+    return "\n".join(rows)

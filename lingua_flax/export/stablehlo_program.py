@@ -13,7 +13,7 @@ import numpy as np
 from jax import export
 
 from lingua_flax.export import stablehlo_loader
-from lingua_flax.export.description import EXAMPLE, describe, write_json
+from lingua_flax.export.description import describe, filled, write_json
 from lingua_flax.export.parity import Engine
 from lingua_flax.export.stablehlo_loader import Programs
 from lingua_flax.model.parameters import params_by_name, replace_params
@@ -24,18 +24,6 @@ from lingua_flax.translation import decoding
 from lingua_flax.translation.translator import Translator
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-USAGE = """\
-`beam.stablehlo` ({beam_size} beams) and `greedy.stablehlo` translate {batch_size} sentences of up to {source_length}
-tokens at a time, on CPUs, NVIDIA GPUs and TPUs:
-
-```
-pip install 'jax>={jax}' flatbuffers sentencepiece
-echo "{example}" | python translate.py
-```
-
-`translate.py` shows how they are called: (parameters, source ids [{batch_size}, {source_length}] padded with {pad},
-exponent of the length penalty) -> (target ids, scores). They were made with jax {jax}. JAX promises to read programs
-that are at most six months older than itself, or three weeks newer."""
 
 
 def write_stablehlo(
@@ -72,7 +60,7 @@ def write_stablehlo(
     np.savez(folder / "parameters.npz", **parameters)
     write_json(folder / "config.json", describe(translator, data) | sizes | {"jax": jax.__version__})
     shutil.copyfile(stablehlo_loader.__file__, folder / "translate.py")
-    return USAGE.format(**sizes, pad=PAD_ID, example=EXAMPLE, jax=jax.__version__)
+    return filled("stablehlo", **sizes, pad=PAD_ID, jax=jax.__version__)
 
 
 def stablehlo_engine(folder: Path) -> Engine:
