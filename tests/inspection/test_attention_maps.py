@@ -193,18 +193,19 @@ def test_every_head_has_a_map_with_cells_of_full_size(maps):
     weights = (np.full(shape, 0.03) for shape in ((2, 6, 30, 30), (1, 6, 26, 26), (1, 6, 26, 30)))
     large = AttentionMaps(maps.text, maps.translation, source, target, target, *weights)
     figure = attention_figure(large)
-    head, *rows = figure.subfigs
-    assert head.axes[0].get_xlim() == (0.0, 1.0)
+    bar, *drawn = figure.axes
+    assert bar.get_xlim() == (0.0, 1.0)
+    rows = [drawn[start : start + 6] for start in range(0, len(drawn), 6)]
     for row, layer in zip(rows, (1, 2, 1, 1), strict=True):
-        names = [axes.get_title(loc="left") for axes in row.axes]
+        names = [axes.get_title(loc="left") for axes in row]
         assert names == [f"layer {layer}, head {number}" for number in range(1, 7)]
-        for axes in row.axes:
+        for axes in row:
             (image,) = axes.get_images()
             assert image.get_clim() == (0.0, 1.0)
             axes.apply_aspect()
             height, width = image.get_array().shape
             assert axes.bbox.size / figure.dpi == pytest.approx([CELL * width, CELL * height], rel=0.05)
-    labels = [label.get_text() for label in rows[0].axes[0].get_yticklabels()]
+    labels = [label.get_text() for label in rows[0][0].get_yticklabels()]
     assert labels == ["word", "·s"] * 15
 
 
