@@ -81,10 +81,7 @@ DESCRIPTION = "Serves translations over HTTP, with LibreTranslate's protocol; /d
 
 
 def read_options(argv: Sequence[str]) -> ServeCommand:
-    """Parses the command line.
-
-    Raises UserError if an option is invalid or the extra serve is not installed, and SystemExit after --help.
-    """
+    """Parses the command line; raises UserError, also if an extra is missing."""
     given = parse(ServeCommand, argv, DESCRIPTION)
     required_workdir(given)
     options = build(ServeCommand, given)
@@ -166,7 +163,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
     devices = config.devices.compute.model_copy(update={"platform": options.device})
 
     def load_checkpoint(checkpoint: str) -> dict[str, Translator]:
-        """Returns a translator into each of the target languages of the run."""
+        """Returns a translator into each target language."""
         translator = Translator.load(options.workdir, checkpoint, devices)
         one_sentence = options.one_sentence_per_line or translator.one_sentence_per_line
         translator = dataclasses.replace(

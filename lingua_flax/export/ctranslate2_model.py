@@ -22,13 +22,6 @@ from lingua_flax.translation.translator import Translator
 
 EPSILON = 1e-6  # default of Flax's norms
 ACTIVATIONS = {"relu": common_spec.Activation.RELU, "gelu": common_spec.Activation.GELUTanh}
-# A learned table cannot be longer than the network's; CTranslate2 fails where a table ends.
-LIMIT_OF_LEARNED = """\
-Sentences of more than {longest} pieces, on either side, are an error: the network has {positions} positions,
-one of them for the end of the sentence. Always give `max_decoding_length`, which is 256 by default."""
-LIMIT_OF_OTHERS = """\
-The network was trained for at most {longest} pieces on either side: longer sentences are not refused, but
-translated badly."""
 # CTranslate2 ends a search that has a length penalty after beam_size * patience hypotheses. With its default of 1, 4 to
 # 9 of 1,000 lines of the phrasebook scored below greedy search (5 beams), with 2 none, in 1.4 times the time.
 PATIENCE = 2
@@ -36,11 +29,7 @@ MIN_POSITIONS = 1024  # of sinusoidal tables: CTranslate2 reads up to 1,024 piec
 
 
 def write_ctranslate2(translator: Translator, folder: Path, quantization: str = "float32") -> str:
-    """Writes a network into an existing folder, as CTranslate2 loads it, and returns how to use it, as Markdown.
-
-    The network must not be an ensemble. Its vocabularies are the pieces of the tokenizer, in their order: a source is
-    the pieces of a line and "</s>". Matrices have the type `quantization` on disk: float32, float16, bfloat16, int8 or
-    another type of CTranslate2.
+    """Writes a network into an existing folder, with matrices of a type, and returns how to use it, as Markdown.
 
     Raises UserError if CTranslate2 cannot represent the network, or if a type with bfloat16 lacks PyTorch.
     """
@@ -52,9 +41,12 @@ def write_ctranslate2(translator: Translator, folder: Path, quantization: str = 
     spec.optimize(quantization=None if quantization == "float32" else quantization)
     spec.save(str(folder))
     tags = translator.tokenizer.source_pieces(translator.tokenizer.source_tags)
-    limits = {"positions": translator.max_length, "longest": translator.max_length - 1}  # without the end token
-    limit = LIMIT_OF_LEARNED if translator.config.positions == "learned" else LIMIT_OF_OTHERS
-    fields = {"limit": limit.format(**limits), "patience": PATIENCE} | limits | tokenizer_names(translator)
+    positions = translator.max_length
+    limits = {"positions": positions, "longest": positions - 1}  # without the end token
+    # A learned table cannot be longer than the network's; CTranslate2 fails where a table ends.
+    kind = "learned" if translator.config.positions == "learned" else "other"
+    fields = {"limit": filled(f"ctranslate2_{kind}_positions", **limits), "patience": PATIENCE}
+    fields |= limits | tokenizer_names(translator)
     return filled("ctranslate2", tags=f"{tags} + " if tags else "", **fields)
 
 

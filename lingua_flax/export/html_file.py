@@ -38,10 +38,7 @@ def html_document(
 ) -> str:
     """Returns the file's content; `answers` are those of a server to GET requests of the page, by relative paths.
 
-    Matrices are integers of 8 bits with a scale for each output if `quantized`, otherwise float32. The weights are
-    compressed by gzip, whose checksum reveals damage.
-
-    Raises UserError if the tokenizer has features that the file has no code for.
+    The checksum of gzip reveals damage of the weights. Raises UserError if there is no code for the tokenizer.
     """
     sides = dict.fromkeys((translator.tokenizer.source, translator.tokenizer.target))  # one if the tokenizer is joint
     tokenizers = [_tokenizer(side) for side in sides]

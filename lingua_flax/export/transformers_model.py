@@ -31,10 +31,7 @@ SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 
 
 def write_transformers(translator: Translator, data: DataConfig, folder: Path) -> str:
-    """Writes the model and its tokenizer into an existing folder, and returns how to use them, as Markdown.
-
-    The network must not be an ensemble. Raises UserError if transformers has no model that computes the same.
-    """
+    """Writes model and tokenizer, and returns their use, as Markdown; raises UserError if no model is the same."""
     config, tokenizer = translator.config, translator.tokenizer
     check_exportable("transformers", config)
     params = params_by_name(jax.device_get(translator.params))

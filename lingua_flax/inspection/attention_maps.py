@@ -58,8 +58,7 @@ class AttentionMaps(NamedTuple):
     def attended_source_words(self) -> list[tuple[str, list[tuple[str, float]]]]:
         """Returns each target word with the source words and their cross-attention weights, largest first.
 
-        The weights are averaged over layers, heads and the tokens of the target word, and summed over the tokens of
-        each source word.
+        They are means of layers, heads and the tokens of the target word, and sums of the tokens of each source word.
         """
         mean = self.cross_attention.mean(axis=(0, 1))
         source_words = group_pieces(self.source_tokens)

@@ -122,10 +122,7 @@ def _traced(
 
 
 def _record(layer: EncoderLayer | DecoderLayer, name: str, traces: list[Trace]) -> None:
-    """Replaces an attention module and the residual connection around it by functions that add a trace.
-
-    They compute the same, attention by the equation.
-    """
+    """Replaces an attention module and the residual connection around it by functions that also add a trace."""
     attention, residual = getattr(layer, name), getattr(layer, f"{name}_residual")
 
     def attend(

@@ -35,17 +35,11 @@ from lingua_flax.translation.words import group_pieces
 
 
 class Intervention(NamedTuple):
-    """What is changed before the network translates.
+    """What is changed before the network translates."""
 
-    Attributes:
-      prefix: token ids that the translation begins with.
-      masked: positions of source tokens that no layer may attend to.
-      heads_off: heads that add nothing to the output of their sublayers.
-    """
-
-    prefix: tuple[int, ...] = ()
-    masked: tuple[int, ...] = ()
-    heads_off: tuple[Head, ...] = ()
+    prefix: tuple[int, ...] = ()  # token ids that the translation begins with
+    masked: tuple[int, ...] = ()  # positions of source tokens that no layer may attend to
+    heads_off: tuple[Head, ...] = ()  # heads that add nothing to the output of their sublayers
 
 
 class Inspection(NamedTuple):
@@ -136,10 +130,7 @@ def inspect(
     record_beam: bool = False,
     explained: Place | None = None,
 ) -> Inspection:
-    """Translates a sentence with `options.beam_size` beams, and returns what the network did.
-
-    It explains the attention weights at the place `explained`, whose query must be a position of the sentence that
-    attends: for the decoder and cross-attention, of the translation.
+    """Translates a sentence, and returns what the network did, and how the attention weights at a place came about.
 
     Raises UserError if the text has no token or too many, or if a token, position or head does not exist.
     """
@@ -161,10 +152,7 @@ def inspect(
 
 
 def inspection_of(translator: Translator, translation: Translation) -> Inspection:
-    """Returns what the network did while it wrote the best translation of a line, without the beam.
-
-    Raises UserError if the line has no token or too many.
-    """
+    """Returns what the network did while it wrote the best translation; raises UserError as `source_tokens` does."""
     observation = observe(translator, source_tokens(translator, translation.source), translation.hypotheses[0].tokens)
     return Inspection(translation.source, Intervention(), translation.hypotheses, observation)
 

@@ -35,20 +35,15 @@ class Prediction(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One forward pass over a sentence and its translation.
+    """One forward pass over a sentence and its translation, with float32 attention weights [layers, N, queries, keys].
 
     At position t the decoder has read <s> and the target tokens before t, and predicts target token t.
-
-    Attributes:
-      encoder: encoder self-attention, float32 [layers, N, S, S], indexed by query, then by key.
-      decoder: masked decoder self-attention, float32 [layers, N, T, T]; the keys are the tokens that are read.
-      cross: cross-attention, float32 [layers, N, T, S].
     """
 
     source: list[int]
     target: list[Prediction]
     encoder: np.ndarray
-    decoder: np.ndarray
+    decoder: np.ndarray  # the keys are the tokens that are read
     cross: np.ndarray
 
 

@@ -1,9 +1,6 @@
 """Beam search for one sentence that records every continuation it considers.
 
-It follows the rules of `translation.search.beam_search` with plain lists and no cache, and knows the network only by
-the probabilities of the next tokens. The tests compare the two.
-
-V vocabulary, K beams.
+It follows the rules of `translation.search.beam_search`, with which tests compare it. V vocabulary, K beams.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from lingua_flax.runs.checkpoint import best_saved_step, saved_steps
 from lingua_flax.runs.metrics import group_means, parse_metrics
 from lingua_flax.runs.workdir import Workdir
 
-MAX_POINTS = 400  # of the training loss
+MAX_POINTS = 400  # of the training loss, each the mean of a group of steps
 
 
 class RunReport:
@@ -32,10 +32,7 @@ class RunReport:
         self._samples: list[dict[str, Any]] = []
 
     def read(self) -> dict[str, Any]:
-        """Returns the state of the run as a JSON object.
-
-        The training loss is averaged over groups of steps, so that there are at most MAX_POINTS points.
-        """
+        """Returns the state of the run as a JSON object."""
         self._read_metrics()
         config = read_workdir_config(self._files.path)
         checkpoints = saved_steps(self._files.checkpoints)

@@ -198,10 +198,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | None = None) -> FastAPI:
-    """Returns the application, which calls `load` when it starts.
-
-    The page at / shows the run in `workdir`; without it there is none.
-    """
+    """Returns the application, which calls `load` when it starts; the page at / shows the run in `workdir`, if any."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -28,18 +28,12 @@ WARNING_SECONDS = 60.0  # between warnings
 
 @dataclasses.dataclass
 class Limits:
-    """Limits of a server.
-
-    Attributes:
-      body: bytes of a body.
-      bodies: bytes of all bodies that are not complete.
-      unfinished: the bytes that each connection has sent of its own.
-    """
+    """Limits of a server."""
 
     connections: int
-    body: int
-    bodies: int = 2**26
-    unfinished: dict[BoundedProtocol, int] = dataclasses.field(default_factory=dict)
+    body: int  # bytes
+    bodies: int = 2**26  # bytes of all that are not complete
+    unfinished: dict[BoundedProtocol, int] = dataclasses.field(default_factory=dict)  # the bytes sent of each of those
     warned: float = -WARNING_SECONDS
 
 

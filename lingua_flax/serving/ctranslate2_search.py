@@ -60,10 +60,7 @@ class CTranslate2Search:
 def load_ctranslate2(
     translator: Translator, options: DecodingOptions, quantization: Quantization, workers: int
 ) -> CTranslate2Search:
-    """Exports the network of a run into a temporary folder, and loads it from there for so many threads.
-
-    Raises UserError if CTranslate2 cannot represent the network.
-    """
+    """Exports the network of a run into a temporary folder, and loads it from there for so many threads."""
     with tempfile.TemporaryDirectory() as folder:
         ctranslate2_model.write_ctranslate2(translator, Path(folder), quantization)
         # One thread a worker: the threads of a matrix product wait for each other, on cores that are busy for long.

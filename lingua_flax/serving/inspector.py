@@ -30,10 +30,7 @@ class Inspector:
         self._load = functools.lru_cache(CHECKPOINTS_IN_MEMORY)(load)
 
     def __call__(self, item: InspectRequest, after_batch: Callable[[int], None]) -> dict[str, Any]:
-        """Returns a JSON object; `after_batch` may raise to stop, as in `Translator.translate`.
-
-        Raises UserError if the item names something that does not exist, or its text has no token or too many.
-        """
+        """Returns a JSON object; raises UserError as `inspect` does, and whatever `after_batch` raises to stop."""
         translators = self._load(str(item.checkpoint)) if item.checkpoint else self._translators
         translator = translators[item.target or next(iter(translators))]
         intervention = Intervention(tuple(item.prefix), tuple(item.masked), tuple(item.heads_off))
