@@ -118,8 +118,7 @@ def export(argv: Sequence[str]) -> None:
                 write_tokenizers(translator, folder)
             write_readme(folder, translator, data, usage, scores, model_card(data, scores) if is_for_hub else "")
             write_manifest(folder, options.format, options.matrix_type, translator.step)
-            if lines and (engine := loaded(load_engine)):
-                check_parity(translator, options, engine, lines)
+            check_parity(translator, options, load_engine, lines)
     except FileExistsError as error:  # the folder was created in the meantime
         raise output_exists(options.output) from error
     log.info("exported to %s; its README.md shows how to translate a sentence", options.output)
@@ -136,8 +135,8 @@ def write_page(translator: Translator, data: DataConfig, options: ExportCommand,
     language = {"code": data.source_language, "name": data.source_language, "targets": [data.target_language]}
     answers = {"run": run, "examples": example_sentences(options.workdir), "languages": [language]}
     document = html_document(translator, data, answers, quantized=is_quantized, beam_size=options.beam_size)
-    if lines:
-        check_parity(translator, options, html_engine(translator, lines, quantized=is_quantized), lines)
+    load_engine = functools.partial(html_engine, translator, lines, quantized=is_quantized)
+    check_parity(translator, options, load_engine, lines)
     write_atomically(options.output, document.encode())
     log.info("exported to %s, %.2f MB; open it in a browser", options.output, len(document) / 1e6)
 
@@ -227,17 +226,17 @@ def write_format(
     return write_safetensors(translator, data, folder), functools.partial(safetensors_engine, folder)
 
 
-def loaded(load_engine: Callable[[], Engine]) -> Engine | None:
-    """Returns the engine, or None if a package that it needs is not installed, which the log says."""
+def check_parity(
+    translator: Translator, options: ExportCommand, load_engine: Callable[[], Engine], lines: Sequence[str]
+) -> None:
+    """Compares the export with the run, and prints a table; raises RunError if too much differs, in float32."""
+    if not lines:
+        return
     try:
-        return load_engine()
+        engine = load_engine()
     except ImportError as error:
         log.warning("the export is not compared with the run: %s; install that package beside Lingua Flax", error)
-        return None
-
-
-def check_parity(translator: Translator, options: ExportCommand, engine: Engine, lines: Sequence[str]) -> None:
-    """Compares the export with the run, and prints a table; raises RunError if too much differs, in float32."""
+        return
     from lingua_flax.export.parity import compare, print_parity
     from lingua_flax.host.terminal import progress_bar
 

@@ -113,7 +113,6 @@ def serve(argv: Sequence[str]) -> None:
     from lingua_flax.serving.bounded_protocol import Limits as ConnectionLimits
     from lingua_flax.serving.guard import LOOPBACK, Guard
     from lingua_flax.serving.languages import languages
-    from lingua_flax.serving.prometheus import Measured
     from lingua_flax.serving.protocol import Limits
     from lingua_flax.serving.web_server import WebServer, listen, max_connections
 
@@ -123,7 +122,8 @@ def serve(argv: Sequence[str]) -> None:
     server = Server(languages(config.data), limits, max_waiting=options.max_waiting, timeout=options.timeout)
     app = make_app(server, functools.partial(load, options), options.workdir)
     guarded = Guard(
-        Measured(app, server.metrics),
+        app,
+        server.metrics,
         allowed_hosts=(host, *allowed_hosts),
         admin_port=options.admin_port,
         root_path=options.root_path,

@@ -40,14 +40,13 @@ def write_ctranslate2(translator: Translator, folder: Path, quantization: str = 
     spec.validate()
     spec.optimize(quantization=None if quantization == "float32" else quantization)
     spec.save(str(folder))
-    tags = translator.tokenizer.source_pieces(translator.tokenizer.source_tags)
-    positions = translator.max_length
-    limits = {"positions": positions, "longest": positions - 1}  # without the end token
+    pieces = translator.tokenizer.source_pieces(translator.tokenizer.source_tags)
+    names, longest = tokenizer_names(translator), translator.max_length - 1  # without the end token
     # A learned table cannot be longer than the network's; CTranslate2 fails where a table ends.
     kind = "learned" if translator.config.positions == "learned" else "other"
-    fields = {"limit": filled(f"ctranslate2_{kind}_positions", **limits), "patience": PATIENCE}
-    fields |= limits | tokenizer_names(translator)
-    return filled("ctranslate2", tags=f"{tags} + " if tags else "", **fields)
+    limit = filled(f"ctranslate2_{kind}_positions", longest=longest, positions=translator.max_length)
+    tags = f"{pieces} + " if pieces else ""
+    return filled("ctranslate2", tags=tags, patience=PATIENCE, longest=longest, limit=limit, **names)
 
 
 def _specification(translator: Translator) -> TransformerSpec:

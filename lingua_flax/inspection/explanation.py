@@ -24,8 +24,6 @@ from lingua_flax.model.transformer import Transformer
 from lingua_flax.translation.decoding import mask_special_tokens
 from lingua_flax.translation.translator import Translator
 
-SIGNIFICANT_DIGITS = 6
-
 Attention = Literal["encoder", "decoder", "cross"]
 
 
@@ -62,7 +60,8 @@ class Explanation(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Returns a JSON object in which vectors are lists of numbers with six digits; `logits` are left out."""
-        vectors = {name: _numbers(array) for name, array in self.vectors.items()}
+        rounded = np.vectorize(lambda number: number if isinstance(number, np.bool_) else float(f"{number:.6g}"))
+        vectors = {name: rounded(array).tolist() for name, array in self.vectors.items()}
         return dataclasses.asdict(self.place) | {"norm": self.norm} | vectors
 
 
@@ -95,14 +94,6 @@ def explain(
         best = np.argsort(-probabilities, kind="stable")[:NUM_ALTERNATIVES]
         likeliest = [(int(token), float(logits[0, query, token]), float(probabilities[token])) for token in best]
     return Explanation(place, translator.config.norm, vectors, likeliest)
-
-
-def _numbers(array: np.ndarray) -> Any:
-    if array.dtype == bool:
-        return array.tolist()
-    if array.ndim == 0:
-        return float(f"{array:.{SIGNIFICANT_DIGITS}g}")
-    return [_numbers(row) for row in array]
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")

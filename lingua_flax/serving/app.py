@@ -255,18 +255,6 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
         status = server.readiness
         return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
-    @app.get("/livez", include_in_schema=False)
-    async def liveness() -> Response:
-        return JSONResponse({"status": "ok"})
-
-    @app.get("/metrics", include_in_schema=False)
-    async def metrics() -> Response:
-        return Response(generate_latest(server.metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-    @app.get("/spec", include_in_schema=False)
-    async def specification() -> Response:
-        return JSONResponse(app.openapi())
-
     @app.get("/frontend/settings")
     async def settings() -> dict[str, Any]:
         """Returns what LibreTranslate's page is told of a server without keys, suggestions and files."""
@@ -283,21 +271,27 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     async def not_offered() -> None:
         raise HTTPException(403, "Files and suggestions are disabled on this server.")
 
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return FileResponse(PAGE_FILES / "docs.html")
-
-    @app.get("/docs/", include_in_schema=False)
-    async def docs_above() -> Response:
-        return RedirectResponse("../docs")
-
+    answers: dict[str, Callable[[], Response]] = {  # that need nothing of the request, by their paths
+        "/livez": lambda: JSONResponse({"status": "ok"}),
+        "/metrics": lambda: Response(generate_latest(server.metrics.registry), media_type=CONTENT_TYPE_LATEST),
+        "/spec": lambda: JSONResponse(app.openapi()),
+        "/docs": lambda: FileResponse(PAGE_FILES / "docs.html"),
+        "/docs/": lambda: RedirectResponse("../docs"),
+    }
     if workdir:
-        _add_page(app, workdir)
+        answers["/"] = lambda: FileResponse(PAGE_FILES / "index.html")
+        _add_run(app, workdir)
+
+    async def answer(request: Request) -> Response:
+        return answers[request.scope["path"]]()
+
+    for path in answers:
+        app.get(path, include_in_schema=False)(answer)
     return app
 
 
-def _add_page(app: FastAPI, workdir: Path) -> None:
-    """Adds the page of a run, and what it asks for besides translations."""
+def _add_run(app: FastAPI, workdir: Path) -> None:
+    """Adds what the page of a run asks for besides translations."""
     report = RunReport(workdir)
     reading = threading.Lock()
     examples = functools.cache(example_sentences)
@@ -313,7 +307,3 @@ def _add_page(app: FastAPI, workdir: Path) -> None:
     def example() -> dict[str, Any]:
         """Returns sentences to begin with."""
         return examples(workdir)
-
-    @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return FileResponse(PAGE_FILES / "index.html")
