@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+CHECKPOINTS_IN_MEMORY = 4  # besides the one that is served
 CHECKPOINT_SECONDS = 2.0  # between looks for a first checkpoint
 
 
@@ -100,7 +101,7 @@ def read_options(argv: Sequence[str]) -> ServeCommand:
 def serve(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
-    host, *allowed_hosts = (name.strip("[]") for name in (options.host, *options.allowed_host))
+    host, *_ = hosts = [name.strip("[]") for name in (options.host, *options.allowed_host)]
     config = read_workdir_config(options.workdir)
     from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.platform import initialize_devices
@@ -121,13 +122,7 @@ def serve(argv: Sequence[str]) -> None:
     limits = Limits(options.max_texts, options.max_characters, options.beam_size)
     server = Server(languages(config.data), limits, max_waiting=options.max_waiting, timeout=options.timeout)
     app = make_app(server, functools.partial(load, options), options.workdir)
-    guarded = Guard(
-        app,
-        server.metrics,
-        allowed_hosts=(host, *allowed_hosts),
-        admin_port=options.admin_port,
-        root_path=options.root_path,
-    )
+    guarded = Guard(app, server.metrics, hosts=hosts, admin_port=options.admin_port, root_path=options.root_path)
     if host not in LOOPBACK:
         reached = "other machines can connect, by the names given with --allowed-host, and nothing asks for a password"
         log.warning("listening on %s: %s", host, reached)
@@ -148,7 +143,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
     from lingua_flax.runs.checkpoint import saved_steps
     from lingua_flax.runs.workdir import Workdir
     from lingua_flax.serving.engine import Engine, Searcher
-    from lingua_flax.serving.inspector import Inspector
+    from lingua_flax.serving.inspector import inspected
     from lingua_flax.translation.parallel import num_concurrent_programs
     from lingua_flax.translation.segmented_search import SegmentedSearch, shapes
     from lingua_flax.translation.translator import Translator
@@ -175,7 +170,8 @@ def load(options: ServeCommand, server: Server) -> Engine:
 
     translators = load_checkpoint(options.checkpoint)
     decoding = schema.DecodingOptions(**options.model_dump(include={"beam_size", "length_penalty", "batch_size"}))
-    server.inspector = Inspector(translators, decoding, load_checkpoint)
+    load_other = functools.lru_cache(CHECKPOINTS_IN_MEMORY)(load_checkpoint)
+    server.inspector = functools.partial(inspected, translators, load_other, decoding)
     first, *_ = translators.values()  # the others have the same programs
     # On a CPU, two halves of a batch are faster side by side than the whole (docs/results/performance.md).
     workers = num_concurrent_programs(first.mesh)
@@ -184,7 +180,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
 
         server.report("exporting")
         searcher: Searcher = load_ctranslate2(first, decoding, options.quantization, workers)
-        return Engine(translators, searcher, decoding, options, workers)
+        return Engine(translators, first.max_length, searcher, decoding, options, workers)
     server.report("compiling the first program")
     rows = decoding.batch_size or max(1, first.batch_size // workers)
     step_seconds = server.metrics.step_seconds
@@ -192,7 +188,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
     small, *others = shapes(rows, first.max_length)
     segmented.compile(small)
     threading.Thread(target=_compile, args=(segmented, others), daemon=True).start()
-    return Engine(translators, segmented, decoding, options, workers)
+    return Engine(translators, first.max_length, segmented, decoding, options, workers)
 
 
 def _compile(searcher: SegmentedSearch, shapes: Sequence[Shape]) -> None:

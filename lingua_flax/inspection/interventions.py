@@ -1,7 +1,4 @@
-"""What the network does with one sentence: probabilities, alternatives, attention, and the beam.
-
-One can also intervene: hide source tokens from every layer, switch attention heads off, and prescribe how the
-translation begins.
+"""What the network does with one sentence, also with tokens hidden, heads switched off, or a prescribed beginning.
 
 S padded source length, T padded target length, V vocabulary, K beams.
 """

@@ -1,8 +1,4 @@
-"""What waits for a search, and the batches that are made of it: sentences of similar length, fair between requests.
-
-A request is divided into sentences before it waits, so that its cost is known, and a large one does not keep the others
-from being searched.
-"""
+"""What waits for a search, and the batches that are made of it: sentences of similar length, fair between requests."""
 
 from __future__ import annotations
 

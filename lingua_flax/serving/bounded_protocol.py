@@ -1,8 +1,7 @@
 """HTTP/1.1 with limits on what a client may send, in bytes and seconds, and on the number of connections.
 
 uvicorn has none of them: headers of 75 MB took 2 GB of memory, and connections that sent nothing stayed open for ever.
-Granian and hypercorn have some, but were not measured here. By its code, granian, embedded in another program, accepts
-connections until its end, so that requests would be lost when it stops.
+By its code, granian, embedded in another program, would lose requests when it stops.
 """
 
 from __future__ import annotations

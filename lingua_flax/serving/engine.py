@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -37,14 +36,11 @@ class Engine:
     """
 
     translators: Mapping[str, Translator]
+    max_length: int
     searcher: Searcher
     options: DecodingOptions
     alignment: AlignmentOptions
     workers: int
-
-    @functools.cached_property
-    def _first(self) -> Translator:
-        return next(iter(self.translators.values()))
 
     def searches(
         self, lines: Sequence[str], target: str, num_hypotheses: int, glossary: Glossary | None
@@ -67,9 +63,9 @@ class Engine:
     @property
     def max_cost(self) -> int:
         """What the longest sentence costs."""
-        return self._first.max_length * self.options.beam_size
+        return self.max_length * self.options.beam_size
 
     def padded_length(self, part: Part) -> int:
         """Returns the length for which a part is padded; parts of one length are searched together."""
-        lengths = bucket_lengths(self._first.max_length)
+        lengths = bucket_lengths(self.max_length)
         return lengths[bisect.bisect_left(lengths, len(part.source))]

@@ -34,16 +34,16 @@ class Guard:
         app: ASGIApp,
         metrics: Metrics,
         *,
-        allowed_hosts: Collection[str],
+        hosts: Collection[str],
         admin_port: int | None = None,
         root_path: str = "",
     ):
-        """Lets the server be addressed by the names of the loopback interface and `allowed_hosts`.
+        """Lets the server be addressed by the names of the loopback interface and `hosts`.
 
         ADMIN_PATHS may have any name, and are answered on `admin_port` only if given. Paths may begin with `root_path`.
         """
         self._app, self._metrics = app, metrics
-        self._allowed = {host.lower() for host in allowed_hosts} - set(LOOPBACK)
+        self._allowed = {host.lower() for host in hosts} - set(LOOPBACK)
         self._hosts = self._allowed | set(LOOPBACK)
         self._admin_port = admin_port
         self._root_path = f"/{root_path.strip('/')}".rstrip("/")

@@ -48,10 +48,9 @@ class WebServer(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp, on_stop: Callable[[], None], limits: Limits, *, drain: float = DRAIN_SECONDS):
-        """Creates a server, which calls `on_stop` when it begins to stop, and stops to listen.
+        """Creates a server, which calls `on_stop` when it begins to stop.
 
-        For `drain` seconds more, open connections may send another request, which the application should refuse; each
-        is then closed.
+        For `drain` seconds more, open connections may send another request, which the application should refuse.
         """
         config = uvicorn.Config(
             app,

@@ -80,7 +80,7 @@ def serving(load, drain=0.0, limits=None, root_path="", **options):
     """Serves in a thread; yields the server and its URL."""
     settings = {"max_waiting": 6, "timeout": PROMPTLY} | options
     server = Server(languages(DataConfig(source_language="en", target_language="fr")), LIMITS, **settings)
-    guarded = Guard(make_app(server, load), server.metrics, allowed_hosts=["translator.example"], root_path=root_path)
+    guarded = Guard(make_app(server, load), server.metrics, hosts=["translator.example"], root_path=root_path)
     listener = socket.create_server(("127.0.0.1", 0))
     process = WebServer(guarded, server.stop, limits or ConnectionLimits(100, 2000), drain=drain)
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]})

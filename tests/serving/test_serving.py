@@ -169,7 +169,7 @@ def test_cluster_asks_by_any_name(url, engine):
 
 
 def test_admin_port_has_only_what_a_cluster_asks():
-    guard = Guard(JSONResponse("found"), Mock(), allowed_hosts=[], admin_port=9000)
+    guard = Guard(JSONResponse("found"), Mock(), hosts=[], admin_port=9000)
 
     def status(host, port, path):
         sent = []
