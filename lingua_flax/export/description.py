@@ -89,42 +89,24 @@ def write_readme(
     folder: Path, translator: Translator, data: DataConfig, usage: str, scores: Mapping[str, Any] | None, head: str = ""
 ) -> None:
     """Writes README.md: `head`, what the network is, how to use it (Markdown), and scores of lingua-flax evaluate."""
-    config = translator.config
-    text = filled(
-        "README",
-        source=data.source_language,
-        target=data.target_language,
-        corpora=", ".join(dict.fromkeys([data.name, *(entry.name for entry in data.mixture)])),
-        encoder=config.num_encoder_layers,
-        decoder=config.num_decoder_layers,
-        width=config.embed_dim,
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(translator.params)),
-        longest=config.max_length,
-        step=translator.step,
-        version=VERSION,
-        usage=usage,
-        scores=_scores_table(scores),
-    )
+    corpora = ", ".join(dict.fromkeys([data.name, *(entry.name for entry in data.mixture)]))
+    fields = {"data": data, "corpora": corpora, "usage": usage, "scores": _scores_table(scores), "version": VERSION}
+    size = sum(leaf.size for leaf in jax.tree.leaves(translator.params))
+    text = filled("README", **fields, config=translator.config, size=size, step=translator.step)
     (folder / "README.md").write_text(f"{head}{text}\n", encoding="utf-8")
 
 
 def model_card(data: DataConfig, scores: Mapping[str, Any] | None) -> str:
     """Returns the metadata at the head of a README.md, YAML, from which the hub makes its page of the model."""
-    fields: dict[str, Any] = {
-        "language": [data.source_language, data.target_language],
-        "license": "unknown",
-        "library_name": "transformers",
-        "pipeline_tag": "translation",
-        "tags": ["lingua-flax"],
-    }
+    languages = [data.source_language, data.target_language]
+    index = ""
     if scores:
         corpus = {"type": data.name, "name": data.name}
         metric = {"type": "bleu", "value": round(scores["bleu"], 2), "name": f"sacreBLEU {scores['bleu_signature']}"}
         result = {"task": {"type": "translation"}, "dataset": corpus, "metrics": [metric]}
-        name = f"{data.source_language}-{data.target_language}"
-        fields["model-index"] = [{"name": name, "results": [result]}]
-    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]  # JSON is YAML, too
-    return "\n".join(["---", *lines, "---", "", ""])
+        models = [{"name": "-".join(languages), "results": [result]}]
+        index = f"model-index: {json.dumps(models, ensure_ascii=False)}\n"
+    return filled("model_card", languages=json.dumps(languages), index=index) + "\n\n"  # JSON is YAML, too
 
 
 def _scores_table(scores: Mapping[str, Any] | None) -> str:

@@ -30,13 +30,7 @@ class Guard:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        metrics: Metrics,
-        *,
-        hosts: Collection[str],
-        admin_port: int | None = None,
-        root_path: str = "",
+        self, app: ASGIApp, metrics: Metrics, hosts: Collection[str], admin_port: int | None = None, root_path: str = ""
     ):
         """Lets the server be addressed by the names of the loopback interface and `hosts`.
 
