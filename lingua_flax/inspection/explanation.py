@@ -16,7 +16,7 @@ from flax import nnx
 from pydantic import StrictInt
 
 from lingua_flax.host.errors import UserError
-from lingua_flax.inspection.observation import NUM_ALTERNATIVES, forward_inputs, run_program
+from lingua_flax.inspection.observation import forward_inputs, run_program
 from lingua_flax.model.attention import merge_heads, scaled_dot_product_attention
 from lingua_flax.model.layers import DecoderLayer, EncoderLayer
 from lingua_flax.model.masks import SegmentMask
@@ -46,17 +46,14 @@ class Place(Head):
 class Explanation(NamedTuple):
     """What a head computes at one query, in float32.
 
-    Attributes:
-      vectors: those of the head and the query, of keys [S, H or D] and of the stream [D], by the names of the answer of
-        POST /inspect (docs/reference/formats.md); also `mask`, True where the query may attend to a key.
-      logits: the likeliest tokens that the decoder may write next, best first: token, logit, and probability; none for
-        the encoder.
+    Vectors are those of the head and the query, of keys [S, H or D] and of the stream [D], by the names in the answer
+    of POST /inspect (docs/reference/formats.md); `mask` is True where the query may attend to a key.
     """
 
     place: Place
     norm: Literal["pre", "post"]
     vectors: dict[str, np.ndarray]
-    logits: list[tuple[int, float, float]]
+    logits: np.ndarray  # of the token that the decoder writes next, [V]; nothing for the encoder
 
     def as_json(self) -> dict[str, Any]:
         """Returns a JSON object in which vectors are lists of numbers with six digits; `logits` are left out."""
@@ -87,13 +84,10 @@ def explain(
     vectors |= {"query_vector": trace["query_vector"][head, query], "memory": trace["memory"][:keys]}
     vectors |= {name: trace[name][head, :keys] for name in ("keys", "values")}
     vectors |= {"mask": trace["mask"][0, query, :keys] > 0, "weights": trace["weights"][head, query, :keys]}
-    likeliest: list[tuple[int, float, float]] = []
-    if place.attention != "encoder":
-        vectors["hidden"] = hidden[0, query].astype(np.float32)
-        probabilities = np.asarray(jax.nn.softmax(logits[0, query]))
-        best = np.argsort(-probabilities, kind="stable")[:NUM_ALTERNATIVES]
-        likeliest = [(int(token), float(logits[0, query, token]), float(probabilities[token])) for token in best]
-    return Explanation(place, translator.config.norm, vectors, likeliest)
+    if place.attention == "encoder":
+        return Explanation(place, translator.config.norm, vectors, np.zeros(0))
+    vectors["hidden"] = hidden[0, query].astype(np.float32)
+    return Explanation(place, translator.config.norm, vectors, logits[0, query])
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")

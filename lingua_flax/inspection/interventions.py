@@ -87,8 +87,10 @@ class Inspection(NamedTuple):
             ]
         explanation: dict[str, Any] | None = None
         if self.explanation:
-            logits = [likely(token, p) | {"logit": logit} for token, logit, p in self.explanation.logits]
-            explanation = {**self.explanation.as_json(), "logits": logits}
+            place, logits = self.explanation.place, self.explanation.logits
+            best = observed.target[place.query].alternatives if len(logits) else []
+            likeliest = [likely(token, p) | {"logit": float(logits[token])} for token, p in best]
+            explanation = {**self.explanation.as_json(), "logits": likeliest}
         return {
             "text": self.text,
             "translation": protected.restored(self.hypotheses[0].text),

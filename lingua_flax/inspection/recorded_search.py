@@ -58,11 +58,15 @@ def recorded_beam_search(
     for position in range(max_length):
         scores = np.array([score for _, score, _ in alive])[:, None] + next_log_probs([ids for *_, ids in alive])
         forced = prefix[position] if position < len(prefix) else end_token if position == max_length - 1 else None
-        if position < min_length - 1 and forced != end_token:
+        if forced is not None:
+            scores[:, np.arange(scores.shape[1]) != forced] = -np.inf
+        elif position < min_length - 1:
             scores[:, end_token] = -np.inf
+        order = np.argsort(-scores, axis=None, kind="stable")[: 2 * beams].tolist()
+        best = [divmod(index, scores.shape[1]) for index in order if np.isfinite(scores.flat[index])]
         candidates: list[Candidate] = []
         continued: list[tuple[int, float, list[int]]] = []
-        for rank, (row, token) in enumerate(_best(scores, 2 * beams, forced)):
+        for rank, (row, token) in enumerate(best):
             parent, _, ids = alive[row]
             score, tokens = float(scores[row, token]), [*ids, token]
             outcome: Outcome = "dropped"
@@ -83,11 +87,3 @@ def recorded_beam_search(
         if not alive or (len(finished) == beams and (beams == 1 or finished[-1][0] >= best_possible)):
             break
     return RecordedSearch(steps, finished)
-
-
-def _best(scores: np.ndarray, count: int, forced: int | None) -> list[tuple[int, int]]:
-    """Returns row and token of the best finite scores [hypotheses, V], best first; only those of a forced token."""
-    if forced is not None:
-        return [(int(row), forced) for row in np.argsort(-scores[:, forced], kind="stable")]
-    order = np.argsort(-scores, axis=None, kind="stable")[:count]
-    return [(int(i) // scores.shape[1], int(i) % scores.shape[1]) for i in order if np.isfinite(scores.flat[i])]

@@ -7,16 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SkipValidation,
-    StrictInt,
-    TypeAdapter,
-    ValidationError,
-    WithJsonSchema,
-)
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, StrictInt, TypeAdapter, WithJsonSchema
 from pydantic.functional_validators import field_validator, model_validator
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -57,7 +49,7 @@ class Parameters(BaseModel):
         """Returns the parameters of a request; raises HTTPException if one is missing or invalid."""
         try:
             return cls.model_validate(await _values(request))
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             raise HTTPException(400, f"Invalid request: {_message(error)}") from error
 
     @classmethod
@@ -169,7 +161,7 @@ class InspectRequest(Parameters):
         check_size(len(self.q), "characters", limits.characters)
 
 
-def _message(error: ValidationError) -> str:
+def _message(error: pydantic.ValidationError) -> str:
     first = error.errors()[0]
     if first["type"] == "missing":
         return f"missing {'.'.join(map(str, first['loc']))} parameter"
