@@ -20,6 +20,7 @@ from lingua_flax.host.malloc import release_freed_memory
 from lingua_flax.options import schema
 from lingua_flax.options.command_line import Flag, build, parse, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.exportable import check_exportable
 
 if TYPE_CHECKING:
     from lingua_flax.serving.app import Server
@@ -107,15 +108,12 @@ def serve(argv: Sequence[str]) -> None:
     from lingua_flax.devices.platform import initialize_devices
 
     if options.engine == "ctranslate2":
-        from lingua_flax.options.exportable import check_exportable
-
         check_exportable("ctranslate2", config.model)
     from lingua_flax.serving.app import Server, make_app
-    from lingua_flax.serving.bounded_protocol import Limits as ConnectionLimits
     from lingua_flax.serving.guard import LOOPBACK, Guard
     from lingua_flax.serving.languages import languages
     from lingua_flax.serving.protocol import Limits
-    from lingua_flax.serving.web_server import WebServer, listen, max_connections
+    from lingua_flax.serving.web_server import ConnectionLimits, WebServer, listen, max_connections
 
     initialize_devices(options.device)
     set_up_compilation()
@@ -142,7 +140,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
     """Loads the network and compiles its programs; waits until there is a checkpoint."""
     from lingua_flax.runs.checkpoint import saved_steps
     from lingua_flax.runs.workdir import Workdir
-    from lingua_flax.serving.engine import Engine, Searcher
+    from lingua_flax.serving.engine import Engine
     from lingua_flax.serving.inspector import inspected
     from lingua_flax.translation.parallel import num_concurrent_programs
     from lingua_flax.translation.segmented_search import SegmentedSearch, shapes
@@ -159,14 +157,13 @@ def load(options: ServeCommand, server: Server) -> Engine:
 
     def load_checkpoint(checkpoint: str) -> dict[str, Translator]:
         """Returns a translator into each target language."""
-        translator = Translator.load(options.workdir, checkpoint, devices)
-        one_sentence = options.one_sentence_per_line or translator.one_sentence_per_line
-        translator = dataclasses.replace(
-            translator, one_sentence_per_line=one_sentence, translate_unknown=options.translate_unknown
-        )
+        own = Translator.load(options.workdir, checkpoint, devices)
+        one_sentence = options.one_sentence_per_line or own.one_sentence_per_line
+        unknown = options.translate_unknown
+        own = dataclasses.replace(own, one_sentence_per_line=one_sentence, translate_unknown=unknown)
         if config.data.tag_target:
-            return {language: translator.into(language) for language in config.data.target_languages}
-        return {config.data.target_language: translator}
+            return {language: own.into(language) for language in config.data.target_languages}
+        return {config.data.target_language: own}
 
     translators = load_checkpoint(options.checkpoint)
     decoding = schema.DecodingOptions(**options.model_dump(include={"beam_size", "length_penalty", "batch_size"}))
@@ -179,7 +176,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
         from lingua_flax.serving.ctranslate2_search import load_ctranslate2
 
         server.report("exporting")
-        searcher: Searcher = load_ctranslate2(first, decoding, options.quantization, workers)
+        searcher = load_ctranslate2(first, decoding, options.quantization, workers)
         return Engine(translators, first.max_length, searcher, decoding, options, workers)
     server.report("compiling the first program")
     rows = decoding.batch_size or max(1, first.batch_size // workers)

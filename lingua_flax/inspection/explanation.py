@@ -62,16 +62,10 @@ class Explanation(NamedTuple):
         return dataclasses.asdict(self.place) | {"norm": self.norm} | vectors
 
 
-Trace = dict[str, jax.Array]  # by the names above, for all heads [1, N, ...] and all queries
-
-
 def explain(
     translator: Translator, source: Sequence[int], target: Sequence[int], masked: Sequence[int], place: Place
 ) -> Explanation:
-    """Returns what one head computes at one query while the network writes a translation; arguments as of `observe`.
-
-    Raises UserError if the query is no position of the source, for the encoder, or otherwise of the translation.
-    """
+    """Returns what a head computes at a query; arguments as of `observe`. Raises UserError if there is no such one."""
     queries = len(source) if place.attention == "encoder" else len(target)
     if not 0 <= place.query < queries:
         raise UserError(f"a query must be from 0 to {queries - 1}")
@@ -93,10 +87,13 @@ def explain(
 @functools.partial(jax.jit, static_argnames="graphdef")
 def _traced(
     params: Any, visible: jax.Array, source: jax.Array, read: jax.Array, *, graphdef: nnx.GraphDef
-) -> tuple[dict[str, list[Trace]], jax.Array, jax.Array]:
-    """Returns the traces by kind of attention and layer, the decoder's output [1, T, D], and the logits [1, T, V]."""
+) -> tuple[dict[str, list[dict[str, jax.Array]]], jax.Array, jax.Array]:
+    """Returns the traces by kind of attention and layer, the decoder's output [1, T, D], and the logits [1, T, V].
+
+    A trace has the vectors of an explanation for all heads, [1, N, ...], and all queries.
+    """
     model: Transformer = nnx.merge(graphdef, params)
-    traces: dict[str, list[Trace]] = {"encoder": [], "decoder": [], "cross": []}
+    traces: dict[str, list[dict[str, jax.Array]]] = {"encoder": [], "decoder": [], "cross": []}
     for encoder_layer in model.encoder:
         _record(encoder_layer, "self_attention", traces["encoder"])
     for decoder_layer in model.decoder:
@@ -106,7 +103,7 @@ def _traced(
     return traces, hidden, mask_special_tokens(model.logits(hidden))
 
 
-def _record(layer: EncoderLayer | DecoderLayer, name: str, traces: list[Trace]) -> None:
+def _record(layer: EncoderLayer | DecoderLayer, name: str, traces: list[dict[str, jax.Array]]) -> None:
     """Replaces an attention module and the residual connection around it by functions that also add a trace."""
     attention, residual = getattr(layer, name), getattr(layer, f"{name}_residual")
 

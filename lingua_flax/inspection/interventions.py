@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.inspection.explanation import Explanation, Head, Place, explain
 from lingua_flax.inspection.observation import Observation, observe, padded_length, run_program, source_tokens
-from lingua_flax.inspection.recorded_search import RecordedSearch, recorded_beam_search
+from lingua_flax.inspection.recorded_search import Candidate, RecordedSearch, recorded_beam_search
 from lingua_flax.model.parameters import params_by_name, replace_params
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -62,8 +62,7 @@ class Inspection(NamedTuple):
     def as_json(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """Returns the answer of POST /inspect (docs/reference/formats.md), but for `checkpoint` and `sentences`.
 
-        Attention weights are integers in base64: in an array of this size, text would take three times the time and the
-        space. Placeholders are shown as what they stand for.
+        Attention weights are integers in base64: text would take three times the time and the space.
         """
         observed, protected = self.observation, tokenizer.protect(self.text)
         source, written = self.pieces(tokenizer)
@@ -76,15 +75,9 @@ class Inspection(NamedTuple):
         def likely(token: int, probability: float) -> dict[str, Any]:
             return {**named(token), "probability": probability}
 
-        beam: list[list[dict[str, Any]]] | None = None
-        if self.beam:
-            beam = [
-                [
-                    {"parent": parent, **named(token), "score": score, "outcome": outcome}
-                    for parent, token, score, outcome in step
-                ]
-                for step in self.beam.steps
-            ]
+        def candidate(own: Candidate) -> dict[str, Any]:
+            return {"parent": own.parent, **named(own.token), "score": own.score, "outcome": own.outcome}
+
         explanation: dict[str, Any] | None = None
         if self.explanation:
             place, logits = self.explanation.place, self.explanation.logits
@@ -105,7 +98,7 @@ class Inspection(NamedTuple):
             "hypotheses": [{"text": protected.restored(own.text), "score": own.score} for own in self.hypotheses],
             "heads_off": list(map(dataclasses.asdict, self.intervention.heads_off)),
             "attention": {name: _encoded(weights) for name, weights in attention.items()},
-            "beam": beam,
+            "beam": [list(map(candidate, step)) for step in self.beam.steps] if self.beam else None,
             "explanation": explanation,
         }
 
@@ -134,8 +127,7 @@ def inspect(
     Raises UserError if the text has no token or too many, or if a token, position or head does not exist.
     """
     source = source_tokens(translator, text)
-    _check(translator, len(source), intervention, options)
-    _check_heads(translator, intervention.heads_off if explained is None else (*intervention.heads_off, explained))
+    _check(translator, len(source), intervention, explained, options)
     changed = dataclasses.replace(translator, params=without_heads(translator, intervention.heads_off))
     padded = pad_rows([source], 1, padded_length(translator, len(source)))
     masked = np.isin(np.arange(padded.shape[1]), intervention.masked)[None]
@@ -168,25 +160,24 @@ def without_heads(translator: Translator, heads: Collection[Head]) -> Any:
     return replace_params(translator.params, params)
 
 
-def _check(translator: Translator, source_length: int, intervention: Intervention, options: DecodingOptions) -> None:
-    """Raises UserError if the intervention is not possible."""
+def _check(
+    translator: Translator, length: int, intervention: Intervention, explained: Place | None, options: DecodingOptions
+) -> None:
+    """Raises UserError if the intervention is not possible, or there is no such head to explain."""
     vocab_size = translator.tokenizer.target_vocab_size
-    limit = length_limit(source_length, len(intervention.prefix), options, translator.max_length)
+    limit = length_limit(length, len(intervention.prefix), options, translator.max_length)
     if not all(PAD_ID < token < vocab_size and token not in (BOS_ID, UNK_ID) for token in intervention.prefix):
         raise UserError(f"a prescribed token must be an id from 1 to {vocab_size - 1}, except {BOS_ID} and {UNK_ID}")
     if EOS_ID in intervention.prefix[:-1]:
         raise UserError("the end of the sentence can only be the last of the prescribed tokens")
     if len(intervention.prefix) > limit - (EOS_ID not in intervention.prefix):
         raise UserError(f"{len(intervention.prefix)} tokens are prescribed; the translation has at most {limit}")
-    if not all(0 <= position < source_length for position in intervention.masked):
-        raise UserError(f"a masked position must be from 0 to {source_length - 1}")
-    if len(set(intervention.masked)) == source_length:
+    if not all(0 <= position < length for position in intervention.masked):
+        raise UserError(f"a masked position must be from 0 to {length - 1}")
+    if len(set(intervention.masked)) == length:
         raise UserError("at least one source token must remain visible")
-
-
-def _check_heads(translator: Translator, heads: Iterable[Head]) -> None:
     config = translator.config
-    for own in heads:
+    for own in (*intervention.heads_off, *([explained] if explained else [])):
         layers = config.num_encoder_layers if own.attention == "encoder" else config.num_decoder_layers
         if not (0 <= own.layer < layers and 0 <= own.head < config.num_heads):
             raise UserError(

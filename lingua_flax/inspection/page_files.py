@@ -16,10 +16,7 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", r
 
 
 def bundled(*modules: Path) -> str:
-    """Returns a script that runs the modules, each after those that it imports.
-
-    Each module becomes a function of its own, so that their names do not meet.
-    """
+    """Returns a script that runs the modules, each as a function of its own, after those that it imports."""
     scripts: dict[Path, str] = {}
 
     def add(module: Path) -> str:

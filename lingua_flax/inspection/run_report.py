@@ -86,11 +86,7 @@ class RunReport:
 
 
 def example_sentences(workdir: Path) -> dict[str, Any]:
-    """Returns sentences to begin with.
-
-    Of the phrasebook, `ambiguous` has a pair of sentences for each ambiguous word, in which one other word decides
-    between its two meanings. `sentences` are those whose words depend on each other over a distance.
-    """
+    """Returns sentences to begin with: some whose words depend on each other, and pairs for each ambiguous word."""
     data = read_workdir_config(workdir).data
     if data.name != "phrasebook" or data.source_language != "en":
         return {"sentences": [], "ambiguous": []}

@@ -231,8 +231,8 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     async def refused(_: Request, error: HTTPException) -> Response:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
-    @app.exception_handler(ClientDisconnect)
-    async def left(*_: object) -> Response:  # before the request was complete
+    @app.exception_handler(ClientDisconnect)  # before the request was complete
+    async def left(*_: object) -> Response:
         return Response(status_code=CLIENT_LEFT)
 
     @app.exception_handler(UserError)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from lingua_flax.serving.engine import Engine, Found
+from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.prometheus import Metrics
 from lingua_flax.serving.protocol import check_size, unavailable
 from lingua_flax.translation.hypotheses import Hypothesis
@@ -179,7 +179,7 @@ class Batcher:
         for found in self._engine.searcher.search(parts, count, lambda number: batch[number][0] in self._jobs):
             loop.call_soon_threadsafe(self._deliver, batch, found)
 
-    def _deliver(self, batch: _Batch, found: Found) -> None:
+    def _deliver(self, batch: _Batch, found: dict[int, tuple[Hypothesis, ...]]) -> None:
         self._progressed = time.monotonic()
         for number, hypotheses in found.items():
             job, index = batch[number]

@@ -35,9 +35,10 @@ class CTranslate2Search:
         self, parts: Sequence[Part], num_hypotheses: int, is_wanted: Callable[[int], bool]
     ) -> Iterator[dict[int, tuple[Hypothesis, ...]]]:
         """Yields the hypotheses of the parts that are wanted, by their indices, best first."""
+        tokenizer = self.translator.tokenizer
         wanted = [index for index in range(len(parts)) if is_wanted(index)]
         found = self.model.translate_batch(
-            [self.translator.tokenizer.source_pieces(parts[index].source) for index in wanted],
+            [tokenizer.source_pieces(parts[index].source) for index in wanted],
             beam_size=self.options.beam_size,
             num_hypotheses=num_hypotheses,
             length_penalty=self.options.length_penalty,
@@ -48,13 +49,9 @@ class CTranslate2Search:
             return_scores=True,
         )
         for index, result in zip(wanted, found, strict=True):
-            yield {index: tuple(map(self._hypothesis, result.hypotheses, result.scores))}
-
-    def _hypothesis(self, pieces: Sequence[str], score: float) -> Hypothesis:
-        tokenizer = self.translator.tokenizer
-        ids = [tokenizer.target.piece_to_id(piece) for piece in pieces]
-        (text,) = tokenizer.decode_target([ids])
-        return Hypothesis(text, score, (*ids, EOS_ID))
+            ids = [list(map(tokenizer.target.piece_to_id, pieces)) for pieces in result.hypotheses]
+            hypotheses = zip(tokenizer.decode_target(ids), result.scores, ids, strict=True)
+            yield {index: tuple(Hypothesis(text, score, (*own, EOS_ID)) for text, score, own in hypotheses)}
 
 
 def load_ctranslate2(
