@@ -159,8 +159,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
         """Returns a translator into each target language."""
         own = Translator.load(options.workdir, checkpoint, devices)
         one_sentence = options.one_sentence_per_line or own.one_sentence_per_line
-        unknown = options.translate_unknown
-        own = dataclasses.replace(own, one_sentence_per_line=one_sentence, translate_unknown=unknown)
+        own = dataclasses.replace(own, one_sentence_per_line=one_sentence, translate_unknown=options.translate_unknown)
         if config.data.tag_target:
             return {language: own.into(language) for language in config.data.target_languages}
         return {config.data.target_language: own}

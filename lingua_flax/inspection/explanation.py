@@ -88,10 +88,7 @@ def explain(
 def _traced(
     params: Any, visible: jax.Array, source: jax.Array, read: jax.Array, *, graphdef: nnx.GraphDef
 ) -> tuple[dict[str, list[dict[str, jax.Array]]], jax.Array, jax.Array]:
-    """Returns the traces by kind of attention and layer, the decoder's output [1, T, D], and the logits [1, T, V].
-
-    A trace has the vectors of an explanation for all heads, [1, N, ...], and all queries.
-    """
+    """Returns vectors of all heads and queries by kind of attention and layer, the decoder's output, and logits."""
     model: Transformer = nnx.merge(graphdef, params)
     traces: dict[str, list[dict[str, jax.Array]]] = {"encoder": [], "decoder": [], "cross": []}
     for encoder_layer in model.encoder:

@@ -20,10 +20,7 @@ def inspected(
     item: InspectRequest,
     after_batch: Callable[[int], None],
 ) -> dict[str, Any]:
-    """Returns the answer with translators into each language, or with what `load` returns for another checkpoint.
-
-    Raises UserError as `inspect` does, and whatever `after_batch` raises to stop.
-    """
+    """Returns the answer with translators into each language, or with what `load` returns for another checkpoint."""
     translators = load(str(item.checkpoint)) if item.checkpoint else translators
     translator = translators[item.target or next(iter(translators))]
     intervention = Intervention(tuple(item.prefix), tuple(item.masked), tuple(item.heads_off))

@@ -67,7 +67,8 @@ class Translations:
             found = await self._batcher.search(parts, wanted, is_admitted=found is not None)
 
     async def _line(self, translation: Translation, target: str, is_aligned: bool) -> Line:
-        return translation, await self._compute(LARGE, self._engine.align, translation, target) if is_aligned else []
+        links = await self._compute(LARGE, self._engine.align, translation, target) if is_aligned else []
+        return translation, links
 
     async def _compute(self, size: int, function: Callable[..., Value], *arguments: Any) -> Value:
         """Calls a function, in a thread if that takes long for texts of this size."""
