@@ -26,13 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PACKAGES: dict[ExportFormat, str] = {
-    "ctranslate2": "ctranslate2",
-    "stablehlo": "flatbuffers",
-    "safetensors": "safetensors",
-    "transformers": "safetensors",
-    "html": "safetensors",
-}
+PACKAGES = {"ctranslate2": "ctranslate2", "stablehlo": "flatbuffers"}  # that formats need; the others: safetensors
 
 
 class ExportCommand(CheckpointOptions):
@@ -79,11 +73,7 @@ ONLY_WITH: dict[str, list[ExportFormat]] = {
 
 
 def read_options(argv: Sequence[str]) -> ExportCommand:
-    """Parses the command line.
-
-    Raises UserError if an option is invalid or has no effect, the output exists already or cannot be written, or the
-    format needs a package that is not installed. Raises SystemExit after --help.
-    """
+    """Parses the command line; raises UserError, also if the output exists or a package is missing."""
     given = parse(ExportCommand, argv, DESCRIPTION)
     required_workdir(given)
     new_output(given, "the folder to write, for example --output exported")
@@ -93,7 +83,7 @@ def read_options(argv: Sequence[str]) -> ExportCommand:
             refuse(given, [name], f"with --format {options.format}, only with {' and '.join(owners)}")
     if options.format == "html" and options.matrix_type not in ("int8", "float32"):
         raise UserError(f"--quantization {options.quantization}: html has int8 and float32")
-    if not importlib.util.find_spec(PACKAGES[options.format]):
+    if not importlib.util.find_spec(PACKAGES.get(options.format, "safetensors")):
         raise UserError(f"--format {options.format} needs the extra export: {install_command('export')}")
     return options
 
@@ -123,15 +113,12 @@ def export(argv: Sequence[str]) -> None:
             usage, load_engine = write_format(translator, data, options, folder)
             usage = with_example(usage, translator, lines)
             interruption.check()
-            head = ""
-            if options.format == "transformers":
-                head = model_card(data, scores)
-            else:
+            is_for_hub = options.format == "transformers"
+            if not is_for_hub:  # which has files of its own for its tokenizer
                 write_tokenizers(translator, folder)
-            write_readme(folder, translator, data, usage, scores, head)
+            write_readme(folder, translator, data, usage, scores, model_card(data, scores) if is_for_hub else "")
             write_manifest(folder, options.format, options.matrix_type, translator.step)
-            if lines and (engine := loaded(load_engine)):
-                check_parity(translator, options, engine, lines)
+            check_parity(translator, options, load_engine, lines)
     except FileExistsError as error:  # the folder was created in the meantime
         raise output_exists(options.output) from error
     log.info("exported to %s; its README.md shows how to translate a sentence", options.output)
@@ -148,8 +135,8 @@ def write_page(translator: Translator, data: DataConfig, options: ExportCommand,
     language = {"code": data.source_language, "name": data.source_language, "targets": [data.target_language]}
     answers = {"run": run, "examples": example_sentences(options.workdir), "languages": [language]}
     document = html_document(translator, data, answers, quantized=is_quantized, beam_size=options.beam_size)
-    if lines:
-        check_parity(translator, options, html_engine(translator, lines, quantized=is_quantized), lines)
+    load_engine = functools.partial(html_engine, translator, lines, quantized=is_quantized)
+    check_parity(translator, options, load_engine, lines)
     write_atomically(options.output, document.encode())
     log.info("exported to %s, %.2f MB; open it in a browser", options.output, len(document) / 1e6)
 
@@ -225,10 +212,11 @@ def write_format(
         usage = write_ctranslate2(translator, folder, options.matrix_type)
         return usage, functools.partial(ctranslate2_engine, folder, translator)
     if options.format == "stablehlo":
-        from lingua_flax.export.stablehlo_program import Shapes, stablehlo_engine, write_stablehlo
+        from lingua_flax.export.stablehlo_program import stablehlo_engine, write_stablehlo
 
-        shapes = Shapes(options.batch_size, source_length(translator, options), options.beam_size)
-        return write_stablehlo(translator, data, folder, shapes), functools.partial(stablehlo_engine, folder)
+        sizes = {"batch_size": options.batch_size, "beam_size": options.beam_size}
+        usage = write_stablehlo(translator, data, folder, source_length=source_length(translator, options), **sizes)
+        return usage, functools.partial(stablehlo_engine, folder)
     if options.format == "transformers":
         from lingua_flax.export.transformers_model import transformers_engine, write_transformers
 
@@ -238,31 +226,23 @@ def write_format(
     return write_safetensors(translator, data, folder), functools.partial(safetensors_engine, folder)
 
 
-def loaded(load_engine: Callable[[], Engine]) -> Engine | None:
-    """Returns the engine, or None if a package that it needs is not installed, which the log says."""
+def check_parity(
+    translator: Translator, options: ExportCommand, load_engine: Callable[[], Engine], lines: Sequence[str]
+) -> None:
+    """Compares the export with the run, and prints a table; raises RunError if too much differs, in float32."""
+    if not lines:
+        return
     try:
-        return load_engine()
+        engine = load_engine()
     except ImportError as error:
         log.warning("the export is not compared with the run: %s; install that package beside Lingua Flax", error)
-        return None
-
-
-def check_parity(translator: Translator, options: ExportCommand, engine: Engine, lines: Sequence[str]) -> None:
-    """Compares the export with the run, and prints a table.
-
-    Raises RunError if too many translations or scores differ, in float32, and Interrupted after a signal.
-    """
+        return
     from lingua_flax.export.parity import compare, print_parity
     from lingua_flax.host.terminal import progress_bar
 
     beam_sizes = dict.fromkeys((1, options.beam_size))
     with progress_bar(len(beam_sizes) * len(lines), "lines compared") as advance:
-
-        def after_batch(count: int) -> None:
-            advance(count)
-            interruption.check()
-
-        results = [compare(engine, translator, lines, beam_size, after_batch) for beam_size in beam_sizes]
+        results = [compare(engine, translator, lines, beam_size, advance) for beam_size in beam_sizes]
     print_parity(f"{options.format}, {options.matrix_type}", results)
     if not any(result.lines for result in results):
         log.warning("the export is not compared with the run: all translations reach the length limit")

@@ -20,6 +20,7 @@ from lingua_flax.host.malloc import release_freed_memory
 from lingua_flax.options import schema
 from lingua_flax.options.command_line import Flag, build, parse, refuse, required_workdir
 from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.exportable import check_exportable
 
 if TYPE_CHECKING:
     from lingua_flax.serving.app import Server
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+CHECKPOINTS_IN_MEMORY = 4  # besides the one that is served
 CHECKPOINT_SECONDS = 2.0  # between looks for a first checkpoint
 
 
@@ -81,10 +83,7 @@ DESCRIPTION = "Serves translations over HTTP, with LibreTranslate's protocol; /d
 
 
 def read_options(argv: Sequence[str]) -> ServeCommand:
-    """Parses the command line.
-
-    Raises UserError if an option is invalid or the extra serve is not installed, and SystemExit after --help.
-    """
+    """Parses the command line; raises UserError, also if an extra is missing."""
     given = parse(ServeCommand, argv, DESCRIPTION)
     required_workdir(given)
     options = build(ServeCommand, given)
@@ -103,34 +102,25 @@ def read_options(argv: Sequence[str]) -> ServeCommand:
 def serve(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
-    host, *allowed_hosts = (name.strip("[]") for name in (options.host, *options.allowed_host))
+    host, *_ = hosts = [name.strip("[]") for name in (options.host, *options.allowed_host)]
     config = read_workdir_config(options.workdir)
     from lingua_flax.devices.compilation import set_up_compilation
     from lingua_flax.devices.platform import initialize_devices
 
     if options.engine == "ctranslate2":
-        from lingua_flax.options.exportable import check_exportable
-
         check_exportable("ctranslate2", config.model)
     from lingua_flax.serving.app import Server, make_app
-    from lingua_flax.serving.bounded_protocol import Limits as ConnectionLimits
     from lingua_flax.serving.guard import LOOPBACK, Guard
     from lingua_flax.serving.languages import languages
-    from lingua_flax.serving.prometheus import Measured
     from lingua_flax.serving.protocol import Limits
-    from lingua_flax.serving.web_server import WebServer, listen, max_connections
+    from lingua_flax.serving.web_server import ConnectionLimits, WebServer, listen, max_connections
 
     initialize_devices(options.device)
     set_up_compilation()
     limits = Limits(options.max_texts, options.max_characters, options.beam_size)
     server = Server(languages(config.data), limits, max_waiting=options.max_waiting, timeout=options.timeout)
     app = make_app(server, functools.partial(load, options), options.workdir)
-    guarded = Guard(
-        Measured(app, server.metrics),
-        allowed_hosts=(host, *allowed_hosts),
-        admin_port=options.admin_port,
-        root_path=options.root_path,
-    )
+    guarded = Guard(app, server.metrics, hosts=hosts, admin_port=options.admin_port, root_path=options.root_path)
     if host not in LOOPBACK:
         reached = "other machines can connect, by the names given with --allowed-host, and nothing asks for a password"
         log.warning("listening on %s: %s", host, reached)
@@ -150,8 +140,8 @@ def load(options: ServeCommand, server: Server) -> Engine:
     """Loads the network and compiles its programs; waits until there is a checkpoint."""
     from lingua_flax.runs.checkpoint import saved_steps
     from lingua_flax.runs.workdir import Workdir
-    from lingua_flax.serving.engine import Engine, Searcher
-    from lingua_flax.serving.inspector import Inspector
+    from lingua_flax.serving.engine import Engine
+    from lingua_flax.serving.inspector import inspected
     from lingua_flax.translation.parallel import num_concurrent_programs
     from lingua_flax.translation.segmented_search import SegmentedSearch, shapes
     from lingua_flax.translation.translator import Translator
@@ -166,19 +156,18 @@ def load(options: ServeCommand, server: Server) -> Engine:
     devices = config.devices.compute.model_copy(update={"platform": options.device})
 
     def load_checkpoint(checkpoint: str) -> dict[str, Translator]:
-        """Returns a translator into each of the target languages of the run."""
-        translator = Translator.load(options.workdir, checkpoint, devices)
-        one_sentence = options.one_sentence_per_line or translator.one_sentence_per_line
-        translator = dataclasses.replace(
-            translator, one_sentence_per_line=one_sentence, translate_unknown=options.translate_unknown
-        )
+        """Returns a translator into each target language."""
+        own = Translator.load(options.workdir, checkpoint, devices)
+        one_sentence = options.one_sentence_per_line or own.one_sentence_per_line
+        own = dataclasses.replace(own, one_sentence_per_line=one_sentence, translate_unknown=options.translate_unknown)
         if config.data.tag_target:
-            return {language: translator.into(language) for language in config.data.target_languages}
-        return {config.data.target_language: translator}
+            return {language: own.into(language) for language in config.data.target_languages}
+        return {config.data.target_language: own}
 
     translators = load_checkpoint(options.checkpoint)
     decoding = schema.DecodingOptions(**options.model_dump(include={"beam_size", "length_penalty", "batch_size"}))
-    server.inspector = Inspector(translators, decoding, load_checkpoint)
+    load_other = functools.lru_cache(CHECKPOINTS_IN_MEMORY)(load_checkpoint)
+    server.inspector = functools.partial(inspected, translators, load_other, decoding)
     first, *_ = translators.values()  # the others have the same programs
     # On a CPU, two halves of a batch are faster side by side than the whole (docs/results/performance.md).
     workers = num_concurrent_programs(first.mesh)
@@ -186,15 +175,16 @@ def load(options: ServeCommand, server: Server) -> Engine:
         from lingua_flax.serving.ctranslate2_search import load_ctranslate2
 
         server.report("exporting")
-        searcher: Searcher = load_ctranslate2(first, decoding, options.quantization, workers)
-        return Engine(translators, searcher, decoding, options, workers)
+        searcher = load_ctranslate2(first, decoding, options.quantization, workers)
+        return Engine(translators, first.max_length, searcher, decoding, options, workers)
     server.report("compiling the first program")
     rows = decoding.batch_size or max(1, first.batch_size // workers)
-    segmented = SegmentedSearch(first, decoding, server.metrics.observe_steps)
+    step_seconds = server.metrics.step_seconds
+    segmented = SegmentedSearch(first, decoding, lambda steps, seconds: step_seconds.observe(seconds / max(1, steps)))
     small, *others = shapes(rows, first.max_length)
     segmented.compile(small)
     threading.Thread(target=_compile, args=(segmented, others), daemon=True).start()
-    return Engine(translators, segmented, decoding, options, workers)
+    return Engine(translators, first.max_length, segmented, decoding, options, workers)
 
 
 def _compile(searcher: SegmentedSearch, shapes: Sequence[Shape]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from ctranslate2.specs import TransformerSpec, common_spec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
 
-from lingua_flax.export.description import EXAMPLE, NEVER, tokenizer_names
+from lingua_flax.export.description import NEVER, filled, tokenizer_names
 from lingua_flax.export.parity import Engine
 from lingua_flax.host.errors import UserError
 from lingua_flax.model.positions import sinusoidal_positions
@@ -22,26 +22,6 @@ from lingua_flax.translation.translator import Translator
 
 EPSILON = 1e-6  # default of Flax's norms
 ACTIVATIONS = {"relu": common_spec.Activation.RELU, "gelu": common_spec.Activation.GELUTanh}
-USAGE = """\
-CTranslate2 loads this folder as it is, on CPUs and NVIDIA GPUs (`pip install ctranslate2 sentencepiece`):
-
-```python
-import ctranslate2, sentencepiece
-source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in ("{source}", "{target}"))
-translator = ctranslate2.Translator(".")
-pieces = {tags}source.encode("{example}", out_type=str) + ["</s>"]
-(result,) = translator.translate_batch([pieces], beam_size=5, patience={patience}, max_decoding_length={longest})
-print(target.decode(result.hypotheses[0]))
-```
-
-"""
-# A learned table cannot be longer than the network's; CTranslate2 fails where a table ends.
-LIMIT_OF_LEARNED = """\
-Sentences of more than {longest} pieces, on either side, are an error: the network has {positions} positions,
-one of them for the end of the sentence. Always give `max_decoding_length`, which is 256 by default."""
-LIMIT_OF_OTHERS = """\
-The network was trained for at most {longest} pieces on either side: longer sentences are not refused, but
-translated badly."""
 # CTranslate2 ends a search that has a length penalty after beam_size * patience hypotheses. With its default of 1, 4 to
 # 9 of 1,000 lines of the phrasebook scored below greedy search (5 beams), with 2 none, in 1.4 times the time.
 PATIENCE = 2
@@ -49,11 +29,7 @@ MIN_POSITIONS = 1024  # of sinusoidal tables: CTranslate2 reads up to 1,024 piec
 
 
 def write_ctranslate2(translator: Translator, folder: Path, quantization: str = "float32") -> str:
-    """Writes a network into an existing folder, as CTranslate2 loads it, and returns how to use it, as Markdown.
-
-    The network must not be an ensemble. Its vocabularies are the pieces of the tokenizer, in their order: a source is
-    the pieces of a line and "</s>". Matrices have the type `quantization` on disk: float32, float16, bfloat16, int8 or
-    another type of CTranslate2.
+    """Writes a network into an existing folder, with matrices of a type, and returns how to use it, as Markdown.
 
     Raises UserError if CTranslate2 cannot represent the network, or if a type with bfloat16 lacks PyTorch.
     """
@@ -64,11 +40,13 @@ def write_ctranslate2(translator: Translator, folder: Path, quantization: str = 
     spec.validate()
     spec.optimize(quantization=None if quantization == "float32" else quantization)
     spec.save(str(folder))
-    tags = translator.tokenizer.source_pieces(translator.tokenizer.source_tags)
-    limits = {"positions": translator.max_length, "longest": translator.max_length - 1}  # without the end token
-    limits["patience"] = PATIENCE
-    usage = USAGE + (LIMIT_OF_LEARNED if translator.config.positions == "learned" else LIMIT_OF_OTHERS)
-    return usage.format(tags=f"{tags} + " if tags else "", example=EXAMPLE, **limits, **tokenizer_names(translator))
+    pieces = translator.tokenizer.source_pieces(translator.tokenizer.source_tags)
+    names, longest = tokenizer_names(translator), translator.max_length - 1  # without the end token
+    # A learned table cannot be longer than the network's; CTranslate2 fails where a table ends.
+    kind = "learned" if translator.config.positions == "learned" else "other"
+    limit = filled(f"ctranslate2_{kind}_positions", longest=longest, positions=translator.max_length)
+    tags = f"{pieces} + " if pieces else ""
+    return filled("ctranslate2", tags=tags, patience=PATIENCE, longest=longest, limit=limit, **names)
 
 
 def _specification(translator: Translator) -> TransformerSpec:

@@ -25,22 +25,15 @@ EXAMPLE = "Two dogs are playing in the snow."  # in README.md, where there are n
 # and within the range of float16.
 NEVER = -1e4
 FORMAT_VERSION = 1  # of the manifest and of what the loaders read
-MADE_WITH = (
-    "jax",
-    "ctranslate2",
-    "safetensors",
-    "sentencepiece",
-    "transformers",
-)  # packages whose versions are recorded
-CHECK = """\
-The files are intact if this prints nothing:
+MADE_WITH = ("jax", "ctranslate2", "safetensors", "sentencepiece", "transformers")  # whose versions are recorded
+LABELS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF", "ter": "TER"}
+LABELS["published_bleu"] = "BLEU, published protocol"
 
-```
-python -c "import hashlib, json; [print(n) for n, d in json.load(open('manifest.json'))['files'].items() if \
-hashlib.sha256(open(n, 'rb').read()).hexdigest() != d]"
-```"""
-LABELS = {"bleu": "BLEU", "bleu_lowercase": "BLEU, lower case", "chrf": "chrF", "ter": "TER"}  # of scores
-LABELS |= {"published_bleu": "BLEU, published protocol"}
+
+def filled(name: str, **fields: Any) -> str:
+    """Returns the Markdown of texts/NAME.md with these fields and an example."""
+    template = (Path(__file__).parent / "texts" / f"{name}.md").read_text(encoding="utf-8").rstrip()
+    return template.format(example=EXAMPLE, **fields)
 
 
 def tokenizer_names(translator: Translator) -> dict[str, str]:
@@ -51,9 +44,8 @@ def tokenizer_names(translator: Translator) -> dict[str, str]:
 
 def write_tokenizers(translator: Translator, folder: Path) -> None:
     """Writes the SentencePiece model of each side."""
-    names = tokenizer_names(translator)
-    (folder / names["source"]).write_bytes(translator.tokenizer.source.serialized_model_proto())
-    (folder / names["target"]).write_bytes(translator.tokenizer.target.serialized_model_proto())
+    for side, name in tokenizer_names(translator).items():
+        (folder / name).write_bytes(getattr(translator.tokenizer, side).serialized_model_proto())
 
 
 def describe(translator: Translator, data: DataConfig) -> dict[str, Any]:
@@ -76,22 +68,18 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_manifest(folder: Path, export_format: str, quantization: str, step: int) -> None:
-    """Writes manifest.json: where the export comes from, what made it, and the SHA-256 of every other file.
-
-    All files are written to the disk, so that the folder can be given its name.
-    """
+    """Writes manifest.json, and the files that it lists to the disk, so that the folder can be given its name."""
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as file:
             files[path.relative_to(folder).as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
-    packages = [name for name in MADE_WITH if find_spec(name)]
     record = {
         "format": export_format,
         "format_version": FORMAT_VERSION,
         "quantization": quantization,
         "checkpoint_step": step,
-        "made_with": {"lingua_flax": VERSION, **{name: version(name) for name in packages}},
+        "made_with": {"lingua_flax": VERSION, **{name: version(name) for name in MADE_WITH if find_spec(name)}},
         "files": files,
     }
     write_json(folder / "manifest.json", record)
@@ -100,55 +88,38 @@ def write_manifest(folder: Path, export_format: str, quantization: str, step: in
 def write_readme(
     folder: Path, translator: Translator, data: DataConfig, usage: str, scores: Mapping[str, Any] | None, head: str = ""
 ) -> None:
-    """Writes README.md: what the network is, how to translate with it, and its scores.
-
-    `usage` is Markdown; `scores` is the JSON object that lingua-flax evaluate writes, if given; `head` is what stands
-    before all.
-    """
-    config = translator.config
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(translator.params))
-    layers = f"{config.num_encoder_layers} encoder and {config.num_decoder_layers} decoder layers"
-    facts = {
-        "languages": f"{data.source_language} to {data.target_language}",
-        "training corpus": ", ".join(dict.fromkeys([data.name, *(entry.name for entry in data.mixture)])),
-        "network": f"Transformer, {layers} of width {config.embed_dim}, {parameters:,} parameters",
-        "longest sentence": f"{config.max_length} tokens on either side",
-        "checkpoint": f"step {translator.step:,}, exported by Lingua Flax {VERSION}",
-    }
-    title = f"# A translator from {data.source_language} to {data.target_language}"
-    table = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
-    parts = [title, f"| | |\n|---|---|\n{table}", "## How to use it", usage, CHECK, "## Scores", _scores_table(scores)]
-    (folder / "README.md").write_text(head + "\n\n".join(parts) + "\n", encoding="utf-8")
+    """Writes README.md: `head`, what the network is, how to use it (Markdown), and scores of lingua-flax evaluate."""
+    corpora = ", ".join(dict.fromkeys([data.name, *(entry.name for entry in data.mixture)]))
+    fields = {"data": data, "corpora": corpora, "usage": usage, "scores": _scores_table(scores), "version": VERSION}
+    size = sum(leaf.size for leaf in jax.tree.leaves(translator.params))
+    text = filled("README", **fields, config=translator.config, size=size, step=translator.step)
+    (folder / "README.md").write_text(f"{head}{text}\n", encoding="utf-8")
 
 
 def model_card(data: DataConfig, scores: Mapping[str, Any] | None) -> str:
     """Returns the metadata at the head of a README.md, YAML, from which the hub makes its page of the model."""
-    fields: dict[str, Any] = {
-        "language": [data.source_language, data.target_language],
-        "license": "unknown",
-        "library_name": "transformers",
-        "pipeline_tag": "translation",
-        "tags": ["lingua-flax"],
-    }
+    languages = [data.source_language, data.target_language]
+    index = ""
     if scores:
         corpus = {"type": data.name, "name": data.name}
         metric = {"type": "bleu", "value": round(scores["bleu"], 2), "name": f"sacreBLEU {scores['bleu_signature']}"}
         result = {"task": {"type": "translation"}, "dataset": corpus, "metrics": [metric]}
-        name = f"{data.source_language}-{data.target_language}"
-        fields["model-index"] = [{"name": name, "results": [result]}]
-    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]  # JSON is YAML, too
-    return "\n".join(["---", *lines, "---", "", ""])
+        models = [{"name": "-".join(languages), "results": [result]}]
+        index = f"model-index: {json.dumps(models, ensure_ascii=False)}\n"
+    return filled("model_card", languages=json.dumps(languages), index=index) + "\n\n"  # JSON is YAML, too
 
 
 def _scores_table(scores: Mapping[str, Any] | None) -> str:
     if not scores:
         return "None were given (lingua-flax export --scores)."
-    rows = ["| | | signature |", "|---|---|---|"]
+    searched = f"beam size {scores['beam_size']}" if "beam_size" in scores else "sampled"
+    rows = [
+        f"On {scores['sentences']:,} sentences, {searched}, checkpoint of step {scores['checkpoint_step']:,}:\n",
+        "| | | signature |",
+        "|---|---|---|",
+    ]
     for name, label in LABELS.items():
         if name in scores:
             signature = scores.get(f"{name}_signature", "").replace("|", r"\|")  # bars separate its parts
             rows.append(f"| {label} | {scores[name]:.2f} | {signature} |")
-    searched = f"beam size {scores['beam_size']}" if "beam_size" in scores else "sampled"
-    table = "\n".join(rows)
-    what = f"{scores['sentences']:,} sentences, {searched}, checkpoint of step {scores['checkpoint_step']:,}"
-    return f"On {what}:\n\n{table}"
+    return "\n".join(rows)

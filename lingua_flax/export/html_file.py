@@ -36,13 +36,7 @@ TYPES = {1: "normal", 2: "unknown", 3: "control", 4: "user", 6: "byte"}  # of pi
 def html_document(
     translator: Translator, data: DataConfig, answers: Mapping[str, Any], *, quantized: bool, beam_size: int
 ) -> str:
-    """Returns the file's content; `answers` are those of a server to GET requests of the page, by relative paths.
-
-    Matrices are integers of 8 bits with a scale for each output if `quantized`, otherwise float32. The weights are
-    compressed by gzip, whose checksum reveals damage.
-
-    Raises UserError if the tokenizer has features that the file has no code for.
-    """
+    """Returns the file, with answers to GET requests by their paths; raises UserError if the tokenizer has no code."""
     sides = dict.fromkeys((translator.tokenizer.source, translator.tokenizer.target))  # one if the tokenizer is joint
     tokenizers = [_tokenizer(side) for side in sides]
     decoding = DecodingOptions(beam_size=beam_size)
@@ -55,6 +49,7 @@ def html_document(
     }
     arrays = _stored(translator, quantized=quantized)
     arrays |= {f"charsmap.{i}": np.frombuffer(charsmap, np.uint8) for i, (_, charsmap) in enumerate(tokenizers)}
+    # The checksum of gzip reveals damage.
     packed = gzip.compress(save(arrays, {"description": json.dumps(description, ensure_ascii=False)}), mtime=0)
     content = {
         "answers": in_script(answers),

@@ -61,8 +61,6 @@ class Network:
         elif self.model["positions"] == "sinusoidal":
             angles = self.angles(len(ids), width)
             x += np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(ids), width)
-        elif self.model["positions"] != "rotary":
-            raise ValueError(f"unknown positions {self.model['positions']}")
         return x
 
     def residual(self, name: str, x: np.ndarray, sublayer: Callable[[np.ndarray, str], np.ndarray]) -> np.ndarray:

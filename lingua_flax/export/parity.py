@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rich.table import Table
 
 from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.host.interruption import interruption
 from lingua_flax.host.terminal import print_table
 from lingua_flax.options.special_ids import EOS_ID
 from lingua_flax.translation.decoding import default_max_length
@@ -23,21 +24,14 @@ Engine = Callable[[list[int], int], tuple[list[int], float]]
 
 
 class Parity(NamedTuple):
-    """How many translations of an exported network equal those of the run.
-
-    Attributes:
-      lines: number of lines compared.
-      cut: number of further lines whose translation reaches the length limit, where engines end it differently.
-      tied: number of lines with another translation whose score is the same within TOLERANCE.
-      score_difference: largest difference between the scores of equal translations.
-    """
+    """How many translations of an exported network equal those of the run."""
 
     beam_size: int
-    lines: int
-    cut: int
+    lines: int  # that were compared
+    cut: int  # further lines whose translation reaches the length limit, where engines end it differently
     equal: int
-    tied: int
-    score_difference: float
+    tied: int  # lines with another translation whose score is the same within TOLERANCE
+    score_difference: float  # the largest of equal translations
 
     @property
     def holds(self) -> bool:
@@ -52,16 +46,14 @@ def lines_to_compare(lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int
 
 
 def compare(
-    engine: Engine, translator: Translator, lines: Sequence[str], beam_size: int, after_batch: Callable[[int], None]
+    engine: Engine, translator: Translator, lines: Sequence[str], beam_size: int, advance: Callable[[int], None]
 ) -> Parity:
-    """Translates the lines with both and compares translations and scores.
-
-    `after_batch` is called with the number of lines that were translated since the last call; it may raise to stop.
-    """
+    """Translates the lines with both and compares translations and scores; raises Interrupted after a signal."""
     expected = translator.translate_sentences(lines, beam_size=beam_size, length_penalty=0.0, warn=False)
     cut, equal, tied, difference = 0, 0, 0, 0.0
     for line, translation in zip(lines, expected, strict=True):
-        after_batch(1)
+        advance(1)
+        interruption.check()
         (source,) = translator.tokenizer.encode_source([line])
         best = translation.hypotheses[0]
         if len(best.tokens) >= min(default_max_length(len(source)), translator.max_length):

@@ -10,21 +10,12 @@ import jax
 from safetensors.numpy import save
 
 from lingua_flax.export import numpy_translator
-from lingua_flax.export.description import EXAMPLE, describe, write_json
+from lingua_flax.export.description import describe, filled, write_json
 from lingua_flax.export.numpy_translator import Network, beam_search
 from lingua_flax.export.parity import Engine
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.options.schema import DataConfig
 from lingua_flax.translation.translator import Translator
-
-USAGE = """\
-`model.safetensors` holds the parameters in float32 (names such as `encoder.0.self_attention.query.kernel`; kernels are
-[inputs, outputs]), `config.json` the options of the network, and `translate.py` is the whole network in NumPy:
-
-```
-pip install numpy safetensors sentencepiece
-echo "{example}" | python translate.py --beam-size 5
-```"""
 
 
 def write_safetensors(translator: Translator, data: DataConfig, folder: Path) -> str:
@@ -32,7 +23,7 @@ def write_safetensors(translator: Translator, data: DataConfig, folder: Path) ->
     (folder / "model.safetensors").write_bytes(save(params_by_name(jax.device_get(translator.params))))
     write_json(folder / "config.json", describe(translator, data))
     shutil.copyfile(numpy_translator.__file__, folder / "translate.py")
-    return USAGE.format(example=EXAMPLE)
+    return filled("safetensors")
 
 
 def safetensors_engine(folder: Path) -> Engine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 from jax import export
 
 from lingua_flax.export import stablehlo_loader
-from lingua_flax.export.description import EXAMPLE, describe, write_json
+from lingua_flax.export.description import describe, filled, write_json
 from lingua_flax.export.parity import Engine
 from lingua_flax.export.stablehlo_loader import Programs
 from lingua_flax.model.parameters import params_by_name, replace_params
@@ -24,33 +24,16 @@ from lingua_flax.translation import decoding
 from lingua_flax.translation.translator import Translator
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-USAGE = """\
-`beam.stablehlo` ({beam_size} beams) and `greedy.stablehlo` translate {batch_size} sentences of up to {source_length}
-tokens at a time, on CPUs, NVIDIA GPUs and TPUs:
-
-```
-pip install 'jax>={jax}' flatbuffers sentencepiece
-echo "{example}" | python translate.py
-```
-
-`translate.py` shows how they are called: (parameters, source ids [{batch_size}, {source_length}] padded with {pad},
-exponent of the length penalty) -> (target ids, scores). They were made with jax {jax}. JAX promises to read programs
-that are at most six months older than itself, or three weeks newer."""
 
 
-class Shapes(NamedTuple):
-    """The fixed sizes of the programs; beam_size is that of the beam search."""
-
-    batch_size: int
-    source_length: int
-    beam_size: int
-
-
-def write_stablehlo(translator: Translator, data: DataConfig, folder: Path, shapes: Shapes) -> str:
+def write_stablehlo(
+    translator: Translator, data: DataConfig, folder: Path, *, batch_size: int, source_length: int, beam_size: int
+) -> str:
     """Writes both programs, parameters.npz, config.json and translate.py, and returns how to use them, as Markdown."""
     tokenizer = translator.tokenizer
     network = structure(translator.config, tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-    longest = min(decoding.default_max_length(shapes.source_length), translator.max_length)
+    longest = min(decoding.default_max_length(source_length), translator.max_length)
+    sizes = {"batch_size": batch_size, "source_length": source_length, "beam_size": beam_size}
 
     def search(beams: int, parameters: Any, source: jax.Array, alpha: jax.Array) -> tuple[jax.Array, jax.Array]:
         is_token = (source != PAD_ID).astype(jnp.int32)
@@ -69,15 +52,15 @@ def write_stablehlo(translator: Translator, data: DataConfig, folder: Path, shap
         return hypotheses.tokens[:, 0], hypotheses.scores[:, 0]
 
     parameters = params_by_name(jax.device_get(translator.params))
-    source = np.zeros((shapes.batch_size, shapes.source_length), np.int32)
-    for name, beams in (("greedy", 1), ("beam", shapes.beam_size)):
+    source = np.zeros((batch_size, source_length), np.int32)
+    for name, beams in (("greedy", 1), ("beam", beam_size)):
         program = jax.jit(functools.partial(search, beams))
         exported = export.export(program, platforms=PLATFORMS)(parameters, source, np.float32(0))
         (folder / f"{name}.stablehlo").write_bytes(exported.serialize())
     np.savez(folder / "parameters.npz", **parameters)
-    write_json(folder / "config.json", describe(translator, data) | shapes._asdict() | {"jax": jax.__version__})
+    write_json(folder / "config.json", describe(translator, data) | sizes | {"jax": jax.__version__})
     shutil.copyfile(stablehlo_loader.__file__, folder / "translate.py")
-    return USAGE.format(**shapes._asdict(), pad=PAD_ID, example=EXAMPLE, jax=jax.__version__)
+    return filled("stablehlo", **sizes, pad=PAD_ID, jax=jax.__version__)
 
 
 def stablehlo_engine(folder: Path) -> Engine:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from safetensors.numpy import save_file
 
-from lingua_flax.export.description import EXAMPLE, NEVER, write_json
+from lingua_flax.export.description import NEVER, filled, write_json
 from lingua_flax.export.parity import Engine
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.model.positions import sinusoidal_positions
@@ -28,25 +28,10 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu_new"}  # both of ours as transforme
 MIN_POSITIONS = 512
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
-USAGE = """\
-The folder is a model of transformers (`pip install transformers torch sentencepiece`):
-
-```python
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")
-inputs = tokenizer(["{example}"], return_tensors="pt", padding=True)
-print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
-```
-
-Sentences of more than {longest} pieces, on either side, are longer than those it was trained on."""
 
 
 def write_transformers(translator: Translator, data: DataConfig, folder: Path) -> str:
-    """Writes the model and its tokenizer into an existing folder, and returns how to use them, as Markdown.
-
-    The network must not be an ensemble. Raises UserError if transformers has no model that computes the same.
-    """
+    """Writes model and tokenizer, and returns their use, as Markdown; raises UserError if no model is the same."""
     config, tokenizer = translator.config, translator.tokenizer
     check_exportable("transformers", config)
     params = params_by_name(jax.device_get(translator.params))
@@ -81,7 +66,7 @@ def write_transformers(translator: Translator, data: DataConfig, folder: Path) -
     )
     write_json(folder / "generation_config.json", {**special, "num_beams": 5, "max_length": config.max_length})
     _write_tokenizer(translator, data, folder)
-    return USAGE.format(example=EXAMPLE, longest=config.max_length - 1)
+    return filled("transformers", longest=config.max_length - 1)
 
 
 def _write_tokenizer(translator: Translator, data: DataConfig, folder: Path) -> None:

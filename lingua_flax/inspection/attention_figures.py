@@ -8,16 +8,17 @@ from __future__ import annotations
 import textwrap
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from lingua_flax.data.tokenizer import CONTROL_PIECES, SPACE
-from lingua_flax.inspection.attention_maps import AttentionMaps
 
 if TYPE_CHECKING:  # importing matplotlib is slow, so only functions that draw import it
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import Figure
+
+    from lingua_flax.inspection.attention_maps import AttentionMaps
 
 CELL = 0.16  # width and height of the cell of one weight
 CHARACTER_WIDTH = 0.06  # in a label, which is set in 7 points
@@ -35,61 +36,36 @@ COLOURS = "Blues"  # white is a weight of 0
 FONTS = ["DejaVu Sans", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans Devanagari", "Noto Sans Thai"]
 
 
-class _Row(NamedTuple):
-    """Maps drawn side by side: the heads of a layer, [heads, queries, keys]."""
-
-    heading: str
-    layer: int
-    weights: np.ndarray
-    queries: Sequence[str]
-    keys: Sequence[str]
-
-    @property
-    def width(self) -> float:
-        return len(self.weights) * max(CELL * len(self.keys), MIN_MAP_WIDTH) * (1 + GAP)
-
-    @property
-    def height(self) -> float:
-        return HEADING_HEIGHT + CELL * len(self.queries) + _label_space(self.keys)
-
-
 def attention_figure(maps: AttentionMaps) -> Figure:
     """Returns labelled heat maps: a row for each layer of the three kinds of attention, a column for each head."""
-    source, read, written = map(_labels, (maps.source_tokens, maps.target_read, maps.target_written))
+    source, read, written = map(_labels, (maps.source_tokens, maps.target_tokens_read, maps.target_tokens_written))
     rows = [
-        *(_Row(ENCODER, layer, heads, source, source) for layer, heads in enumerate(maps.encoder, 1)),
-        *(_Row(DECODER, layer, heads, written, read) for layer, heads in enumerate(maps.decoder, 1)),
-        *(_Row(CROSS, layer, heads, written, source) for layer, heads in enumerate(maps.cross, 1)),
+        *((ENCODER, layer, heads, source, source) for layer, heads in enumerate(maps.encoder_self_attention, 1)),
+        *((DECODER, layer, heads, written, read) for layer, heads in enumerate(maps.decoder_self_attention, 1)),
+        *((CROSS, layer, heads, written, source) for layer, heads in enumerate(maps.cross_attention, 1)),
     ]
-    left = max(_label_space(row.queries) for row in rows)
-    width = max(MIN_WIDTH, left + max(row.width for row in rows))
+    left = max(_label_space(source), _label_space(written))
+    column = max(CELL * max(len(source), len(read)), MIN_MAP_WIDTH) * (1 + GAP)
+    width = max(MIN_WIDTH, left + column * maps.cross_attention.shape[1])
     title = [f"source: {maps.text}", f"translation: {maps.translation}", LEGEND]
     lines = [line for text in title for line in textwrap.wrap(text, int(width / 0.1)) or [""]]
-    top = 0.2 * len(lines) + 0.7
-    heights = [top, *(row.height for row in rows)]
-    figure = _new_figure(width, sum(heights))
-    head, *parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    head.text(0.2 / width, 1 - 0.1 / top, "\n".join(lines), fontsize=10, va="top", parse_math=False)
-    for row, part in zip(rows, parts, strict=True):
-        image = _draw_row(row, part, left, width)
-    bar = head.add_axes((0.2 / width, 0.35 / top, 3.0 / width, 0.12 / top))
+    y = 0.2 * len(lines) + 0.7
+    heights = [HEADING_HEIGHT + CELL * len(queries) + _label_space(keys) for *_, queries, keys in rows]
+    height = y + sum(heights)
+    figure = _new_figure(width, height)
+    figure.text(0.2 / width, 1 - 0.1 / height, "\n".join(lines), fontsize=10, va="top", parse_math=False)
+    bar = figure.add_axes((0.2 / width, 1 - (y - 0.35) / height, 3.0 / width, 0.12 / height))
+    for (heading, layer, heads, queries, keys), row_height in zip(rows, heights, strict=True):
+        figure.text(left / width, 1 - (y + 0.1) / height, heading, fontsize=8, va="top")
+        bottom = y + HEADING_HEIGHT + CELL * len(queries)
+        for number, weights in enumerate(heads):
+            place = (left + number * column, height - bottom, CELL * len(keys), CELL * len(queries))
+            axes = figure.add_axes(tuple(np.divide(place, (width, height, width, height))))
+            image = _heat_map(axes, weights, queries, keys, f"layer {layer}, head {number + 1}")
+            axes.tick_params(labelleft=number == 0)
+        y += row_height
     figure.colorbar(image, cax=bar, orientation="horizontal").ax.tick_params(labelsize=7)
     return figure
-
-
-def _draw_row(row: _Row, part: SubFigure, left: float, width: float) -> Any:
-    part.text(left / width, 1 - 0.1 / row.height, row.heading, fontsize=8, va="top")
-    part.subplots_adjust(
-        left=left / width,
-        right=(left + row.width) / width,
-        bottom=_label_space(row.keys) / row.height,
-        top=1 - HEADING_HEIGHT / row.height,
-        wspace=GAP,
-    )
-    (grid,) = part.subplots(1, len(row.weights), sharey=True, squeeze=False)
-    for number, (axes, weights) in enumerate(zip(grid, row.weights, strict=True), 1):
-        image = _heat_map(axes, weights, row.queries, row.keys, f"layer {row.layer}, head {number}")
-    return image
 
 
 def labelled_heat_map(values: np.ndarray, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:

@@ -1,77 +1,69 @@
-"""Attention weights of every layer and head for one translation, with the tokens that they refer to.
+"""Attention weights of every layer and head for one translation, and the files that show them.
 
 S source tokens, T target tokens, N heads.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import json
+import logging
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from flax import nnx
 
+from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.devices.processes import is_first_process
 from lingua_flax.host.errors import UserError
-from lingua_flax.inspection.observation import observe, source_tokens
+from lingua_flax.host.figures import save_figure
+from lingua_flax.inspection.attention_figures import attention_figure, positions_figure
+from lingua_flax.inspection.interventions import Inspection, inspection_of
+from lingua_flax.inspection.page_files import attention_html
 from lingua_flax.options.special_ids import BOS_ID
 from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.words import group_pieces
 
+log = logging.getLogger(__name__)
+
 JSON_DECIMALS = 6
 MAX_WORDS_PER_ROW = 4  # source words shown in each row of the table
 
 
-@dataclasses.dataclass(frozen=True)
-class AttentionMaps:
-    """The attention weights of one forward pass over a sentence and its translation.
+class AttentionMaps(NamedTuple):
+    """The attention weights of one forward pass over a sentence and its translation, by the keys of the JSON file.
 
-    Tokens are pieces of the tokenizer. At position t the decoder has read target_read[: t + 1], which begins with <s>,
-    and predicts target_written[t].
-
-    Attributes:
-      encoder: encoder self-attention, float32 [layers, N, S, S], indexed by query, then by key.
-      decoder: masked decoder self-attention, float32 [layers, N, T, T]; the keys are target_read.
-      cross: cross-attention, float32 [layers, N, T, S].
+    At position t the decoder has read target_tokens_read[: t + 1], which begins with <s>, and predicts
+    target_tokens_written[t]. Weights are float32 [layers, N, queries, keys].
     """
 
     text: str
     translation: str
-    source_tokens: tuple[str, ...]
-    target_read: tuple[str, ...]
-    target_written: tuple[str, ...]
-    encoder: np.ndarray
-    decoder: np.ndarray
-    cross: np.ndarray
+    source_tokens: Sequence[str]
+    target_tokens_read: Sequence[str]
+    target_tokens_written: Sequence[str]
+    encoder_self_attention: np.ndarray
+    decoder_self_attention: np.ndarray
+    cross_attention: np.ndarray
 
     def as_json(self) -> dict[str, Any]:
         """Returns the maps as one JSON object; weights are nested lists [layer][head][query][key]."""
-
-        def rounded(weights: np.ndarray) -> Any:
-            return np.round(weights.astype(float), JSON_DECIMALS).tolist()
-
         return {
-            "text": self.text,
-            "translation": self.translation,
-            "source_tokens": list(self.source_tokens),
-            "target_tokens_read": list(self.target_read),
-            "target_tokens_written": list(self.target_written),
-            "encoder_self_attention": rounded(self.encoder),
-            "decoder_self_attention": rounded(self.decoder),
-            "cross_attention": rounded(self.cross),
+            name: np.round(value.astype(float), JSON_DECIMALS).tolist() if isinstance(value, np.ndarray) else value
+            for name, value in self._asdict().items()
         }
 
     def attended_source_words(self) -> list[tuple[str, list[tuple[str, float]]]]:
         """Returns each target word with the source words and their cross-attention weights, largest first.
 
-        The weights are averaged over layers, heads and the tokens of the target word, and summed over the tokens of
-        each source word.
+        They are means of layers, heads and the tokens of the target word, and sums of the tokens of each source word.
         """
-        mean = self.cross.mean(axis=(0, 1))
+        mean = self.cross_attention.mean(axis=(0, 1))
         source_words = group_pieces(self.source_tokens)
         attended = []
-        for target_word in group_pieces(self.target_written):
+        for target_word in group_pieces(self.target_tokens_written):
             row = mean[list(target_word.positions)].mean(axis=0)
             weights = [(word.text, float(row[list(word.positions)].sum())) for word in source_words]
             attended.append((target_word.text, sorted(weights, key=lambda weight: -weight[1])))
@@ -87,29 +79,14 @@ class AttentionMaps:
         ]
 
 
-def attention_maps(translator: Translator, translation: Translation) -> AttentionMaps:
-    """Returns the weights of one forward pass over a line and its best translation.
-
-    Placeholders are shown as what they stand for.
-
-    Raises UserError if the line has no token, or too many for one pass.
-    """
-    source, written = source_tokens(translator, translation.source), translation.hypotheses[0].tokens
-    observed = observe(translator, source, written)
-    tokenizer, protected = translator.tokenizer, translator.tokenizer.protect(translation.source)
-
-    def shown(ids: Sequence[int]) -> tuple[str, ...]:
-        return tuple(map(protected.restored, tokenizer.target_pieces(ids)))
-
+def attention_maps(inspection: Inspection, tokenizer: Tokenizer) -> AttentionMaps:
+    """Returns the weights of an inspection, placeholders shown as what they stand for."""
+    source, written = inspection.pieces(tokenizer)
+    (start,) = tokenizer.target_pieces([BOS_ID])
+    observed = inspection.observation
+    weights = (observed.encoder, observed.decoder, observed.cross)
     return AttentionMaps(
-        text=translation.source,
-        translation=translation.text,
-        source_tokens=tuple(map(protected.original, tokenizer.source_pieces(source))),
-        target_read=shown([BOS_ID, *written[:-1]]),
-        target_written=shown(written),
-        encoder=observed.encoder,
-        decoder=observed.decoder,
-        cross=observed.cross,
+        inspection.text, inspection.hypotheses[0].text, source, [start, *written[:-1]], written, *weights
     )
 
 
@@ -119,3 +96,28 @@ def position_table(translator: Translator) -> np.ndarray:
     if table is None:
         raise UserError("this model's positions are rotary: queries and keys are rotated, and no encodings are added")
     return np.asarray(table)
+
+
+def write_attention(translator: Translator, translation: Translation, path: Path) -> None:
+    """Writes the weights as JSON, pictures or HTML, depending on the ending, and logs the file and a summary."""
+    inspection = inspection_of(translator, translation)
+    if not is_first_process():
+        return
+    maps = attention_maps(inspection, translator.tokenizer)
+    match path.suffix.lower():
+        case ".json":
+            path.write_text(json.dumps(maps.as_json(), ensure_ascii=False) + "\n", encoding="utf-8")
+        case ".html":
+            path.write_text(attention_html(inspection.as_json(translator.tokenizer)), encoding="utf-8")
+        case _:
+            save_figure(attention_figure(maps), path)
+    log.info("attention: %s", path)
+    log.info("what each word looked at, by the mean cross-attention of all layers and heads:")
+    for line in maps.table():
+        log.info("  %s", line)
+
+
+def draw_positions(translator: Translator, path: Path) -> None:
+    """Draws the position encodings and logs the file."""
+    save_figure(positions_figure(position_table(translator), translator.config.positions), path)
+    log.info("position encodings: %s", path)

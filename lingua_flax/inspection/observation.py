@@ -27,11 +27,7 @@ NUM_ALTERNATIVES = 10
 
 
 class Prediction(NamedTuple):
-    """A token of the translation, and its probability given the tokens before it.
-
-    The alternatives are the likeliest tokens in its place, itself included if it is one of them, with their
-    probabilities.
-    """
+    """A token of the translation, its probability given those before it, and the likeliest in its place with theirs."""
 
     token: int
     probability: float
@@ -39,20 +35,15 @@ class Prediction(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One forward pass over a sentence and its translation.
+    """One forward pass over a sentence and its translation, with float32 attention weights [layers, N, queries, keys].
 
     At position t the decoder has read <s> and the target tokens before t, and predicts target token t.
-
-    Attributes:
-      encoder: encoder self-attention, float32 [layers, N, S, S], indexed by query, then by key.
-      decoder: masked decoder self-attention, float32 [layers, N, T, T]; the keys are the tokens that are read.
-      cross: cross-attention, float32 [layers, N, T, S].
     """
 
     source: list[int]
     target: list[Prediction]
     encoder: np.ndarray
-    decoder: np.ndarray
+    decoder: np.ndarray  # the keys are the tokens that are read
     cross: np.ndarray
 
 
@@ -77,10 +68,7 @@ def padded_length(translator: Translator, tokens: int) -> int:
 def observe(
     translator: Translator, source: Sequence[int], target: Sequence[int], masked: Sequence[int] = ()
 ) -> Observation:
-    """Returns what the network computes while it writes a translation; sentence and translation are token ids.
-
-    No layer may attend to the source tokens at the positions in `masked`.
-    """
+    """Returns what the network computes while it writes a translation, if no layer attends to `masked` positions."""
     s, t = len(source), len(target)
     inputs = forward_inputs(translator, source, target, masked)
     chosen, best, tokens, weights = run_program(_predictions, translator, *inputs)
@@ -123,5 +111,5 @@ def _predictions(
 
 
 def _without_padding(layers: Sequence[Any], queries: int, keys: int) -> np.ndarray:
-    """Stacks the layers' weights [1, N, padded, padded] without their padding: [layers, N, queries, keys]."""
+    """Returns the weights [1, N, padded, padded] of each layer as [layers, N, queries, keys]."""
     return np.stack([layer[0, :, :queries, :keys] for layer in layers])

@@ -13,15 +13,10 @@ from typing import Any
 PAGE_FILES = Path(__file__).parent.parent / "serving" / "page"
 _IMPORT = re.compile(r'^import (?:\* as )?(\{[^}]*\}|\w+) from "([^"]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
-# Browsers then refuse whatever the document would ask of another host.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; worker-src blob:; style-src 'unsafe-inline'; img-src data:"
 
 
 def bundled(*modules: Path) -> str:
-    """Returns a script that runs the modules, each after those that it imports.
-
-    Each module becomes a function of its own, so that their names do not meet.
-    """
+    """Returns a script that runs the modules, each as a function of its own, after those that it imports."""
     scripts: dict[Path, str] = {}
 
     def add(module: Path) -> str:
@@ -56,32 +51,14 @@ def page_html(title: str, transport: Path, data: Mapping[str, str]) -> str:
 
 
 def document(title: str, body: str, script: str, data: Mapping[str, str]) -> str:
-    """Returns a document in the style of the page that asks for nothing from anywhere.
+    """Returns a document in the style of the page; browsers refuse whatever it would ask of another host.
 
     `data` are texts for the script, by the ids of their elements. None may contain "</script".
     """
     texts = "\n".join(f'<script type="text/plain" id="{name}">{text}</script>' for name, text in data.items())
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{html.escape(title)}</title>
-<link rel="icon" href="{_icon()}">
-<style>
-{_read("style.css")}</style>
-<script>
-{_read("theme.js")}</script>
-</head>
-<body>
-{body}
-{texts}
-<script type="module">
-{script}</script>
-</body>
-</html>
-"""
+    parts = {"title": html.escape(title), "icon": _icon(), "body": body, "texts": texts, "script": script}
+    files = {"style": _read("style.css"), "theme": _read("theme.js")}
+    return _read("document.html").format(**parts, **files)
 
 
 def in_script(content: Any) -> str:

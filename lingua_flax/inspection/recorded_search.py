@@ -1,9 +1,6 @@
 """Beam search for one sentence that records every continuation it considers.
 
-It follows the rules of `translation.search.beam_search` with plain lists and no cache, and knows the network only by
-the probabilities of the next tokens. The tests compare the two.
-
-V vocabulary, K beams.
+It follows the rules of `translation.search.beam_search`, with which tests compare it. V vocabulary, K beams.
 """
 
 from __future__ import annotations
@@ -14,30 +11,23 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 NextLogProbs = Callable[[Sequence[Sequence[int]]], np.ndarray]  # hypotheses of equal length -> [hypotheses, V]
+Outcome = Literal["kept", "finished", "dropped"]  # finished: an end token among the K best
 
 
 class Candidate(NamedTuple):
-    """A continuation of a hypothesis.
+    """A continuation of candidate `parent` of the previous step, or of nothing: -1.
 
-    Attributes:
-      parent: which candidate of the previous step it continues; -1 at the first step.
-      score: log-probability of the whole hypothesis; if it has finished, divided by the length penalty.
-      outcome: kept in the beam, finished (an end token among the K best), or dropped.
+    `score` is the log-probability of the whole hypothesis; if it has finished, divided by the length penalty.
     """
 
     parent: int
     token: int
     score: float
-    outcome: Literal["kept", "finished", "dropped"]
+    outcome: Outcome
 
 
 class RecordedSearch(NamedTuple):
-    """A beam search.
-
-    Attributes:
-      steps: the candidates of each step, at most 2 K, best first.
-      finished: the finished hypotheses, at most K, best first: score and tokens, end token included.
-    """
+    """The candidates of each step, at most 2 K, and the finished hypotheses, at most K, best first."""
 
     steps: list[list[Candidate]]
     finished: list[tuple[float, list[int]]]
@@ -68,23 +58,27 @@ def recorded_beam_search(
     for position in range(max_length):
         scores = np.array([score for _, score, _ in alive])[:, None] + next_log_probs([ids for *_, ids in alive])
         forced = prefix[position] if position < len(prefix) else end_token if position == max_length - 1 else None
-        if position < min_length - 1 and forced != end_token:
+        if forced is not None:
+            scores[:, np.arange(scores.shape[1]) != forced] = -np.inf
+        elif position < min_length - 1:
             scores[:, end_token] = -np.inf
+        order = np.argsort(-scores, axis=None, kind="stable")[: 2 * beams].tolist()
+        best = [divmod(index, scores.shape[1]) for index in order if np.isfinite(scores.flat[index])]
         candidates: list[Candidate] = []
         continued: list[tuple[int, float, list[int]]] = []
-        for rank, (row, token) in enumerate(_best(scores, 2 * beams, forced)):
+        for rank, (row, token) in enumerate(best):
             parent, _, ids = alive[row]
             score, tokens = float(scores[row, token]), [*ids, token]
+            outcome: Outcome = "dropped"
             if token == end_token:
                 score /= penalty(len(tokens))
-                if is_finished := rank < beams:
+                if rank < beams:
+                    outcome = "finished"
                     finished.append((score, tokens))
-                candidates.append(Candidate(parent, token, score, "finished" if is_finished else "dropped"))
-            else:
-                is_kept = len(continued) < beams
-                if is_kept:
-                    continued.append((rank, score, tokens))
-                candidates.append(Candidate(parent, token, score, "kept" if is_kept else "dropped"))
+            elif len(continued) < beams:
+                outcome = "kept"
+                continued.append((rank, score, tokens))
+            candidates.append(Candidate(parent, token, score, outcome))
         steps.append(candidates)
         finished = sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beams]
         alive = continued
@@ -93,11 +87,3 @@ def recorded_beam_search(
         if not alive or (len(finished) == beams and (beams == 1 or finished[-1][0] >= best_possible)):
             break
     return RecordedSearch(steps, finished)
-
-
-def _best(scores: np.ndarray, count: int, forced: int | None) -> list[tuple[int, int]]:
-    """Returns row and token of the best finite scores [hypotheses, V], best first; only those of a forced token."""
-    if forced is not None:
-        return [(int(row), forced) for row in np.argsort(-scores[:, forced], kind="stable")]
-    order = np.argsort(-scores, axis=None, kind="stable")[:count]
-    return [(int(i) // scores.shape[1], int(i) % scores.shape[1]) for i in order if np.isfinite(scores.flat[i])]

@@ -14,7 +14,7 @@ from lingua_flax.runs.checkpoint import best_saved_step, saved_steps
 from lingua_flax.runs.metrics import group_means, parse_metrics
 from lingua_flax.runs.workdir import Workdir
 
-MAX_POINTS = 400  # of the training loss
+MAX_POINTS = 400  # of the training loss, each the mean of a group of steps
 
 
 class RunReport:
@@ -32,18 +32,18 @@ class RunReport:
         self._samples: list[dict[str, Any]] = []
 
     def read(self) -> dict[str, Any]:
-        """Returns the state of the run as a JSON object.
-
-        The training loss is averaged over groups of steps, so that there are at most MAX_POINTS points.
-        """
+        """Returns the state of the run as a JSON object."""
         self._read_metrics()
+        seconds = None
+        with contextlib.suppress(OSError):
+            seconds = max(0.0, time.time() - self._files.metrics.stat().st_mtime)
         config = read_workdir_config(self._files.path)
         checkpoints = saved_steps(self._files.checkpoints)
         return {
             "name": self._files.path.name,
             "step": self._steps[-1][0] if self._steps else 0,
             "num_steps": config.training.num_steps,
-            "seconds_since_change": self._seconds_since_change(),
+            "seconds_since_change": seconds,
             "checkpoints": checkpoints,
             "best_checkpoint": best_saved_step(self._files.checkpoints, checkpoints),
             "training_loss": group_means(self._steps, MAX_POINTS).round(4).tolist() if self._steps else [],
@@ -51,6 +51,11 @@ class RunReport:
             "samples": self._samples,
             "label_smoothing": config.training.label_smoothing,
         }
+
+    def samples(self) -> list[dict[str, Any]]:
+        """Returns the samples of the last validation."""
+        self._read_metrics()
+        return self._samples
 
     def _read_metrics(self) -> None:
         """Reads the lines that are new; all of them if the file was replaced, as training does when it resumes."""
@@ -79,30 +84,9 @@ class RunReport:
         elif line.get("loss") is not None:
             self._steps.append((line["step"], line["loss"]))
 
-    def _seconds_since_change(self) -> float | None:
-        try:
-            return max(0.0, time.time() - self._files.metrics.stat().st_mtime)
-        except OSError:
-            return None
-
-
-def sample_sentence(workdir: Path) -> str | None:
-    """Returns a source of the last validation, or None if there was none."""
-    metrics = Workdir(workdir).metrics
-    with contextlib.suppress(OSError, UserError):
-        for line in reversed(metrics.read_bytes().splitlines()):
-            # Of a long run, only few lines are parsed: the server waits for this when it starts.
-            if b'"samples"' in line and (samples := parse_metrics(line, str(metrics)).get("samples")):
-                return samples[0]["source"]
-    return None
-
 
 def example_sentences(workdir: Path) -> dict[str, Any]:
-    """Returns sentences to begin with.
-
-    Of the phrasebook, `ambiguous` has a pair of sentences for each ambiguous word, in which one other word decides
-    between its two meanings. `sentences` are those whose words depend on each other over a distance.
-    """
+    """Returns sentences to begin with: some whose words depend on each other, and pairs for each ambiguous word."""
     data = read_workdir_config(workdir).data
     if data.name != "phrasebook" or data.source_language != "en":
         return {"sentences": [], "ambiguous": []}

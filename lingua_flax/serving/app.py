@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fastapi_offline
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
@@ -25,18 +26,17 @@ from starlette.requests import ClientDisconnect
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.page_files import PAGE_FILES
-from lingua_flax.inspection.run_report import RunReport, example_sentences, sample_sentence
-from lingua_flax.serving.batcher import Batcher, RefusedError, TooLargeError
-from lingua_flax.serving.documentation import DOCS_FILES, DOCS_PAGE, DOCS_SCRIPT, request_body
+from lingua_flax.inspection.run_report import RunReport, example_sentences
+from lingua_flax.serving.batcher import Batcher
 from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.languages import Language, detect
 from lingua_flax.serving.prometheus import CLIENT_LEFT, Metrics
-from lingua_flax.serving.protocol import DetectRequest, InspectRequest, Limits, TranslateRequest, check_size
+from lingua_flax.serving.protocol import DetectRequest, InspectRequest, Limits, TranslateRequest, unavailable
 from lingua_flax.serving.translations import Translations
 
 log = logging.getLogger(__name__)
 
-RETRY = {"Retry-After": "1"}  # seconds
+SWAGGER_FILES = Path(fastapi_offline.__file__).parent / "static"  # so that /docs works offline
 MAX_INSPECTIONS = 16  # that wait
 SURE = 90  # per cent from which on a text is not translated because it is in the target language
 FINISH_SECONDS = 2.5  # to answer what was accepted before the server was stopped
@@ -89,11 +89,10 @@ class Server:
             asyncio.get_running_loop().call_later(FINISH_SECONDS, self._batcher.give_up)
 
     @property
-    def refusal(self) -> str | None:
-        """Why a small request would not be translated now."""
-        if not self._batcher:
-            return f"the server is not ready: {_without_folders(self.status)}"
-        return self._batcher.refusal
+    def readiness(self) -> str:
+        """What the server waits for, why a small request would not be translated now, or "ok"."""
+        refusal = self._batcher.refusal if self._batcher and self.status == "ok" else None
+        return refusal or _without_folders(self.status)
 
     def fail(self, task: asyncio.Task[None]) -> None:
         """Takes note of the task's failure, if it has failed."""
@@ -128,7 +127,7 @@ class Server:
 
     async def _translation(self, parameters: TranslateRequest, detected: dict[str, Any]) -> dict[str, Any]:
         if not self._translations:
-            raise RefusedError(self.refusal)
+            raise unavailable(f"the server is not ready: {self.readiness}")
         if parameters.target == detected["language"]:
             answer: dict[str, Any] = {"translatedText": parameters.q}
         else:
@@ -140,23 +139,23 @@ class Server:
     async def inspect(self, request: Request) -> Response:
         """Translates a sentence, and returns what the network did; see the documentation for the format."""
         parameters = await InspectRequest.read(request)
-        check_size(len(parameters.q), "characters", self.limits.characters)
+        parameters.check(self.limits)
         if parameters.target not in ("", *itertools.chain(*self._targets.values())):
             raise HTTPException(400, f"{parameters.target} is not available as a target language")
         return await self._answered(request, self._inspection(parameters))
 
     async def _inspection(self, parameters: InspectRequest) -> dict[str, Any]:
         if not self.inspector or not self._batcher:
-            raise RefusedError(self.refusal)
+            raise unavailable(f"the server is not ready: {self.readiness}")
         if self._batcher.is_stopping:
-            raise RefusedError("the server is stopping")
+            raise unavailable("the server is stopping")
         if self._inspections >= MAX_INSPECTIONS:
-            raise RefusedError("too many requests are waiting; try again later")
+            raise unavailable("too many requests are waiting; try again later")
         is_given_up = threading.Event()
 
         def after_batch(_: int) -> None:
             if is_given_up.is_set():
-                raise RefusedError
+                raise TimeoutError
 
         self._inspections += 1
         try:
@@ -168,24 +167,17 @@ class Server:
             self._inspections -= 1
 
     async def _answered(self, request: Request, content: Coroutine[Any, Any, dict[str, Any]]) -> Response:
-        """Returns the content as JSON; nothing more is computed for a client that has closed its connection.
-
-        Raises HTTPException if there is no content, whatever the reason.
-        """
+        """Returns the content as JSON; nothing more is computed for a client that has closed its connection."""
         answer, gone = asyncio.ensure_future(content), asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
             return JSONResponse(answer.result()) if answer.done() else Response(status_code=CLIENT_LEFT)
-        except RefusedError as error:
-            raise HTTPException(503, str(error), RETRY) from error
-        except TooLargeError as error:
-            raise HTTPException(413, f"Invalid request: {error}") from error
+        except HTTPException:
+            raise
         except UserError as error:
             raise HTTPException(400, f"Invalid request: {_without_folders(str(error))}") from error
         except TimeoutError as error:
-            raise HTTPException(504, f"nothing was translated for {self.timeout:g} seconds", RETRY) from error
-        except HTTPException:
-            raise
+            raise unavailable(f"nothing was translated for {self.timeout:g} seconds", 504) from error
         except Exception as error:
             log.exception("a batch could not be translated")
             raise HTTPException(500, "the text could not be translated") from error
@@ -206,10 +198,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | None = None) -> FastAPI:
-    """Returns the application, which calls `load` when it starts.
-
-    The page at / shows the run in `workdir`; without it there is none.
-    """
+    """Returns the application, which calls `load` when it starts; the page at / shows the run in `workdir`, if any."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -230,25 +219,27 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.mount("/docs/files", StaticFiles(directory=DOCS_FILES))
+    app.mount("/docs/files", StaticFiles(directory=SWAGGER_FILES))
+    app.mount("/page", StaticFiles(directory=PAGE_FILES))  # not at /, where it would answer wrong methods of all paths
     # The page /docs shows the docstrings of all functions that answer requests.
-    sentence = sample_sentence(workdir) if workdir else None
-    app.post("/translate", openapi_extra=request_body(TranslateRequest, sentence))(server.translate)
-    app.post("/inspect", openapi_extra=request_body(InspectRequest, sentence, forms=False))(server.inspect)
+    report = RunReport(workdir) if workdir else None
+    sentence = next((sample["source"] for sample in report.samples()), None) if report else None
+    app.post("/translate", openapi_extra=TranslateRequest.body(sentence))(server.translate)
+    app.post("/inspect", openapi_extra=InspectRequest.body(sentence))(server.inspect)
 
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> Response:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
-    @app.exception_handler(ClientDisconnect)
-    async def left(*_: object) -> Response:  # before the request was complete
+    @app.exception_handler(ClientDisconnect)  # before the request was complete
+    async def left(*_: object) -> Response:
         return Response(status_code=CLIENT_LEFT)
 
     @app.exception_handler(UserError)
-    async def unavailable(_: Request, error: UserError) -> Response:
-        return JSONResponse({"error": _without_folders(str(error))}, 503, RETRY)
+    async def without_run(request: Request, error: UserError) -> Response:
+        return await refused(request, unavailable(_without_folders(str(error))))
 
-    @app.post("/detect", openapi_extra=request_body(DetectRequest))
+    @app.post("/detect", openapi_extra=DetectRequest.body())
     async def detection(request: Request) -> list[dict[str, Any]]:
         """Returns the languages that a text may be in, of those of the run, the likeliest first."""
         return detect("\n".join((await DetectRequest.read(request)).texts), server.languages)
@@ -262,20 +253,8 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     @app.get("/readyz", include_in_schema=False)
     async def readiness() -> Response:
         """Returns status 200 while the server translates, and 503 while it would not."""
-        status = server.status if server.status != "ok" else server.refusal or "ok"
-        return JSONResponse({"status": _without_folders(status)}, 200 if status == "ok" else 503)
-
-    @app.get("/livez", include_in_schema=False)
-    async def liveness() -> Response:
-        return JSONResponse({"status": "ok"})
-
-    @app.get("/metrics", include_in_schema=False)
-    async def metrics() -> Response:
-        return Response(generate_latest(server.metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-    @app.get("/spec", include_in_schema=False)
-    async def specification() -> Response:
-        return JSONResponse(app.openapi())
+        status = server.readiness
+        return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
     @app.get("/frontend/settings")
     async def settings() -> dict[str, Any]:
@@ -293,26 +272,27 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     async def not_offered() -> None:
         raise HTTPException(403, "Files and suggestions are disabled on this server.")
 
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return HTMLResponse(DOCS_PAGE)
+    answers: dict[str, Callable[[], Response]] = {  # that need nothing of the request, by their paths
+        "/livez": lambda: JSONResponse({"status": "ok"}),
+        "/metrics": lambda: Response(generate_latest(server.metrics.registry), media_type=CONTENT_TYPE_LATEST),
+        "/spec": lambda: JSONResponse(app.openapi()),
+        "/docs": lambda: FileResponse(PAGE_FILES / "docs.html"),
+        "/docs/": lambda: RedirectResponse("../docs"),
+    }
+    if workdir and report:
+        answers["/"] = lambda: FileResponse(PAGE_FILES / "index.html")
+        _add_run(app, workdir, report)
 
-    @app.get("/docs/", include_in_schema=False)
-    async def docs_above() -> Response:
-        return RedirectResponse("../docs")
+    async def answer(request: Request) -> Response:
+        return answers[request.scope["path"]]()
 
-    @app.get("/docs/show.js", include_in_schema=False)
-    async def docs_script() -> Response:
-        return Response(DOCS_SCRIPT, media_type="text/javascript")
-
-    if workdir:
-        _add_page(app, workdir)
+    for path in answers:
+        app.get(path, include_in_schema=False)(answer)
     return app
 
 
-def _add_page(app: FastAPI, workdir: Path) -> None:
-    """Adds the page of a run, and what it asks for besides translations."""
-    report = RunReport(workdir)
+def _add_run(app: FastAPI, workdir: Path, report: RunReport) -> None:
+    """Adds what the page of a run asks for besides translations."""
     reading = threading.Lock()
     examples = functools.cache(example_sentences)
     threading.Thread(target=examples, args=(workdir,), daemon=True).start()  # takes some seconds
@@ -327,9 +307,3 @@ def _add_page(app: FastAPI, workdir: Path) -> None:
     def example() -> dict[str, Any]:
         """Returns sentences to begin with."""
         return examples(workdir)
-
-    @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return FileResponse(PAGE_FILES / "index.html")
-
-    app.mount("/page", StaticFiles(directory=PAGE_FILES))  # not at /, where it would answer wrong methods of all paths

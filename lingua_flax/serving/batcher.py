@@ -1,8 +1,4 @@
-"""What waits for a search, and the batches that are made of it: sentences of similar length, fair between requests.
-
-A request is divided into sentences before it waits, so that its cost is known, and a large one does not keep the others
-from being searched.
-"""
+"""What waits for a search, and the batches that are made of it: sentences of similar length, fair between requests."""
 
 from __future__ import annotations
 
@@ -13,39 +9,25 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from lingua_flax.serving.engine import Engine, Found
+from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.prometheus import Metrics
+from lingua_flax.serving.protocol import check_size, unavailable
 from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.requests import Part
 
 
-class RefusedError(Exception):
-    """The batcher takes no more searches; the message says why."""
-
-
-class TooLargeError(Exception):
-    """A search costs more than all that may wait."""
-
-
 @dataclasses.dataclass(eq=False)
 class _Job:
-    """The sentences of a request.
-
-    Attributes:
-      waiting: the indices of those that are in no batch yet, by padded length.
-      cost: what they cost, in tokens times beams.
-      served: what those cost that are or were in a batch, from the `served` of the others on when the job came.
-      came, progressed: when it came, and when a sentence was found last, in seconds.
-    """
+    """The sentences of a request."""
 
     parts: Sequence[Part]
     num_hypotheses: int
     results: asyncio.Future[list[tuple[Hypothesis, ...]]]
-    waiting: dict[int, deque[int]]
-    cost: int
-    served: int
+    waiting: dict[int, deque[int]]  # the indices of those that are in no batch yet, by padded length
+    cost: int  # of those, in tokens times beams
+    served: int  # the cost of the others, from the `served` of the other jobs on when this one came
     came: float = dataclasses.field(default_factory=time.monotonic)
-    progressed: float = dataclasses.field(default_factory=time.monotonic)
+    progressed: float = dataclasses.field(default_factory=time.monotonic)  # when a sentence was found last
     found: dict[int, tuple[Hypothesis, ...]] = dataclasses.field(default_factory=dict)
 
 
@@ -56,12 +38,7 @@ class Batcher:
     """Searches in batches; of what they cost, each of the requests that wait gets an equal share."""
 
     def __init__(self, engine: Engine, metrics: Metrics, *, max_waiting: int, timeout: float):
-        """Creates a batcher.
-
-        Args:
-          max_waiting: what may wait, in tokens times beams.
-          timeout: seconds after which a search of which nothing was found is given up.
-        """
+        """Lets `max_waiting` tokens times beams wait, and a search of which nothing is found `timeout` seconds."""
         self._engine, self._metrics, self._max_waiting, self._timeout = engine, metrics, max_waiting, timeout
         self._jobs: dict[_Job, None] = {}  # those that are wanted
         self._served = 0
@@ -92,10 +69,8 @@ class Batcher:
     ) -> list[tuple[Hypothesis, ...]]:
         """Returns the hypotheses of the parts of a request. If the task is cancelled, the search ends.
 
-        Raises:
-          RefusedError: too much is waiting, unless `is_admitted`, or the batcher is stopping.
-          TooLargeError: all of the parts cost more than may wait.
-          TimeoutError: none of them was found for too long.
+        Raises HTTPException if they cost more than may wait or too much is waiting, unless they are admitted, or if the
+        batcher is stopping, and TimeoutError if none of them was found for too long.
         """
         if not parts:
             return []
@@ -104,11 +79,11 @@ class Batcher:
             waiting.setdefault(self._engine.padded_length(part), deque()).append(index)
         cost = sum(map(self._engine.cost, parts))
         if self.is_stopping:
-            raise RefusedError("the server is stopping")
-        if not is_admitted and cost > self._max_waiting:
-            raise TooLargeError(f"{cost:,} tokens times beams exceed the limit of {self._max_waiting:,}")
-        if not is_admitted and self._before(cost) > self._max_waiting:
-            raise RefusedError("too many requests are waiting; try again later")
+            raise unavailable("the server is stopping")
+        if not is_admitted:
+            check_size(cost, "tokens times beams", self._max_waiting)
+            if self._before(cost) > self._max_waiting:
+                raise unavailable("too many requests are waiting; try again later")
         results = asyncio.get_running_loop().create_future()
         job = _Job(parts, num_hypotheses, results, waiting, cost, self._served)
         self._jobs[job] = None
@@ -138,10 +113,10 @@ class Batcher:
         self._arrived.set()
 
     def give_up(self) -> None:
-        """Ends all searches with RefusedError."""
+        """Ends all searches with HTTPException."""
         for job in self._jobs:
             if not job.results.done():
-                job.results.set_exception(RefusedError("the server is stopping"))
+                job.results.set_exception(unavailable("the server is stopping"))
                 job.waiting.clear()
 
     async def _work(self) -> None:
@@ -204,7 +179,7 @@ class Batcher:
         for found in self._engine.searcher.search(parts, count, lambda number: batch[number][0] in self._jobs):
             loop.call_soon_threadsafe(self._deliver, batch, found)
 
-    def _deliver(self, batch: _Batch, found: Found) -> None:
+    def _deliver(self, batch: _Batch, found: dict[int, tuple[Hypothesis, ...]]) -> None:
         self._progressed = time.monotonic()
         for number, hypotheses in found.items():
             job, index = batch[number]

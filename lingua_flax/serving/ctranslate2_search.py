@@ -21,10 +21,7 @@ MAX_BATCH = 32
 
 @dataclasses.dataclass(frozen=True)
 class CTranslate2Search:
-    """Searches with CTranslate2, on the CPU; a batch that is under way cannot be ended.
-
-    Of the options, it uses beam size, length penalty and batch size; CTranslate2 divides a score by length^alpha.
-    """
+    """Searches with CTranslate2, which cannot end a batch, and divides scores by length^alpha."""
 
     translator: Translator
     options: DecodingOptions
@@ -38,9 +35,10 @@ class CTranslate2Search:
         self, parts: Sequence[Part], num_hypotheses: int, is_wanted: Callable[[int], bool]
     ) -> Iterator[dict[int, tuple[Hypothesis, ...]]]:
         """Yields the hypotheses of the parts that are wanted, by their indices, best first."""
+        tokenizer = self.translator.tokenizer
         wanted = [index for index in range(len(parts)) if is_wanted(index)]
         found = self.model.translate_batch(
-            [self.translator.tokenizer.source_pieces(parts[index].source) for index in wanted],
+            [tokenizer.source_pieces(parts[index].source) for index in wanted],
             beam_size=self.options.beam_size,
             num_hypotheses=num_hypotheses,
             length_penalty=self.options.length_penalty,
@@ -51,22 +49,15 @@ class CTranslate2Search:
             return_scores=True,
         )
         for index, result in zip(wanted, found, strict=True):
-            yield {index: tuple(map(self._hypothesis, result.hypotheses, result.scores))}
-
-    def _hypothesis(self, pieces: Sequence[str], score: float) -> Hypothesis:
-        tokenizer = self.translator.tokenizer
-        ids = [tokenizer.target.piece_to_id(piece) for piece in pieces]
-        (text,) = tokenizer.decode_target([ids])
-        return Hypothesis(text, score, (*ids, EOS_ID))
+            ids = [list(map(tokenizer.target.piece_to_id, pieces)) for pieces in result.hypotheses]
+            hypotheses = zip(tokenizer.decode_target(ids), result.scores, ids, strict=True)
+            yield {index: tuple(Hypothesis(text, score, (*own, EOS_ID)) for text, score, own in hypotheses)}
 
 
 def load_ctranslate2(
     translator: Translator, options: DecodingOptions, quantization: Quantization, workers: int
 ) -> CTranslate2Search:
-    """Exports the network of a run into a temporary folder, and loads it from there for so many threads.
-
-    Raises UserError if CTranslate2 cannot represent the network.
-    """
+    """Exports the network of a run into a temporary folder, and loads it from there for so many threads."""
     with tempfile.TemporaryDirectory() as folder:
         ctranslate2_model.write_ctranslate2(translator, Path(folder), quantization)
         # One thread a worker: the threads of a matrix product wait for each other, on cores that are busy for long.

@@ -2,49 +2,33 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from lingua_flax.data.batch import bucket_lengths
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
-from lingua_flax.translation.hypotheses import Hypothesis, Translation
+from lingua_flax.translation.hypotheses import Translation
 from lingua_flax.translation.requests import Part
 from lingua_flax.translation.translator import Searches, Translator
 from lingua_flax.translation.word_alignment import Link, align_translations
 
-Found = Mapping[int, tuple[Hypothesis, ...]]  # hypotheses of parts, by their indices in a batch
-
-
-class Searcher(Protocol):
-    """Searches batches, from several threads; see `SegmentedSearch`."""
-
-    def max_rows(self, length: int) -> int:
-        """Returns how many parts of a padded length can be searched together."""
-
-    def search(self, parts: Sequence[Part], num_hypotheses: int, is_wanted: Callable[[int], bool]) -> Iterable[Found]:
-        """Searches a batch, but for the parts of which `is_wanted` is or becomes false."""
+if TYPE_CHECKING:
+    from lingua_flax.serving.ctranslate2_search import CTranslate2Search
+    from lingua_flax.translation.segmented_search import SegmentedSearch
 
 
 @dataclasses.dataclass
 class Engine:
-    """Translates with one translator for each target language; programs that align words are compiled when needed.
-
-    `workers` batches are searched at the same time.
-    """
+    """Translates with a translator for each target language; `workers` batches are searched at the same time."""
 
     translators: Mapping[str, Translator]
-    searcher: Searcher
+    max_length: int
+    searcher: SegmentedSearch | CTranslate2Search
     options: DecodingOptions
     alignment: AlignmentOptions
     workers: int
-
-    @functools.cached_property
-    def _first(self) -> Translator:
-        return next(iter(self.translators.values()))
 
     def searches(
         self, lines: Sequence[str], target: str, num_hypotheses: int, glossary: Glossary | None
@@ -67,9 +51,8 @@ class Engine:
     @property
     def max_cost(self) -> int:
         """What the longest sentence costs."""
-        return self._first.max_length * self.options.beam_size
+        return self.max_length * self.options.beam_size
 
     def padded_length(self, part: Part) -> int:
         """Returns the length for which a part is padded; parts of one length are searched together."""
-        lengths = bucket_lengths(self._first.max_length)
-        return lengths[bisect.bisect_left(lengths, len(part.source))]
+        return next(length for length in bucket_lengths(self.max_length) if length >= len(part.source))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lingua_flax.serving.prometheus import Metrics
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 ADMIN_PATHS = ("/livez", "/readyz", "/metrics")  # for a cluster, which addresses a server by its IP address
@@ -20,22 +23,21 @@ HEADERS = {
 
 
 class Guard:
-    """ASGI middleware that checks every request and adds headers to every response.
+    """ASGI middleware that checks and counts requests, and adds headers to every response.
 
     A page of another site can send requests to a server on the user's own machine, even by giving its own host name the
     address 127.0.0.1 (DNS rebinding). Such a request names a foreign host or, if it is a POST, a foreign origin.
     """
 
     def __init__(
-        self, app: ASGIApp, *, allowed_hosts: Collection[str], admin_port: int | None = None, root_path: str = ""
+        self, app: ASGIApp, metrics: Metrics, hosts: Collection[str], admin_port: int | None = None, root_path: str = ""
     ):
-        """Creates the middleware.
+        """Lets the server be addressed by the names of the loopback interface and `hosts`.
 
-        The server may be addressed by the names of the loopback interface and `allowed_hosts`, and by any name for
-        ADMIN_PATHS, which are answered on `admin_port` only if it is given. All paths may begin with `root_path`.
+        ADMIN_PATHS may have any name, and are answered on `admin_port` only if given. Paths may begin with `root_path`.
         """
-        self._app = app
-        self._allowed = {host.lower() for host in allowed_hosts} - set(LOOPBACK)
+        self._app, self._metrics = app, metrics
+        self._allowed = {host.lower() for host in hosts} - set(LOOPBACK)
         self._hosts = self._allowed | set(LOOPBACK)
         self._admin_port = admin_port
         self._root_path = f"/{root_path.strip('/')}".rstrip("/")
@@ -48,9 +50,11 @@ class Guard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
+                if answers is self._app:
+                    self._metrics.count(path, message["status"], started)
             await send(message)
 
-        path = scope["path"]
+        path, started = scope["path"], time.perf_counter()
         if path.startswith(f"{self._root_path}/"):
             path = path.removeprefix(self._root_path)
         is_admin = path in ADMIN_PATHS

@@ -2,66 +2,48 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from lingua_flax.host.errors import UserError
-from lingua_flax.inspection.explanation import Place
-from lingua_flax.inspection.interventions import Head, Intervention, inspect
+from lingua_flax.inspection.interventions import Intervention, inspect
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.serving.protocol import InspectRequest
 from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.translator import Translator
 
-CHECKPOINTS_IN_MEMORY = 4
+
+def inspected(
+    translators: Mapping[str, Translator],
+    load: Callable[[str], Mapping[str, Translator]],
+    options: DecodingOptions,
+    item: InspectRequest,
+    after_batch: Callable[[int], None],
+) -> dict[str, Any]:
+    """Returns the answer with translators into each language, or with what `load` returns for another checkpoint."""
+    translators = load(str(item.checkpoint)) if item.checkpoint else translators
+    translator = translators[item.target or next(iter(translators))]
+    intervention = Intervention(tuple(item.prefix), tuple(item.masked), tuple(item.heads_off))
+    text, sentences = item.q.strip(), _sentences(item.q, translator, options, after_batch)
+    if sentences or item.sentence:
+        if item.sentence >= max(1, len(sentences)):
+            raise UserError(f"there is no sentence {item.sentence}: the text has {max(1, len(sentences))}")
+        text = sentences[item.sentence]["source"]
+    inspection = inspect(translator, text, options, intervention, record_beam=item.beam, explained=item.explain)
+    return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step, "sentences": sentences}
 
 
-@dataclasses.dataclass
-class Inspector:
-    """Inspects sentences with JAX.
-
-    Attributes:
-      translators: a translator for each target language.
-      options: how to decode.
-      load: loads the translators of another checkpoint; raises UserError if that does not exist.
-    """
-
-    translators: Mapping[str, Translator]
-    options: DecodingOptions
-    load: Callable[[str], Mapping[str, Translator]]
-
-    def __post_init__(self) -> None:
-        self.load = functools.lru_cache(CHECKPOINTS_IN_MEMORY)(self.load)
-
-    def __call__(self, item: InspectRequest, after_batch: Callable[[int], None]) -> dict[str, Any]:
-        """Returns a JSON object; `after_batch` may raise to stop, as in `Translator.translate`.
-
-        Raises UserError if the item names something that does not exist, or its text has no token or too many.
-        """
-        translators = self.load(str(item.checkpoint)) if item.checkpoint else self.translators
-        translator = translators[item.target or next(iter(translators))]
-        heads = tuple(Head(head.attention, head.layer, head.head) for head in item.heads_off)
-        intervention = Intervention(tuple(item.prefix), tuple(item.masked), heads)
-        text, sentences = item.q.strip(), self._sentences(item.q, translator, after_batch)
-        if sentences or item.sentence:
-            if item.sentence >= max(1, len(sentences)):
-                raise UserError(f"there is no sentence {item.sentence}: the text has {max(1, len(sentences))}")
-            text = sentences[item.sentence]["source"]
-        place = Place(**item.explain.model_dump()) if item.explain else None
-        inspection = inspect(translator, text, self.options, intervention, record_beam=item.beam, explained=place)
-        return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step, "sentences": sentences}
-
-    def _sentences(self, text: str, translator: Translator, after_batch: Callable[[int], None]) -> list[dict[str, str]]:
-        """Returns the sentences of a text, line by line, with their translations; none if it is a single one."""
-        lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
-        divided = translator.divided(lines)
-        if len(lines) == 1 and len(divided[0]) == 1:
-            return []
-        sentences: list[tuple[str, Hypothesis]] = []
-        translations = translator.translate(lines, self.options, warn=False, after_batch=after_batch)
-        for line, translation in zip(lines, translations, strict=True):
-            best = translation.hypotheses[0]
-            sentences += best.parts or [(line, best)]
-        return [{"source": source, "translation": own.text} for source, own in sentences]
+def _sentences(
+    text: str, translator: Translator, options: DecodingOptions, after_batch: Callable[[int], None]
+) -> list[dict[str, str]]:
+    """Returns the sentences of a text, line by line, with their translations; none if it is a single one."""
+    lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
+    divided = translator.divided(lines)
+    if len(lines) == 1 and len(divided[0]) == 1:
+        return []
+    sentences: list[tuple[str, Hypothesis]] = []
+    translations = translator.translate(lines, options, warn=False, after_batch=after_batch)
+    for line, translation in zip(lines, translations, strict=True):
+        best = translation.hypotheses[0]
+        sentences += best.parts or [(line, best)]
+    return [{"source": source, "translation": own.text} for source, own in sentences]

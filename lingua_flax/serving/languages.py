@@ -15,13 +15,7 @@ MAX_CHARACTERS = 2000  # that are looked at, in about 5 ms
 
 
 class Language(BaseModel):
-    """A language of a run.
-
-    Attributes:
-      code: its code, such as en.
-      name: its English name.
-      targets: codes of the languages that it can be translated into; none of a language that is a target only.
-    """
+    """A language of a run, with the codes of those that it can be translated into."""
 
     code: str
     name: str

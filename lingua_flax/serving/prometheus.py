@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # Others are counted together.
 PATHS = ("/", "/translate", "/inspect", "/detect", "/languages", "/run", "/examples", "/health", "/docs", "/spec")
@@ -33,29 +32,8 @@ class Metrics:
         waits = Gauge(f"{prefix}waiting_cost", "Tokens times beams that wait for a batch", registry=own)
         waits.set_function(waiting)
 
-    def observe_steps(self, steps: int, seconds: float) -> None:
-        """Takes note of decoding steps that took so many seconds together."""
-        self.step_seconds.observe(seconds / max(1, steps))
-
-
-class Measured:
-    """ASGI middleware that counts and times requests."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics):
-        self._app = app
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        path = scope["path"] if scope["path"] in PATHS else "other"
-        started = time.perf_counter()
-
-        async def send_and_count(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._metrics.requests.labels(path, message["status"]).inc()
-                self._metrics.seconds.labels(path).observe(time.perf_counter() - started)
-            await send(message)
-
-        await self._app(scope, receive, send_and_count)
+    def count(self, path: str, status: int, started: float) -> None:
+        """Counts and times a request that is answered now, and started at a time of `time.perf_counter`."""
+        path = path if path in PATHS else "other"
+        self.requests.labels(path, status).inc()
+        self.seconds.labels(path).observe(time.perf_counter() - started)

@@ -5,27 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation, StrictInt, ValidationError, WithJsonSchema
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, StrictInt, TypeAdapter, WithJsonSchema
 from pydantic.functional_validators import field_validator, model_validator
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from lingua_flax.inspection.interventions import Attention
+from lingua_flax.inspection.explanation import Head, Place
 from lingua_flax.options.messages import validation_message
 
 SENTENCE = "Two dogs are playing in the snow."
 
 
 class Limits(NamedTuple):
-    """What a single request may ask for.
-
-    Attributes:
-      texts: number of texts in a list.
-      characters: length of each text.
-      beam_size: number of hypotheses that a search keeps.
-    """
+    """What a single request may ask for: texts in a list, characters of each, and hypotheses that a search keeps."""
 
     texts: int
     characters: int
@@ -38,9 +33,15 @@ def check_size(size: int, unit: str, limit: int) -> None:
         raise HTTPException(413, f"Invalid request: {size:,} {unit} exceed the limit of {limit:,}")
 
 
+def unavailable(reason: str, status: int = 503) -> HTTPException:
+    """Returns the answer to a request that may succeed later."""
+    return HTTPException(status, reason, {"Retry-After": "1"})  # seconds
+
+
 class Parameters(BaseModel):
     """The parameters of a request; others are ignored."""
 
+    content_types: ClassVar[tuple[str, ...]] = ("application/json",)
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     @classmethod
@@ -48,12 +49,23 @@ class Parameters(BaseModel):
         """Returns the parameters of a request; raises HTTPException if one is missing or invalid."""
         try:
             return cls.model_validate(await _values(request))
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             raise HTTPException(400, f"Invalid request: {_message(error)}") from error
+
+    @classmethod
+    def body(cls, sentence: str | None = None) -> dict[str, Any]:
+        """Returns the OpenAPI description of a body, with an example of `q` if given."""
+        schema = cls.model_json_schema()
+        if sentence:
+            schema["properties"]["q"]["examples"] = [sentence]
+        content = {content_type: {"schema": schema} for content_type in cls.content_types}
+        return {"requestBody": {"required": True, "content": content}}
 
 
 class LibreTranslateParameters(Parameters):
     """Those of LibreTranslate, where an empty value is as good as none."""
+
+    content_types = ("application/json", "application/x-www-form-urlencoded")
 
     @model_validator(mode="before")
     @classmethod
@@ -121,20 +133,6 @@ class TranslateRequest(DetectRequest):
         check_size(max(map(len, self.texts)), "characters", limits.characters)
 
 
-class HeadParameters(Parameters):
-    """An attention head."""
-
-    attention: Attention
-    layer: StrictInt
-    head: StrictInt
-
-
-class PlaceParameters(HeadParameters):
-    """An attention head and the position of a query."""
-
-    query: StrictInt
-
-
 class InspectRequest(Parameters):
     """A sentence to inspect."""
 
@@ -149,17 +147,21 @@ class InspectRequest(Parameters):
     masked: list[StrictInt] = []
     """Positions of source tokens that no layer may attend to."""
     # A reference to the schema of a head would lead nowhere in that of the whole interface.
-    heads_off: list[Annotated[HeadParameters, WithJsonSchema(HeadParameters.model_json_schema())]] = []
+    heads_off: list[Annotated[Head, WithJsonSchema(TypeAdapter(Head).json_schema())]] = []
     """Heads that are switched off, counted from 0."""
     beam: bool = False
     """Record the beam search."""
-    explain: Annotated[PlaceParameters, WithJsonSchema(PlaceParameters.model_json_schema())] | None = None
+    explain: Annotated[Place, WithJsonSchema(TypeAdapter(Place).json_schema())] | None = None
     """Where to say how the attention weights come about, counted from 0."""
     checkpoint: Annotated[StrictInt, Field(gt=0)] | None = None
     """Step; by default the checkpoint that is served."""
 
+    def check(self, limits: Limits) -> None:
+        """Raises HTTPException if the text is longer than the server allows."""
+        check_size(len(self.q), "characters", limits.characters)
 
-def _message(error: ValidationError) -> str:
+
+def _message(error: pydantic.ValidationError) -> str:
     first = error.errors()[0]
     if first["type"] == "missing":
         return f"missing {'.'.join(map(str, first['loc']))} parameter"

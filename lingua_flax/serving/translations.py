@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.serving.batcher import Batcher
@@ -19,14 +19,9 @@ from lingua_flax.translation.word_alignment import Link, moved, pharaoh, word_li
 
 Value = TypeVar("Value")
 
+Line = tuple[Translation, list[Link]]  # with the links of the best hypothesis if they are wanted
+
 LARGE = 1000  # characters from which on texts are divided in a thread, at about 4 ms a thousand
-
-
-class _Line(NamedTuple):
-    """The translations of a line, best first, and the links of the best one if they are wanted."""
-
-    texts: list[str]
-    links: list[Link]
 
 
 class Translations:
@@ -37,10 +32,7 @@ class Translations:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="texts")
 
     async def answer(self, parameters: TranslateRequest, max_hypotheses: int) -> dict[str, Any]:
-        """Returns the content of an answer; raises what `Batcher.search` raises, and UserError for a useless glossary.
-
-        If the task is cancelled, the search ends.
-        """
+        """Returns the content of an answer; raises as `Batcher.search` and UserError for a useless glossary."""
         size = sum(map(len, parameters.texts))
         pages = []
         if parameters.format == "html":
@@ -52,10 +44,9 @@ class Translations:
         translations = iter(await self._translated([line for own in lines for line in own], size, parameters, count))
         results = [[await self._line(next(translations), parameters.target, each) for each in own] for own in aligned]
         if pages:
-            rendered = [await self._compute(size, _rendered, *pair) for pair in zip(pages, results, strict=True)]
-            translated = [[text] for text in rendered]
+            translated = [[await self._compute(size, _rendered, *pair)] for pair in zip(pages, results, strict=True)]
         else:
-            translated = [_joined(own, count) for own in results]
+            translated = [[_joined(own, rank) for rank in range(count)] for own in results]
         answer: dict[str, Any] = {"translatedText": [texts[0] for texts in translated]}
         if parameters.alternatives:
             answer["alternatives"] = [list(dict.fromkeys(texts))[1:] for texts in translated]
@@ -75,11 +66,9 @@ class Translations:
                 return translations
             found = await self._batcher.search(parts, wanted, is_admitted=found is not None)
 
-    async def _line(self, translation: Translation, target: str, is_aligned: bool) -> _Line:
-        links = []
-        if is_aligned:
-            links = await self._compute(LARGE, self._engine.align, translation, target)
-        return _Line([own.text for own in translation.hypotheses], links)
+    async def _line(self, translation: Translation, target: str, is_aligned: bool) -> Line:
+        links = await self._compute(LARGE, self._engine.align, translation, target) if is_aligned else []
+        return translation, links
 
     async def _compute(self, size: int, function: Callable[..., Value], *arguments: Any) -> Value:
         """Calls a function, in a thread if that takes long for texts of this size."""
@@ -98,20 +87,20 @@ def _resumed(
         return [], 0, end.value
 
 
-def _rendered(page: HtmlText, lines: list[_Line]) -> str:
-    return page.rendered([Translated(own.texts[0], own.links) for own in lines])
+def _rendered(page: HtmlText, lines: list[Line]) -> str:
+    return page.rendered([Translated(own.text, links) for own, links in lines])
 
 
-def _joined(lines: list[_Line], count: int) -> list[str]:
-    """Joins the lines of a text, rank by rank; a line with fewer translations repeats its last one."""
-    return ["\n".join(own.texts[min(rank, len(own.texts) - 1)] for own in lines) for rank in range(count)]
+def _joined(lines: list[Line], rank: int) -> str:
+    """Joins the lines of a text; a line with fewer translations repeats its last one."""
+    return "\n".join(own.hypotheses[min(rank, len(own.hypotheses) - 1)].text for own, _ in lines)
 
 
-def _joined_links(lines: list[str], results: list[_Line]) -> str:
+def _joined_links(lines: list[str], results: list[Line]) -> str:
     """Returns the links of the lines of a text, whose words are counted from its beginning."""
     joined = []
     source_start = target_start = 0
-    for line, result in zip(lines, results, strict=True):
-        joined += [moved(link, source_start, target_start) for link in result.links]
-        source_start, target_start = source_start + len(line) + 1, target_start + len(result.texts[0]) + 1
-    return pharaoh(word_links(joined, "\n".join(lines), "\n".join(result.texts[0] for result in results)))
+    for line, (translation, links) in zip(lines, results, strict=True):
+        joined += [moved(link, source_start, target_start) for link in links]
+        source_start, target_start = source_start + len(line) + 1, target_start + len(translation.text) + 1
+    return pharaoh(word_links(joined, "\n".join(lines), _joined(results, 0)))

@@ -1,29 +1,43 @@
-"""The server process: it listens, and it stops without losing a request."""
+"""The server process: it listens, bounds what clients may send, and stops without losing a request.
+
+uvicorn has no limits on bytes, seconds and connections: headers of 75 MB took 2 GB of memory, and connections that sent
+nothing stayed open for ever. By its code, granian, embedded in another program, would lose requests when it stops.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
+import json
+import logging
 import socket
+import time
 from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lingua_flax.host.errors import UserError
-from lingua_flax.serving.bounded_protocol import BoundedProtocol, Limits
 
-DRAIN_SECONDS = 0.5
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 0.5  # for which open connections may send another request, each of which is then closed
 STOP_SECONDS = 4  # for answers, before those that are still being sent are cut off
 MAX_CONNECTIONS = 512
 OTHER_FILES = 100  # that the process may open
+MAX_HEADERS = 2**16  # bytes
+HEADERS_SECONDS = 10.0  # from the opening of a connection, or the first byte of a later request, to the last header
+BODY_SECONDS = 30.0
+LINGER_SECONDS = 5.0  # for which what a refused client still sends is read: it would not see the answer otherwise
+WARNING_SECONDS = 60.0  # between warnings
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens on the host, an IPv6 address without brackets, and port.
-
-    Raises UserError if the address is unknown or not one of this machine, or the port is in use.
-    """
+    """Returns a socket that listens on the host, an IPv6 address without brackets; raises UserError if none can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
@@ -33,10 +47,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def max_connections() -> int:
-    """Returns how many connections may be open: at most MAX_CONNECTIONS, and fewer if the process may open few files.
-
-    Without room for another file, accepting connections would fail, for all clients.
-    """
+    """Returns how many connections may be open: fewer if the process may open few files, or accepting would fail."""
     try:
         import resource
     except ImportError:  # on Windows
@@ -46,6 +57,130 @@ def max_connections() -> int:
     return MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, hard - OTHER_FILES))
 
 
+@dataclasses.dataclass
+class ConnectionLimits:
+    """Limits of a server."""
+
+    connections: int
+    body: int  # bytes
+    bodies: int = 2**26  # bytes of all that are not complete
+    unfinished: dict[BoundedProtocol, int] = dataclasses.field(default_factory=dict)  # the bytes sent of each of those
+    warned: float = -WARNING_SECONDS
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection. What exceeds a limit is refused without the application. Public methods are those of uvicorn."""
+
+    def __init__(self, limits: ConnectionLimits, **arguments: Any):
+        super().__init__(**arguments)
+        self._limits = limits
+        self._too_large = f"the request is larger than {limits.body:,} bytes"
+        self._header_bytes = self._body_bytes = 0  # of the request that is arriving
+        self._is_refused = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_within(HEADERS_SECONDS)
+        if len(self.connections) > self._limits.connections:
+            if time.monotonic() - self._limits.warned > WARNING_SECONDS:
+                self._limits.warned = time.monotonic()
+                log.warning("more than %d connections: those that wait longest are closed", self._limits.connections)
+            waiting = [own for own in cast(set[BoundedProtocol], self.connections) if own._is_waiting]
+            min(waiting, key=lambda own: own._since)._refuse(503, "there are too many connections")
+
+    @property
+    def _is_waiting(self) -> bool:  # for the client
+        return self in self._limits.unfinished or self.cycle is None or self.cycle.response_complete
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        unfinished = self._limits.unfinished
+        if self in unfinished:
+            unfinished[self] += len(data)
+        else:
+            self._header_bytes += len(data)
+            if self._timer is None and self._is_waiting:
+                self._expect_within(HEADERS_SECONDS)
+        super().data_received(data)
+        if self._header_bytes > MAX_HEADERS:
+            self._refuse(431, f"the headers are larger than {MAX_HEADERS:,} bytes")
+        elif unfinished.get(self, 0) > 2 * self._limits.body + MAX_HEADERS:  # with lengths of chunks, and trailers
+            self._refuse(413, self._too_large)
+        elif sum(unfinished.values()) > self._limits.bodies:
+            max(unfinished, key=unfinished.__getitem__)._refuse(503, "too much is being sent; try again later")
+
+    def on_headers_complete(self) -> None:
+        self._header_bytes = self._body_bytes = 0
+        self._check_body(int(dict(self.headers).get(b"content-length", 0)))
+        super().on_headers_complete()
+        self._limits.unfinished[self] = 0
+        self._expect_within(BODY_SECONDS)
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        self._check_body(self._body_bytes)
+        super().on_body(body)
+
+    def _check_body(self, size: int) -> None:
+        if size > self._limits.body:
+            self._refuse(413, self._too_large)
+            raise ValueError  # ends the parser
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._forget_request()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._since = time.monotonic()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_request()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        if self in self._limits.unfinished:
+            self._refuse(503, "the server is stopping")
+        super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
+
+    def _expect_within(self, seconds: float) -> None:
+        """Gives the client so many seconds to send all headers, or the whole body."""
+        if self._timer:
+            self._timer.cancel()
+        self._since = time.monotonic()
+        self._timer = self.loop.call_later(seconds, self._refuse, 408, "the request took too long to arrive")
+
+    def _forget_request(self) -> None:
+        self._limits.unfinished.pop(self, None)
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answers, unless the application does, and closes the connection once the client has, or seconds later."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._is_refused = True
+        self._forget_request()
+        self._unset_keepalive_if_required()
+        is_answering = bool(self.cycle and self.cycle.response_started and not self.cycle.response_complete)
+        if self.cycle and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # for the application
+            self.cycle.message_event.set()
+        if not is_answering:
+            body = json.dumps({"error": message})
+            head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+            self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode())
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+
 class WebServer(uvicorn.Server):
     """Runs an application until SIGTERM or Ctrl-C; requests it has accepted are still answered.
 
@@ -53,13 +188,8 @@ class WebServer(uvicorn.Server):
     connection at once, that request would be lost (24 of 1,544 under load: benchmarks/serving.py).
     """
 
-    def __init__(self, app: ASGIApp, on_stop: Callable[[], None], limits: Limits, *, drain: float = DRAIN_SECONDS):
-        """Creates a server.
-
-        Args:
-          on_stop: called when the server begins to stop; from then on the application should refuse requests.
-          drain: seconds for which open connections may send another request, each of which is then closed.
-        """
+    def __init__(self, app: ASGIApp, on_stop: Callable[[], None], limits: ConnectionLimits):
+        """Creates a server, which calls `on_stop` when it begins to stop: from then on, requests should be refused."""
         config = uvicorn.Config(
             app,
             http=functools.partial(BoundedProtocol, limits),  # type: ignore[arg-type]  # it is called, no more
@@ -70,7 +200,6 @@ class WebServer(uvicorn.Server):
         )
         super().__init__(config)
         self._on_stop = on_stop
-        self._drain = drain
 
     def stop(self) -> None:
         """Makes the server stop, as SIGTERM does."""
@@ -82,5 +211,5 @@ class WebServer(uvicorn.Server):
             server.close()
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
         self._on_stop()
-        await asyncio.sleep(self._drain)
+        await asyncio.sleep(DRAIN_SECONDS)
         await super().shutdown(sockets)

@@ -1,6 +1,5 @@
 """Attention maps and masked words: compared with forward passes of the network, and the commands as users run them."""
 
-import dataclasses
 import functools
 import io
 import json
@@ -20,7 +19,9 @@ from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.figures import FORMATS, save_figure
 from lingua_flax.inspection.attention_figures import CELL, attention_figure
-from lingua_flax.inspection.attention_maps import AttentionMaps, attention_maps, position_table, source_tokens
+from lingua_flax.inspection.attention_maps import AttentionMaps, attention_maps, position_table
+from lingua_flax.inspection.interventions import inspection_of
+from lingua_flax.inspection.observation import source_tokens
 from lingua_flax.model.transformer import initial_params, structure
 from lingua_flax.options.schema import DecodingOptions, ModelConfig, TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -54,7 +55,7 @@ def source(translator):
 
 @pytest.fixture(scope="module")
 def maps(translator):
-    return attention_maps(translator, translator.translate([LINE], GREEDY)[0])
+    return attention_maps(inspection_of(translator, *translator.translate([LINE], GREEDY)), translator.tokenizer)
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")
@@ -63,15 +64,15 @@ def forward_pass(params, source, target_in, segments, graphdef):
 
 
 def test_rows_sum_to_one_and_the_decoder_sees_no_later_token(maps):
-    s, t = len(maps.source_tokens), len(maps.target_written)
+    s, t = len(maps.source_tokens), len(maps.target_tokens_written)
     assert s != t
-    shapes = [array.shape for array in (maps.encoder, maps.decoder, maps.cross)]
+    shapes = [array.shape for array in (maps.encoder_self_attention, maps.decoder_self_attention, maps.cross_attention)]
     assert shapes == [(1, 3, s, s), (2, 3, t, t), (2, 3, t, s)]
-    for array in (maps.encoder, maps.decoder, maps.cross):
+    for array in (maps.encoder_self_attention, maps.decoder_self_attention, maps.cross_attention):
         np.testing.assert_allclose(array.sum(axis=-1), 1.0, atol=1e-5)
-    assert (np.triu(maps.decoder, 1) == 0).all()
-    assert maps.target_read[0] == "<s>"
-    assert maps.target_read[1:] == maps.target_written[:-1]
+    assert (np.triu(maps.decoder_self_attention, 1) == 0).all()
+    assert maps.target_tokens_read[0] == "<s>"
+    assert maps.target_tokens_read[1:] == maps.target_tokens_written[:-1]
     assert maps.source_tokens[-1] == "</s>"
 
 
@@ -99,7 +100,7 @@ def test_lines_that_no_map_can_show_are_refused(translator):
     with pytest.raises(UserError, match="the line is empty"):
         source_tokens(translator, "  ")
     with pytest.raises(UserError, match=r"has \d+ tokens, and the model sees at most 39"):
-        attention_maps(translator, Translation("the cat " * 30, ()))
+        inspection_of(translator, Translation("the cat " * 30, ()))
 
 
 def test_learned_positions_are_those_of_the_checkpoint(translator):
@@ -189,22 +190,22 @@ def test_another_word_in_the_masked_place_changes_nothing(translator, source):
 def test_every_head_has_a_map_with_cells_of_full_size(maps):
     """Two layers of the encoder, one of the decoder, and six heads; 30 source tokens and 26 target tokens."""
     source, target = ("▁word", "s") * 15, ("▁m$ot", "$s") * 13
-    shapes = {"encoder": (2, 6, 30, 30), "decoder": (1, 6, 26, 26), "cross": (1, 6, 26, 30)}
-    weights = {name: np.full(shape, 0.03) for name, shape in shapes.items()}
-    large = dataclasses.replace(maps, source_tokens=source, target_read=target, target_written=target, **weights)
+    weights = (np.full(shape, 0.03) for shape in ((2, 6, 30, 30), (1, 6, 26, 26), (1, 6, 26, 30)))
+    large = AttentionMaps(maps.text, maps.translation, source, target, target, *weights)
     figure = attention_figure(large)
-    head, *rows = figure.subfigs
-    assert head.axes[0].get_xlim() == (0.0, 1.0)
+    bar, *drawn = figure.axes
+    assert bar.get_xlim() == (0.0, 1.0)
+    rows = [drawn[start : start + 6] for start in range(0, len(drawn), 6)]
     for row, layer in zip(rows, (1, 2, 1, 1), strict=True):
-        names = [axes.get_title(loc="left") for axes in row.axes]
+        names = [axes.get_title(loc="left") for axes in row]
         assert names == [f"layer {layer}, head {number}" for number in range(1, 7)]
-        for axes in row.axes:
+        for axes in row:
             (image,) = axes.get_images()
             assert image.get_clim() == (0.0, 1.0)
             axes.apply_aspect()
             height, width = image.get_array().shape
             assert axes.bbox.size / figure.dpi == pytest.approx([CELL * width, CELL * height], rel=0.05)
-    labels = [label.get_text() for label in rows[0].axes[0].get_yticklabels()]
+    labels = [label.get_text() for label in rows[0][0].get_yticklabels()]
     assert labels == ["word", "·s"] * 15
 
 

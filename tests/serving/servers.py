@@ -8,17 +8,17 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from unittest import mock
 
 from lingua_flax.data.tokenizer import Characters
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig
+from lingua_flax.serving import web_server
 from lingua_flax.serving.app import Server, make_app
-from lingua_flax.serving.bounded_protocol import Limits as ConnectionLimits
 from lingua_flax.serving.guard import Guard
 from lingua_flax.serving.languages import languages
-from lingua_flax.serving.prometheus import Measured
 from lingua_flax.serving.protocol import Limits
-from lingua_flax.serving.web_server import WebServer
+from lingua_flax.serving.web_server import ConnectionLimits, WebServer
 from lingua_flax.translation.hypotheses import Hypothesis, Translation
 from lingua_flax.translation.requests import Part
 from lingua_flax.translation.word_alignment import Link
@@ -81,17 +81,17 @@ def serving(load, drain=0.0, limits=None, root_path="", **options):
     """Serves in a thread; yields the server and its URL."""
     settings = {"max_waiting": 6, "timeout": PROMPTLY} | options
     server = Server(languages(DataConfig(source_language="en", target_language="fr")), LIMITS, **settings)
-    measured = Measured(make_app(server, load), server.metrics)
-    guarded = Guard(measured, allowed_hosts=["translator.example"], root_path=root_path)
+    guarded = Guard(make_app(server, load), server.metrics, hosts=["translator.example"], root_path=root_path)
     listener = socket.create_server(("127.0.0.1", 0))
-    process = WebServer(guarded, server.stop, limits or ConnectionLimits(100, 2000), drain=drain)
+    process = WebServer(guarded, server.stop, limits or ConnectionLimits(100, 2000))
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        process.stop()
-        thread.join()
+    with mock.patch.object(web_server, "DRAIN_SECONDS", drain):
+        thread.start()
+        try:
+            yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            process.stop()
+            thread.join()
 
 
 def until(condition):

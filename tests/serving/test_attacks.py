@@ -10,8 +10,8 @@ import time
 import psutil
 import pytest
 
-from lingua_flax.serving import bounded_protocol
-from lingua_flax.serving.bounded_protocol import Limits
+from lingua_flax.serving import web_server
+from lingua_flax.serving.web_server import ConnectionLimits
 from tests.conftest import HUNG_AFTER, PROMPTLY
 from tests.processes import start_command
 from tests.serving.servers import raw, request, serving, translate, until
@@ -57,13 +57,13 @@ def test_what_is_too_large_is_refused_and_the_answer_can_be_read(url, engine, pi
     ],
 )
 def test_what_takes_too_long_ends(url, monkeypatch, pieces, status):
-    monkeypatch.setattr(bounded_protocol, "HEADERS_SECONDS", 0.1)
-    monkeypatch.setattr(bounded_protocol, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(web_server, "HEADERS_SECONDS", 0.1)
+    monkeypatch.setattr(web_server, "BODY_SECONDS", 0.1)
     assert status_of(raw(url, *pieces)) == status
 
 
 def test_connections_that_wait_make_room(engine, caplog):
-    with serving(lambda _: engine, limits=Limits(connections=5, body=2000)) as (server, url):
+    with serving(lambda _: engine, limits=ConnectionLimits(connections=5, body=2000)) as (server, url):
         until(lambda: server.status == "ok")
         engine.may_go_on.clear()
         busy = threading.Thread(target=translate, args=[url])
@@ -83,7 +83,7 @@ def test_connections_that_wait_make_room(engine, caplog):
 
 
 def test_largest_of_too_many_unfinished_bodies_is_refused(engine):
-    with serving(lambda _: engine, limits=Limits(connections=50, body=2000, bodies=5000)) as (server, url):
+    with serving(lambda _: engine, limits=ConnectionLimits(connections=50, body=2000, bodies=5000)) as (server, url):
         until(lambda: server.status == "ok")
         others = [connected(url) for _ in range(4)]
         for number, each in enumerate(others):

@@ -168,7 +168,7 @@ def test_other_checkpoint_by_number(url, workdir, translator):
         ({"masked": [31]}, 400, "a masked position must be from 0 to"),
         ({"masked": list(range(5))}, 400, "at least one source token must remain visible"),
         ({"heads_off": HEADS[0]}, 400, "heads_off: input should be a valid list, got {"),
-        ({"heads_off": ["encoder"]}, 400, "heads_off.0: input should be a valid dictionary"),
+        ({"heads_off": ["encoder"]}, 400, "heads_off.0: input should be a dictionary"),
         ({"heads_off": [{"attention": "encoder", "layer": 0}]}, 400, "missing heads_off.0.head parameter"),
         ({"heads_off": [HEADS[0] | {"attention": "self"}]}, 400, "input should be 'encoder', 'decoder' or 'cross'"),
         ({"heads_off": [HEADS[0] | {"attention": ["cross"]}]}, 400, "input should be 'encoder', 'decoder' or 'cross'"),

@@ -25,7 +25,6 @@ from lingua_flax.inspection.page_files import PAGE_FILES
 from lingua_flax.options.schema import DataConfig, DecodingOptions
 from lingua_flax.serving import app
 from lingua_flax.serving.ctranslate2_search import load_ctranslate2
-from lingua_flax.serving.documentation import DOCS_PAGE, DOCS_SCRIPT
 from lingua_flax.serving.guard import Guard
 from lingua_flax.serving.languages import languages
 from lingua_flax.translation import parallel
@@ -170,7 +169,7 @@ def test_cluster_asks_by_any_name(url, engine):
 
 
 def test_admin_port_has_only_what_a_cluster_asks():
-    guard = Guard(JSONResponse("found"), allowed_hosts=[], admin_port=9000)
+    guard = Guard(JSONResponse("found"), Mock(), hosts=[], admin_port=9000)
 
     def status(host, port, path):
         sent = []
@@ -369,8 +368,8 @@ def test_documentation_needs_no_other_host(url):
 
 def test_addresses_in_pages_are_relative():
     """So that they work below any path of a proxy."""
-    scripts = [DOCS_PAGE, DOCS_SCRIPT, *((PAGE_FILES / name).read_text("utf-8") for name in ("index.html", "api.js"))]
-    assert not re.findall(r'["`]/\w+', "".join(scripts))
+    names = ("index.html", "api.js", "docs.html", "docs.js")
+    assert not re.findall(r'["`]/\w+', "".join((PAGE_FILES / name).read_text("utf-8") for name in names))
 
 
 def test_documentation_describes_requests(url):

@@ -14,7 +14,7 @@ import pytest
 from lingua_flax.data.subword_sampling import SubwordSampler
 from lingua_flax.data.tokenizer import load_tokenizer
 from lingua_flax.inspection.attention_maps import attention_maps
-from lingua_flax.inspection.interventions import inspect
+from lingua_flax.inspection.interventions import inspect, inspection_of
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.translator import TRANSLATED_AROUND, Translator
 from lingua_flax.translation.word_alignment import align_translations, word_links
@@ -119,7 +119,7 @@ def test_placeholders_are_shown_as_what_they_stand_for(placing):
     translator = Translator.load(placing)
     line = "one {name} two."
     (translation,) = translator.translate([line])
-    maps = attention_maps(translator, translation)
+    maps = attention_maps(inspection_of(translator, translation), translator.tokenizer)
     answer = inspect(translator, line, DecodingOptions()).as_json(translator.tokenizer)
     assert "{name}" in maps.source_tokens
     assert "{name}" in [token["piece"] for token in answer["source"]]

@@ -12,6 +12,7 @@ import pytest
 from lingua_flax.data.corpora.phrasebook import generate
 from lingua_flax.data.tokenizer import Characters
 from lingua_flax.inspection.attention_maps import attention_maps
+from lingua_flax.inspection.interventions import inspection_of
 from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import align_translations, pharaoh, word_links
@@ -74,7 +75,7 @@ def links_of_maps(maps, weights, step="predict"):
 
     The first piece and each one that begins with a space begin a word; there is no attached punctuation.
     """
-    sides = (maps.source_tokens, maps.target_written)
+    sides = (maps.source_tokens, maps.target_tokens_written)
     source, target = (
         np.cumsum([not i or piece[0] == "\u2581" for i, piece in enumerate(pieces)]) - 1 for pieces in sides
     )
@@ -91,12 +92,12 @@ def links_of_maps(maps, weights, step="predict"):
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (2, 3), (None, 2)])
 def test_links_follow_from_the_attention_maps(translator, step, layer, head):
     (translation,) = translator.translate([LINE], GREEDY)
-    maps = attention_maps(translator, translation)
+    maps = attention_maps(inspection_of(translator, translation), translator.tokenizer)
     options = AlignmentOptions(alignment_step=step, alignment_layer=layer, alignment_head=head)
     (links,) = aligned_words(translator, [translation], options)
-    layers = range(len(maps.cross)) if layer is None else [layer - 1]
-    heads = range(maps.cross.shape[1]) if head is None else [head - 1]
-    weights = np.mean([maps.cross[i, j] for i in layers for j in heads], axis=0)
+    layers = range(len(maps.cross_attention)) if layer is None else [layer - 1]
+    heads = range(maps.cross_attention.shape[1]) if head is None else [head - 1]
+    weights = np.mean([maps.cross_attention[i, j] for i in layers for j in heads], axis=0)
     assert links == links_of_maps(maps, weights, step)
     assert links
 
@@ -136,8 +137,12 @@ def test_ensemble_averages_its_networks(translator):
     (translation,) = translator.translate([LINE], GREEDY)
     other = dataclasses.replace(translator, params=jax.tree.map(lambda leaf: leaf[::-1], translator.params))
     both = dataclasses.replace(translator, others=(other,))
-    maps = [attention_maps(network, translation) for network in (translator, other)]
-    own, of_other, mean = [each.cross.mean((0, 1)) for each in maps] + [sum(each.cross.mean((0, 1)) for each in maps)]
+    maps = [
+        attention_maps(inspection_of(network, translation), translator.tokenizer) for network in (translator, other)
+    ]
+    own, of_other, mean = [each.cross_attention.mean((0, 1)) for each in maps] + [
+        sum(each.cross_attention.mean((0, 1)) for each in maps)
+    ]
     (links,) = aligned_words(both, [translation])
     assert links == links_of_maps(maps[0], mean)
     assert links not in (links_of_maps(maps[0], own), links_of_maps(maps[0], of_other))
