@@ -101,9 +101,6 @@ def _read_model(processor: sentencepiece.SentencePieceProcessor, alpha: float) -
     return scores, is_bpe
 
 
-# Unigram.
-
-
 def unigram_lattice(scores: Mapping[str, float], alpha: float) -> Callable[[str, Draw], list[str]]:
     """Returns a function that samples the pieces of a word by forward filtering and backward sampling."""
     longest = max(map(len, scores))
@@ -140,9 +137,6 @@ def unigram_lattice(scores: Mapping[str, float], alpha: float) -> Callable[[str,
         return pieces[::-1]
 
     return split
-
-
-# BPE.
 
 
 def bpe_dropout(scores: Mapping[str, float], dropout: float) -> Callable[[str, Draw], tuple[str, ...]]:

@@ -24,9 +24,6 @@ PARTS, PART = 10, 500  # parts whose correlations are looked at, of so many line
 UNRELATED = MAX_SHIFT + 1
 
 
-# Repeated pairs and unusual length ratios.
-
-
 def digests(pair: Pair) -> tuple[int, int, int]:
     """Returns digests of 8 bytes of a pair, of its letters without case, and of its source."""
     letters = [_NOT_LETTERS.sub("", text.casefold()) for text in pair]
@@ -57,9 +54,6 @@ def deviations(lengths: np.ndarray) -> np.ndarray:
     return np.abs(difference) / max(np.median(np.abs(difference)) / MAD_OF_NORMAL, LEAST_DEVIATION)
 
 
-# Parts in which one side is some lines ahead: only where lines match are the logarithms of their lengths correlated.
-
-
 class Shift(NamedTuple):
     """Lines `first` to `last`, counted from 1; source line i matches target line i + `by`, or none if UNRELATED."""
 
@@ -76,8 +70,8 @@ def correlation(lengths: np.ndarray) -> float | None:
 def find_shifts(lengths: np.ndarray) -> list[Shift]:
     """Returns the parts of a corpus whose sides do not match, judging by the lengths of all lines, [pairs, 2].
 
-    In every block of lines, the likelihood of the lengths is compared for every shift and for no relation at all; the
-    likeliest sequence of shifts, each change of which must be worth it, tells where a line is missing or too many.
+    Only where lines match are their lengths correlated. The likeliest sequence of shifts, or of no relation at all, for
+    all blocks of lines, each change of which must be worth it, tells where a line is missing or too many.
     """
     source, target = _standardized(lengths).T
     shifts = range(-MAX_SHIFT, MAX_SHIFT + 1)

@@ -92,9 +92,6 @@ def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str], hel
     return notes
 
 
-# Holding out.
-
-
 def held_out_sources(corpus: Corpus) -> dict[str, list[str]]:
     """Returns the hashes, in hex and sorted, of the sources (or targets) by which each split was held out."""
     side = int(corpus.held_out_by_target)

@@ -92,9 +92,6 @@ def find_builder(name: str) -> type[tfds.core.DatasetBuilder] | None:
         return None
 
 
-# Configs and languages.
-
-
 def _choose_config(builder_class: type[tfds.core.DatasetBuilder], wanted: str, languages: Sequence[str]) -> str:
     """Returns the wanted config or, if none is named, the only one with both languages; raises UserError otherwise."""
     name = builder_class.name
