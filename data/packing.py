@@ -97,8 +97,7 @@ class Planner:
         rows = assign_rows(lengths[0], lengths[1], self.row_length)
         count = int(rows.max()) + 1
         # assign_rows orders rows by their longest sentence; they are shuffled so that a batch mixes lengths.
-        permutation = np.empty(count, np.int64)
-        permutation[np.argsort(random_words(self.seed, number, np.arange(count)), kind="stable")] = np.arange(count)
+        permutation = np.argsort(np.argsort(random_words(self.seed, number, np.arange(count)), kind="stable"))
         rows = permutation[rows]
         return lay_out_rows(rows, starts, lengths, corpora, ids)
 

@@ -100,12 +100,8 @@ class Tokenizer:
 
     def encode_pairs(self, pairs: Iterable[Sequence[str]]) -> tuple[list[list[int]], list[list[int]]]:
         """Returns the ids of the sources and of the targets of pairs, with placeholders for what both sides contain."""
-        protected = [self.protect_pair(*pair) for pair in pairs]
+        protected = [protect_pair(Pair(*pair), self.placeholders) for pair in pairs]
         return self._encode_source([pair[0] for pair in protected]), self.encode_target([pair[1] for pair in protected])
-
-    def protect_pair(self, source: str, target: str) -> Pair:
-        """Returns the pair with placeholders for what both sides contain."""
-        return protect_pair(Pair(source, target), self.placeholders)
 
     def _encode_source(self, lines: Sequence[str]) -> list[list[int]]:
         return [add_special_ids(ids, self.source_tags) for ids in _encode(self.source, lines)]

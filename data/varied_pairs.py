@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lingua_flax.data.corpora.corpus import Pair, PairSource
+from lingua_flax.data.placeholders import protect_pair
 from lingua_flax.data.subword_sampling import SubwordSampler
 from lingua_flax.data.text_changes import change_pair, draw_changes
 from lingua_flax.data.tokenized_pairs import TokenizedPairs
@@ -49,7 +50,7 @@ class VariedPairs:
         source, target = self.samplers
         for pair, key in zip(pairs, keys.tolist(), strict=True):
             rng = np.random.Generator(np.random.Philox(key=key))
-            text = self.tokenizer.protect_pair(*pair)
+            text = protect_pair(pair, self.tokenizer.placeholders)
             sources.append(add_special_ids(source.sample(text.source, rng), self.tokenizer.source_tags))
             targets.append(add_special_ids(target.sample(text.target, rng)))
         return sources, targets
