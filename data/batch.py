@@ -45,10 +45,7 @@ class Batch(NamedTuple):
 def gather(
     batch: Batch, batch_rows: np.ndarray, window: Window, window_rows: np.ndarray, corpora: Sequence[FlatIds]
 ) -> None:
-    """Copies the rows `window_rows` of a window into the rows `batch_rows` of an all-zero batch, in place.
-
-    It is vectorized over pairs. `corpora` has the flat ids of each corpus that the window draws from, by corpus number.
-    """
+    """Copies rows of a window, from the flat ids of its corpora, into rows of a batch that are zero until then."""
     counts = window.row_starts[window_rows + 1] - window.row_starts[window_rows]
     pairs = np.arange(counts.sum()) + np.repeat(window.row_starts[window_rows] - (np.cumsum(counts) - counts), counts)
     row_offsets = np.repeat(batch_rows * batch.source.shape[1], counts)  # of each pair's row in the flattened batch
@@ -110,20 +107,16 @@ def unpacked_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[
 
 
 def bucket_lengths(max_length: int) -> list[int]:
-    """Returns the padded lengths for evaluation: an eighth, a quarter, a half and all of max_length, rounded up.
-
-    A program is compiled for each of these at most four lengths.
-    """
+    """Returns the padded lengths for evaluation, at most four: an eighth to all of max_length, rounded up."""
     return [-(-max_length // 2**k) for k in (3, 2, 1, 0)]
 
 
 def length_batches(
     lengths: Sequence[int], rows: int, max_length: int, *, same_length: bool = False
 ) -> Iterator[tuple[list[int], int]]:
-    """Yields all sentences, sorted by length, in groups of `rows`: (their indices in `lengths`, the padded length).
+    """Yields all sentences, stably sorted by length, in groups of `rows`: their indices, and the padded length.
 
-    Sentences of equal length keep their order. The caller uses the indices to restore the original order of results. No
-    length may exceed `max_length`. With `same_length`, all groups have the padded length of the longest sentence.
+    No length may exceed `max_length`. With `same_length`, all groups have the padded length of the longest sentence.
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     for start in range(0, len(order), rows):

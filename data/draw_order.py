@@ -17,20 +17,14 @@ _WEIGHT_UNIT = 1000  # weights are rounded to three decimals
 
 
 def random_words(*coordinates: int | np.ndarray) -> np.ndarray:
-    """Returns random uint64, a function of the coordinates, which are broadcast against each other.
-
-    SplitMix64 (Steele et al. 2014), applied once per coordinate.
-    """
+    """Returns random uint64, a function of the coordinates, by SplitMix64 for each of them (Steele et al. 2014)."""
     words = np.zeros(1, np.uint64)
     for coordinate in coordinates:
-        words = _mix(words + _GOLDEN + np.asarray(coordinate).astype(np.uint64))
+        words = words + _GOLDEN + np.asarray(coordinate).astype(np.uint64)
+        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        words = words ^ (words >> np.uint64(31))
     return words
-
-
-def _mix(words: np.ndarray) -> np.ndarray:
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
 
 
 def permute(indices: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
@@ -83,10 +77,7 @@ class Draws:
         self._draw_in_share = np.concatenate([np.arange(share) for share in shares])[order]  # its j
 
     def __len__(self) -> int:
-        """Returns the length of an epoch: the number of pairs of all corpora.
-
-        With several corpora an epoch may contain some pairs more than once and others not at all.
-        """
+        """Returns the number of pairs of all corpora; in so many draws, some may occur twice and others not at all."""
         return sum(self._sizes)
 
     def __getitem__(self, numbers: np.ndarray) -> Drawn:

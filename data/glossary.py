@@ -21,9 +21,7 @@ WORD = regex.compile(rf"[{_WITHOUT_SPACES}]|[[\p{{L}}\p{{M}}\p{{N}}_]--[{_WITHOU
 class Glossary:
     """Terms, each with its translation; they are found as whole words, and the longest at a place is taken.
 
-    Attributes:
-      terms: pairs of a term and its translation.
-      match_case: whether a term must stand in the text in upper and lower case as it stands here.
+    With `match_case`, a term must stand in the text in upper and lower case as it stands here.
     """
 
     terms: tuple[tuple[str, str], ...]
@@ -57,10 +55,7 @@ def _words(text: str, *, match_case: bool) -> tuple[str, ...]:
 
 
 def read_glossary(path: Path, *, match_case: bool = False) -> Glossary:
-    """Returns the glossary in a file with a term and its translation on each line, separated by a tab.
-
-    Raises UserError if the file cannot be read, a line has no term or no translation, or a term has two translations.
-    """
+    """Returns the glossary in a TSV file; raises UserError if a line lacks a side or a term has two translations."""
     lines: dict[tuple[str, ...], tuple[str, int]] = {}
     terms = []
     for number, pair in enumerate(read_tsv(path), start=1):

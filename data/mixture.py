@@ -17,12 +17,9 @@ from lingua_flax.options.schema import DataConfig, MixtureConfig
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """A corpus to train on.
+    """A corpus to train on, and the config section that specifies it, such as data or data.mixture.0.
 
-    Attributes:
-      option: the config section that specifies it, such as data or data.mixture.0.
-      weight: its share of the pairs drawn, in proportion to the weights of the other corpora.
-      tag_source: whether its sources begin with MIXTURE_TAG.
+    Its share of the pairs drawn is in proportion to the weights of all corpora; `tag_source` stands for MIXTURE_TAG.
     """
 
     option: str
@@ -37,11 +34,7 @@ class TrainingCorpus:
 
 
 def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
-    """Opens the corpus of [data], which comes first, and those of its mixture.
-
-    Raises UserError if a corpus cannot be opened (the message names the options of a mixture entry by their full names)
-    and RunError if the disk is full.
-    """
+    """Opens the corpus of [data], which comes first, and those of its mixture; raises the errors of `open_corpus`."""
     corpora = [TrainingCorpus("data", open_corpus(config), config.weight)]
     for number, entry in enumerate(config.mixture):
         option = f"data.mixture.{number}"
@@ -58,10 +51,7 @@ def open_training_corpora(config: DataConfig) -> list[TrainingCorpus]:
 
 
 def _check_held_out(option: str, corpus: Corpus, main: Corpus) -> None:
-    """Raises UserError if an entry would train on pairs that are held out of the training pairs of [data].
-
-    If both corpora are text files, the caller has checked that they are the same files.
-    """
+    """Raises UserError if an entry with the same files, if any, would train on pairs that are held out of [data]."""
     languages, others = ({side.source_language, side.target_language} for side in (corpus, main))
     is_same = corpus.name == main.name and (main.name == "text" or languages == others)
     if is_same and main.held_out:

@@ -26,10 +26,7 @@ WINDOW = 8192
 
 
 class Side(NamedTuple):
-    """One side of the pairs of a window, [pairs] int64 each.
-
-    Each sentence begins at an index in the flat ids (`starts`) and at a column of its row; `lengths` are in tokens.
-    """
+    """Where each sentence of one side begins in the flat ids and in its row, and its tokens, [pairs] int64 each."""
 
     starts: np.ndarray
     lengths: np.ndarray
@@ -64,10 +61,9 @@ class Window:
 
 @dataclass(frozen=True)
 class Planner:
-    """Makes windows by number; picklable, since the corpora are files.
+    """Makes windows by number; picklable, since the corpora are files. No sentence is longer than `row_length`.
 
-    None of the sentences is longer than `row_length`. The seed determines the order of pairs and rows, and the variants
-    of pairs, if there is a VariedPairs for each corpus.
+    The seed determines the order of pairs and rows, and variants of pairs if there is a VariedPairs for each corpus.
     """
 
     corpora: Sequence[TokenizedPairs]
@@ -101,8 +97,7 @@ class Planner:
         rows = assign_rows(lengths[0], lengths[1], self.row_length)
         count = int(rows.max()) + 1
         # assign_rows orders rows by their longest sentence; they are shuffled so that a batch mixes lengths.
-        permutation = np.empty(count, np.int64)
-        permutation[np.argsort(random_words(self.seed, number, np.arange(count)), kind="stable")] = np.arange(count)
+        permutation = np.argsort(np.argsort(random_words(self.seed, number, np.arange(count)), kind="stable"))
         rows = permutation[rows]
         return lay_out_rows(rows, starts, lengths, corpora, ids)
 
@@ -137,30 +132,16 @@ class Planner:
 def lay_out_rows(
     rows: np.ndarray, starts: np.ndarray, lengths: np.ndarray, corpora: np.ndarray, ids: FlatIds | None = None
 ) -> Window:
-    """Returns the window in which each pair is in a given row; every row from 0 on must have one.
-
-    `starts` and `lengths`, [2, pairs], are those of the source and target sentences in the ids of their corpora or, as
-    `corpora` says, in `ids`.
-    """
+    """Returns the window with each pair in a given row, none of which may be empty; starts and lengths: [2, pairs]."""
     order = np.argsort(rows, kind="stable")
     row_starts = np.searchsorted(rows[order], np.arange(int(rows.max()) + 2))
     first_in_row = np.repeat(row_starts[:-1], np.diff(row_starts))  # for each pair, the first pair of its row
-    source, target = (
-        Side(start[order], length[order], _columns(length[order], first_in_row))
-        for start, length in zip(starts, lengths, strict=True)
-    )
+    starts, lengths = starts[:, order], lengths[:, order]
+    before = np.cumsum(lengths, axis=1) - lengths
+    source, target = map(Side, starts, lengths, before - before[:, first_in_row])
     segments = np.arange(len(order)) - first_in_row + 1
     tokens = np.add.reduceat(source.lengths + target.lengths, row_starts[:-1])
     return Window(row_starts, corpora[order], segments, tokens, source, target, ids)
-
-
-def _columns(lengths: np.ndarray, first_in_row: np.ndarray) -> np.ndarray:
-    """Returns the column of each sentence: the number of tokens before it in its row.
-
-    `first_in_row` has, for each sentence, the index of the first sentence of its row.
-    """
-    begins = np.cumsum(lengths) - lengths
-    return begins - begins[first_in_row]
 
 
 def assign_rows(source_lengths: np.ndarray, target_lengths: np.ndarray, row_length: int) -> np.ndarray:

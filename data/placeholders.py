@@ -49,10 +49,7 @@ _TO_KEEP = re.compile(
 
 
 class Span(NamedTuple):
-    """Characters `begin` to `end` of a text, in whose place its translation has the text `kept`.
-
-    It `is_term` if that is the translation of a term in a glossary, rather than these characters.
-    """
+    """Characters of a text, in whose place its translation has the text `kept`: they, or the translation of a term."""
 
     begin: int
     end: int
@@ -61,10 +58,7 @@ class Span(NamedTuple):
 
 
 def spans_to_keep(text: str, glossary: Glossary | None = None) -> list[Span]:
-    """Returns URLs, addresses, @names, paths, code, placeholders of software, long numbers and terms, in order.
-
-    Terms inside of one of the others are left alone.
-    """
+    """Returns what is to be kept, in order, and the terms that are not inside of it."""
     spans = _spans(_TO_KEEP, text)
     if glossary:
         taken = {place for span in spans for place in range(span.begin, span.end)}
@@ -78,13 +72,7 @@ def _spans(pattern: re.Pattern[str], text: str) -> list[Span]:
 
 
 class Protected(NamedTuple):
-    """A text with placeholders in the place of its spans.
-
-    Attributes:
-      source: the text without them.
-      spans: what is to be kept, in order.
-      placeholders: that of each span; none if there are more spans than placeholders.
-    """
+    """A source and its spans in order, each with a placeholder, or none if there are more spans than placeholders."""
 
     source: str
     spans: Sequence[Span]
@@ -102,14 +90,10 @@ class Protected(NamedTuple):
 
     @property
     def masked(self) -> str:
-        """The source with a word or a number of the same length in the place of each span, so that it is not divided.
-
-        The word has a capital letter, since a sentence may begin with it.
-        """
-        lengths = (span.end - span.begin for span in self.spans)
-        is_number = (self.source[span.begin].isdigit() for span in self.spans)
-        words = ["0" * n if number else "X" + "x" * (n - 1) for n, number in zip(lengths, is_number, strict=True)]
-        return _replaced(self.source, self.spans, words)
+        """The source with a number or a capitalized word in the place of each span, so that no span is divided."""
+        kept = [self.source[span.begin : span.end] for span in self.spans]
+        words = ["0" * len(text) if text[0].isdigit() else "x" * len(text) for text in kept]
+        return _replaced(self.source, self.spans, [word.capitalize() for word in words])
 
     @property
     def has_words_around_spans(self) -> bool:
@@ -140,10 +124,7 @@ class Protected(NamedTuple):
         return self.has_placeholders and all(translation.count(placeholder) == 1 for placeholder in self.placeholders)
 
     def restored(self, translation: str) -> str:
-        """Returns a translation, or a part of one, with what must be kept in the place of the placeholders.
-
-        A term with which it begins is capitalized if the source begins with a capital letter.
-        """
+        """Returns a part of a translation with what must be kept; a first term is capitalized if the source is."""
         spans = self._span_of
         first = spans.get(translation[:1])
         text = _PLACEHOLDER.sub(lambda match: spans[match[0]].kept if match[0] in spans else "", translation)
@@ -166,10 +147,7 @@ class Protected(NamedTuple):
 
 
 def protect(text: str, placeholders: str, glossary: Glossary | None = None) -> Protected:
-    """Returns the text with placeholders for its spans, if there are enough; which ones depends only on the text.
-
-    Without placeholders, only characters that look like one are spans.
-    """
+    """Returns the text with placeholders for its spans; if there are none, only what looks like one is a span."""
     spans = spans_to_keep(text, glossary) if placeholders else _spans(_PLACEHOLDER, text)
     return Protected(text, spans, _chosen(text, placeholders, len(spans)))
 

@@ -6,6 +6,7 @@ accessed are read, and processes that open the same files share their pages.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,10 +18,7 @@ _ENDS_DTYPE = "<i8"
 
 
 class RaggedArray:
-    """Read-only access to sequences of different lengths; if opened from files, pickled as their path.
-
-    Sequence i is values[ends[i - 1] : ends[i]], where `ends` is int64.
-    """
+    """Sequences of different lengths: values[ends[i - 1] : ends[i]]; if opened from files, pickled as their path."""
 
     def __init__(self, values: np.ndarray, ends: np.ndarray, path: Path | None = None):
         self.values, self.ends, self._path = values, ends, path
@@ -29,8 +27,7 @@ class RaggedArray:
     def open(cls, path: Path, dtype: str) -> RaggedArray:
         """Maps the files into memory that a RaggedWriter with the same path and dtype has written.
 
-        Raises OSError if a file is missing or cannot be read, and ValueError if one does not have the size that was
-        written.
+        Raises OSError if a file cannot be read, and ValueError if one does not have the size that was written.
         """
         values, ends = map(_map_file, files_of(path), (dtype, _ENDS_DTYPE))
         needed = int(ends[-1]) if len(ends) else 0
@@ -50,11 +47,12 @@ class RaggedArray:
         """Returns the values of a sequence. Negative indices are not supported."""
         return self.values[self.ends[index - 1] if index else 0 : self.ends[index]]
 
-    def block(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the concatenated values of sequences begin to end - 1 (or to the last one) and their lengths."""
-        ends = self.ends[begin:end]
-        start = self.ends[begin - 1] if begin else 0
-        return self.values[start : ends[-1] if len(ends) else start], np.diff(ends, prepend=start)
+    def texts(self, begin: int, end: int) -> list[bytes]:
+        """Returns sequences begin to end - 1 (or to the last one) of an array of bytes, read at once."""
+        start = int(self.ends[begin - 1]) if begin else 0
+        ends = (self.ends[begin:end] - start).tolist()
+        content = self.values[start : start + ends[-1]].tobytes()
+        return [content[i:j] for i, j in itertools.pairwise([0, *ends])]
 
     def starts(self, indices: np.ndarray) -> np.ndarray:
         """Returns the index in `values` at which each of the sequences begins, int64."""

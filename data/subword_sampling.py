@@ -1,8 +1,7 @@
 """Subword regularization: a new segmentation of every training sentence in every epoch.
 
-SentencePiece can sample too, but its segmentations differ between processes even with the same seed. Here they are a
-function of the text and of the random numbers drawn, so a resumed run sees the same segmentations as one that was not
-interrupted.
+Unlike SentencePiece's own, which differ between processes, they are a function of the text and of the random numbers
+drawn, so a resumed run sees the same ones.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -42,10 +41,7 @@ class SubwordSampler:
     """
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor, alpha: float):
-        """Reads the pieces and scores of the model; `alpha` must be above 0, and for bpe below 1.
-
-        Raises UserError if this kind of model or, for bpe, this alpha is not supported.
-        """
+        """Reads the pieces and scores; raises UserError if this kind of model or, for bpe, this alpha is impossible."""
         self._arguments = (processor, alpha)
         scores, is_bpe = _read_model(processor, alpha)
         self._normalize = processor.normalize
@@ -68,16 +64,11 @@ class SubwordSampler:
             for piece in self._split(word, draw):
                 if (piece_id := self._ids.get(piece)) is not None:
                     ids.append(piece_id)
-                else:
-                    self._append_unknown(ids, piece)
+                elif self._byte_ids[0] != UNK_ID:
+                    ids.extend(self._byte_ids[byte] for byte in piece.encode())
+                elif not ids or ids[-1] != UNK_ID:  # one for each run of unknown characters, as SentencePiece does
+                    ids.append(UNK_ID)
         return ids
-
-    def _append_unknown(self, ids: list[int], character: str) -> None:
-        """Appends an unknown character as SentencePiece does: as bytes, or as one UNK_ID per run of unknown ones."""
-        if self._byte_ids[0] != UNK_ID:
-            ids.extend(self._byte_ids[byte] for byte in character.encode())
-        elif not ids or ids[-1] != UNK_ID:
-            ids.append(UNK_ID)
 
 
 def samplers_of(tokenizer: Tokenizer, alpha: float) -> tuple[SubwordSampler, SubwordSampler]:
@@ -110,26 +101,13 @@ def _read_model(processor: sentencepiece.SentencePieceProcessor, alpha: float) -
     return scores, is_bpe
 
 
-# Unigram.
-
-
-class _Column(NamedTuple):
-    """The pieces that can end at one position of a word: their starts and their cumulative probabilities."""
-
-    starts: list[int]
-    cumulative: list[float]
-
-
 def unigram_lattice(scores: Mapping[str, float], alpha: float) -> Callable[[str, Draw], list[str]]:
-    """Returns a function that samples the pieces of a word by forward filtering and backward sampling.
-
-    A character that is not covered by a piece becomes a piece of its own.
-    """
+    """Returns a function that samples the pieces of a word by forward filtering and backward sampling."""
     longest = max(map(len, scores))
     unknown = min(scores.values()) - _UNKNOWN_PENALTY
 
-    def lattice(word: str) -> list[_Column]:
-        """Returns the columns of the ends 1 ... len(word)."""
+    def lattice(word: str) -> list[tuple[list[int], list[float]]]:
+        """Returns, for each end from 1 on, the starts of the pieces that end there, and cumulative probabilities."""
         columns = []
         totals = [0.0]  # for each end: log of the sum of exp(alpha * score) over all segmentations of word[:end]
         for end in range(1, len(word) + 1):
@@ -141,7 +119,7 @@ def unigram_lattice(scores: Mapping[str, float], alpha: float) -> Callable[[str,
             weights = [math.exp(log - highest) for log in logs]
             total = sum(weights)
             totals.append(highest + math.log(total))
-            columns.append(_Column(starts, list(itertools.accumulate(weight / total for weight in weights))))
+            columns.append((starts, list(itertools.accumulate(weight / total for weight in weights))))
         return columns
 
     cached = functools.lru_cache(_CACHED_WORDS)(lattice)
@@ -159,9 +137,6 @@ def unigram_lattice(scores: Mapping[str, float], alpha: float) -> Callable[[str,
         return pieces[::-1]
 
     return split
-
-
-# BPE.
 
 
 def bpe_dropout(scores: Mapping[str, float], dropout: float) -> Callable[[str, Draw], tuple[str, ...]]:

@@ -42,8 +42,7 @@ _REASONS = {
 def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yields the lines of a UTF-8 file, which is gzipped if its name ends in .gz, one at a time.
 
-    Only one line is held in memory. Raises UserError if the file cannot be read, is truncated or damaged, or is not
-    UTF-8.
+    Raises UserError if the file cannot be read, is truncated or damaged, or is not UTF-8.
     """
     path = Path(path)
     with unreadable_as_user_error(path), _open(path) as stream:
@@ -63,13 +62,15 @@ def unreadable_as_user_error(path: Path, damaged: type[Exception] = EOFError) ->
 
 
 def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
-    """Yields the lines of a binary stream as they arrive.
-
-    Raises UserError, with the name of the stream, if a line is not UTF-8.
-    """
+    """Yields the lines of a binary stream as they arrive; raises UserError, with its name, if one is not UTF-8."""
     for number, line in enumerate(stream, start=1):
         if number == 1:
-            _check_is_text(line, name)
+            for mark, (format_, remedy) in _COMPRESSED.items():
+                if line.startswith(mark):
+                    raise UserError(f"{name}: not text, but compressed with {format_}; {remedy}")
+            if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _UTF_16.match(line):
+                remedy = "convert it with iconv -f UTF-16 -t UTF-8, and mind its byte order if it has no mark"
+                raise UserError(f"{name}: not UTF-8, but probably UTF-16; {remedy}")
             line = line.removeprefix(codecs.BOM_UTF8)
             if not line:
                 continue
@@ -78,21 +79,9 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
             yield line.decode("utf-8")
         except UnicodeDecodeError as error:
             byte = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
-            remedy = (
-                "if all of it has another encoding, convert it with iconv -f ENCODING -t UTF-8; if only some lines "
-            )
-            remedy += "have, iconv would garble the others, but lingua-flax clean mends parallel text"
+            remedy = "if all of it has another encoding, convert it with iconv -f ENCODING -t UTF-8; if only some lines"
+            remedy += " have, iconv would garble the others, but lingua-flax clean mends parallel text"
             raise UserError(f"{name}, line {number}: not valid UTF-8 ({byte}); {remedy}") from error
-
-
-def _check_is_text(beginning: bytes, name: str) -> None:
-    """Raises UserError if a stream that begins like this is compressed, or text in another encoding than UTF-8."""
-    for mark, (format_, remedy) in _COMPRESSED.items():
-        if beginning.startswith(mark):
-            raise UserError(f"{name}: not text, but compressed with {format_}; {remedy}")
-    if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _UTF_16.match(beginning):
-        convert = "convert it with iconv -f UTF-16 -t UTF-8"
-        raise UserError(f"{name}: not UTF-8, but probably UTF-16; {convert}, and mind its byte order if it has no mark")
 
 
 def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
@@ -101,10 +90,9 @@ def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
 
 
 def encode_lines(lines: Iterable[str], path: str | os.PathLike[str] = "") -> bytes:
-    r"""Returns lines as UTF-8, each ended by "\n" on every system, gzipped if the path ends in .gz.
+    r"""Returns lines as UTF-8, each ended by "\n", gzipped if the path ends in .gz; always the same bytes.
 
-    The concatenated results of several calls are a valid file at every point: gzip reads its members as one text. The
-    same lines always give the same bytes.
+    The concatenated results of several calls are a valid file at every point: gzip reads its members as one text.
     """
     content = "".join(f"{line}\n" for line in lines).encode("utf-8")
     return gzip.compress(content, mtime=0) if is_gzip(path) else content

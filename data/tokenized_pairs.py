@@ -23,10 +23,7 @@ _DIGEST_NAME = "digest"
 
 
 class TokenizedPairs:
-    """Pairs of id sequences, each ended by EOS_ID, with random access.
-
-    `source` and `target` hold the ids of all pairs of the split, including those that are left out.
-    """
+    """Pairs of id sequences, each ended by EOS_ID; `source` and `target` hold those that are left out, too."""
 
     def __init__(self, source: RaggedArray, target: RaggedArray, left_out: np.ndarray = _NO_POSITIONS):
         """Leaves out the pairs at these positions of the split, in ascending order. Only the positions take memory."""
@@ -59,10 +56,7 @@ class TokenizedPairs:
 
 
 def tokenize(pairs: PairSource, fingerprint: str, tokenizer: Tokenizer, cache: Path) -> TokenizedPairs:
-    """Returns the tokenized training pairs of a corpus, written to the cache folder on first use.
-
-    The pairs are streamed, so the corpus can be larger than memory. Their key in the cache is made from the tokenizer
-    and from `fingerprint`, which identifies the training pairs of the corpus.
+    """Returns the tokenized training pairs of the corpus with this fingerprint, written to the cache on first use.
 
     Raises UserError if the cache folder cannot be written or the tokenized pairs in it are damaged, and RunError if the
     disk is full.
@@ -74,7 +68,7 @@ def tokenize(pairs: PairSource, fingerprint: str, tokenizer: Tokenizer, cache: P
         stored = (directory / _DIGEST_NAME).read_text()
     except (OSError, ValueError) as error:
         raise prepared_corpus.damaged(directory, error) from error
-    if _digest(directory) != stored:
+    if prepared_corpus.ragged_digest(directory / side for side in Pair._fields) != stored:
         raise prepared_corpus.damaged(directory, "the SHA-256 of its tokens differs")
     if not len(source) == len(target) == len(pairs):
         raise prepared_corpus.damaged(directory, f"{len(source)} and {len(target)} sentences for {len(pairs)} pairs")
@@ -96,8 +90,5 @@ def _write(directory: Path, pairs: PairSource, tokenizer: Tokenizer) -> None:
             for writer, sentences in zip((source, target), tokenizer.encode_pairs(chunk), strict=True):
                 ids = np.fromiter(itertools.chain.from_iterable(sentences), np.int32)
                 writer.append(ids, [len(sentence) for sentence in sentences])
-    (directory / _DIGEST_NAME).write_text(_digest(directory))
-
-
-def _digest(directory: Path) -> str:
-    return prepared_corpus.ragged_digest(directory / side for side in Pair._fields)
+    digest = prepared_corpus.ragged_digest(directory / side for side in Pair._fields)
+    (directory / _DIGEST_NAME).write_text(digest)

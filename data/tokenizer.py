@@ -44,15 +44,12 @@ class Characters(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The SentencePiece processors of both sides.
+    """The SentencePiece processors of both sides, the same one if the vocabulary is joint.
 
     Attributes:
-      source, target: the same processor if the vocabulary is joint.
-      source_tags: the ids of pieces such as <2fr> that are put before each source. They are control pieces, as <s> is:
-        no text is encoded as one, and "<2fr>" in the text is five ordinary characters.
-      placeholders: the characters that stand for what translations contain as it is, of which data.placeholders
-        has the rules.
-      glossary: terms of sources for which placeholders stand, too.
+      source_tags: the ids of pieces such as <2fr> that are put before each source. They are control pieces: no text is
+        encoded as one, and "<2fr>" in the text is five ordinary characters.
+      placeholders: the characters that stand for what translations contain as it is, and for terms of the glossary.
     """
 
     source: sentencepiece.SentencePieceProcessor
@@ -81,10 +78,7 @@ class Tokenizer:
         return hashlib.sha256(models).hexdigest()
 
     def with_source_tag(self, tag: str) -> Tokenizer:
-        """Returns a tokenizer that puts one more tag before each source, after those that it has already.
-
-        The tag is a `language_tag` or MIXTURE_TAG. Raises UserError if the tokenizer has no such tag.
-        """
+        """Returns a tokenizer with one more tag before each source; raises UserError if it has no such tag."""
         tag_id = self.source.piece_to_id(tag)
         if not self.source.is_control(tag_id):
             pieces = [self.source.id_to_piece(i) for i in range(self.source_vocab_size) if self.source.is_control(i)]
@@ -106,12 +100,8 @@ class Tokenizer:
 
     def encode_pairs(self, pairs: Iterable[Sequence[str]]) -> tuple[list[list[int]], list[list[int]]]:
         """Returns the ids of the sources and of the targets of pairs, with placeholders for what both sides contain."""
-        protected = [self.protect_pair(*pair) for pair in pairs]
+        protected = [protect_pair(Pair(*pair), self.placeholders) for pair in pairs]
         return self._encode_source([pair[0] for pair in protected]), self.encode_target([pair[1] for pair in protected])
-
-    def protect_pair(self, source: str, target: str) -> Pair:
-        """Returns the pair with placeholders for what both sides contain."""
-        return protect_pair(Pair(source, target), self.placeholders)
 
     def _encode_source(self, lines: Sequence[str]) -> list[list[int]]:
         return [add_special_ids(ids, self.source_tags) for ids in _encode(self.source, lines)]
@@ -121,10 +111,7 @@ class Tokenizer:
         return [self.target.decode([int(i) for i in ids]).translate(LINE_BREAKS) for ids in sentences]
 
     def unknown_share(self, line: str, ids: Sequence[int]) -> float:
-        """Returns the share of a source's characters, without spaces, for which there is no piece.
-
-        A tokenizer with byte fallback has pieces for all.
-        """
+        """Returns the share of a source's characters, without spaces, for which there is no piece, nor bytes."""
         if UNK_ID not in ids:
             return 0.0
         known = [i for i in ids if i != UNK_ID and not self.source.is_control(i)]
@@ -173,17 +160,9 @@ def _encode(processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str
         return processor.encode(list(lines)) if len(lines) > 16 else [processor.encode(line) for line in lines]
     except (TypeError, RuntimeError) as error:  # of a list and of a single line
         for line in lines:
-            if not _is_unicode(line):
+            if line != line.encode(errors="ignore").decode():
                 raise UserError(f"{line!a}: not valid Unicode: it has half of a surrogate pair") from error
         raise
-
-
-def _is_unicode(line: str) -> bool:
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def add_special_ids(ids: Sequence[int], tags: Sequence[int] = ()) -> list[int]:
@@ -203,10 +182,7 @@ def model_paths(directory: Path, *, joint: bool) -> list[Path]:
 
 
 def load_tokenizer(paths: Sequence[Path]) -> Tokenizer:
-    """Loads a joint model, or a source and a target model.
-
-    Raises UserError if a file is missing, is not a SentencePiece model, or has other special ids.
-    """
+    """Loads a joint model, or a source and a target model; raises UserError as `parse_tokenizers`."""
     return parse_tokenizers(read_models(paths), [str(path) for path in paths])
 
 
@@ -219,30 +195,22 @@ def read_models(paths: Sequence[Path]) -> list[bytes]:
 
 
 def parse_tokenizers(models: Sequence[bytes], names: Sequence[str] = ("tokenizer",) * 2) -> Tokenizer:
-    """Returns the tokenizer of a serialized joint model, or of a source and a target model.
-
-    Raises UserError, with the name of the model, if it is not a SentencePiece model or has other special ids.
-    """
-    processors = [_parse(model, name) for model, name in zip(models, names, strict=False)]
+    """Returns the tokenizer of one model or two; raises UserError if one is none or has other special ids."""
+    processors = []
+    for model, name in zip(models, names, strict=False):
+        try:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise UserError(f"{name}: not a SentencePiece model") from error
+        if not processor.get_piece_size():  # SentencePiece accepts an empty file
+            raise UserError(f"{name}: not a SentencePiece model")
+        ids = (processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id())
+        if ids != (wanted := (PAD_ID, EOS_ID, BOS_ID, UNK_ID)):
+            remedy = "train it with --pad_id=0 --eos_id=1 --bos_id=2 --unk_id=3"
+            raise UserError(f"{name}: its ids of pad, eos, bos and unk are {ids}, but must be {wanted}; {remedy}")
+        processors.append(processor)
     shared = (piece for piece in PLACEHOLDERS if all(side.piece_to_id(piece) != UNK_ID for side in processors))
     return Tokenizer(processors[0], processors[-1], placeholders="".join(shared))
-
-
-def _parse(model: bytes, name: str) -> sentencepiece.SentencePieceProcessor:
-    try:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    except RuntimeError as error:
-        raise UserError(f"{name}: not a SentencePiece model") from error
-    if not processor.get_piece_size():  # SentencePiece accepts an empty file
-        raise UserError(f"{name}: not a SentencePiece model")
-    ids = (processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id())
-    wanted = (PAD_ID, EOS_ID, BOS_ID, UNK_ID)
-    if ids != wanted:
-        raise UserError(
-            f"{name}: its ids of pad, eos, bos and unk are {ids}, but must be {wanted}; "
-            "train it with --pad_id=0 --eos_id=1 --bos_id=2 --unk_id=3"
-        )
-    return processor
 
 
 def train_tokenizer(

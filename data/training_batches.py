@@ -22,10 +22,7 @@ WINDOWS_AHEAD = 2  # at least; more if segmentations are sampled or a batch take
 
 
 class TrainingBatch(NamedTuple):
-    """The rows of a batch that this process keeps, and statistics of all rows of the batch.
-
-    `real_tokens` is the fraction of positions, on both sides, that hold a token.
-    """
+    """The rows of a batch that this process keeps, and the pairs and the share of tokens, not padding, of all rows."""
 
     rows: Batch
     pairs: int
@@ -36,31 +33,31 @@ class TrainingBatches(Iterator[TrainingBatch]):
     """Endless training batches [rows, row_length], determined by the planner; every epoch is shuffled differently.
 
     A `state` taken between two batches and passed to `restore` continues with the same batches, also in another process
-    and with another selection of rows. `rows_gathered` counts the rows that this process has made so far.
+    and with another selection of rows. `rows_gathered` counts the rows that this process has made so far. RunError is
+    raised if a worker process has died.
     """
 
     def __init__(self, planner: Planner, rows: int, kept: np.ndarray | None = None, processes: int | None = None):
-        """Starts at the first batch.
+        """Starts at the first batch of `rows` rows, of which this process keeps those of `kept`, by default all.
 
-        Args:
-          rows: the number of rows of a batch, over all processes of the run.
-          kept: the rows of a batch that this process keeps, ascending; by default all.
-          processes: the maximum number of worker processes; by default the number of usable cores. With 0, this
-            process does all the planning.
+        `processes` is the maximum number of worker processes, by default that of usable cores; with 0, there are none.
         """
-        self._planner = planner
-        self._rows = rows
+        self._planner, self._rows = planner, rows
         self._kept = np.arange(rows) if kept is None else kept
-        self._windows = PlannedWindows(planner, rows, usable_cores() if processes is None else processes)
+        self._processes = usable_cores() if processes is None else processes
         self._corpus_ids: list[FlatIds] = [(each.source.values, each.target.values) for each in planner.corpora]
         self._window = self._row = 0
         self.rows_gathered = 0
+        self._ahead = 2 * self._processes if planner.samples else WINDOWS_AHEAD
+        self._pool: WorkerPool | None = None
+        self._planned: dict[int, Future[Window]] = {}
+        self._current: tuple[int, Window] | None = None
 
     def __next__(self) -> TrainingBatch:
         batch = Batch.zeros(len(self._kept), self._planner.row_length)
         filled = pairs = tokens = 0
         while filled < self._rows:
-            window = self._windows[self._window]
+            window = self._current_window()
             count = min(self._rows - filled, len(window) - self._row)
             batch_rows = slice(*np.searchsorted(self._kept, (filled, filled + count)))
             window_rows = self._kept[batch_rows] - filled + self._row
@@ -72,18 +69,15 @@ class TrainingBatches(Iterator[TrainingBatch]):
             filled += count
             self._row += count
             if 2 * self._row > len(window):  # not earlier, so that a short run starts no other process
-                self._windows.plan_ahead(self._window + 1)
+                self._plan_ahead(self._window + 1)
             if self._row == len(window):
                 self._window, self._row = self._window + 1, 0
         return TrainingBatch(batch, pairs, tokens / (2 * self._rows * self._planner.row_length))
 
     def start(self) -> None:
-        """Starts sampling in the worker processes, which takes seconds, if segmentations are sampled.
-
-        Optional: it only makes the first batch available sooner.
-        """
+        """Starts sampling in the worker processes, if any, so that the first batch is available sooner."""
         if self._planner.samples:
-            self._windows.plan_ahead(self._window)
+            self._plan_ahead(self._window)
 
     def state(self) -> dict[str, int]:
         """Returns the position after the last batch."""
@@ -95,53 +89,28 @@ class TrainingBatches(Iterator[TrainingBatch]):
 
     def close(self) -> None:
         """Shuts down the worker processes."""
-        self._windows.close()
+        if self._pool:
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
-
-class PlannedWindows:
-    """Windows by number, in ascending order only; this process makes those that were not planned ahead."""
-
-    def __init__(self, planner: Planner, rows: int, processes: int):
-        """Starts no process yet. Enough windows will be planned ahead for the next batch of `rows` rows."""
-        self._planner = planner
-        self._rows = rows
-        self._processes = processes
-        self._ahead = 2 * processes if planner.samples else WINDOWS_AHEAD
-        self._pool: WorkerPool | None = None
-        self._planned: dict[int, Future[Window]] = {}
-        self._current: tuple[int, Window] | None = None
-
-    def __getitem__(self, number: int) -> Window:
-        """Returns the window with this number; raises RunError if a worker process has died."""
-        if self._current is None or self._current[0] != number:
-            self._current = number, self._make(number)
-            windows_per_batch = math.ceil(self._rows / len(self._current[1]))
-            self._ahead = max(self._ahead, 2 * windows_per_batch)
+    def _current_window(self) -> Window:
+        """Returns the window of the next row, which may have been planned ahead."""
+        if self._current is None or self._current[0] != self._window:
+            planned = self._planned.pop(self._window, None)
+            with worker_death_as_run_error("plans batches"):
+                window = planned.result() if planned else self._planner.window(self._window)
+            self._current = self._window, window
+            self._ahead = max(self._ahead, 2 * math.ceil(self._rows / len(window)))
         return self._current[1]
 
-    def plan_ahead(self, first: int) -> None:
-        """Submits windows from number `first` on to the worker processes; raises RunError if one of them has died."""
+    def _plan_ahead(self, first: int) -> None:
+        """Submits windows from number `first` on to the worker processes, enough for the next batch."""
         if not self._processes:
             return
-        if self._pool is None:
-            self._pool = WorkerPool(min(self._processes, self._ahead))
+        self._pool = self._pool or WorkerPool(min(self._processes, self._ahead))
         with worker_death_as_run_error("plans batches"):
             for number in range(first, first + self._ahead):
                 if number not in self._planned:
                     self._planned[number] = self._pool.submit(_window, self._planner, number)
-
-    def close(self) -> None:
-        """Shuts down the worker processes."""
-        if self._pool:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _make(self, number: int) -> Window:
-        """Returns the window that was planned ahead, or makes it."""
-        future = self._planned.pop(number, None)
-        if future is None:
-            return self._planner.window(number)
-        with worker_death_as_run_error("plans batches"):
-            return future.result()
 
 
 def rows_per_epoch(planner: Planner) -> int:

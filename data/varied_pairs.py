@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lingua_flax.data.corpora.corpus import Pair, PairSource
+from lingua_flax.data.placeholders import protect_pair
 from lingua_flax.data.subword_sampling import SubwordSampler
 from lingua_flax.data.text_changes import change_pair, draw_changes
 from lingua_flax.data.tokenized_pairs import TokenizedPairs
@@ -21,10 +22,8 @@ Ids = list[list[int]]
 class VariedPairs:
     """Variants of training pairs, a function of random keys.
 
-    Attributes:
-      pairs: pairs of `text`, tokenized; no side is longer than `max_length` tokens.
-      fractions: those of the pairs with each of the CHANGES.
-      samplers: of source and target; None if segmentations are not sampled.
+    `pairs` are those of `text` with up to `max_length` tokens a side, `fractions` of which have each of the CHANGES;
+    their segmentations are sampled if there are samplers of source and target.
     """
 
     pairs: TokenizedPairs
@@ -35,10 +34,7 @@ class VariedPairs:
     samplers: tuple[SubwordSampler, SubwordSampler] | None
 
     def draw(self, indices: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, Ids, Ids]:
-        """Returns which of these draws, each with a key, differ from the corpus, and their ids on both sides.
-
-        `keys` are uint64. A pair with a side that would be longer than the maximum stays as it is in the corpus.
-        """
+        """Returns which of these draws, with uint64 keys, differ from the corpus, and their ids; none is too long."""
         changes = draw_changes(self.fractions, keys)
         draws = np.arange(len(keys)) if self.samplers else np.flatnonzero(changes.any(axis=1))
         positions = self.pairs.positions(indices[draws])
@@ -54,7 +50,7 @@ class VariedPairs:
         source, target = self.samplers
         for pair, key in zip(pairs, keys.tolist(), strict=True):
             rng = np.random.Generator(np.random.Philox(key=key))
-            text = self.tokenizer.protect_pair(*pair)
+            text = protect_pair(pair, self.tokenizer.placeholders)
             sources.append(add_special_ids(source.sample(text.source, rng), self.tokenizer.source_tags))
             targets.append(add_special_ids(target.sample(text.target, rng)))
         return sources, targets

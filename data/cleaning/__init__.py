@@ -6,5 +6,5 @@ PACKAGES = ("ftfy", "py3langid", "zstandard")  # of the extra clean
 
 
 def is_installed() -> bool:
-    """Returns whether the packages of the extra clean are there; corpus_alignment.py and report.py need none."""
+    """Returns whether the packages of the extra clean are there; corpus_filters.py and report.py need none."""
     return all(map(importlib.util.find_spec, PACKAGES))

@@ -1,7 +1,7 @@
 """Lines of text in whatever compression and encoding they have, each decoded as what it is.
 
-Lines end at "\\n", as in text_files.py. A file in UTF-16 or UTF-32 is known by its byte-order mark or its zeros. In any
-other file, a line is in UTF-8, or else in the encoding that Windows used for the language of the file before Unicode.
+A file in UTF-16 or UTF-32 is known by its byte-order mark or its zeros. In any other file, a line is in UTF-8, or else
+in the encoding that Windows used for the language of the file before Unicode.
 """
 
 from __future__ import annotations
@@ -51,12 +51,7 @@ _CODE_PAGES = {
 
 
 class Line(NamedTuple):
-    """A line of a file.
-
-    Attributes:
-      number: counted from 1.
-      garbled: what the line looks like in UTF-8, if it is in another encoding; otherwise "".
-    """
+    """A line of a file, counted from 1; `garbled` is what it looks like in UTF-8, if it is in another encoding."""
 
     number: int
     text: str
@@ -72,8 +67,8 @@ def code_page(languages: Iterable[str]) -> str:
 def read_lines(path: Path, encoding: str, advance: Callable[[int], object] = lambda size: None) -> Iterator[Line]:
     """Yields the lines of a file, which may be compressed with gzip, bzip2, xz or zstandard.
 
-    Those that are not valid UTF-8 are in the given encoding. `advance` is told how many bytes of the file have been
-    read since it was last called. Raises UserError if the file cannot be read, or is damaged.
+    Those that are not valid UTF-8 are in the given encoding. `advance` is told how many more bytes of the file have
+    been read. Raises UserError if the file cannot be read, or is damaged.
     """
     told = 0
     with unreadable_as_user_error(path, zstandard.ZstdError), path.open("rb") as file:

@@ -1,12 +1,9 @@
 """How well the words of a pair match, according to word alignments of the corpus with itself.
 
-IBM Model 1 (Brown et al. 1993) is trained in both directions. A word is explained by the words of the other side or by
-chance, and the score of a pair is the mean over the words of both sides of
-
-    log(0.9 * mean probability given a word of the other side / its frequency + 0.1)
-
-so that a pair whose sides have nothing to do with each other scores about -1, and a good one about 2. A word stands for
-its first letters, so that inflected forms and compounds share counts, and all rare words are one.
+IBM Model 1 (Brown et al. 1993) is trained in both directions. The score of a pair is the mean over the words of both
+sides of log(0.9 * mean probability given a word of the other side / its frequency + 0.1): about -1 if the sides have
+nothing to do with each other, and about 2 for a good pair. A word stands for its first letters, so that inflected forms
+and compounds share counts, and all rare words are one.
 """
 
 from __future__ import annotations
@@ -35,19 +32,14 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
 class Words(NamedTuple):
-    """The distinct words of one side of some pairs: hashes or numbers, one pair after the other, and how many each has.
-
-    Attributes:
-      ids: [words].
-      counts: [pairs].
-    """
+    """The distinct words of one side of pairs: hashes or numbers, one pair after the other, and how many each has."""
 
     ids: np.ndarray
     counts: np.ndarray
 
     @property
     def pair(self) -> np.ndarray:
-        """The index of the pair of each word, [words]."""
+        """The index of the pair of each word."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     def of(self, chosen: np.ndarray) -> Words:
@@ -73,7 +65,7 @@ class LexicalModel(NamedTuple):
     probabilities: Sequence[np.ndarray]
 
     def score(self, pairs: Sequence[Pair]) -> np.ndarray:
-        """Returns the score of each pair, which the model was not trained on, [pairs]."""
+        """Returns the score of each pair, which the model was not trained on."""
         hashed = zip(self.hashes, _hashed_words(pairs), strict=True)
         return self.score_words([Words(_found(known, words.ids) + 1, words.counts) for known, words in hashed])
 
@@ -93,8 +85,8 @@ class LexicalModel(NamedTuple):
 def train(pairs: Sequence[Pair]) -> tuple[LexicalModel, np.ndarray, np.ndarray, np.ndarray]:
     """Trains a model on every n-th pair, as many as MAX_CELLS allows.
 
-    Returns the model, the indices of these pairs, their scores, and scores of pairs put together from sides that do not
-    match. A pair must not vouch for itself, so both kinds are scored without the counts of their tenth of the pairs.
+    Returns the model, the indices of these pairs, their scores, and scores of mismatched sides. A pair must not vouch
+    for itself, so both kinds are scored without the counts of their tenth of the pairs.
     """
     hashed = _hashed_words(pairs)
     trained = np.arange(0, len(pairs), 1 + int(hashed[0].counts @ hashed[1].counts) // MAX_CELLS)
@@ -128,8 +120,8 @@ def find_cut(scores: np.ndarray, mismatched: np.ndarray) -> float | None:
     """Returns the score below which pairs do not match, or None if the corpus does not tell.
 
     It is a high quantile of the mismatched pairs, but so low that not more than MAX_LOST of all pairs are good ones
-    below it. Good pairs have the same distribution on both sides of their median (measured for German and French, 300
-    to 29,000 pairs, with 0 to 50% of random targets), so as many of them are below the cut as are as far above it.
+    below it: as many as are as far above the median, around which scores of good pairs are symmetric (measured for
+    German and French, 300 to 29,000 pairs, with 0 to 50% of random targets).
     """
     share = 2 * np.mean(scores < np.median(mismatched))  # about that of pairs that do not match
     if share > MAX_SHARE or (median := np.quantile(scores, (1 + share) / 2)) < LEAST_MEDIAN:

@@ -1,8 +1,7 @@
 """Cleans a corpus of any size in two passes: first what each pair shows by itself, then what follows from all of them.
 
-The first pass mends pairs, finds their own faults, and stores them in a temporary file; 41 bytes for each pair stay in
-memory. Then the lengths and digests of all pairs, and word alignments of a sample, decide about others. The second pass
-scores the pairs and hands them out. Chunks of pairs are processed independently, in any number of processes.
+The first pass stores mended pairs in a temporary file; 41 bytes for each stay in memory, by which all are compared.
+Chunks of pairs are processed independently, in any number of processes.
 """
 
 from __future__ import annotations
@@ -20,11 +19,9 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from lingua_flax.data.cleaning import filters
-from lingua_flax.data.cleaning.corpus_alignment import UNRELATED, Shift, correlation, find_shifts
-from lingua_flax.data.cleaning.corpus_filters import deviations, digests, occurrences
+from lingua_flax.data.cleaning import corpus_filters
 from lingua_flax.data.cleaning.lexical_scores import LexicalModel, find_cut, train
-from lingua_flax.data.cleaning.mending import mend, steps
+from lingua_flax.data.cleaning.pair_filters import FAULTS, Expected, expected_of, find_fault, mend
 from lingua_flax.data.cleaning.readers import Row
 from lingua_flax.data.cleaning.report import Found, Report, merge
 from lingua_flax.data.corpora.corpus import Pair
@@ -41,7 +38,7 @@ SAMPLED = 1000  # pairs that tell languages and scripts
 SAMPLED_ALIGNMENTS = 60_000  # pairs
 MIN_ALIGNED = 200  # pairs from which word alignments can be learned
 # Why a pair is left out, mostly by the option that turns the check off.
-REASONS = ("", "unreadable", *filters.FAULTS, "shifts", "duplicates", "max_targets", "max_deviation", "misaligned")
+REASONS = ("", "unreadable", *FAULTS, "shifts", "duplicates", "max_targets", "max_deviation", "misaligned")
 # What stays in memory of a pair: the index of the reason among REASONS, and digests of the pair, of its letters, and of
 # its source.
 FACTS = np.dtype([("line", "u4"), ("reason", "u1"), ("lengths", "i4", 2), ("digests", "u8", 3), ("score", "f4")])
@@ -58,16 +55,13 @@ def clean(
     advance: Callable[[float], object] = lambda share: None,
     processes: int = 1,
 ) -> Report:
-    """Cleans a corpus.
+    """Cleans a corpus in two languages, "" if unknown; raises UserError if none of the first rows is a pair.
 
     Args:
-      languages: of source and target; "" if unknown.
       file: what rejected pairs have as their file.
       output: for the pairs that are kept, by its name as TSV or JSON lines; it and `rejected` appear at the end.
       rejected: for the other pairs, as JSON lines.
       advance: is told which share of the pairs has been written since it was last called.
-
-    Raises UserError if none of the first rows is a pair.
     """
     rows = iter(rows)
     first = list(itertools.islice(rows, CHUNK))
@@ -76,28 +70,27 @@ def clean(
     if not sample:
         reason = f" that can be read (line {first[0].line}: {first[0].fault})" if first else ""
         raise UserError(f"{file or 'the corpus'} has no pairs{reason}")
-    expected = _expected(sample, options, languages, report.notes)
+    expected = expected_of(sample, options, languages, report.notes)
     with (
         WorkerPool(processes) if processes > 1 and len(first) == CHUNK else nullcontext() as pool,
         tempfile.TemporaryFile(dir=output.absolute().parent if output else None) as stored,
         new_file(output) if output else nullcontext() as kept_file,
         new_file(rejected) if rejected else nullcontext() as rejected_file,
     ):
-        sizes, facts = [], bytearray()
-        tasks = ((chunk, expected) for chunk in itertools.chain([first], chunks(rows, CHUNK)))
-        for content, of_chunk, mended in _in_order(pool, processes, examine, tasks):
-            sizes.append(stored.write(content))
-            facts += of_chunk.tobytes()
+        facts = bytearray()
+        examining = ((chunk, expected) for chunk in itertools.chain([first], chunks(rows, CHUNK)))
+        for lines, facts_of_chunk, mended in _in_order(pool, processes, examine, examining):
+            stored.write(lines)
+            facts += facts_of_chunk.tobytes()
             merge(report.mended, mended)
         pairs = np.frombuffer(facts, FACTS)
-        _judge(pairs, options, report)
-        model = _train(stored, sizes, pairs, report) if options.misaligned else None
-        stored.seek(0)
         parts = [pairs[begin : begin + CHUNK] for begin in range(0, len(pairs), CHUNK)]
+        _judge(pairs, options, report)
+        model = _train(stored, pairs, report) if options.misaligned else None
+        stored.seek(0)
         about = (model, report.misaligned_below, languages, file, output, rejected)
-        finishing = ((stored.read(size), part, *about) for size, part in zip(sizes, parts, strict=True))
-        for part, finished in zip(parts, _in_order(pool, processes, finish, finishing), strict=True):
-            *contents, left_out = finished
+        finishing = ((chunk, part, *about) for chunk, part in zip(chunks(stored, CHUNK), parts, strict=True))
+        for part, (*contents, left_out) in zip(parts, _in_order(pool, processes, finish, finishing), strict=True):
             for opened, content in zip((kept_file, rejected_file), contents, strict=True):
                 if opened:
                     opened.write(content)
@@ -106,24 +99,6 @@ def clean(
     report.pairs = len(pairs)
     report.kept = report.pairs - sum(found.pairs for found in report.left_out.values())
     return report
-
-
-def _expected(
-    pairs: Sequence[Pair], options: CleaningOptions, languages: Sequence[str], notes: list[str]
-) -> filters.Expected:
-    """Returns what the pairs of a corpus that begins with these should be like, and adds to the notes."""
-    names, checked, scripts = steps(options), [], []
-    for side, language, sample in zip(SIDES, languages, zip(*pairs, strict=True), strict=True):
-        texts = [mend(text, names)[0] for text in sample]
-        scripts.append(filters.frequent_scripts(texts))
-        if not options.language:
-            code = ""
-        elif not (code := filters.known_language(language) if language else filters.frequent_language(texts)):
-            notes.append(f"the {side} language, {language or 'which is not given'}, is unknown and not checked")
-        elif not language:
-            notes.append(f"the {side} language is {code}, judging by the first pairs")
-        checked.append(code)
-    return filters.Expected(options, checked, scripts)
 
 
 def _in_order(pool: WorkerPool | None, processes: int, task: Callable[..., T], tasks: Iterable[Any]) -> Iterator[T]:
@@ -141,65 +116,62 @@ def _in_order(pool: WorkerPool | None, processes: int, task: Callable[..., T], t
             yield running.popleft().result()
 
 
-def examine(rows: Sequence[Row], expected: filters.Expected) -> tuple[bytes, np.ndarray, dict[str, Found]]:
-    """Mends the pairs of a chunk and finds the faults that each shows by itself.
-
-    Returns a JSON array for each pair on a line of its own, the FACTS of the pairs, and what was mended.
-    """
-    names = steps(expected.options)
+def examine(rows: Sequence[Row], expected: Expected) -> tuple[bytes, np.ndarray, dict[str, Found]]:
+    """Returns lines of JSON with mended pairs, FACTS with the faults that each shows by itself, and what was mended."""
     mended: dict[str, Found] = {}
     lines, facts = [], []
     for row in rows:
         pair, reason, lengths = Pair(row.source, row.target), "unreadable", (0, 0)
         if not row.fault:
-            sides = [mend(text, names) for text in pair]
+            (source, of_source), (target, of_target) = (mend(text, expected.options) for text in pair)
             changes = {"encoding": (row.garbled, " | ".join(pair))} if row.garbled else {}
-            for before, (after, changed) in zip(pair, sides, strict=True):
-                changes |= dict.fromkeys(changed, (before, after))
+            changes |= dict.fromkeys(of_source, (pair.source, source)) | dict.fromkeys(of_target, (pair.target, target))
             for name, (before, after) in changes.items():
                 merge(mended, {name: Found(1, [{"line": row.line, "before": before, "after": after}])})
-            pair = Pair(sides[0][0], sides[1][0])
-            reason, lengths = filters.find_fault(pair, expected), (len(pair.source), len(pair.target))
-        lines.append(json.dumps([row.line, *pair, row.fault], ensure_ascii=False) + "\n")
-        facts.append((row.line, REASONS.index(reason), lengths, digests(pair), math.nan))
-    return "".join(lines).encode(), np.array(facts, FACTS), mended
+            pair = Pair(source, target)
+            reason, lengths = find_fault(pair, expected), (len(source), len(target))
+        lines.append(json.dumps([row.line, *pair, row.fault], ensure_ascii=False))
+        facts.append((row.line, REASONS.index(reason), lengths, corpus_filters.digests(pair), math.nan))
+    return encode_lines(lines), np.array(facts, FACTS), mended
 
 
 def _judge(pairs: np.ndarray, options: CleaningOptions, report: Report) -> None:
     """Fills in the reasons that follow from the lengths and digests of all pairs."""
     reasons, lengths, repeated, lines = (pairs[name] for name in ("reason", "lengths", "digests", "line"))
     full = lengths.min(axis=1) > 0
-    shifts = find_shifts(lengths) if full.any() else []
-    report.length_correlation = correlation(lengths[full]) if full.any() else None
-    report.shifts = [Shift(int(lines[first - 1]), int(lines[last - 1]), by) for first, last, by in shifts]
-    for shift in shifts:
-        if options.shifts and shift.by != UNRELATED:
-            part = reasons[shift.first - 1 : shift.last]
-            part[part != REASONS.index("unreadable")] = REASONS.index("shifts")
-    checks: list[tuple[str, object, Callable[[np.ndarray], np.ndarray]]] = [
-        ("duplicates", options.duplicates != "none", lambda kept: occurrences(repeated[kept, 0]) > 0),
-        ("duplicates", options.duplicates == "similar", lambda kept: occurrences(repeated[kept, 1]) > 0),
-        ("max_targets", options.max_targets, lambda kept: occurrences(repeated[kept, 2]) >= options.max_targets),
-        ("max_deviation", options.max_deviation, lambda kept: deviations(lengths[kept]) > options.max_deviation),
-    ]
-    for reason, is_on, find in checks:
-        if is_on and len(kept := np.flatnonzero(reasons == 0)):
+    if full.any():
+        report.length_correlation = corpus_filters.correlation(lengths[full])
+        for first, last, by in corpus_filters.find_shifts(lengths):
+            report.shifts.append(corpus_filters.Shift(int(lines[first - 1]), int(lines[last - 1]), by))
+            if options.shifts and by != corpus_filters.UNRELATED:
+                part = reasons[first - 1 : last]
+                part[part != REASONS.index("unreadable")] = REASONS.index("shifts")
+
+    def leave_out(reason: str, find: Callable[[np.ndarray], np.ndarray]) -> None:
+        if len(kept := np.flatnonzero(reasons == 0)):
             reasons[kept[find(kept)]] = REASONS.index(reason)
 
+    if options.duplicates != "none":
+        leave_out("duplicates", lambda kept: corpus_filters.occurrences(repeated[kept, 0]) > 0)
+    if options.duplicates == "similar":
+        leave_out("duplicates", lambda kept: corpus_filters.occurrences(repeated[kept, 1]) > 0)
+    if options.max_targets:
+        leave_out("max_targets", lambda kept: corpus_filters.occurrences(repeated[kept, 2]) >= options.max_targets)
+    if options.max_deviation:
+        leave_out("max_deviation", lambda kept: corpus_filters.deviations(lengths[kept]) > options.max_deviation)
 
-def _train(stored: BinaryIO, sizes: Sequence[int], pairs: np.ndarray, report: Report) -> LexicalModel | None:
+
+def _train(stored: BinaryIO, pairs: np.ndarray, report: Report) -> LexicalModel | None:
     """Trains on a sample, and fills in its scores and the cut; returns None if the corpus does not tell."""
     kept = np.flatnonzero(pairs["reason"] == 0)
     if len(kept) < MIN_ALIGNED:
         report.notes.append(f"words are not compared, since fewer than {MIN_ALIGNED} pairs are left")
         return None
     chosen = kept[np.unique(np.linspace(0, len(kept) - 1, SAMPLED_ALIGNMENTS, dtype=np.int64))]
+    is_chosen = np.zeros(len(pairs), bool)
+    is_chosen[chosen] = True
     stored.seek(0)
-    sample: list[Pair] = []
-    for begin, size in zip(itertools.count(0, CHUNK), sizes, strict=False):
-        lines = stored.read(size).split(b"\n")
-        wanted = chosen[np.searchsorted(chosen, begin) : np.searchsorted(chosen, begin + CHUNK)]
-        sample += [Pair(*json.loads(lines[index - begin])[1:3]) for index in wanted.tolist()]
+    sample = [Pair(*json.loads(line)[1:3]) for line in itertools.compress(stored, is_chosen)]
     model, trained, own, mismatched = train(sample)
     report.misaligned_below = find_cut(own, mismatched)
     if report.misaligned_below is None:
@@ -210,7 +182,7 @@ def _train(stored: BinaryIO, sizes: Sequence[int], pairs: np.ndarray, report: Re
 
 
 def finish(
-    content: bytes,
+    lines: Sequence[bytes],
     pairs: np.ndarray,
     model: LexicalModel | None,
     cut: float,
@@ -220,7 +192,7 @@ def finish(
     rejected: Path | None,
 ) -> tuple[bytes, bytes, dict[str, Found]]:
     """Scores the pairs of a chunk that have no score yet; returns what both files get, and what was left out."""
-    rows = [json.loads(line) for line in content.splitlines()]
+    rows = list(map(json.loads, lines))
     reasons, scores = pairs["reason"].copy(), pairs["score"].copy()
     if model:
         unknown = np.flatnonzero((reasons == 0) & np.isnan(scores))
@@ -231,14 +203,14 @@ def finish(
     kept, others = [], []
     left_out: dict[str, Found] = {}
     for (line, source, target, fault), reason, score in zip(rows, reasons.tolist(), scores.tolist(), strict=True):
-        fields = {source_key: source, target_key: target}
+        fields: dict[str, Any] = {source_key: source, target_key: target}
         if not math.isnan(score):
             fields["alignment"] = round(score, 3)
         if not reason:
             kept.append(f"{source}\t{target}" if is_table else json.dumps(fields, ensure_ascii=False))
             continue
-        fields |= {"file": file, "line": line, "reason": REASONS[reason], "detail": fault}
-        others.append(json.dumps(fields, ensure_ascii=False))
         example = {"line": line, "source": source, "target": target, "detail": fault or fields.get("alignment", "")}
         merge(left_out, {REASONS[reason]: Found(1, [example])})
+        fields |= {"file": file, "line": line, "reason": REASONS[reason], "detail": fault}
+        others.append(json.dumps(fields, ensure_ascii=False))
     return encode_lines(kept, output or ""), encode_lines(others, rejected or ""), left_out

@@ -29,13 +29,7 @@ _NATIVE_CODE = ("bpt", "ept", "it", "ph", "ut")  # elements of a segment that ho
 
 
 class Row(NamedTuple):
-    """A pair, or what stands in its place.
-
-    Attributes:
-      line: of the file, where the pair begins.
-      fault: why there is no pair here, or "".
-      garbled: what it looks like in UTF-8, if it is in another encoding.
-    """
+    """A pair and the line where it begins, or what is there and why it is no pair; `garbled` as in `Line`."""
 
     line: int
     source: str
@@ -63,12 +57,8 @@ def read_rows(
 ) -> Iterator[Row]:
     """Returns the rows of two text files, or of one file with both sides.
 
-    Args:
-      languages: of source and target; "" if unknown, which is not possible for TMX.
-      columns: names or numbers of the columns of source and target, or the keys of JSON objects.
-      encoding: of lines that are not UTF-8; by default that of Windows for the language.
-      advance: as for `encodings.read_lines`.
-
+    A language may be "" if unknown, but not for TMX. Columns are names, numbers, or keys of JSON objects. `encoding` is
+    that of lines that are not UTF-8, by default that of Windows for the language; `advance` is as for `read_lines`.
     Raises UserError if a file cannot be read, or does not have the columns.
     """
     kind = format_of(paths)
@@ -89,12 +79,11 @@ def read_rows(
 
 
 def _aligned(paths: Sequence[Path], source: Iterable[Line], target: Iterable[Line]) -> Iterator[Row]:
-    for number, (first, second) in enumerate(zip_longest(source, target), start=1):
-        if first and second:
-            yield Row(number, first.text, second.text, garbled=second.garbled or first.garbled)
-        else:
-            texts = [line.text if line else "" for line in (first, second)]
-            yield Row(number, texts[0], texts[1], f"{paths[1] if first else paths[0]} has fewer lines")
+    ended = Line(0, "")
+    for number, (first, second) in enumerate(zip_longest(source, target, fillvalue=ended), start=1):
+        shorter = [path for path, line in zip(paths, (first, second), strict=True) if line is ended]
+        fault = f"{shorter[0]} has fewer lines" if shorter else ""
+        yield Row(number, first.text, second.text, fault, second.garbled or first.garbled)
 
 
 def _rows(records: Iterable[Line], pair_of: Callable[[str], Pair]) -> Iterator[Row]:
@@ -183,20 +172,17 @@ def _units(lines: Iterable[Line]) -> Iterator[Line]:
 
 
 def _segments(unit: str) -> dict[str, str]:
+    """Returns the text in each language, without the codes of programs; raises ValueError if it is not valid XML."""
     try:
-        variants = ElementTree.fromstring(unit).iter("tuv")
+        root = ElementTree.fromstring(unit)
     except ElementTree.ParseError as error:
         raise ValueError(f"not valid XML ({error.msg})") from error
-    texts = [(each.get(_LANGUAGE) or each.get("lang") or "", each.find("seg")) for each in variants]
-    return {language: "".join(_text(segment)) for language, segment in texts if segment is not None}
-
-
-def _text(segment: ElementTree.Element) -> Iterator[str]:
-    yield segment.text or ""
-    for element in segment:
-        if element.tag not in _NATIVE_CODE:
-            yield from _text(element)
-        yield element.tail or ""
+    for code in (element for element in root.iter() if element.tag in _NATIVE_CODE):
+        tail = code.tail
+        code.clear()
+        code.tail = tail
+    texts = [(each.get(_LANGUAGE) or each.get("lang") or "", each.find("seg")) for each in root.iter("tuv")]
+    return {language: "".join(segment.itertext()) for language, segment in texts if segment is not None}
 
 
 def _unit_pair(unit: str, languages: Sequence[str]) -> Pair:

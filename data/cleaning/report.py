@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Column, Table
 
-from lingua_flax.data.cleaning.corpus_alignment import MIN_CORRELATION, UNRELATED, Shift
+from lingua_flax.data.cleaning.corpus_filters import MIN_CORRELATION, UNRELATED, Shift
 from lingua_flax.host.terminal import excerpt, print_table, share
 
 EXAMPLES = 3
@@ -36,22 +36,14 @@ def merge(founds: dict[str, Found], later: Mapping[str, Found]) -> None:
 
 @dataclass
 class Report:
-    """What was found in a corpus.
-
-    Attributes:
-      mended, left_out: by the step that changed pairs, and by the reason for which they are left out.
-      length_correlation: of the logarithms of the lengths of both sides, if they vary.
-      shifts: parts whose sides do not match.
-      misaligned_below: the score below which a pair is left out, if the corpus tells.
-      notes: what was assumed and what could not be checked, one sentence each.
-    """
+    """What was found in a corpus; docs/guides/cleaning.md describes the fields."""
 
     pairs: int = 0
     kept: int = 0
     mended: dict[str, Found] = field(default_factory=dict)
     left_out: dict[str, Found] = field(default_factory=dict)
     length_correlation: float | None = None
-    shifts: Sequence[Shift] = ()
+    shifts: list[Shift] = field(default_factory=list)
     misaligned_below: float | None = None
     notes: list[str] = field(default_factory=list)
 

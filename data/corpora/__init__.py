@@ -12,15 +12,13 @@ __all__ = ["Corpus", "Pair", "PairSource", "open_corpus"]
 
 _TEXT_FILES = tuple(f"{split}_{side}" for split in ("train", "validation", "test") for side in ("source", "target"))
 _OPTIONS: dict[str, tuple[str, ...]] = {"phrasebook": (), "multi30k": ("directory",), "text": _TEXT_FILES}
-_TFDS_OPTIONS = ("directory",)
 
 
 def open_corpus(config: DataConfig, *, train_only: bool = False) -> Corpus:
-    """Opens the corpus config.name, prepared in the cache folder on first use.
+    """Opens the corpus config.name, prepared in the cache folder on first use; nothing is held out if `train_only`.
 
-    With `train_only`, only the train split is needed, so nothing is held out of it for other splits. Raises UserError
-    if there is no such corpus, an option does not belong to it, or its input is wrong, and RunError if the disk is
-    full.
+    Raises UserError if there is no such corpus, an option does not belong to it, or its input is wrong, and RunError if
+    the disk is full.
     """
     if config.name not in _OPTIONS:
         _check_name(config.name)
@@ -57,11 +55,11 @@ def _check_name(name: str) -> None:
 
 def _check_options(config: DataConfig) -> None:
     """Raises a UserError for an option that would otherwise have no effect."""
-    accepted = _OPTIONS.get(config.name, _TFDS_OPTIONS)
+    accepted = _OPTIONS.get(config.name, ("directory",))
     for option in ("directory", *_TEXT_FILES):
         if option not in accepted and getattr(config, option) is not None:
             owners = [f'"{name}"' for name, options in _OPTIONS.items() if option in options]
-            owners += ["a corpus of TensorFlow Datasets"] * (option in _TFDS_OPTIONS)
+            owners += ["a corpus of TensorFlow Datasets"] * (option == "directory")
             raise UserError(
                 f'data.{option} has no effect with data.name = "{config.name}", only with {" or ".join(owners)}'
             )

@@ -29,10 +29,7 @@ class PairSource(Protocol):
 
 
 class Readings(NamedTuple):
-    """An ambiguous source word and how to recognize each of its two senses in a translation.
-
-    `word` matches all forms of the source word, and each of `senses` the translations that express it.
-    """
+    """Patterns for all forms of an ambiguous source word, and for the translations that express each of its senses."""
 
     word: re.Pattern[str]
     senses: tuple[re.Pattern[str], re.Pattern[str]]

@@ -54,10 +54,9 @@ class Session(requests.Session):
 
 
 def download(url: str, path: Path, digest: str) -> None:
-    """Downloads a file unless it exists already, and compares its SHA-256 with the digest.
+    """Downloads a file unless it exists already.
 
-    Raises DownloadFailedError if there is no network or the server does not deliver the published file, and UserError
-    if the existing file is not the published one.
+    Raises DownloadFailedError if the published file cannot be had, and UserError if the existing one is another.
     """
     if not path.exists():
         partial = path.with_name(f"{path.name}.partial")

@@ -1,10 +1,9 @@
 """Writes a prepared corpus from pairs: drops unusable training pairs and holds out missing splits.
 
-The pairs are read once and never held in memory. A pair with an empty side teaches nothing and is left out of train;
-the other splits keep every pair, because every pair is scored. If validation or test is not given, part of train is
-held out for it: all pairs of some source sentences, so that train and the held-out split share no source sentence. A
-run stores the hashes of these sources, so that the corpus can be divided in the same way when it has grown, and for a
-run in the other direction, where they are targets.
+The pairs are read once and never held in memory. A pair with an empty side teaches nothing and is left out of train. If
+validation or test is not given, all pairs of some source sentences are held out of train for it. A run stores the
+hashes of these sources, so that the corpus can be divided in the same way when it has grown, and for a run in the other
+direction, where they are targets.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
 from lingua_flax.data.corpora.corpus import Corpus, Pair
-from lingua_flax.data.corpora.prepared_corpus import CHUNK, SplitWriter, StoredPairs, write_contents
+from lingua_flax.data.corpora.prepared_corpus import CHUNK, CONTENTS_NAME, SplitWriter, StoredPairs
 from lingua_flax.data.text_files import chunks
 from lingua_flax.host.digests import short_digest
 from lingua_flax.host.errors import UserError
@@ -27,21 +26,11 @@ from lingua_flax.host.errors import UserError
 SPLITS = ("train", "validation", "test")
 _HELD_OUT_PAIRS = 1000
 _HELD_OUT_DIVISOR = 20  # or one pair in twenty, whichever is less
-_COUNTED = 1 << 14  # hashes sorted at a time
+_COUNTED = 1 << 14  # hashes counted at a time
 _LEFT_OUT = 255  # the number of no split
 _UNDIVIDED = "undivided"
 
-
 HeldOut = dict[str, Counter[int]]  # for each split, the hashes of its sources and how many pairs each of them has
-
-
-class NoPairsError(Exception):
-    """A split has no pairs, or every pair of train has an empty side."""
-
-    def __init__(self, split: str, reason: str) -> None:
-        super().__init__(f"{split}: {reason}")
-        self.split = split
-        self.reason = reason
 
 
 def write_splits(
@@ -51,17 +40,17 @@ def write_splits(
     *,
     hold_out: bool = True,
     held_out_file: Path | None = None,
+    describe: Callable[[str, str], str] = "{}: {}".format,
 ) -> None:
     """Writes a corpus of these splits, train first; with `hold_out`, missing ones are held out of train.
 
     `held_out_file` has the sources that a run has held out: the same are held out again if the pairs have at least half
-    of them, as sources or else as targets. Raises NoPairsError if there is nothing to write for a split, and UserError
-    if the file cannot be read.
+    of them, as sources or else as targets. Raises UserError if the file cannot be read, or there is nothing to write
+    for a split, which is described by the name of the split and the reason.
     """
     missing = [split for split in SPLITS if split not in splits] if hold_out else []
     writers: dict[str, SplitWriter] = {}
-    left_out = 0
-    by_target = False
+    left_out, by_target = 0, False
     for name, pairs in reversed(list(splits.items())):  # train last, so that errors in short splits show first
         with SplitWriter(folder, _UNDIVIDED if missing and name == "train" else name) as writer:
             for chunk in chunks(pairs, CHUNK):
@@ -69,7 +58,7 @@ def write_splits(
                 left_out += len(chunk) - len(kept)
                 writer.write(kept)
         if not writer.count:
-            raise NoPairsError(name, "every pair has an empty side" if left_out else "no pairs in it")
+            raise UserError(describe(name, "every pair has an empty side" if left_out else "no pairs in it"))
         writers[name] = writer
     if missing:
         before = read_held_out(held_out_file) if held_out_file else {}
@@ -80,8 +69,13 @@ def write_splits(
     order = sorted(writers, key=lambda name: (*SPLITS, *splits).index(name))
     counts = {name: writer.count for name, writer in writers.items()}
     held_out = [split for split in missing if split in writers]
-    notes = [*notes, *_notes(counts, left_out, missing, held_out)]
-    write_contents(folder, {name: writers[name] for name in order}, notes, held_out, held_out_by_target=by_target)
+    contents = {
+        "splits": {name: writers[name].summary() for name in order},
+        "notes": [*notes, *_notes(counts, left_out, missing, held_out)],
+        "held_out": held_out,
+        "held_out_by_target": by_target,
+    }
+    (folder / CONTENTS_NAME).write_text(json.dumps(contents), encoding="utf-8")
 
 
 def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str], held_out: Sequence[str]) -> list[str]:
@@ -98,14 +92,8 @@ def _notes(counts: Mapping[str, int], left_out: int, missing: Sequence[str], hel
     return notes
 
 
-# Holding out.
-
-
 def held_out_sources(corpus: Corpus) -> dict[str, list[str]]:
-    """Returns the hash of the source, in hex, of each pair of the splits that were held out, sorted.
-
-    If they were held out by their targets, it is that of the target.
-    """
+    """Returns the hashes, in hex and sorted, of the sources (or targets) by which each split was held out."""
     side = int(corpus.held_out_by_target)
     sources = {name: (pair[side].encode() for pair in corpus.split(name)) for name in corpus.held_out}
     return {name: sorted(f"{source:016x}" for source in map(short_digest, each)) for name, each in sources.items()}
@@ -125,30 +113,28 @@ def _divide(
 ) -> tuple[dict[str, SplitWriter], list[str], bool]:
     """Divides the pairs into train and the missing splits, in their original order, and removes the undivided files.
 
-    Also returns a note if they are divided as before, in which case further pairs of the held-out sources are in no
-    split, and whether their targets are the sources that were held out before.
+    Also returns a note if they are divided as before, without further pairs of these sources, and whether by targets.
     """
-    hashes = _hashes(folder, undivided, side=0)
+    hashes, by_target = _hashes(folder, undivided, side=0), False
     same = _same_as_before(hashes, missing, before)
-    by_target = False
     if before and not same:
         of_targets = _hashes(folder, undivided, side=1)
-        same = _same_as_before(of_targets, missing, before)
-        by_target = bool(same)
-        hashes = of_targets if same else hashes
+        if same := _same_as_before(of_targets, missing, before):
+            hashes, by_target = of_targets, True
     held_out = same or _choose_held_out(hashes, missing)
     remaining = sum(held_out.values(), Counter[int]())
     with ExitStack() as stack:
         writers = {name: stack.enter_context(SplitWriter(folder, name)) for name in ("train", *held_out)}
         for begin, (sources, targets) in zip(itertools.count(0, CHUNK), undivided.blocks(), strict=False):
-            split_numbers = np.zeros(len(sources.lengths), np.uint8)  # 0 is train
+            split_numbers = np.zeros(len(sources), np.uint8)  # 0 is train
             for number, chosen in enumerate(held_out.values(), start=1):
                 places = np.flatnonzero(np.isin(hashes[begin : begin + CHUNK], np.array([*chosen], np.uint64)))
                 for place, source in zip(places.tolist(), hashes[begin + places].tolist(), strict=True):
                     split_numbers[place] = number if remaining[source] > 0 else _LEFT_OUT
                     remaining[source] -= 1
             for number, writer in enumerate(writers.values()):
-                writer.write_texts(sources.where(split_numbers == number), targets.where(split_numbers == number))
+                is_here = (split_numbers == number).tolist()
+                writer.write_encoded(*(list(itertools.compress(side, is_here)) for side in (sources, targets)))
     for path in folder.glob(f"{_UNDIVIDED}.*"):
         path.unlink()
     then = " and ".join(f"{sources.total():,}" for sources in same.values())
@@ -163,7 +149,7 @@ def _hashes(folder: Path, undivided: StoredPairs, *, side: int) -> np.ndarray:
     path = folder / f"{_UNDIVIDED}.{side}.hashes"
     with path.open("wb") as stream:
         for block in undivided.blocks():
-            stream.write(np.array(list(map(short_digest, block[side].split())), np.uint64).data)
+            stream.write(np.array(list(map(short_digest, block[side])), np.uint64).data)
     return np.memmap(path, np.uint64, "r")
 
 
@@ -179,13 +165,18 @@ def _same_as_before(hashes: np.ndarray, splits: Sequence[str], before: HeldOut) 
 
 
 def _choose_held_out(hashes: np.ndarray, splits: Sequence[str]) -> HeldOut:
-    """Returns the hashes of the source sentences to hold out for each split, whatever the order of the pairs is, and
-    how many pairs have them.
+    """Returns which source sentences to hold out for each split, whatever the order of the pairs is.
 
     A split gets about _HELD_OUT_PAIRS pairs or 1 / _HELD_OUT_DIVISOR of all, whichever is less, and at least one. Train
     keeps at least one source sentence; if there are too few for that, nothing is held out.
     """
-    pairs_by_source = _count_smallest(hashes, limit=len(splits) * _HELD_OUT_PAIRS + 1)
+    pairs_by_source, limit, largest = Counter[int](), len(splits) * _HELD_OUT_PAIRS + 1, (1 << 64) - 1
+    for begin in range(0, len(hashes), _COUNTED):
+        block = hashes[begin : begin + _COUNTED]
+        pairs_by_source.update(block[block <= largest].tolist())
+        # A hash that is cut off here can never return: `limit` smaller ones have been found.
+        pairs_by_source = Counter({source: pairs_by_source[source] for source in sorted(pairs_by_source)[:limit]})
+        largest = max(pairs_by_source) if len(pairs_by_source) == limit else largest
     if len(pairs_by_source) <= len(splits):
         return {}
     max_pairs = min(_HELD_OUT_PAIRS, len(hashes) // _HELD_OUT_DIVISOR)
@@ -204,15 +195,3 @@ def _choose_held_out(hashes: np.ndarray, splits: Sequence[str]) -> HeldOut:
         chosen[split] = Counter({source: pairs_by_source[source] for source in picked})
         remaining = sorted(set(remaining) - set(picked))
     return chosen
-
-
-def _count_smallest(hashes: np.ndarray, limit: int) -> dict[int, int]:
-    """Returns the number of occurrences of each of the `limit` smallest hashes, ascending, in bounded memory."""
-    smallest, counts = hashes[:0], np.zeros(0, np.int64)
-    for begin in range(0, len(hashes), _COUNTED):
-        # A hash that is cut off here can never return: `limit` smaller ones have been found.
-        values, occurrences = np.unique(hashes[begin : begin + _COUNTED], return_counts=True)
-        smallest, places = np.unique(np.concatenate([smallest, values]), return_inverse=True)
-        counts = np.bincount(places, np.concatenate([counts, occurrences])).astype(np.int64)[:limit]
-        smallest = smallest[:limit]
-    return dict(zip(smallest.tolist(), counts.tolist(), strict=True))

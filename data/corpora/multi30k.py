@@ -1,8 +1,7 @@
 """Multi30k (Elliott et al. 2016 to 2018): image captions in English, German, French and Czech, in every direction.
 
-The files are published at https://github.com/multi30k/dataset; multi30k.sha256 holds their digests in the format of
-sha256sum. They are downloaded or read from a folder, and in both cases must be identical to the published files. Lines
-keep the published order.
+The files of https://github.com/multi30k/dataset are downloaded or read from a folder, and must have the digests in
+multi30k.sha256, which is in the format of sha256sum.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ _REMEDY = "name a folder that contains the published files with --data.directory
 def open_multi30k(config: DataConfig) -> Corpus:
     """Opens one direction of Multi30k: train, validation, test (test_2016_flickr) and further test sets if available.
 
-    Raises UserError if a language is not in Multi30k, there is no network, a file is missing or not as published, or
-    the cache folder cannot be written, and RunError if the disk is full.
+    Raises UserError if a language is not in Multi30k, there is no network, or a file is missing or not as published.
     """
     languages = different_languages(config)
     for option, code in zip(("source_language", "target_language"), languages, strict=True):
@@ -70,10 +68,7 @@ def _published(languages: tuple[str, str]) -> dict[str, list[str]]:
 
 
 def _available(directory: Path, files: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Returns the splits whose files are in the folder.
-
-    Raises UserError if a required file is missing, or a file is not as published.
-    """
+    """Returns the splits in the folder; raises UserError if one is missing or a file is not as published."""
     available = {}
     for split, names in files.items():
         missing = [name for name in names if not (directory / name).is_file()]

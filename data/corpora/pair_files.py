@@ -48,10 +48,7 @@ def read_aligned(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def read_tsv(path: Path) -> Iterator[Pair]:
-    """Yields the two columns of each line.
-
-    Raises UserError if the file cannot be read, or a line does not have two columns.
-    """
+    """Yields the two columns of each line; raises UserError if a line does not have two."""
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
         if len(columns) != 2:
@@ -61,10 +58,7 @@ def read_tsv(path: Path) -> Iterator[Pair]:
 
 
 def read_json(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
-    """Yields the values of the languages in the object on each line, or if absent, those of "source" and "target".
-
-    Raises UserError if the file cannot be read, or a line is not such an object.
-    """
+    """Yields the values of the languages in the object on each line, or if absent, those of "source" and "target"."""
     for number, line in enumerate(read_lines(path), start=1):
         try:
             yield json_pair(line, languages)
@@ -73,10 +67,7 @@ def read_json(path: Path, languages: tuple[str, str]) -> Iterator[Pair]:
 
 
 def json_keys(languages: tuple[str, str]) -> tuple[str, str]:
-    """Returns the keys under which a pair is best written: its languages, so that it can be read in both directions.
-
-    Languages that do not differ cannot tell the sides apart; the keys are then "source" and "target".
-    """
+    """Returns the keys under which a pair is best written: its languages, if they differ, for both directions."""
     return languages if languages[0] != languages[1] else SIDES
 
 

@@ -2,22 +2,20 @@
 
 KEY is the beginning of a hash of everything that a corpus is made from, so a corpus whose input has changed is prepared
 again. A folder gets its name only when it is complete. It contains both sides of each split as ragged arrays of UTF-8
-bytes; corpus.json holds the number and the SHA-256 of the pairs of each split, the notes for the user, and which splits
-were held out of the training pairs.
+bytes; corpus.json has their numbers and SHA-256, the notes for the user, and which splits were held out of train.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import operator
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +30,7 @@ from lingua_flax.options.schema import DataConfig
 
 CHUNK = 4096  # pairs read or written at a time
 _FORMAT = 5  # part of every key; increase it whenever the same input is prepared differently
-_CONTENTS = "corpus.json"
+CONTENTS_NAME = "corpus.json"
 
 _logger = logging.getLogger(__name__)
 
@@ -42,18 +40,16 @@ def open_prepared(
 ) -> Corpus:
     """Opens a corpus; if it is not in the cache folder yet, write(temporary folder) prepares it first.
 
-    `kind` is the subfolder of the cache folder and, by default, the name of the corpus. `made_from` consists of
-    strings, numbers and (nested) lists of them that distinguish the corpus from others of its kind.
-
-    Raises UserError if the cache folder cannot be written or the prepared corpus is damaged, and RunError if the disk
-    is full.
+    `kind` is the subfolder of the cache folder and, by default, the name of the corpus. What it is `made_from`, in
+    JSON, distinguishes it from others. Raises UserError if the cache folder cannot be written or the prepared corpus is
+    damaged, and RunError if the disk is full.
     """
     languages = (config.source_language, config.target_language)
     divided_as = [sha256(config.held_out)] if config.held_out else []
     key = json_digest([kind, _FORMAT, languages, made_from, *divided_as])
     folder = prepare(cache_directory(config.cache_directory), kind, key, write)
     try:
-        contents = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
+        contents = json.loads((folder / CONTENTS_NAME).read_text(encoding="utf-8"))
         splits = {split: StoredPairs(folder, split, **summary) for split, summary in contents["splits"].items()}
         fingerprint = json_digest([languages, contents["splits"]["train"]["sha256"]])
         notes, held_out = tuple(contents["notes"]), tuple(contents["held_out"])
@@ -66,10 +62,8 @@ def open_prepared(
 def prepare(cache: Path, kind: str, key: str, write: Callable[[Path], None]) -> Path:
     """Returns the folder CACHE/KIND/KEY; if it does not exist yet, write(temporary folder) fills it first.
 
-    Any number of processes may call this at once: one writes, the others wait for it. The remains of a killed process
-    are removed by the next one that prepares the same folder.
-
-    Raises UserError if the cache folder cannot be written, and RunError if the disk is full.
+    Of processes that call this at once, one writes, and the others wait for it; what a killed one leaves is removed by
+    the next one. Raises UserError if the cache folder cannot be written, and RunError if the disk is full.
     """
     folder = cache / kind / key[:16]
     partial = folder.with_name(f"{folder.name}.incomplete")
@@ -116,37 +110,14 @@ def exclusive_lock(lock: Path) -> Iterator[None]:
         if is_disk_full(error):
             raise
         remedy = "choose another folder with --data.cache-directory"
-        raise UserError(
-            f"{lock.parent}: prepared corpora cannot be written there ({error.strerror}); {remedy}"
-        ) from error
+        reason = f"prepared corpora cannot be written there ({error.strerror})"
+        raise UserError(f"{lock.parent}: {reason}; {remedy}") from error
     try:
         yield
     finally:
         if held:
             lock.unlink(missing_ok=True)  # while still held: processes that wait for it notice and create another
             held.release()
-
-
-class Texts(NamedTuple):
-    """Sentences as arrays: the concatenated UTF-8 bytes of all of them, and the number of bytes of each."""
-
-    content: np.ndarray
-    lengths: np.ndarray
-
-    @classmethod
-    def encode(cls, sentences: Sequence[str]) -> Texts:
-        """Returns the arrays of these sentences."""
-        encoded = [sentence.encode() for sentence in sentences]
-        return cls(np.frombuffer(b"".join(encoded), np.uint8), np.array([len(text) for text in encoded], np.int64))
-
-    def split(self) -> list[bytes]:
-        """Returns the bytes of each sentence."""
-        content, ends = self.content.tobytes(), np.cumsum(self.lengths).tolist()
-        return [content[begin:end] for begin, end in itertools.pairwise([0, *ends])]
-
-    def where(self, chosen: np.ndarray) -> Texts:
-        """Returns the sentences for which the boolean array `chosen` is true."""
-        return Texts(self.content[np.repeat(chosen, self.lengths)], self.lengths[chosen])
 
 
 class SplitWriter(ExitStack):
@@ -160,47 +131,24 @@ class SplitWriter(ExitStack):
 
     def write(self, pairs: Sequence[Pair]) -> None:
         """Appends pairs."""
-        self.write_texts(Texts.encode([source for source, _ in pairs]), Texts.encode([target for _, target in pairs]))
+        self.write_encoded([source.encode() for source, _ in pairs], [target.encode() for _, target in pairs])
 
-    def write_texts(self, source: Texts, target: Texts) -> None:
+    def write_encoded(self, sources: Sequence[bytes], targets: Sequence[bytes]) -> None:
         """Appends the pairs that have these sources and targets."""
-        for writer, texts in zip(self._sides, (source, target), strict=True):
-            writer.append(*texts)
-        self.count += len(source.lengths)
+        for writer, texts in zip(self._sides, (sources, targets), strict=True):
+            writer.append(np.frombuffer(b"".join(texts), np.uint8), list(map(len, texts)))
+        self.count += len(sources)
 
     def summary(self) -> dict[str, Any]:
         """Returns the number of pairs and the SHA-256 of the pairs in order, as StoredPairs expects them."""
-        return {"count": self.count, "sha256": _digest(self._folder, self._split)}
-
-
-def write_contents(
-    folder: Path,
-    splits: Mapping[str, SplitWriter],
-    notes: Sequence[str],
-    held_out: Sequence[str],
-    *,
-    held_out_by_target: bool,
-) -> None:
-    """Writes corpus.json, which completes a prepared corpus."""
-    summaries = {name: split.summary() for name, split in splits.items()}
-    contents = {
-        "splits": summaries,
-        "notes": list(notes),
-        "held_out": list(held_out),
-        "held_out_by_target": held_out_by_target,
-    }
-    (folder / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
+        return {"count": self.count, "sha256": ragged_digest(_paths(self._folder, self._split))}
 
 
 class StoredPairs:
     """One split, mapped into memory; several threads may read it, and it is pickled as paths."""
 
     def __init__(self, folder: Path, split: str, count: int, sha256: str) -> None:
-        """Maps the files of the split into memory.
-
-        Raises OSError if a file is missing or cannot be read, and ValueError if a file is damaged or does not have
-        `count` pairs.
-        """
+        """Maps the files into memory; raises OSError or ValueError if they do not have `count` pairs."""
         self._folder, self._split, self._sha256 = folder, split, sha256
         self._source, self._target = (RaggedArray.open(path, "u1") for path in _paths(folder, split))
         if not len(self._source) == len(self._target) == count:
@@ -221,28 +169,23 @@ class StoredPairs:
 
     def __iter__(self) -> Iterator[Pair]:
         """Yields all pairs after comparing them with their SHA-256."""
-        if _digest(self._folder, self._split) != self._sha256:
+        if ragged_digest(_paths(self._folder, self._split)) != self._sha256:
             raise damaged(self._folder, f"the SHA-256 of {self._split} differs")
         for sides in self.blocks():
-            yield from map(Pair, *([sentence.decode() for sentence in side.split()] for side in sides))
+            yield from map(Pair, *([sentence.decode() for sentence in side] for side in sides))
 
     def lengths(self) -> np.ndarray:
         """Returns the numbers of bytes of each source and target, [pairs, 2]."""
         return np.stack([np.diff(side.ends, prepend=0) for side in (self._source, self._target)], axis=1)
 
-    def blocks(self) -> Iterator[tuple[Texts, Texts]]:
-        """Yields sources and targets, CHUNK pairs at a time."""
+    def blocks(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Yields encoded sources and targets, CHUNK pairs at a time."""
         for begin in range(0, len(self), CHUNK):
-            end = begin + CHUNK
-            yield Texts(*self._source.block(begin, end)), Texts(*self._target.block(begin, end))
+            yield self._source.texts(begin, begin + CHUNK), self._target.texts(begin, begin + CHUNK)
 
 
 def _paths(folder: Path, split: str) -> list[Path]:
     return [folder / f"{split}.{side}" for side in Pair._fields]
-
-
-def _digest(folder: Path, split: str) -> str:
-    return ragged_digest(_paths(folder, split))
 
 
 def ragged_digest(paths: Iterable[Path]) -> str:

@@ -1,7 +1,6 @@
 """The user's own corpus: for each split two aligned text files, or one TSV or JSON-lines file, plain or as .gz.
 
-Each file is read twice, once for the SHA-256 that identifies the prepared copy and once to store its pairs, and is
-never held in memory. held_out_splits.py decides which pairs are left out of train or held out for other splits.
+Each file is read twice, once for the SHA-256 that identifies the prepared copy and once to store its pairs.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lingua_flax.data.corpora.corpus import Corpus
-from lingua_flax.data.corpora.held_out_splits import SPLITS, NoPairsError, write_splits
+from lingua_flax.data.corpora.held_out_splits import SPLITS, write_splits
 from lingua_flax.data.corpora.pair_files import format_of, read_pairs, sha256
 from lingua_flax.data.corpora.prepared_corpus import open_prepared
 from lingua_flax.host.errors import UserError
@@ -18,32 +17,23 @@ from lingua_flax.options.schema import DataConfig
 
 
 def open_text(config: DataConfig, *, train_only: bool = False) -> Corpus:
-    """Opens the corpus in the files that the config names.
-
-    With `train_only`, only the train split is needed, so nothing is held out of it for other splits. Raises UserError
-    if a file is missing or malformed, or the cache folder cannot be written, and RunError if the disk is full.
-    """
+    """Opens the corpus in the files that the config names; raises UserError if a file is missing or malformed."""
     languages = (config.source_language, config.target_language)
     files = _files(config)
 
     def write(folder: Path) -> None:
-        try:
-            pairs = {split: read_pairs(paths, languages) for split, paths in files.items()}
-            write_splits(folder, pairs, hold_out=not train_only, held_out_file=config.held_out)
-        except NoPairsError as error:
-            remedy = f"data.{error.split}_source must contain at least one pair"
-            raise UserError(f"{files[error.split][0]}: {error.reason}; {remedy}") from error
+        def describe(split: str, reason: str) -> str:
+            return f"{files[split][0]}: {reason}; data.{split}_source must contain at least one pair"
+
+        pairs = {split: read_pairs(paths, languages) for split, paths in files.items()}
+        write_splits(folder, pairs, hold_out=not train_only, held_out_file=config.held_out, describe=describe)
 
     contents = [(split, [(format_of(path), sha256(path)) for path in paths]) for split, paths in files.items()]
     return open_prepared(config, "text", [contents, train_only], write)
 
 
 def _files(config: DataConfig) -> Mapping[str, tuple[Path, ...]]:
-    """Returns the files of train and of each other split that is given: source and target, or one with both sides.
-
-    Raises UserError if a required file is not given, a file is inconsistent with the others, or one is not a regular
-    file.
-    """
+    """Returns the files of train and of each other split that is given: source and target, or one with both sides."""
     files: dict[str, tuple[Path, ...]] = {}
     for split in SPLITS:
         source: Path | None = getattr(config, f"{split}_source")

@@ -7,14 +7,15 @@ folder without verifying its checksum. This module prevents all three.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import logging
 import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import URLError
 
@@ -24,12 +25,35 @@ from tensorflow_datasets.core.download import downloader, extractor
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 from tensorflow_datasets.core.download.resource import get_dl_fname
 
-from lingua_flax.data.corpora import without_tensorflow
 from lingua_flax.data.corpora.downloads import DownloadFailedError, Session, check_published, wrong_file
 from lingua_flax.data.corpora.prepared_corpus import exclusive_lock
 from lingua_flax.host.errors import RunError, UserError, is_disk_full
 
 _RETRIES = 2  # the 10 of TFDS take minutes
+
+
+class UnimplementedError(Exception):
+    """Replaces tf.errors.UnimplementedError: the copy function does not support the file system of a URL."""
+
+
+def _copy(source: str, target: Path) -> None:
+    if "://" in str(source):  # FTP: TFDS falls back on urllib after this error
+        raise UnimplementedError(source)
+    shutil.copyfile(source, target)
+
+
+# The TensorFlow functions with which two modules of TFDS 4.9.10 download and extract archives.
+STAND_IN = SimpleNamespace(
+    compat=SimpleNamespace(as_text=lambda text: text.decode() if isinstance(text, bytes) else text),
+    errors=SimpleNamespace(UnimplementedError=UnimplementedError),
+    io=SimpleNamespace(gfile=SimpleNamespace(GFile=open, copy=_copy)),
+)
+
+
+def do_without_tensorflow() -> None:
+    """Makes TFDS's extractor and downloader use STAND_IN, unless TensorFlow is installed."""
+    if importlib.util.find_spec("tensorflow") is None:
+        extractor.tf = downloader.tf = STAND_IN
 
 
 def registered_files(builder: tfds.core.DatasetBuilder) -> Mapping[str, Any]:
@@ -38,20 +62,12 @@ def registered_files(builder: tfds.core.DatasetBuilder) -> Mapping[str, Any]:
 
 
 def build(builder: tfds.core.DatasetBuilder, name: str, folder: Path, downloads: Path, archives: Path) -> None:
-    """Writes the builder's data from the files in `archives`; files missing there are downloaded.
+    """Writes the builder's data into a temporary folder, from published files in `archives` or else from downloads.
 
-    Args:
-      builder: its data_dir is in `folder`.
-      folder: temporary; holds the extracted files during the build.
-      downloads: where TFDS keeps its downloads.
-      archives: a folder with published files under their published names; other files of these names are refused.
-
-    Raises:
-      UserError: array-record is not installed, or an archive is missing and cannot be downloaded, is not the published
-        one or cannot be read.
-      RunError: TFDS expects the disk to become full.
+    Raises UserError if array-record is not installed, or an archive cannot be downloaded, is not the published one or
+    cannot be read, and RunError if TFDS expects the disk to become full.
     """
-    if not find_spec("array_record"):
+    if not importlib.util.find_spec("array_record"):
         raise UserError(
             f"{name} needs the Python package array-record, which cannot be installed on Windows; prepare the corpus "
             'on Linux, macOS or WSL, or use text files (data.name = "text")'
@@ -75,7 +91,7 @@ def build(builder: tfds.core.DatasetBuilder, name: str, folder: Path, downloads:
 
 
 def _build(builder: tfds.core.DatasetBuilder, folder: Path, downloads: Path, archives: Path) -> None:
-    without_tensorflow.install()
+    do_without_tensorflow()
     extracted = folder / "extracted"  # not kept: TFDS does not compare it with the archive
     options = tfds.download.DownloadConfig(manual_dir=archives, extract_dir=extracted, try_download_gcs=False)
     tfds.display_progress_bar(sys.stderr.isatty())

@@ -1,10 +1,8 @@
 """The translation corpora of TensorFlow Datasets (TFDS), by name, such as ted_hrlr_translate/pt_to_en.
 
-The builders of TFDS download, verify and read the published archives; the pairs are then stored like those of other
-corpora. Archives that have already been downloaded are read from --data.directory (by default CACHE/tfds/archives)
-under their published names, and from CACHE/tfds/downloads, where TFDS keeps its downloads. If TFDS registers a SHA-256,
-a file that differs is refused. Text is stored as the builder returns it; for example, the newstest sets of WMT contain
-SGML entities such as &amp;. Builders write pairs in an order that differs from that of the published files.
+The builders of TFDS download, verify and read the published archives. Archives that are there already are read from
+--data.directory (by default CACHE/tfds/archives) under their published names, and from CACHE/tfds/downloads, where TFDS
+keeps its own. Text is stored as the builder returns it; newstest sets of WMT contain SGML entities such as &amp;.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import tensorflow_datasets.translate  # registers wmt*_translate, which TFDS doe
 
 from lingua_flax.data.corpora import tfds_build
 from lingua_flax.data.corpora.corpus import Corpus, Pair, different_languages
-from lingua_flax.data.corpora.held_out_splits import SPLITS, NoPairsError, write_splits
+from lingua_flax.data.corpora.held_out_splits import SPLITS, write_splits
 from lingua_flax.data.corpora.prepared_corpus import open_prepared
 from lingua_flax.data.text_files import chunks
 from lingua_flax.host.cache import cache_directory
@@ -42,11 +40,8 @@ _ORDER_NOTE = "pairs are in the order of TensorFlow Datasets, which is not that 
 def open_tfds(config: DataConfig, *, train_only: bool = False) -> Corpus:
     """Opens one direction of a corpus of TFDS, whose config is named after a slash or determined by the languages.
 
-    With `train_only`, only the train split is needed, so nothing is held out of it for other splits.
-
-    Raises UserError if the corpus or its config does not exist, is not a translation corpus or lacks the languages, if
-    there is no network, if an archive is not the published one, or if the cache folder cannot be written, and RunError
-    if the disk is full.
+    Raises UserError if the corpus or its config does not exist, is not a translation corpus or lacks the languages, and
+    the errors of `tfds_build.build` and `open_prepared`.
     """
     languages = different_languages(config)
     directory = config.directory and config.directory.expanduser()
@@ -67,7 +62,19 @@ def open_tfds(config: DataConfig, *, train_only: bool = False) -> Corpus:
     def write(folder: Path) -> None:
         builder = builder_in(folder / "tfds")
         tfds_build.build(builder, name, folder, cache / "downloads", directory or cache / "archives")
-        _store(builder, name, languages, folder, hold_out=not train_only, held_out_file=config.held_out)
+        available = [split for split, info in builder.info.splits.items() if info.num_examples]
+        if "train" not in available:
+            raise UserError(f"data.name: {name} has nothing to train on; its splits are {', '.join(available)}")
+        order = sorted(available, key=lambda split: (*SPLITS, split).index(split))
+        pairs = {split: _read(builder, split, languages) for split in order}
+        write_splits(
+            folder,
+            pairs,
+            [_ORDER_NOTE],
+            hold_out=not train_only,
+            held_out_file=config.held_out,
+            describe=f"data.name: {name}, {{}}: {{}}".format,
+        )
         shutil.rmtree(folder / "tfds")
 
     made_from = [tfds.__version__, name, str(builder.version), registered, train_only]
@@ -83,9 +90,6 @@ def find_builder(name: str) -> type[tfds.core.DatasetBuilder] | None:
         return tfds.builder_cls(dataset)
     except (ValueError, ImportError):  # ImportError: its module needs a package that is not installed
         return None
-
-
-# Configs and languages.
 
 
 def _choose_config(builder_class: type[tfds.core.DatasetBuilder], wanted: str, languages: Sequence[str]) -> str:
@@ -159,22 +163,6 @@ def _find_config(codes_of: Mapping[str, Sequence[str]], wanted: str) -> str | No
                 if wanted == f"{second}{between}{first}":
                     return config
     return None
-
-
-# Preparation.
-
-
-def _store(builder: tfds.core.DatasetBuilder, name: str, languages: tuple[str, str], folder: Path, **how: Any) -> None:
-    """Stores the pairs that TFDS wrote, like `write_splits`; raises UserError if there is nothing to train on."""
-    available = [split for split, info in builder.info.splits.items() if info.num_examples]
-    if "train" not in available:
-        raise UserError(f"data.name: {name} has nothing to train on; its splits are {', '.join(available)}")
-    order = sorted(available, key=lambda split: (*SPLITS, split).index(split))
-    pairs = {split: _read(builder, split, languages) for split in order}
-    try:
-        write_splits(folder, pairs, [_ORDER_NOTE], **how)
-    except NoPairsError as error:
-        raise UserError(f"data.name: {name}, {error.split}: {error.reason}") from error
 
 
 def _read(builder: tfds.core.DatasetBuilder, split: str, languages: tuple[str, str]) -> Iterator[Pair]:

@@ -61,8 +61,7 @@ DESCRIPTION = "Mends parallel text, and leaves out the pairs that do not match; 
 def read_options(argv: Sequence[str]) -> CleanCommand:
     """Parses the command line; a config file supplies defaults of the cleaning options.
 
-    Raises UserError if an option is invalid, the output exists already or a package is missing, and SystemExit after
-    --help.
+    Raises UserError if an option is invalid, the output exists already or a package is missing.
     """
     given = parse(CleanCommand, argv, DESCRIPTION)
     if not is_installed():

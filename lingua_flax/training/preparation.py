@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from lingua_flax.data.cleaning import is_installed
-from lingua_flax.data.cleaning.corpus_alignment import correlation, find_shifts
-from lingua_flax.data.cleaning.filters import are_swapped
+from lingua_flax.data.cleaning.corpus_filters import correlation, find_shifts
 from lingua_flax.data.cleaning.report import alignment_warnings
 from lingua_flax.data.corpora import prepared_corpus
 from lingua_flax.data.corpora.corpus import Corpus
@@ -165,8 +164,11 @@ def _warn_of_faults(training: TrainingCorpus, prefix: str) -> None:
     lengths = pairs.lengths()
     warnings = [*alignment_warnings(len(pairs), correlation(lengths), find_shifts(lengths))]
     sample = [pairs[int(number)] for number in np.unique(np.linspace(0, len(pairs) - 1, SAMPLED_LANGUAGES, dtype=int))]
-    if is_installed() and are_swapped(sample, (corpus.source_language, corpus.target_language)):
-        warnings.append(f"{corpus.source_language} and {corpus.target_language} seem to be swapped")
+    if is_installed():
+        from lingua_flax.data.cleaning.pair_filters import are_swapped
+
+        if are_swapped(sample, (corpus.source_language, corpus.target_language)):
+            warnings.append(f"{corpus.source_language} and {corpus.target_language} seem to be swapped")
     for warning in warnings:
         log.warning("%s%s (of the pairs to train on; see lingua-flax clean)", prefix, warning)
 

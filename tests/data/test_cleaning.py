@@ -14,11 +14,25 @@ import numpy as np
 import pytest
 
 from lingua_flax.data.cleaning import lexical_scores, pipeline
-from lingua_flax.data.cleaning.corpus_alignment import UNRELATED, Shift, correlation, find_shifts
-from lingua_flax.data.cleaning.corpus_filters import deviations, digests, occurrences
-from lingua_flax.data.cleaning.filters import Expected, find_fault, frequent_language, frequent_scripts, known_language
+from lingua_flax.data.cleaning.corpus_filters import (
+    UNRELATED,
+    Shift,
+    correlation,
+    deviations,
+    digests,
+    find_shifts,
+    occurrences,
+)
 from lingua_flax.data.cleaning.lexical_scores import find_cut, train
-from lingua_flax.data.cleaning.mending import mend, steps
+from lingua_flax.data.cleaning.pair_filters import (
+    STEPS,
+    Expected,
+    find_fault,
+    frequent_language,
+    frequent_scripts,
+    known_language,
+    mend,
+)
 from lingua_flax.data.cleaning.readers import Row
 from lingua_flax.data.cleaning.report import alignment_warnings
 from lingua_flax.data.corpora.corpus import Pair
@@ -48,13 +62,10 @@ OPTIONS = CleaningOptions()
     ],
 )
 def test_mending(text, mended, changed):
-    assert mend(text, steps(OPTIONS)) == (mended, changed)
-    assert mend(text, []) == (text, [])
-
-
-def test_every_step_is_an_option():
-    for name in steps(OPTIONS):
-        assert name not in steps(OPTIONS.model_copy(update={name: False}))
+    assert mend(text, OPTIONS) == (mended, changed)
+    assert mend(text, OPTIONS.model_copy(update=dict.fromkeys(STEPS, False))) == (text, [])
+    for name in changed:
+        assert name not in mend(text, OPTIONS.model_copy(update={name: False}))[1]
 
 
 # Pairs by themselves.

@@ -37,7 +37,7 @@ from tensorflow_datasets.core.download import downloader, extractor
 from tensorflow_datasets.core.download.checksums import compute_url_info
 from tensorflow_datasets.core.download.resource import get_dl_fname
 
-from lingua_flax.data.corpora import Corpus, Pair, downloads, open_corpus, tfds_corpus, without_tensorflow
+from lingua_flax.data.corpora import Corpus, Pair, downloads, open_corpus, tfds_build, tfds_corpus
 from lingua_flax.data.mixture import open_training_corpora
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig, MixtureConfig
@@ -532,7 +532,7 @@ def test_progress_is_shown_on_a_terminal(cache: Path, ted: Path) -> None:
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (downloader, extractor):
-        monkeypatch.setattr(module, "tf", without_tensorflow.STAND_IN)
+        monkeypatch.setattr(module, "tf", tfds_build.STAND_IN)
 
 
 def test_all_kinds_of_archives_are_extracted(tmp_path: Path, stand_in: None) -> None:
@@ -571,11 +571,11 @@ def test_stand_in_is_installed_only_without_tensorflow(monkeypatch: pytest.Monke
     for module in (downloader, extractor):
         monkeypatch.setattr(module, "tf", "TensorFlow")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    without_tensorflow.install()
+    tfds_build.do_without_tensorflow()
     assert (downloader.tf, extractor.tf) == ("TensorFlow", "TensorFlow")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    without_tensorflow.install()
-    assert (downloader.tf, extractor.tf) == (without_tensorflow.STAND_IN, without_tensorflow.STAND_IN)
+    tfds_build.do_without_tensorflow()
+    assert (downloader.tf, extractor.tf) == (tfds_build.STAND_IN, tfds_build.STAND_IN)
 
 
 def test_builders_leave_nothing_among_temporary_files(monkeypatch, tmp_path):

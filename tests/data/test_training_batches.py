@@ -205,7 +205,7 @@ def test_a_killed_worker_ends_the_run_with_one_sentence(planner, batches_of):
     batches = batches_of(planner, rows=256, processes=1)
     while batches.state()["window"] == 0:
         next(batches)
-    for process in list(batches._windows._pool._processes.values()):
+    for process in list(batches._pool._processes.values()):
         process.kill()
     with pytest.raises(RunError, match="a process that plans batches was killed"):
         list(itertools.islice(batches, 2000))

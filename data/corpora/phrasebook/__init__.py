@@ -25,11 +25,9 @@ _SEED = 0
 
 
 def open_phrasebook(config: DataConfig) -> Corpus:
-    """Opens the phrasebook as a corpus, generating it into the cache folder on first use.
+    """Opens the phrasebook, generated on first use: train, validation, test and contrast.
 
-    The splits are train, validation, test and contrast. Lines 2i and 2i + 1 of the contrast split are the two sentences
-    of contrast pair i. Raises UserError if the languages are not en to fr or the cache folder cannot be written, and
-    RunError if the disk is full.
+    Lines 2i and 2i + 1 of contrast are a contrast pair. Raises UserError if the languages are not en to fr.
     """
     if (config.source_language, config.target_language) != ("en", "fr"):
         requested = f"{config.source_language} to {config.target_language}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from lingua_flax.data.corpora.phrasebook.ambiguous_words import PUZZLES
 from lingua_flax.data.corpora.phrasebook.contrast_templates import Contrast
-from lingua_flax.data.corpora.phrasebook.lexicon import load_lexicon
+from lingua_flax.data.corpora.phrasebook.lexicon import load_lexicon, read_translations
 from lingua_flax.data.corpora.phrasebook.phrases import Combination, Pair, Sentence
 from lingua_flax.data.corpora.phrasebook.random_draws import Draw
 from lingua_flax.data.corpora.phrasebook.templates import TEMPLATES
@@ -24,18 +24,7 @@ MAX_HELD_OUT_SHARE = 0.14  # of the combinations of any one word
 TARGET_LEMMA_COUNT = 110
 KEPT_SHARE = 0.4
 
-# Sentences that are always in the test split.
-FIXED_TEST_PAIRS: tuple[Pair, ...] = (
-    ("The cat eats fish.", "Le chat mange du poisson."),
-    ("She ate an apple.", "Elle a mangé une pomme."),
-    ("The cat sits on the mat.", "Le chat est assis sur le tapis."),
-    ("The cat sat on the mat because it was tired.", "Le chat s'est assis sur le tapis parce qu'il était fatigué."),
-    ("I deposited my paycheck at the bank yesterday.", "J'ai déposé mon chèque de paie à la banque hier."),
-    (
-        "I swam across the river to get to the other bank.",
-        "J'ai traversé la rivière à la nage pour atteindre l'autre rive.",
-    ),
-)
+FIXED_TEST_PAIRS: tuple[Pair, ...] = tuple(read_translations("fixed_test_pairs")["test"].items())
 
 
 class Phrasebook(NamedTuple):
@@ -73,31 +62,19 @@ def draw_held_out(rng: Random) -> frozenset[Combination]:
     return frozenset(chosen)
 
 
-class Collector:
-    """Collects distinct pairs and ensures that every English sentence has a single translation."""
-
-    def __init__(self) -> None:
-        self.french: dict[str, str] = {}
+class Collected(dict[str, str]):
+    """Distinct pairs, in which every English sentence has a single translation."""
 
     def take(self, pair: Pair) -> bool:
-        """Adds a pair and returns whether it is new.
-
-        Raises ValueError if the English sentence already has another translation.
-        """
-        english, french = pair
-        known = self.french.get(english)
-        if known is None:
-            self.french[english] = french
-        elif known != french:
-            raise ValueError(f"two translations of {english!r}: {known!r} and {french!r}")
-        return known is None
+        """Adds a pair and returns whether it is new; raises ValueError if the sentence has another translation."""
+        is_new = pair[0] not in self
+        if self.setdefault(*pair) != pair[1]:
+            raise ValueError(f"two translations of {pair[0]!r}: {self[pair[0]]!r} and {pair[1]!r}")
+        return is_new
 
 
 def deciding_tokens(first: str, second: str) -> tuple[str, str] | None:
-    """Returns the only token in which two English sentences differ, as it is in each of them and without punctuation.
-
-    Returns None if the sentences do not differ in exactly one token.
-    """
+    """Returns the only token in which two sentences differ, without punctuation; None if they differ in more."""
     left, right = first.split(), second.split()
     differing = [(a, b) for a, b in zip(left, right, strict=False) if a != b]
     if len(left) != len(right) or len(differing) != 1:
@@ -105,7 +82,7 @@ def deciding_tokens(first: str, second: str) -> tuple[str, str] | None:
     return differing[0][0].strip(".?"), differing[0][1].strip(".?")
 
 
-def draw_contrasts(draw: Draw, held_out: frozenset[Combination], collector: Collector) -> list[Contrast]:
+def draw_contrasts(draw: Draw, held_out: frozenset[Combination], collected: Collected) -> list[Contrast]:
     """Returns the contrast pairs of every ambiguous word, without any held-out combination."""
     contrasts: list[Contrast] = []
     words = Counter(puzzle.word for puzzle in PUZZLES)
@@ -116,17 +93,17 @@ def draw_contrasts(draw: Draw, held_out: frozenset[Combination], collector: Coll
             deciding = deciding_tokens(sides[0].english, sides[1].english)
             if deciding is None or any(not held_out.isdisjoint(side.combinations) for side in sides):
                 continue
-            if any(side.english in collector.french for side in sides):
+            if any(side.english in collected for side in sides):
                 continue
             for side in sides:
-                collector.take(side.pair)
+                collected.take(side.pair)
             contrasts.append(Contrast(puzzle.word, sides[0].pair, sides[1].pair, deciding))
             missing -= 1
     return contrasts
 
 
 def draw_sentences(
-    draw: Draw, held_out: frozenset[Combination], collector: Collector, plain_size: int, unseen_size: int
+    draw: Draw, held_out: frozenset[Combination], collected: Collected, plain_size: int, unseen_size: int
 ) -> tuple[list[Sentence], list[Sentence]]:
     """Returns `plain_size` new sentences without and `unseen_size` with held-out combinations, in the order drawn."""
     plain: list[Sentence] = []
@@ -140,7 +117,7 @@ def draw_sentences(
         is_behind = any(counts[lemma] <= scheduled for lemma in sentence.lemmas)
         if not is_behind and not draw.chance(KEPT_SHARE):
             continue
-        if not collector.take(sentence.pair):
+        if not collected.take(sentence.pair):
             continue
         if not held_out.isdisjoint(sentence.combinations):
             if len(unseen) < unseen_size:
@@ -155,14 +132,14 @@ def generate(seed: int = 0) -> Phrasebook:
     """Returns all splits; the same seed gives the same phrasebook on every machine."""
     rng = Random(seed)
     held_out = draw_held_out(rng)
-    draw, collector = Draw(rng), Collector()
+    draw, collected = Draw(rng), Collected()
     for pair in FIXED_TEST_PAIRS:
-        collector.take(pair)
-    contrasts = draw_contrasts(draw, held_out, collector)
+        collected.take(pair)
+    contrasts = draw_contrasts(draw, held_out, collected)
 
     unseen_size = int(UNSEEN_SHARE * EVALUATION_SIZE)
     plain_size = TRAIN_SIZE + 2 * (EVALUATION_SIZE - unseen_size) - len(FIXED_TEST_PAIRS)
-    plain, unseen = draw_sentences(draw, held_out, collector, plain_size, 2 * unseen_size)
+    plain, unseen = draw_sentences(draw, held_out, collected, plain_size, 2 * unseen_size)
     train = plain[:TRAIN_SIZE]
     validation_end = TRAIN_SIZE + EVALUATION_SIZE - unseen_size
     validation = plain[TRAIN_SIZE:validation_end] + unseen[:unseen_size]

@@ -48,33 +48,57 @@ def capitalise(sentence: str) -> str:
     return sentence[0].upper() + sentence[1:]
 
 
-# --- French nouns and adjectives ---------------------------------------------------------------------------------
+# Pairs of a pattern for the end of a word and what replaces it; the first pattern that matches counts.
+_Rules = tuple[tuple[str, str], ...]
+_FRENCH_PLURAL: _Rules = (
+    ("(?<=[sxz])$", ""),
+    ("al$", "aux"),
+    ("^bleu$", "bleus"),
+    ("(eau|eu|hibou|bijou|chou|genou)$", r"\1x"),
+    ("$", "s"),
+)
+_FRENCH_FEMININE: _Rules = (
+    ("e$", "e"),
+    ("eux$", "euse"),
+    ("er$", "ère"),
+    ("f$", "ve"),
+    ("([eo]n)$", r"\1ne"),
+    ("$", "e"),
+)
+_BEFORE_O: _Rules = (("g$", "ge"), ("c$", "ç"), ("$", ""))
+_BEFORE_I: _Rules = (("ge$", "g"), ("ç$", "c"), ("$", ""))
+_STRESSED: _Rules = (
+    ("([ou])y$", r"\1i"),
+    ("^(appe|je)([lt])$", r"\1\2\2"),
+    ("(?<=[^aiou])e([lmntv])$", r"è\1"),
+    ("é([a-z])$", r"è\1"),
+    ("$", ""),
+)
+_VOUS: _Rules = (
+    ("^sommes$", "êtes"),
+    ("^faisons$", "faites"),
+    ("^disons$", "dites"),
+    ("geons$", "gez"),
+    ("çons$", "cez"),
+    ("ons$", "ez"),
+)
+_ENGLISH_S: _Rules = (("(s|x|ch|sh|o)$", r"\1es"), ("([^aeiou])y$", r"\1ies"), ("$", "s"))
+_ENGLISH_ING: _Rules = (("ie$", "ying"), ("([^e])e$", r"\1ing"), ("$", "ing"))
+_ENGLISH_ED: _Rules = (("e$", "ed"), ("([^aeiou])y$", r"\1ied"), ("$", "ed"))
+
+
+def _with_ending(word: str, rules: _Rules) -> str:
+    return next(re.sub(end, replacement, word) for end, replacement in rules if re.search(end, word))
 
 
 def french_plural(word: str) -> str:
     """Returns the regular plural: chats, journaux, gâteaux, tapis."""
-    if word.endswith(("s", "x", "z")):
-        return word
-    if word.endswith("al"):
-        return word[:-1] + "ux"
-    if word != "bleu" and word.endswith(("eau", "eu", "hibou", "bijou", "chou", "genou")):
-        return word + "x"
-    return word + "s"
+    return _with_ending(word, _FRENCH_PLURAL)
 
 
 def french_feminine(adjective: str) -> str:
     """Returns the regular feminine: verte, heureuse, chère, neuve, rouge."""
-    if adjective.endswith("e"):
-        return adjective
-    if adjective.endswith("eux"):
-        return adjective[:-1] + "se"
-    if adjective.endswith("er"):
-        return adjective[:-2] + "ère"
-    if adjective.endswith("f"):
-        return adjective[:-1] + "ve"
-    if adjective.endswith(("en", "on")):
-        return adjective + adjective[-1] + "e"
-    return adjective + "e"
+    return _with_ending(adjective, _FRENCH_FEMININE)
 
 
 def agree(stem: str, feminine: bool, plural: bool) -> str:
@@ -83,19 +107,11 @@ def agree(stem: str, feminine: bool, plural: bool) -> str:
     return singular + "s" if plural and not singular.endswith("s") else singular
 
 
-# --- French verbs ------------------------------------------------------------------------------------------------
-
-
 class FrenchVerb(NamedTuple):
-    """A French verb.
+    """A French verb: its infinitive without se, and the forms of the five persons in the present and the imparfait.
 
-    Attributes:
-      infinitive: without se.
-      present: one form for each of the five persons.
-      imperfect: the imparfait, one form for each of the five persons.
-      participle: the masculine singular past participle.
-      etre: whether the passé composé takes être.
-      reflexive: whether the verb is used with se.
+    The participle is masculine singular; `etre` tells whether the passé composé takes être, and `reflexive` whether the
+    verb is used with se.
     """
 
     infinitive: str
@@ -106,61 +122,22 @@ class FrenchVerb(NamedTuple):
     reflexive: bool = False
 
 
-_VOUS_EXCEPTIONS = {"êtes": "sommes", "faites": "faisons", "dites": "disons"}
-_IMPERFECT_ENDINGS = ("ais", "ait", "ions", "iez", "aient")
-
-
-def _first_group(infinitive: str) -> tuple[str, str, str, str, str]:
-    """Returns the key forms (je, il, nous, ils, participle) of a regular -er verb, with its spelling changes."""
-    stem = infinitive[:-2]
-    weak, strong = stem, stem
-    if stem.endswith("g"):
-        weak = stem + "e"
-    elif stem.endswith("c"):
-        weak = stem[:-1] + "ç"
-    if stem.endswith(("oy", "uy")):
-        strong = stem[:-1] + "i"
-    elif stem in ("appel", "jet"):
-        strong = stem + stem[-1]
-    elif re.search(r"([^aiou]e[lmntv]|é[a-z])$", stem):
-        strong = stem[:-2] + "è" + stem[-1]
-    return strong + "e", strong + "e", weak + "ons", strong + "ent", stem + "é"
-
-
-def _second_group(infinitive: str) -> tuple[str, str, str, str, str]:
-    """Returns the key forms (je, il, nous, ils, participle) of a verb like choisir."""
-    stem = infinitive[:-1]
-    return stem + "s", stem + "t", stem + "ssons", stem + "ssent", stem
-
-
 def conjugate(infinitive: str, key_forms: str = "", etre: bool = False, reflexive: bool = False) -> FrenchVerb:
     """Returns a verb built from its infinitive and, if it is irregular, the key forms "je il nous ils participle"."""
     if key_forms:
         je, il, nous, ils, participle = key_forms.split()
     elif infinitive.endswith("er"):
-        je, il, nous, ils, participle = _first_group(infinitive)
+        stem = infinitive[:-2]
+        je = il = _with_ending(stem, _STRESSED) + "e"
+        nous, ils, participle = _with_ending(stem, _BEFORE_O) + "ons", je + "nt", stem + "é"
     else:
-        je, il, nous, ils, participle = _second_group(infinitive)
-    vous = next((v for v, n in _VOUS_EXCEPTIONS.items() if n == nous), nous[:-3] + "ez")
-    if infinitive.endswith("er") and nous.endswith("geons"):
-        vous = nous[:-4] + "ez"
-    elif infinitive.endswith("er") and nous.endswith("çons"):
-        vous = nous[:-4] + "cez"
-    return FrenchVerb(infinitive, (je, il, nous, vous, ils), _imperfect(infinitive, nous), participle, etre, reflexive)
-
-
-def _imperfect(infinitive: str, nous: str) -> tuple[str, ...]:
-    """Returns the imparfait, derived from the nous form: mangeais but mangions; étais for être."""
+        stem = infinitive[:-1]
+        je, il, nous, ils, participle = stem + "s", stem + "t", stem + "ssons", stem + "ssent", stem
+    present = (je, il, nous, _with_ending(nous, _VOUS), ils)
     stem = "ét" if infinitive == "être" else nous[:-3]
-    stem_before_i = stem
-    if stem.endswith("ge"):
-        stem_before_i = stem[:-1]
-    elif stem.endswith("ç"):
-        stem_before_i = stem[:-1] + "c"
-    return tuple((stem_before_i if ending.startswith("i") else stem) + ending for ending in _IMPERFECT_ENDINGS)
-
-
-# --- English -----------------------------------------------------------------------------------------------------
+    before_i = _with_ending(stem, _BEFORE_I)
+    imperfect = (stem + "ais", stem + "ait", before_i + "ions", before_i + "iez", stem + "aient")
+    return FrenchVerb(infinitive, present, imperfect, participle, etre, reflexive)
 
 
 class EnglishVerb(NamedTuple):
@@ -178,17 +155,9 @@ class EnglishVerb(NamedTuple):
         return f"{self.base} {self.particle}".strip()
 
 
-def _add_s(word: str) -> str:
-    if word.endswith(("s", "x", "ch", "sh", "o")):
-        return word + "es"
-    if word.endswith("y") and word[-2] not in "aeiou":
-        return word[:-1] + "ies"
-    return word + "s"
-
-
 def english_plural(noun: str) -> str:
     """Returns the regular plural: cats, boxes, cherries. Exceptions such as pianos are listed in the lexicon."""
-    return _add_s(noun)
+    return _with_ending(noun, _ENGLISH_S)
 
 
 def english_verb(words: str, past: str = "") -> EnglishVerb:
@@ -198,16 +167,9 @@ def english_verb(words: str, past: str = "") -> EnglishVerb:
     """
     base, _, particle = words.partition(" ")
     doubled = base + base[-1] if base in _DOUBLING else base
-    if base.endswith("e") and not base.endswith("ee"):
-        gerund = base[:-2] + "ying" if base.endswith("ie") else base[:-1] + "ing"
-    else:
-        gerund = doubled + "ing"
-    if not past:
-        past = base + "d" if base.endswith("e") else doubled + "ed"
-        if base.endswith("y") and base[-2] not in "aeiou":
-            past = base[:-1] + "ied"
-    third = "has" if base == "have" else _add_s(base)
-    return EnglishVerb(base, third, past, gerund, particle)
+    third = "has" if base == "have" else _with_ending(base, _ENGLISH_S)
+    past = past or _with_ending(doubled, _ENGLISH_ED)
+    return EnglishVerb(base, third, past, _with_ending(doubled, _ENGLISH_ING), particle)
 
 
 def indefinite_article(next_word: str) -> str:

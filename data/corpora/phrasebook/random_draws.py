@@ -5,14 +5,7 @@ from functools import cache
 from random import Random
 from typing import TypeVar
 
-from lingua_flax.data.corpora.phrasebook.lexicon import (
-    ADVERBS,
-    NAMES,
-    Adjective,
-    Noun,
-    Verb,
-    load_lexicon,
-)
+from lingua_flax.data.corpora.phrasebook.lexicon import ADVERBS, NAMES, Adjective, Noun, Verb, load_lexicon
 from lingua_flax.data.corpora.phrasebook.morphology import attach
 from lingua_flax.data.corpora.phrasebook.phrases import (
     NUMBERS,
@@ -36,15 +29,9 @@ PLACE_PREPOSITIONS = {"in": "dans", "at": "à", "on": "sur"}
 
 
 @cache
-def objects_of(verb: Verb) -> tuple[Noun, ...]:
-    """Returns the nouns that can be the object of a verb."""
-    return load_lexicon().select(verb.objects)
-
-
-@cache
-def nouns_of(adjective: Adjective) -> tuple[Noun, ...]:
-    """Returns the nouns that an adjective can describe."""
-    return load_lexicon().select(adjective.classes)
+def nouns(*classes: str) -> tuple[Noun, ...]:
+    """Returns the nouns of the given classes or names."""
+    return load_lexicon().select(classes)
 
 
 ATTRIBUTIVE_ADJECTIVES = tuple(item for item in load_lexicon().adjectives if item.attributive)
@@ -55,13 +42,7 @@ PREDICATIVE_ADJECTIVES = tuple(item for item in load_lexicon().adjectives if ite
 def adjectives_of(noun: Noun, attributive: bool) -> tuple[Adjective, ...]:
     """Returns the adjectives that can describe a noun: `attributive` (a red apple) or after to be."""
     adjectives = ATTRIBUTIVE_ADJECTIVES if attributive else PREDICATIVE_ADJECTIVES
-    return tuple(item for item in adjectives if noun in nouns_of(item))
-
-
-@cache
-def nouns(*classes: str) -> tuple[Noun, ...]:
-    """Returns the nouns of the given classes or names."""
-    return load_lexicon().select(classes)
+    return tuple(item for item in adjectives if noun in nouns(*item.classes))
 
 
 def at_place(noun: Noun) -> tuple[str, str, tuple[str, ...]]:
@@ -146,12 +127,7 @@ class Draw:
         return "past" if "event" in verb.flags and tense in ("can", "must", "want") else tense
 
     def time(self, form: Form, verb: Verb, probability: float = 0.3, present: str = "present") -> Pair:
-        """Returns a time adverb that fits form and verb, or two empty strings.
-
-        Args:
-          probability: of an adverb, if the form and the verb allow one.
-          present: the group of adverbs for the simple present.
-        """
+        """Returns a time adverb, if form and verb allow one, or two empty strings; `present` is a group of adverbs."""
         excluded = form.english_adverb or form.negation == "never" or not STATE_FLAGS.isdisjoint(verb.flags)
         groups = {"past": "past", "present": present, "progressive": "now", "future": "future"}
         if excluded or form.tense not in groups or not self.chance(probability):

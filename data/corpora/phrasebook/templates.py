@@ -45,8 +45,6 @@ from lingua_flax.data.corpora.phrasebook.random_draws import (
     adjectives_of,
     at_place,
     nouns,
-    nouns_of,
-    objects_of,
     past_if_ambiguous,
 )
 
@@ -85,7 +83,7 @@ def transitive(draw: Draw) -> Sentence:
     verb = draw.one(draw.lexicon.transitives)
     subject = draw.subject("animals" in verb.flags)
     form = draw.form(verb, subject)
-    noun = draw.one(objects_of(verb))
+    noun = draw.one(nouns(*verb.objects))
     phrase = draw.object(noun, subject, form, verb)
     return _with_object(subject, verb, form, noun, phrase, draw.time(form, verb))
 
@@ -115,7 +113,7 @@ def statement(draw: Draw) -> Sentence:
     subject = draw.subject("animals" in verb.flags)
     tense = draw.one(("past", "present")) if "habit" not in verb.flags else "habit"
     form = past_if_ambiguous(Form(tense), verb, subject)
-    noun = draw.one(objects_of(verb))
+    noun = draw.one(nouns(*verb.objects))
     phrase = draw.object(noun, subject, form, verb)
     return _with_object(subject, verb, form, noun, phrase, ("", ""))
 
@@ -123,7 +121,7 @@ def statement(draw: Draw) -> Sentence:
 @cache
 def edibles_of(verb: Verb) -> tuple[Noun, ...]:
     """Returns the food and drink among the objects of a verb."""
-    return tuple(noun for noun in objects_of(verb) if noun in nouns("food", "drink", "countfood"))
+    return tuple(noun for noun in nouns(*verb.objects) if noun in nouns("food", "drink", "countfood"))
 
 
 def meal(draw: Draw) -> Sentence:
@@ -194,7 +192,7 @@ def object_pronoun(draw: Draw) -> Sentence:
 def predicate(draw: Draw) -> Sentence:
     """To be and an adjective: The soup is not too salty. Are your shoes clean? I am very hungry."""
     adjective = draw.one(PREDICATIVE_ADJECTIVES)
-    noun = draw.one(nouns_of(adjective))
+    noun = draw.one(nouns(*adjective.classes))
     if {"person", "animal"} & set(noun.classes) and draw.chance(0.35):
         subject = pronoun_phrase(draw.one(PRONOUNS)) if draw.chance(0.6) else draw.person()
         if adjective not in adjectives_of(draw.one(nouns("man")), False):
@@ -218,8 +216,8 @@ def predicate(draw: Draw) -> Sentence:
 def comparison(draw: Draw) -> Sentence:
     """A comparison: The horse is as strong as the bear. The cake is less sweet than that cake."""
     adjective = draw.one(COMPARABLE)
-    first = draw.one(nouns_of(adjective))
-    second = draw.one([noun for noun in nouns_of(adjective) if noun.kind == first.kind])
+    first = draw.one(nouns(*adjective.classes))
+    second = draw.one([noun for noun in nouns(*adjective.classes) if noun.kind == first.kind])
     left, right = noun_phrase(first, "the"), noun_phrase(second, "the" if draw.chance(0.7) else "this")
     if first is second:
         right = noun_phrase(second, "that")
@@ -366,7 +364,7 @@ def _owned_phrase(noun: Noun, owner: NounPhrase) -> NounPhrase:
 def giving(draw: Draw) -> Sentence:
     """A direct and an indirect object: She gave a book to the teacher. We are going to show the map to Paul."""
     verb = draw.one(GIVING_VERBS)
-    noun = draw.one(objects_of(verb))
+    noun = draw.one(nouns(*verb.objects))
     subject = draw.subject()
     form = draw.form(verb, subject)
     phrase = draw.object(noun, subject, form, verb)
@@ -397,7 +395,7 @@ def opinion(draw: Draw) -> Sentence:
     speaker = draw.subject()
     verb = draw.one(OPINION_VERBS)
     adjective = draw.one(PREDICATIVE_ADJECTIVES)
-    noun = draw.one(nouns_of(adjective))
+    noun = draw.one(nouns(*adjective.classes))
     living = {"person", "animal"} & set(noun.classes)
     subject = noun_phrase(noun, draw.determiner_or_possessive(noun, "the", "the"))
     if living and adjective.english in ANIMATE_REASONS and draw.chance(0.7):

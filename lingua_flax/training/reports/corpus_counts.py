@@ -1,16 +1,12 @@
 """The contents of a corpus: exact counts for every split, in one pass over each.
 
 No text is kept: a pair takes 32 bytes, for the numbers of words and tokens of both sides and two digests of 8 bytes.
-Two different texts share a digest in about one in a hundred thousand corpora of ten million pairs.
-
-Words are separated by whitespace. The tokens of a sentence include the </s> that ends it and the tags that a source may
-begin with, as in data.row_length and model.max_length; its pieces do not.
+The tokens of a sentence include </s> and tags, as in data.row_length and model.max_length; its pieces do not.
 """
 
 from __future__ import annotations
 
 import itertools
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,49 +25,34 @@ class SideCounts:
     """The counts of one side of a split, to which its lines are added.
 
     Attributes:
-      pieces: the number of all tokens without tags and </s>.
-      fallbacks: the number of pieces that are <unk> or a byte.
+      words, tokens: the numbers of each sentence, [pairs] int32.
+      fallbacks: the number of pieces that are <unk> or a byte; `spells_bytes` tells which.
       normalized: the number of sentences in which the tokenizer changes more than white space and case.
-      spells_bytes: whether the tokenizer spells unknown characters as bytes.
     """
 
-    def __init__(self, language: str, processor: sentencepiece.SentencePieceProcessor, control_tokens: int):
+    def __init__(self, language: str, processor: sentencepiece.SentencePieceProcessor, control_tokens: int, pairs: int):
         ids = range(processor.get_piece_size())
         self.language, self._processor, self._control_tokens = language, processor, control_tokens
         self.spells_bytes = any(map(processor.is_byte, ids))
         self._is_fallback = np.array([processor.is_unknown(i) or processor.is_byte(i) for i in ids])
-        self._words, self._tokens = array("i"), array("i")  # numbers for each sentence
+        self.words, self.tokens = np.zeros((2, pairs), np.int32)
         self.pieces = self.fallbacks = self.normalized = 0
 
-    def add(self, lines: Sequence[str]) -> None:
-        """Counts more lines; not possible while an array of counts is in use."""
+    def add(self, begin: int, lines: Sequence[str]) -> None:
+        """Counts the lines from number `begin` on."""
         sentences = self._processor.encode(lines)
         pieces = np.fromiter(itertools.chain.from_iterable(sentences), np.int64)
-        self._words.extend(len(line.split()) for line in lines)
-        self._tokens.extend(len(ids) + self._control_tokens for ids in sentences)
+        self.words[begin : begin + len(lines)] = [len(line.split()) for line in lines]
+        self.tokens[begin : begin + len(lines)] = [len(ids) + self._control_tokens for ids in sentences]
         self.pieces += len(pieces)
         self.fallbacks += int(self._is_fallback[pieces].sum())
         normalized = zip(self._processor.normalize(list(lines)), lines, strict=True)
         self.normalized += sum(_words(new.replace(SPACE, " ")) != _words(old) for new, old in normalized)
 
-    @property
-    def words(self) -> np.ndarray:
-        """The number of words in each sentence, [pairs] int32."""
-        return np.frombuffer(self._words, np.int32)
-
-    @property
-    def tokens(self) -> np.ndarray:
-        """The number of tokens in each sentence, [pairs] int32."""
-        return np.frombuffer(self._tokens, np.int32)
-
 
 @dataclass(frozen=True)
 class SplitCounts:
-    """The counts of a split.
-
-    Attributes:
-      in_train, sources_in_train: the numbers of pairs and of sources that are also trained on; None for a train split.
-    """
+    """The counts of a split, and of its pairs and sources that are also trained on; None for a train split."""
 
     source: SideCounts
     target: SideCounts
@@ -86,30 +67,30 @@ def inspect_corpora(
 ) -> dict[str, SplitCounts]:
     """Returns the counts of all splits of the first corpus and of the train splits of the others, train splits first.
 
-    The name of the first corpus is not used, since its splits keep their own names. The tokenizers put the tags of
-    their corpora before the sources. `after_chunk` is called after each chunk with its number of pairs.
+    The tokenizers put the tags of their corpora before the sources. `after_chunk` is told numbers of pairs.
     """
     inspected: dict[str, SplitCounts] = {}
-    train_sources, train_pairs = array("Q"), array("Q")
+    trained: list[np.ndarray] = []  # digests of pairs and of sources, [2, pairs]
     main = next(iter(corpora))
     for name, corpus, split in inspected_splits(corpora):
         tokenizer = tokenizers.get(name, tokenizers[main])
-        source = SideCounts(corpus.source_language, tokenizer.source, control_tokens=1 + len(tokenizer.source_tags))
-        target = SideCounts(corpus.target_language, tokenizer.target, control_tokens=1)
-        sources, pairs = array("Q"), array("Q")  # digests
-        for chunk in chunks(corpus.splits[split], CHUNK):
-            source.add([pair.source for pair in chunk])
-            target.add([pair.target for pair in chunk])
-            sources.extend(short_digest(pair.source.encode()) for pair in chunk)
-            pairs.extend(short_digest("\n".join(pair).encode()) for pair in chunk)
+        count = len(corpus.splits[split])
+        source = SideCounts(corpus.source_language, tokenizer.source, 1 + len(tokenizer.source_tags), count)
+        target = SideCounts(corpus.target_language, tokenizer.target, 1, count)
+        digests = np.zeros((2, count), np.uint64)
+        for begin, chunk in zip(itertools.count(0, CHUNK), chunks(corpus.splits[split], CHUNK), strict=False):
+            source.add(begin, [pair.source for pair in chunk])
+            target.add(begin, [pair.target for pair in chunk])
+            for row, texts in zip(digests, (map("\n".join, chunk), (pair.source for pair in chunk)), strict=True):
+                row[begin : begin + len(chunk)] = [np.uint64(short_digest(text.encode())) for text in texts]
             after_chunk(len(chunk))
-        in_train: tuple[int | None, int | None] = (None, None)
         if split == "train":
-            train_sources.extend(sources)
-            train_pairs.extend(pairs)
+            trained.append(digests)
+            inspected[name] = SplitCounts(source, target, None, None)
         else:
-            in_train = (_count_shared(pairs, train_pairs), _count_shared(sources, train_sources))
-        inspected[name] = SplitCounts(source, target, *in_train)
+            of_train = np.concatenate(trained, axis=1)
+            in_train, sources_in_train = (int(np.isin(digests[i], of_train[i]).sum()) for i in range(2))
+            inspected[name] = SplitCounts(source, target, in_train, sources_in_train)
     return inspected
 
 
@@ -123,8 +104,3 @@ def inspected_splits(corpora: Mapping[str, Corpus]) -> list[tuple[str, Corpus, s
 
 def _words(text: str) -> list[str]:
     return text.casefold().split()
-
-
-def _count_shared(digests: array[int], others: array[int]) -> int:
-    """Returns how many of the digests are among the others."""
-    return int(np.isin(np.frombuffer(digests, np.uint64), np.frombuffer(others, np.uint64)).sum())

@@ -27,7 +27,6 @@ from lingua_flax.training.preparation import open_with_tokenizer, tagged_tokeniz
 from lingua_flax.training.reports.corpus_counts import SideCounts, SplitCounts, inspect_corpora, inspected_splits
 
 if TYPE_CHECKING:  # matplotlib is slow to import
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
@@ -40,9 +39,8 @@ HISTOGRAM_PERCENTILE = 99.9  # of the lengths: the histograms end there, however
 def report_data(config: Config, workdir: Path | None) -> None:
     """Inspects the corpus, prints the tables and saves the picture in the workdir, by default the current folder.
 
-    Nothing else is written there. If the workdir has a tokenizer, it is used, and otherwise one like that of training
-    is trained. Raises UserError if the corpus or the tokenizer's options are not usable, or the picture cannot be
-    written.
+    The tokenizer is that of the workdir, or trained as for training. Raises UserError if the corpus or the tokenizer's
+    options are not usable, or the picture cannot be written.
     """
     picture = (workdir or Path()) / PICTURE_NAME
     if workdir:
@@ -180,7 +178,13 @@ def _histograms(title: str, splits: Mapping[str, SplitCounts], row_length: int) 
             limit = max(limit, row_length)
         for axis, side_name in zip(row, ("source", "target"), strict=True):
             sides = {name: getattr(split, side_name) for name, split in splits.items()}
-            _draw(axis, {name: getattr(side, unit) for name, side in sides.items()}, limit)
+            width = -(-(limit + 1) // MAX_BARS)
+            edges = np.arange(0, limit + 1 + width, width) - 0.5
+            for name, side in sides.items():
+                counts, _ = np.histogram(getattr(side, unit), edges)
+                is_train = name == "train"
+                axis.stairs(counts / len(side.words), edges, fill=is_train, alpha=0.5 if is_train else 1, label=name)
+            axis.yaxis.set_major_formatter("{x:.0%}")
             language = ", ".join(dict.fromkeys(side.language for side in sides.values()))
             axis.set_title(f"{side_name} ({language}), {unit}", parse_math=False)
             longest = max(getattr(side, unit).max() for side in sides.values())
@@ -190,13 +194,3 @@ def _histograms(title: str, splits: Mapping[str, SplitCounts], row_length: int) 
         row[0].set_ylabel("share of the split's sentences")
         row[-1].legend()
     return figure
-
-
-def _draw(axis: Axes, by_split: Mapping[str, np.ndarray], limit: int) -> None:
-    width = -(-(limit + 1) // MAX_BARS)
-    edges = np.arange(0, limit + 1 + width, width) - 0.5
-    for name, lengths in by_split.items():
-        counts, _ = np.histogram(lengths, edges)
-        is_train = name == "train"
-        axis.stairs(counts / len(lengths), edges, fill=is_train, alpha=0.5 if is_train else 1, label=name)
-    axis.yaxis.set_major_formatter("{x:.0%}")

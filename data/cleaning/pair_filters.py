@@ -1,13 +1,16 @@
-"""Faults that a pair shows by itself."""
+"""What is mended in a pair, and the faults that it shows by itself."""
 
 from __future__ import annotations
 
 import functools
+import html
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import ftfy
 import regex
 
 from lingua_flax.data.corpora.corpus import Pair
@@ -25,18 +28,62 @@ _LETTER = regex.compile(r"[\p{L}\p{M}]")
 _NUMBER = re.compile(r"\d{2,18}")
 _ADDRESS = re.compile(r"(?:https?://|www\.)(?:www\.)?([\w.-]*\w)|([\w.+-]+@[\w-]+(?:\.\w+)+)", re.IGNORECASE)
 
+# Mending.
+
+_ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
+_BREAKS = "br|p|div|li|ul|ol|td|th|tr|table|h[1-6]|hr|blockquote"
+_INLINE = "a|abbr|b|big|center|cite|code|em|font|i|img|ins|del|mark|small|span|strong|strike|sub|sup|tt|u|s"
+_TAG = re.compile(rf"</?(?:(?P<breaks>{_BREAKS})|{_INLINE})(?:\s[^<>]*)?/?>", re.IGNORECASE)
+# Joiners without a width (U+200C, U+200D) stay: Persian, Indic scripts and emoji need them.
+_CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff]")
+_SPACES = re.compile(r"\s+")
+STEPS: dict[str, Callable[[str], str]] = {  # by the option that turns a step off
+    "mojibake": ftfy.fix_encoding,
+    "entities": lambda text: _ENTITY.sub(lambda entity: html.unescape(entity[0]), text),
+    "tags": lambda text: _TAG.sub(lambda tag: " " if tag["breaks"] else "", text),
+    "control_characters": lambda text: _CONTROL.sub("", text),
+    "whitespace": lambda text: _SPACES.sub(" ", text).strip(),
+    "normalize": lambda text: unicodedata.normalize("NFC", text),
+}
+
+
+def mend(text: str, options: CleaningOptions) -> tuple[str, list[str]]:
+    """Returns a text after the steps that are not turned off, and the names of those that changed it."""
+    changed = []
+    for name, step in STEPS.items():
+        before, text = text, step(text) if getattr(options, name) else text
+        if text != before:
+            changed.append(name)
+    return text, changed
+
+
+# Faults.
+
 
 class Expected(NamedTuple):
-    """What pairs are compared with.
-
-    Attributes:
-      languages: of both sides, as py3langid calls them; "" is not checked.
-      scripts: what finds a letter of the scripts of each side; None is not checked.
-    """
+    """What pairs are compared with: languages of py3langid, and what finds a letter of their scripts; if known."""
 
     options: CleaningOptions
     languages: Sequence[str]
     scripts: Sequence[regex.Pattern[str] | None]
+
+
+def expected_of(
+    pairs: Sequence[Pair], options: CleaningOptions, languages: Sequence[str], notes: list[str]
+) -> Expected:
+    """Returns what the pairs of a corpus that begins with these should be like, and adds to the notes."""
+    checked, scripts = [], []
+    for side, language, sample in zip(Pair._fields, languages, zip(*pairs, strict=True), strict=True):
+        texts = [mend(text, options)[0] for text in sample]
+        scripts.append(frequent_scripts(texts))
+        if not options.language:
+            code = ""
+        elif not (code := known_language(language) if language else frequent_language(texts)):
+            notes.append(f"the {side} language, {language or 'which is not given'}, is unknown and not checked")
+        elif not language:
+            notes.append(f"the {side} language is {code}, judging by the first pairs")
+        checked.append(code)
+    return Expected(options, checked, scripts)
 
 
 @functools.cache
