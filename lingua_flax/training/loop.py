@@ -194,12 +194,12 @@ class Run:
     def _log_finished_steps(self) -> None:
         """Writes the metrics of the finished steps; raises RunError if MAX_SKIPPED steps in a row were not finite."""
         self.progress = self.progress._replace(seconds=time.monotonic() - self._started)
-        lines, pace = self._meter.read(self.progress.seconds)
+        lines = self._meter.read(self.progress.seconds)
         failed = next((line for line in lines if line["skipped_in_a_row"] >= MAX_SKIPPED), None)
         if failed:
             lines = lines[: lines.index(failed) + 1]
         if self._recorder:
-            self._recorder.steps(lines, pace)
+            self._recorder.steps(lines)
         for line in lines:
             if line["skipped_in_a_row"]:
                 log.warning("step %d skipped: its loss or gradient is not finite", line["step"])

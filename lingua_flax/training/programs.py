@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from lingua_flax.data.batch import Batch
 from lingua_flax.devices.mesh import check_divides_vocabularies
 from lingua_flax.devices.platform import compute_precision, pads_to_longest
-from lingua_flax.devices.sharding import local_rows, put_on_devices, put_rows_on_devices, replicated, sharded_shapes
+from lingua_flax.devices.sharding import local_rows, put_on_devices, replicated, row_sharding
 from lingua_flax.model.parameters import replace_params
 from lingua_flax.model.transformer import initial_params, structure
 from lingua_flax.options import exportable
@@ -69,7 +69,8 @@ class Programs:
 
     def placed_rows(self, rows: Batch) -> Batch:
         """Returns the rows of this process as a part of the batch on the devices."""
-        return put_rows_on_devices(rows, self._mesh, self.local_rows, self._config.rows_per_batch)
+        shape = (self._config.rows_per_batch, self._config.data.row_length)
+        return jax.make_array_from_process_local_data(row_sharding(self._mesh), rows, shape)
 
     def with_decay(self, state: TrainState, decay: Decay | None) -> TrainState:
         """Returns the state with the decay of the "wsd" schedule; unchanged for another schedule."""
@@ -84,7 +85,8 @@ class Programs:
 
     def translator_template(self) -> Translator:
         """Returns a translator whose parameters are shapes, with which its programs can be compiled."""
-        return dataclasses.replace(self._translator, params=sharded_shapes(self.network.params, self._gathered))
+        shapes = jax.tree.map(lambda shape, of: shape.update(sharding=of), self.network.params, self._gathered)
+        return dataclasses.replace(self._translator, params=shapes)
 
     def _initial_state(self, inherited: dict[str, Any]) -> TrainState:
         key = jax.random.key(self._config.training.seed)

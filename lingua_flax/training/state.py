@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lingua_flax.devices.sharding import parameter_sharding, replicated
+from lingua_flax.devices.sharding import MESH_AXIS_OF, replicated
 from lingua_flax.model.transformer import Structure
 from lingua_flax.options.schema import Config
 from lingua_flax.training.optimizer import make_optimizer
@@ -62,7 +62,11 @@ def initial_state(params: Any, config: Config) -> TrainState:
 
 def param_shardings(network: Structure, mesh: Mesh, *, gathered: bool = False) -> Any:
     """Returns the sharding of each parameter; if `gathered`, the one during use, not sharded along mesh axis "fsdp"."""
-    return jax.tree.map(lambda axes: parameter_sharding(mesh, axes, gathered=gathered), network.axes)
+    mesh_axis_of = MESH_AXIS_OF | {"embed": None} if gathered else MESH_AXIS_OF
+    return jax.tree.map(
+        lambda axes: NamedSharding(mesh, PartitionSpec(*(mesh_axis_of[name] if name else None for name in axes))),
+        network.axes,
+    )
 
 
 def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
