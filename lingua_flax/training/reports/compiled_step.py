@@ -18,19 +18,14 @@ from jax.sharding import Mesh
 
 from lingua_flax.devices.mesh import check_divides, check_divides_vocabularies, make_mesh
 from lingua_flax.devices.platform import compute_precision, make_deterministic, simulated_devices
-from lingua_flax.devices.topology import (
-    check_compiler,
-    chip_in_topology,
-    compiler_environment,
-    topology_devices,
-)
+from lingua_flax.devices.topology import check_compiler, chip_in_topology, compiler_environment, topology_devices
 from lingua_flax.host.errors import RunError
 from lingua_flax.host.workers import WorkerPool
 from lingua_flax.model.flops import training_flops
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.precision import BFLOAT16, FLOAT32, Precision
 from lingua_flax.options.schema import REMAINING_DEVICES, Config
-from lingua_flax.training.device_memory import DeviceMemory, compile_step, memory_between_steps, memory_of_step
+from lingua_flax.training.device_memory import compile_step, memory_between_steps, memory_of_step
 from lingua_flax.training.kernels.fast_attention import fast_attention
 from lingua_flax.training.reports.compiled_program import bytes_of, read_program
 
@@ -43,20 +38,21 @@ class CompiledStep(NamedTuple):
     Attributes:
       compiled_for: the topology, or the number and kind of the devices.
       dtype: the dtype of matrix products.
+      memory: as in `memory_of_step`.
       flops: the operations that XLA counts, but at least those of the model's matrix products: it counts loops once,
         and in programs for GPUs nothing.
       bytes_accessed: the bytes read from and written to the device's main memory.
       temporary_bytes: the memory that the step needs in addition to its arguments.
       sent_bytes: the bytes that the device sends to other devices.
-      kernels: the number of kernels that a GPU launches.
-      largest_arrays: those that kernels of a GPU write, each with its size in bytes, the largest first.
+      kernels, largest_arrays: as in `CompiledProgram`, for GPUs.
       shortage: the compiler's message if the memory of the device is not sufficient.
     """
 
     compiled_for: str
     mesh: dict[str, int]
     dtype: str
-    memory: DeviceMemory
+    memory: dict[str, int]
+    device_memory_bytes: int | None
     compile_seconds: float | None = None
     flops: float | None = None
     bytes_accessed: float | None = None
@@ -65,7 +61,6 @@ class CompiledStep(NamedTuple):
     sent_bytes: float | None = None
     kernels: int | None = None
     largest_arrays: Sequence[tuple[int, str]] = ()
-    device_memory_bytes: int | None = None
     fits: bool | None = None
     shortage: str | None = None
 
@@ -106,8 +101,7 @@ def _compiled(
     precision = _compute_precision(config, mesh)
     network = structure(config.model, *sizes, precision, fast_attention(config, mesh))
     memory = memory_between_steps(network, config, mesh)
-    step = CompiledStep(compiled_for, dict(mesh.shape), str(precision.products), memory)
-    step = step._replace(device_memory_bytes=device_memory)
+    step = CompiledStep(compiled_for, dict(mesh.shape), str(precision.products), memory, device_memory)
     started = time.monotonic()
     try:
         compiled = compile_step(network, config, mesh)
@@ -131,7 +125,7 @@ def _compiled(
         argument_bytes=analysis.argument_size_in_bytes if analysis else None,
         temporary_bytes=analysis.temp_size_in_bytes if analysis else None,
         sent_bytes=sent_bytes_of(text, mesh.size) if mesh.size > 1 else 0.0,
-        fits=None if device_memory is None else memory.total <= device_memory,
+        fits=None if device_memory is None else sum(memory.values()) <= device_memory,
     )
 
 

@@ -15,7 +15,7 @@ from lingua_flax.model.parameters import params_by_name
 from lingua_flax.model.transformer import Structure, structure
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.workdir import Workdir
-from lingua_flax.training.device_memory import format_bytes
+from lingua_flax.training.device_memory import ACTIVATIONS, format_bytes
 from lingua_flax.training.preparation import vocab_sizes
 from lingua_flax.training.recorder import show_table
 from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_step, model_flops
@@ -23,6 +23,7 @@ from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_st
 # The share of target positions that hold a token, assumed for a run that has not begun: packing fills about 98% of the
 # positions on the longer side and fewer on the other (measured: docs/results/performance.md).
 ASSUMED_REAL_TOKENS = 0.95
+ONLY_PRINTED = ("mesh", "dtype", "memory", "sent_bytes", "largest_arrays", "shortage")  # not in the JSON file
 
 
 def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float | None, json_file: Path | None) -> None:
@@ -44,16 +45,7 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
         _show_min_times(step, chip_in_topology(config.devices.topology))
     _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
     if json_file:
-        names = (
-            "flops",
-            "bytes_accessed",
-            "argument_bytes",
-            "temporary_bytes",
-            "device_memory_bytes",
-            "fits",
-            "kernels",
-        )
-        figures = {name: getattr(step, name) for name in (*names, "compile_seconds", "compiled_for")}
+        figures = {name: value for name, value in step._asdict().items() if name not in ONLY_PRINTED}
         json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
@@ -108,11 +100,9 @@ def _show_step(config: Config, vocab_size: int) -> None:
 def _show_memory(step: CompiledStep) -> None:
     rows = {"mesh": ", ".join(f"{axis} {size}" for axis, size in step.mesh.items())}
     rows["compiled for"] = f"{step.compiled_for}, {step.dtype}"
-    parts = ("parameters", "moving average", "optimizer", "batch", "activations and gradients")
-    for name, size in zip(parts, step.memory, strict=True):
-        if size or name != "moving average":
-            rows[name] = "not known" if size is None else format_bytes(size)
-    rows["in all"] = format_bytes(step.memory.total)
+    sizes: dict[str, int | None] = {**step.memory, ACTIVATIONS: step.memory.get(ACTIVATIONS)}
+    rows |= {name: "not known" if size is None else format_bytes(size) for name, size in sizes.items()}
+    rows["in all"] = format_bytes(sum(step.memory.values()))
     if step.device_memory_bytes:
         fits = "this fits" if step.fits else step.shortage or "this does not fit"
         rows["the device has"] = f"{format_bytes(step.device_memory_bytes)}: {fits}"
