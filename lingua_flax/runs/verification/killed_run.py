@@ -171,11 +171,7 @@ def run_killed(
         training = start()
         phase = _phase(moment, training, config, pace)
         try:
-            is_reached = training.wait_until(phase.has_begun)
-            kill_time = time.monotonic() + moment.fraction * phase.seconds
-            # The duration may be that of a start that compiled. One that finds its programs in the cache is over
-            # earlier, and would train on: on a GPU, to the end of 2,000 steps.
-            is_reached &= training.wait_until(lambda: time.monotonic() >= kill_time or phase.has_ended())  # noqa: B023
+            is_reached = _wait_for(phase, moment.fraction, training)
         finally:
             training.kill()
         if is_reached:
@@ -194,6 +190,16 @@ class _Phase(NamedTuple):
     has_begun: Callable[[], object]
     has_ended: Callable[[], object]
     seconds: float
+
+
+def _wait_for(phase: _Phase, fraction: float, training: TrainProcess) -> bool:
+    """Waits until this fraction of the phase is over; returns False if the process ends first."""
+    if not training.wait_until(phase.has_begun):
+        return False
+    kill_time = time.monotonic() + fraction * phase.seconds
+    # The duration may be that of a start that compiled. One that finds its programs in the cache is over earlier, and
+    # would train on: on a GPU, to the end of 2,000 steps.
+    return training.wait_until(lambda: time.monotonic() >= kill_time or phase.has_ended())
 
 
 def _phase(moment: Moment, training: TrainProcess, config: Config, pace: PhaseDurations) -> _Phase:
