@@ -35,10 +35,7 @@ ADDRESS_BYTES = 256
 
 
 def connect(host: str) -> Callable[[], None]:
-    """Connects the processes, of which the first is reached at `host`; returns a function that says GOODBYE.
-
-    It must be called when all processes end.
-    """
+    """Connects the processes, of which the first is reached at `host`; returns what says GOODBYE when all end."""
     connections = _to_others(host) if jax.process_index() == 0 else _to_first()
     for task in (_beat, _watch):
         threading.Thread(target=task, args=(connections,), daemon=True).start()
@@ -51,12 +48,18 @@ def connect(host: str) -> Callable[[], None]:
     return say_goodbye
 
 
+def listen(port: int) -> socket.socket:
+    """Returns a socket that listens on all addresses of this host; port 0 stands for any."""
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    return socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=dual)
+
+
 def _to_others(host: str) -> dict[int, socket.socket]:
     """Returns the connections of the first process, by the number of the other one."""
-    dual, token = socket.has_dualstack_ipv6(), secrets.token_hex(16)
+    token = secrets.token_hex(16)
     connections: dict[int, socket.socket] = {}
-    family = socket.AF_INET6 if dual else socket.AF_INET
-    with socket.create_server(("", 0), family=family, backlog=128, dualstack_ipv6=dual) as server:
+    with listen(0) as server:
         _shared(f"{token} {server.getsockname()[1]} {host}")
         deadline = time.monotonic() + CONNECT_TIMEOUT
         while len(connections) < jax.process_count() - 1 and (left := deadline - time.monotonic()) > 0:

@@ -43,10 +43,9 @@ _failed_together = False  # whether all processes know that they end because one
 
 
 def join_processes(options: ProcessOptions, platform: str) -> None:
-    """Connects this process to the other processes of its run, if any.
+    """Connects this process to the others of its run, if any, before the first array is created.
 
-    Must be called before the first array is created. On the platforms "cpu" and "gpu", a TPU pod is not queried for its
-    hosts. Raises UserError if the processes could not be connected.
+    On the platforms "cpu" and "gpu", a TPU pod is not queried for its hosts. Raises UserError if it could not.
     """
     # host/interruption.py handles SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
@@ -69,8 +68,8 @@ def join_processes(options: ProcessOptions, platform: str) -> None:
 def _await_all_processes(options: ProcessOptions) -> None:
     """Returns when all processes of the run have started, before JAX connects them at the same address.
 
-    JAX aborts with C++ stacks, and not before five minutes, if one of them does not start, and may crash if the port is
-    in use. Raises UserError in these cases, and if the address cannot be resolved.
+    Raises UserError if one does not start, the port is in use or the address cannot be resolved: JAX would abort with
+    C++ stacks, after five minutes, or crash.
     """
     assert options.coordinator
     assert options.num_processes
@@ -87,9 +86,7 @@ def _await_all_processes(options: ProcessOptions) -> None:
 
 def _await_others(port: int, num_processes: int, deadline: float) -> None:
     missing = set(range(1, num_processes))
-    dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual else socket.AF_INET
-    with socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=dual) as server:
+    with lifeline.listen(port) as server:
         while missing:
             server.settimeout(max(0.0, deadline - time.monotonic()))
             try:
@@ -160,8 +157,8 @@ def check_single_process(reason: str) -> None:
 def in_all_processes(action: Callable[[], Result]) -> Result:
     """Runs an action that has no joint computation in every process; if it fails in one of them, all end together.
 
-    The processes in which it fails raise their error, and the others a UserError or a RunError that repeats it. Without
-    this, the others would wait for the one that failed until JAX aborts them.
+    The processes in which it fails raise their error, and the others, which would wait for them until JAX aborts, a
+    UserError or a RunError that repeats it.
     """
     if jax.process_count() == 1:
         return action()
@@ -189,10 +186,7 @@ def in_all_processes(action: Callable[[], Result]) -> Result:
 
 
 def on_first_process(action: Callable[[], object]) -> None:
-    """Runs an action, such as a change of files, in the first process while all others wait for it.
-
-    If it fails, all processes end together, as with `in_all_processes`.
-    """
+    """Runs an action, such as a change of files, in the first process while the others wait, as `in_all_processes`."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices("before")
     in_all_processes(lambda: action() if is_first_process() else None)
@@ -241,8 +235,8 @@ def check_equal_on_all_processes(name: str, digest: str) -> None:
 def distributed_session() -> Iterator[None]:
     """Wraps what a command does once the processes are connected: only the first one writes to stdout and stderr.
 
-    A process that fails with anything but a UserError or an interruption exits without waiting for the others, which
-    cannot continue without it. Raises RunError if the connection to another process of the run was lost.
+    A process that fails with anything but a UserError or an interruption exits without waiting for the others. Raises
+    RunError if the connection to one of them was lost.
     """
     if jax.process_count() == 1:
         yield
@@ -255,11 +249,10 @@ def distributed_session() -> Iterator[None]:
             stack.enter_context(contextlib.redirect_stderr(devnull))
         try:
             yield
-        except Interrupted as interrupted:
+        except (Interrupted, UserError) as error:
             say_goodbye()
-            raise interrupted if is_first_process() else Interrupted(interrupted.signal_number) from None
-        except UserError:
-            say_goodbye()
+            if isinstance(error, Interrupted) and not is_first_process():
+                raise Interrupted(error.signal_number) from None
             raise
         except Exception as error:
             atexit.register(_exit_without_waiting)

@@ -60,10 +60,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Checks that a file can be written, without changing anything on disk.
-
-    Raises UserError if the path is a folder or write-protected, or if its folder is missing or write-protected.
-    """
+    """Raises UserError if a file cannot be written, without changing anything on disk."""
     folder = path.absolute().parent
     if path.is_dir():
         reason: str | None = "it is a folder"

@@ -15,13 +15,7 @@ MACHINE_DEPENDENT = {"seconds", "tokens_per_second", "idle", "programs_compiled"
 
 
 class PartComparison(NamedTuple):
-    """A part of two runs that has to be equal in both.
-
-    Attributes:
-      extent: the number of its elements, with their unit.
-      digests: the SHA-256 of the part in each run.
-      difference: the first difference, empty if there is none.
-    """
+    """A part of two runs that has to be equal in both: its extent in words, its SHA-256, and the first difference."""
 
     what: str
     extent: str
@@ -71,8 +65,7 @@ def _arrays(checkpoints: Path) -> dict[str, dict[str, str]]:
 
 def _compare_part(what: str, unit: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> PartComparison:
     digests = [hashlib.sha256(repr(list(part.items())).encode()).hexdigest() for part in (first, second)]
-    differing = next((name for name in [*first, *second] if first.get(name) != second.get(name)), None)
-    difference = f"{differing}: {first.get(differing, 'none')}, {second.get(differing, 'none')}" if differing else ""
-    if not differing and digests[0] != digests[1]:
-        difference = "different order"
+    difference = "" if digests[0] == digests[1] else "different order"
+    if differing := next((name for name in [*first, *second] if first.get(name) != second.get(name)), None):
+        difference = f"{differing}: {first.get(differing, 'none')}, {second.get(differing, 'none')}"
     return PartComparison(what, f"{len(first):,} {unit}", (digests[0], digests[1]), difference)
