@@ -61,17 +61,16 @@ class Preparation:
 
     Attributes:
       config: the resolved config, with the warm-up in steps.
-      corpora: the open corpora; that of [data] comes first.
+      corpus: that of [data], which provides the validation and test splits.
       tokenizer: the tokenizer, with the tag of the target language if data.tag_target is set.
       tokenizer_models: its serialized model, or one model for each side.
       fingerprints: the digests of the data and the tokenizer, which a checkpoint must match to be resumed.
-      num_steps: the length of the run in steps, computed if the config specifies it in epochs.
-      inherited: parameters copied from another run, by path; empty if there are none.
+      inherited: parameters copied from another run, by path.
       several_sentences: the share of the training sources with more than one sentence, of a sample.
     """
 
     config: Config
-    corpora: Sequence[TrainingCorpus]
+    corpus: Corpus
     tokenizer: Tokenizer
     tokenizer_models: Sequence[bytes]
     planner: Planner
@@ -79,11 +78,6 @@ class Preparation:
     num_steps: int
     inherited: Mapping[str, Any]
     several_sentences: float
-
-    @property
-    def corpus(self) -> Corpus:
-        """The corpus of [data], which provides the validation and test splits."""
-        return self.corpora[0].corpus
 
     def batches(self, kept: np.ndarray | None = None) -> TrainingBatches:
         """Returns the training batches from the beginning, with the rows `kept` by this process, by default all."""
@@ -102,10 +96,9 @@ class Preparation:
 
 
 def prepare(config: Config, workdir: Path) -> Preparation:
-    """Opens the corpora, loads or trains the tokenizer, and tokenizes the training splits.
+    """Opens the corpora, loads or trains the tokenizer, tokenizes the training splits, and reads initial parameters.
 
-    Unless the workdir has a checkpoint, also reads the initial parameters if training.init_from is set. Raises
-    UserError if a corpus or the config is invalid.
+    Raises UserError if a corpus or the config is invalid.
     """
     corpora, tokenizer, models = open_with_tokenizer(config, workdir)
     has_checkpoint = bool(saved_steps(Workdir(workdir).checkpoints))
@@ -125,18 +118,18 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     if len(corpora) > 1:
         _log_shares(corpora, planner)
     tokenizer = tagged_tokenizer(config, corpora[0], tokenizer)
-    origin = config.training.init_from
-    if origin and has_checkpoint:
+    inherited: Mapping[str, Any] = {}
+    if (origin := config.training.init_from) and has_checkpoint:
         log.info("training.init_from is not read again: the run resumes from its own checkpoint")
-    inherited = matching_params(origin, config, tokenizer) if origin and not has_checkpoint else {}
-    if origin and not has_checkpoint:
+    elif origin:
+        inherited = matching_params(origin, config, tokenizer)
         _warn_if_trained_on(origin, corpora[0].corpus)
     corpus, *mixture = (training.corpus.fingerprint for training in corpora)
     fingerprints = {"corpus": corpus, "mixture": json_digest(mixture), "tokenizer": tokenizer.fingerprint}
     num_steps = _num_steps(config, planner, fingerprints)
     config = _with_warmup_steps(config, num_steps, workdir)
-    several = _check_sources(corpora[0], tokenizer)
-    return Preparation(config, corpora, tokenizer, models, planner, fingerprints, num_steps, inherited, several)
+    several, main = _check_sources(corpora[0], tokenizer), corpora[0].corpus
+    return Preparation(config, main, tokenizer, models, planner, fingerprints, num_steps, inherited, several)
 
 
 def _warn_if_trained_on(origin: Path, corpus: Corpus) -> None:
@@ -194,10 +187,9 @@ def _check_sources(training: TrainingCorpus, tokenizer: Tokenizer) -> float:
 def open_with_tokenizer(
     config: Config, workdir: Path | None
 ) -> tuple[list[TrainingCorpus], Tokenizer, Sequence[bytes]]:
-    """Opens the corpora, and loads their tokenizer if it exists or trains it.
+    """Opens the corpora, and loads their tokenizer if it exists or trains it; returns its serialized models, too.
 
-    The third result is the tokenizer's serialized model, or one model for each side. Raises UserError if a corpus or
-    the options of the tokenizer are invalid.
+    Raises UserError if a corpus or the options of the tokenizer are invalid.
     """
     corpora = open_training_corpora(config.data)
     for training in corpora:
@@ -271,14 +263,6 @@ def _tokenized_pairs(
     if not len(pairs):
         raise UserError(f"{prefix}no training pair fits into data.row_length {row_length}; raise it")
     return pairs
-
-
-def _log_shares(corpora: Sequence[TrainingCorpus], planner: Planner) -> None:
-    message = "%s%.1f%% of the training pairs drawn, each %.2f times an epoch"
-    for training, pairs in zip(corpora, planner.corpora, strict=True):
-        share = training.weight / sum(planner.weights)
-        times = share * len(planner.draws) / len(pairs)
-        log.info(message, _log_prefix(training, corpora), 100 * share, times)
 
 
 def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
