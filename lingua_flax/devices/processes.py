@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import importlib.util
 import os
 import re
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -200,18 +200,11 @@ def process_max(number: int) -> jax.Array | int:
     if jax.process_count() == 1:
         return number
     copies = np.full(len(jax.devices()), number, np.int32)
-    numbers = jax.make_array_from_callback(copies.shape, _one_number_per_device(), lambda index: copies[index])
-    return _max_over_devices(numbers)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), "device"), PartitionSpec("device"))
+    return _max_over_devices(jax.make_array_from_callback(copies.shape, sharding, copies.__getitem__))
 
 
-@functools.cache
-def _one_number_per_device() -> NamedSharding:
-    return NamedSharding(Mesh(np.array(jax.devices()), "device"), PartitionSpec("device"))
-
-
-@jax.jit
-def _max_over_devices(numbers: jax.Array) -> jax.Array:
-    return numbers.max()
+_max_over_devices = jax.jit(jnp.max)
 
 
 def gather_to_host(tree: Any) -> Any:

@@ -25,17 +25,10 @@ log = logging.getLogger(__name__)
 
 
 class SavedRun:
-    """The files of a run; with several processes, the first one writes them.
-
-    Attributes:
-      checkpoints: its checkpoints, to be closed at the end of the run.
-    """
+    """The files of a run; with several processes, the first one writes them. `checkpoints` are to be closed."""
 
     def __init__(self, prepared: Preparation, plan: Plan, workdir: Workdir):
-        """Creates and locks the workdir.
-
-        Raises UserError if another process is training in it, or if its metrics are damaged.
-        """
+        """Creates and locks the workdir; raises UserError if it is in use or its metrics are damaged."""
         self._prepared, self._plan, self._workdir = prepared, plan, workdir
         on_first_process(workdir.create)
         shared = f"folder {workdir.path} (all processes must share one)"
@@ -46,18 +39,15 @@ class SavedRun:
         self._saved_version: tuple[int, int] | None = None  # last step and last validation of the newest checkpoint
 
     def open(self, programs: Programs, batches: TrainingBatches) -> tuple[TrainState, Progress, list[dict[str, Any]]]:
-        """Returns the state on the devices and the progress of the newest intact checkpoint, or those of a new run.
+        """Returns state, progress and metrics.jsonl of the newest intact checkpoint, or those of a new run.
 
-        Also returns the lines of metrics.jsonl that belong to them. Moves the batches to their position, and makes the
-        files of the workdir agree. Raises UserError if checkpoints are damaged or belong to a different run.
+        Moves the batches to their position, and makes the files of the workdir agree. Raises UserError if checkpoints
+        are damaged or belong to a different run.
         """
         restored = self._restored(programs, batches)
         state, progress = restored or (programs.initial_state(), Progress())
-
-        def is_in_state(line: dict[str, Any]) -> bool:
-            return bool(line["step"] <= (progress.validated if "validation_loss" in line else progress.step))
-
-        logged_lines = list(filter(is_in_state, self._metrics))
+        last = {True: progress.validated, False: progress.step}  # by whether a line is that of a validation
+        logged_lines = [line for line in self._metrics if line["step"] <= last["validation_loss" in line]]
         on_first_process(lambda: self._write_files(logged_lines, restarts=not restored))
         return programs.with_decay(state, self._plan.decay(progress)), progress, logged_lines
 

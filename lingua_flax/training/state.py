@@ -18,11 +18,10 @@ class TrainState(NamedTuple):
     """Everything that a training step changes.
 
     Attributes:
-      step: Number of steps taken, skipped ones included.
-      skipped: Number of steps skipped because of a non-finite loss or gradient.
+      step: Number of steps taken, including those skipped because of a non-finite loss or gradient.
       ema_params: Moving average of the parameters, or None without training.ema_decay.
-      decay: The decay of the "wsd" schedule, an optimizer.Decay as int32 [2], or None for another schedule. The run
-        sets it; checkpoints do not contain it.
+      decay: The decay of the "wsd" schedule, an optimizer.Decay as int32 [2], which the run sets and checkpoints do not
+        contain, or None for another schedule.
     """
 
     params: Any

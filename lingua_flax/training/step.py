@@ -37,10 +37,9 @@ class StepMetrics(NamedTuple):
 
     Attributes:
       loss: Mean over the target tokens of the batch, padding excluded.
-      tokens: Number of these tokens.
       gradient_norm: Global norm of the gradient before clipping.
-      skipped_in_a_row: Consecutive skipped steps, this one included; 0 if it was not skipped, int32.
-      batch: The digest of the batch (see `batch_digest`), uint32 [2].
+      skipped_in_a_row: Consecutive skipped steps, this one included; int32.
+      batch: See `batch_digest`.
     """
 
     loss: jax.Array
@@ -52,10 +51,9 @@ class StepMetrics(NamedTuple):
 
 
 def batch_digest(batch: Batch) -> jax.Array:
-    """Returns a digest of the whole batch: two sums modulo 2**32 of hashes of (side, row, column, id, segment).
+    """Returns a digest of the whole batch, uint32 [2]: two sums of hashes of (side, row, column, id, segment).
 
-    The sums, uint32 [2], do not depend on the order of summation. They are computed on the devices that hold the batch,
-    so no process needs all rows and no host waits for the result.
+    They are computed on the devices that hold the batch, so no process needs all rows, in whatever order.
     """
     total = jnp.zeros((2,), jnp.uint32)
     sides = ((batch.source, batch.source_segments), (batch.target_out, batch.target_segments))

@@ -1,7 +1,6 @@
 """Bookkeeping of steps from their dispatch to their line in metrics.jsonl: metrics, pace and idle time of the device.
 
-A step is dispatched while earlier ones still run on the device. Its metrics are copied to the host asynchronously and
-read once they have arrived, so that the device is never stopped to read them.
+The metrics of a step are copied to the host asynchronously, so that the device is never stopped to read them.
 """
 
 from __future__ import annotations

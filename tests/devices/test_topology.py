@@ -92,7 +92,7 @@ def devices_of(topology: str) -> tuple[int, str, int]:
 def refusal(options: dict) -> str:
     """Returns the error message for a config that a topology does not support."""
     try:
-        compiled_step._compiled_for_topology(Config.model_validate(options), (64, 64))
+        compiled_step._compiled(Config.model_validate(options), (64, 64))
     except UserError as error:
         return str(error)
     return "not refused"

@@ -74,28 +74,25 @@ def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     if config.devices.topology:
         chip_in_topology(config.devices.topology)
         check_compiler(config.devices.topology)
-        return with_compiler(_compiled_for_topology, config, sizes)
-    count = math.prod(size for _, size in config.devices.mesh if size != REMAINING_DEVICES)
-    mesh = make_mesh(config.devices.mesh, simulated_devices(config.devices.platform, count))
-    device = mesh.devices.flat[0]
-    simulated = " (simulated)" if device.platform == "cpu" and mesh.size > 1 else ""
-    memory = (device.memory_stats() or {}).get("bytes_limit")
-    return _compiled(config, sizes, mesh, f"{mesh.size} x {device.device_kind}{simulated}", memory)
+        return with_compiler(_compiled, config, sizes)
+    return _compiled(config, sizes)
 
 
-def _compiled_for_topology(config: Config, sizes: tuple[int, int]) -> CompiledStep:
-    """Compiles the step for the config's topology, in the process that `with_compiler` starts."""
-    topology = config.devices.topology
-    assert topology
-    if config.devices.deterministic:
-        make_deterministic()
-    mesh = make_mesh(config.devices.mesh, topology_devices(topology))
-    return _compiled(config, sizes, mesh, topology, chip_in_topology(topology).memory)
-
-
-def _compiled(
-    config: Config, sizes: tuple[int, int], mesh: Mesh, compiled_for: str, device_memory: int | None
-) -> CompiledStep:
+def _compiled(config: Config, sizes: tuple[int, int]) -> CompiledStep:
+    """Compiles the step; for a topology, in the process that `with_compiler` starts."""
+    options = config.devices
+    if options.topology:
+        if options.deterministic:
+            make_deterministic()
+        mesh = make_mesh(options.mesh, topology_devices(options.topology))
+        compiled_for, device_memory = options.topology, chip_in_topology(options.topology).memory
+    else:
+        count = math.prod(size for _, size in options.mesh if size != REMAINING_DEVICES)
+        mesh = make_mesh(options.mesh, simulated_devices(options.platform, count))
+        device = mesh.devices.flat[0]
+        simulated = " (simulated)" if device.platform == "cpu" and mesh.size > 1 else ""
+        compiled_for = f"{mesh.size} x {device.device_kind}{simulated}"
+        device_memory = (device.memory_stats() or {}).get("bytes_limit")
     check_divides(mesh, config)
     check_divides_vocabularies(mesh, sizes)
     precision = _compute_precision(config, mesh)
