@@ -117,9 +117,8 @@ class Recorder:
                 "train longer, or lower optimizer.peak_lr"
             )
         for sample in result.samples:
-            log.info("  source       %s", sample.source)
-            log.info("  reference    %s", sample.reference)
-            log.info("  translation  %s", sample.translation)
+            for name, text in sample._asdict().items():
+                log.info("  %-11s  %s", name, text)
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
         self._workdir.append_metrics(lines)

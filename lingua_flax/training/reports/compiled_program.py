@@ -29,7 +29,6 @@ class CompiledProgram(NamedTuple):
 
 
 class _Instruction(NamedTuple):
-    name: str
     result: str  # its type, such as (f32[], bf16[128,512]{1,0})
     operation: str
     operands: list[str]
@@ -77,7 +76,7 @@ def read_program(text: str, iterations: int = 1) -> CompiledProgram:
 def _instructions(text: str) -> _Computation:
     found = (match.groups() for match in _INSTRUCTION.finditer(text))
     return {
-        name: _Instruction(name, result, operation, re.findall(r"%([\w.-]+)", operands), attributes)
+        name: _Instruction(result, operation, re.findall(r"%([\w.-]+)", operands), attributes)
         for name, result, operation, operands, attributes in found
     }
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
 from lingua_flax.devices.mesh import check_divides, check_divides_vocabularies, make_mesh
 from lingua_flax.devices.platform import compute_precision, make_deterministic, simulated_devices
-from lingua_flax.devices.topology import check_compiler, chip_in_topology, compiler_environment, topology_devices
-from lingua_flax.host.errors import RunError
-from lingua_flax.host.workers import WorkerPool
+from lingua_flax.devices.topology import check_compiler, chip_in_topology, topology_devices, with_compiler
 from lingua_flax.model.flops import training_flops
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.precision import BFLOAT16, FLOAT32, Precision
@@ -28,8 +25,6 @@ from lingua_flax.options.schema import REMAINING_DEVICES, Config
 from lingua_flax.training.device_memory import compile_step, memory_between_steps, memory_of_step
 from lingua_flax.training.kernels.fast_attention import fast_attention
 from lingua_flax.training.reports.compiled_program import bytes_of, read_program
-
-Result = TypeVar("Result")
 
 
 class CompiledStep(NamedTuple):
@@ -154,17 +149,3 @@ def _compute_precision(config: Config, mesh: Mesh) -> Precision:
     if mesh.devices.flat[0].platform == "cpu" and config.devices.platform in ("gpu", "tpu"):
         return FLOAT32 if precision == "float32" else BFLOAT16
     return compute_precision(precision, mesh)
-
-
-def with_compiler(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Returns the result of function(*arguments), called in a new process that may use `topology_devices`.
-
-    libtpu needs an environment of its own, ends its process on an internal error, and cannot be interrupted by signals.
-    Raises RunError if the compiler ended the process.
-    """
-    with compiler_environment(), WorkerPool(1) as process:
-        try:
-            return process.submit(function, *arguments).result()
-        except BrokenProcessPool as error:
-            message = "the compiler of devices.topology has failed and ended its process; any output above may say why"
-            raise RunError(message) from error
