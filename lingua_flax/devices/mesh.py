@@ -42,7 +42,6 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def _mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
-    """Returns the sizes of the axes, after giving an axis of size REMAINING_DEVICES all devices left by the others."""
     sizes = [getattr(config, axis) for axis in MESH_AXES]
     fixed = math.prod(size for size in sizes if size != REMAINING_DEVICES)
     if REMAINING_DEVICES in sizes and num_devices % fixed:
@@ -51,7 +50,6 @@ def _mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
 
 
 def _requested_mesh(config: MeshConfig) -> str:
-    """Returns the option and its values, for messages."""
     return "devices.mesh " + ", ".join(f"{axis} {getattr(config, axis)}" for axis in MESH_AXES)
 
 

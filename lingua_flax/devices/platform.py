@@ -28,11 +28,10 @@ DETERMINISTIC = (
 def initialize_devices(
     platform: str, processes: ProcessOptions = ProcessOptions(), *, deterministic: bool = True
 ) -> None:
-    """Selects the kind of device that JAX uses and connects the processes of the run.
+    """Selects the kind of device that JAX uses and connects the processes, before the first array is created.
 
-    Must be called before the first array is created. With `deterministic`, GPUs compute the same bits every time; the
-    environment variable XLA_FLAGS may say otherwise. Raises UserError if this machine has no such device, or if the
-    processes could not be connected.
+    With `deterministic`, GPUs compute the same bits every time, unless the environment variable XLA_FLAGS says
+    otherwise. Raises UserError if this machine has no such device, or if the processes could not be connected.
     """
     silence_libtpu()
     if deterministic:
@@ -63,10 +62,7 @@ def make_deterministic() -> None:
 
 
 def available_devices(platform: str) -> list[jax.Device]:
-    """Returns all devices of a kind, including those of other processes; "auto" stands for JAX's default.
-
-    Raises UserError if this machine has no such device.
-    """
+    """Returns all devices of a kind, "auto" being JAX's default; raises UserError if this machine has none."""
     silence_libtpu()
     try:
         return jax.devices(None if platform == "auto" else platform)
@@ -78,11 +74,7 @@ def available_devices(platform: str) -> list[jax.Device]:
 
 
 def simulated_devices(platform: str, count: int) -> list[jax.Device]:
-    """Returns at least `count` devices for which programs can be compiled.
-
-    These are the devices of the platform if it has enough of them, and simulated CPUs otherwise. Must be called before
-    the first array is created.
-    """
+    """Returns at least `count` devices of the platform, or simulated CPUs, before the first array is created."""
     jax.config.update("jax_num_cpu_devices", count)
     with contextlib.suppress(UserError):
         initialize_devices(platform)

@@ -57,27 +57,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Preparation:
-    """The prepared inputs of a training run.
+    """The prepared inputs of a training run."""
 
-    Attributes:
-      config: the resolved config, with the warm-up in steps.
-      corpus: that of [data], which provides the validation and test splits.
-      tokenizer: the tokenizer, with the tag of the target language if data.tag_target is set.
-      tokenizer_models: its serialized model, or one model for each side.
-      fingerprints: the digests of the data and the tokenizer, which a checkpoint must match to be resumed.
-      inherited: parameters copied from another run, by path.
-      several_sentences: the share of the training sources with more than one sentence, of a sample.
-    """
-
-    config: Config
-    corpus: Corpus
-    tokenizer: Tokenizer
-    tokenizer_models: Sequence[bytes]
+    config: Config  # resolved, with the warm-up in steps
+    corpus: Corpus  # that of [data], which provides the validation and test splits
+    tokenizer: Tokenizer  # with the tag of the target language if data.tag_target is set
+    tokenizer_models: Sequence[bytes]  # serialized: one model, or one for each side
     planner: Planner
-    fingerprints: Mapping[str, str]
+    fingerprints: Mapping[str, str]  # digests of data and tokenizer, which a checkpoint must match to be resumed
     num_steps: int
-    inherited: Mapping[str, Any]
-    several_sentences: float
+    inherited: Mapping[str, Any]  # parameters copied from another run, by path
+    several_sentences: float  # share of the training sources with more than one sentence, of a sample
 
     def batches(self, kept: np.ndarray | None = None) -> TrainingBatches:
         """Returns the training batches from the beginning, with the rows `kept` by this process, by default all."""

@@ -28,11 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Programs:
-    """The programs of a run, compiled when they are first used.
-
-    Attributes:
-      local_rows: the rows of a batch that this process makes.
-    """
+    """The programs of a run, compiled when they are first used, and the `local_rows` of this process in a batch."""
 
     def __init__(self, prepared: Preparation, mesh: Mesh):
         """Raises UserError if the mesh does not divide the vocabularies."""

@@ -16,21 +16,15 @@ from lingua_flax.training.optimizer import make_optimizer
 
 
 class TrainState(NamedTuple):
-    """Everything that a training step changes.
-
-    Attributes:
-      step: Number of steps taken, including those skipped because of a non-finite loss or gradient.
-      ema_params: Moving average of the parameters, or None without training.ema_decay.
-      decay: The decay of the "wsd" schedule, an optimizer.Decay as int32 [2], which the run sets and checkpoints do not
-        contain, or None for another schedule.
-    """
+    """Everything that a training step changes."""
 
     params: Any
     optimizer: Any
-    step: jax.Array
+    step: jax.Array  # number of steps taken, including those skipped because of a non-finite loss or gradient
     skipped: jax.Array
     skipped_in_a_row: jax.Array
-    ema_params: Any = None
+    ema_params: Any = None  # moving average of the parameters, with training.ema_decay
+    # The decay of the "wsd" schedule, an optimizer.Decay as int32 [2]. The run sets it; checkpoints do not contain it.
     decay: jax.Array | None = None
 
     @property

@@ -33,21 +33,14 @@ LOSS_BLOCKS = {"cpu": 512, "gpu": 8192}
 
 
 class StepMetrics(NamedTuple):
-    """The metrics of one step; float32 scalars, unless otherwise stated.
+    """The metrics of one step; float32 scalars, unless otherwise stated."""
 
-    Attributes:
-      loss: Mean over the target tokens of the batch, padding excluded.
-      gradient_norm: Global norm of the gradient before clipping.
-      skipped_in_a_row: Consecutive skipped steps, this one included; int32.
-      batch: See `batch_digest`.
-    """
-
-    loss: jax.Array
+    loss: jax.Array  # mean over the target tokens of the batch, padding excluded
     tokens: jax.Array
-    gradient_norm: jax.Array
+    gradient_norm: jax.Array  # global, before clipping
     learning_rate: jax.Array
-    skipped_in_a_row: jax.Array
-    batch: jax.Array
+    skipped_in_a_row: jax.Array  # consecutive skipped steps, this one included; int32
+    batch: jax.Array  # its `batch_digest`
 
 
 def batch_digest(batch: Batch) -> jax.Array:

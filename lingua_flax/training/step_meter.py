@@ -19,16 +19,12 @@ STEPS_IN_FLIGHT = 2  # enough to keep the device busy, few enough that a signal 
 
 
 class DispatchedStep(NamedTuple):
-    """A dispatched step, counted from 1, with its metrics on the device.
-
-    `epoch` counts the epochs of training data seen so far, including this step. `real_tokens` is the share of the
-    batch's positions, both sides, that hold a token.
-    """
+    """A dispatched step, counted from 1, with its metrics on the device."""
 
     number: int
     metrics: StepMetrics
-    epoch: float
-    real_tokens: float
+    epoch: float  # epochs of training data seen so far, including this step
+    real_tokens: float  # share of the batch's positions, both sides, that hold a token
 
 
 class StepMeter:

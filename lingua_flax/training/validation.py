@@ -39,19 +39,13 @@ class Sample(NamedTuple):
 
 
 class Validation(NamedTuple):
-    """The result of a validation.
+    """The result of a validation."""
 
-    Attributes:
-      loss: cross-entropy in nats per token, without label smoothing or dropout.
-      shuffled_loss: the same with `shuffled_sources`.
-      bleu: computed as `ValidationSet.bleu_description` says.
-      ranking_bleu: the same where it can rank checkpoints: not if no 4-gram matches, as in a corpus of single words,
-        or if it is below MIN_BLEU; then the loss has to.
-    """
-
-    loss: float
-    shuffled_loss: float | None
-    bleu: float
+    loss: float  # cross-entropy in nats per token, without label smoothing or dropout
+    shuffled_loss: float | None  # the same with `shuffled_sources`
+    bleu: float  # computed as `ValidationSet.bleu_description` says
+    # The same where it can rank checkpoints: if it is below MIN_BLEU or no 4-gram matches, as in a corpus of single
+    # words, the loss has to.
     ranking_bleu: float | None
     samples: tuple[Sample, ...]
 

@@ -27,13 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class TrainProcess:
-    """A process that trains, with its log and its timing.
-
-    Attributes:
-      resumed_from: the step of the checkpoint that it resumed from, 0 for none; None until it has logged that.
-      seconds_to_first_step: seconds from the start to the first step; None before it.
-      prepared: seconds from the start to the compilation of the step; None before it.
-    """
+    """A process that trains, with its log and its timing in seconds from the start, None before the event."""
 
     def __init__(self, config: Path, workdir: Path, compilation_cache: Path, check: Callable[[], None]):
         """Starts the process; `check` is called repeatedly while waiting for it, and raises to stop waiting.
@@ -46,9 +40,9 @@ class TrainProcess:
         self._check = check
         self.started = time.monotonic()
         self.process = Popen(command, env=environment, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, text=True)
-        self.resumed_from: int | None = None
+        self.resumed_from: int | None = None  # the step of a checkpoint, 0 for none
         self.seconds_to_first_step: float | None = None
-        self.prepared: float | None = None
+        self.prepared: float | None = None  # when the compilation of the step begins
         self.printed: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -96,16 +90,12 @@ class TrainProcess:
 
 
 class PhaseDurations(NamedTuple):
-    """The durations of phases of the uninterrupted run, in seconds; kills are timed within them.
+    """The durations of phases of the uninterrupted run, in seconds; kills are timed within them."""
 
-    A start ends with the first step, and so does the compilation; the validation is the shortest one, 0 if there was
-    none.
-    """
-
-    start: float
-    compilation: float
+    start: float  # to the first step
+    compilation: float  # likewise
     step: float
-    validation: float
+    validation: float  # the shortest one, 0 if there was none
 
     @classmethod
     def of(cls, training: TrainProcess) -> PhaseDurations:

@@ -14,18 +14,11 @@ from typing import NamedTuple
 
 
 class CompiledProgram(NamedTuple):
-    """The figures of a program.
+    """The figures of a program."""
 
-    Attributes:
-      kernels: number of kernels that it launches.
-      bytes_accessed: bytes that they read from and write to main memory, if every kernel reads its inputs once.
-      largest: the arrays that they write, each with its size in bytes, the largest first; without the work space of
-        libraries.
-    """
-
-    kernels: int
-    bytes_accessed: int
-    largest: list[tuple[int, str]]
+    kernels: int  # that it launches
+    bytes_accessed: int  # that they read from and write to main memory, if every kernel reads its inputs once
+    largest: list[tuple[int, str]]  # arrays that they write, by size in bytes, without the work space of libraries
 
 
 class _Instruction(NamedTuple):

@@ -1,8 +1,4 @@
-"""The compiled training step: operations, bytes moved, memory, and whether it fits on a device.
-
-The step is compiled for the devices of this machine, for CPUs that simulate them, or for TPUs or GPUs that are not
-attached.
-"""
+"""The compiled training step: operations, bytes moved, memory, and whether it fits on a device."""
 
 from __future__ import annotations
 
@@ -28,40 +24,29 @@ from lingua_flax.training.reports.compiled_program import bytes_of, read_program
 
 
 class CompiledStep(NamedTuple):
-    """The figures of a compiled training step for each device; those that are not known are None.
+    """The figures of a compiled training step for each device; those that are not known are None."""
 
-    Attributes:
-      compiled_for: the topology, or the number and kind of the devices.
-      dtype: the dtype of matrix products.
-      memory: as in `memory_of_step`.
-      flops: the operations that XLA counts, but at least those of the model's matrix products: it counts loops once,
-        and in programs for GPUs nothing.
-      bytes_accessed: the bytes read from and written to the device's main memory.
-      temporary_bytes: the memory that the step needs in addition to its arguments.
-      sent_bytes: the bytes that the device sends to other devices.
-      kernels, largest_arrays: as in `CompiledProgram`, for GPUs.
-      shortage: the compiler's message if the memory of the device is not sufficient.
-    """
-
-    compiled_for: str
+    compiled_for: str  # the topology, or the number and kind of the devices
     mesh: dict[str, int]
-    dtype: str
-    memory: dict[str, int]
+    dtype: str  # of matrix products
+    memory: dict[str, int]  # as in `memory_of_step`
     device_memory_bytes: int | None
     compile_seconds: float | None = None
+    # As XLA counts them, but at least those of the model's matrix products: it counts loops once, and in programs for
+    # GPUs nothing.
     flops: float | None = None
-    bytes_accessed: float | None = None
+    bytes_accessed: float | None = None  # in the device's main memory
     argument_bytes: int | None = None
-    temporary_bytes: int | None = None
-    sent_bytes: float | None = None
-    kernels: int | None = None
+    temporary_bytes: int | None = None  # that the step needs in addition to its arguments
+    sent_bytes: float | None = None  # to other devices
+    kernels: int | None = None  # of a GPU, and so are the largest arrays
     largest_arrays: Sequence[tuple[int, str]] = ()
     fits: bool | None = None
-    shortage: str | None = None
+    shortage: str | None = None  # the compiler's message if the memory of the device is not sufficient
 
 
 def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
-    """Compiles the training step for the config's topology or for this machine's devices, simulated if too few.
+    """Compiles the step for the config's topology or for this machine's devices, simulated by CPUs if too few.
 
     The sizes are those of the source and the target vocabulary. Raises UserError if the config does not fit the mesh or
     the compiler does not support the topology, and RunError if the compiler failed.
@@ -125,10 +110,7 @@ _COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|reduce-scatter)(?:-st
 
 
 def sent_bytes_of(program: str, devices: int) -> float:
-    """Returns the bytes that each device sends if the collective operations use ring algorithms.
-
-    `program` is the text of the program, as XLA prints it.
-    """
+    """Returns the bytes that each device sends if the operations in a program's text use ring algorithms."""
     others = devices - 1
     # Bytes sent per byte of the result.
     factors = {"all-reduce": 2 * others / devices, "all-gather": others / devices, "reduce-scatter": others}

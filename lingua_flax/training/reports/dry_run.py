@@ -29,12 +29,9 @@ ONLY_PRINTED = ("mesh", "dtype", "memory", "sent_bytes", "largest_arrays", "shor
 def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float | None, json_file: Path | None) -> None:
     """Prints parameters, operations, memory on each device and length of a run, without training.
 
-    The devices of the mesh need not be available: the step can be compiled for a TPU topology, and if the mesh needs
-    more devices than there are, CPUs are simulated. The tokenizer and the metrics in the workdir are used if there are
-    any, and the compiler's figures are written to `json_file`. The duration is estimated from `tokens_per_second`,
-    which counts real target tokens, as training reports them.
-
-    Raises UserError if the config does not fit the mesh, and RunError if the compiler failed.
+    The tokenizer and the metrics in the workdir are used if there are any. The duration is estimated from
+    `tokens_per_second`, which counts real target tokens. Raises UserError if the config does not fit the mesh, and
+    RunError if the compiler failed.
     """
     sizes = vocab_sizes(config, workdir)
     step = compiled_step(config, sizes)
@@ -67,11 +64,7 @@ def _show_parameters(config: Config, network: Structure) -> None:
 
 
 def parameters_by_module(network: Structure) -> dict[str, int]:
-    """Returns the number of parameters of each module, by the name of its attribute.
-
-    In the encoder and the decoder, each kind of sublayer is counted over all layers, such as "encoder feed_forward",
-    and so are the norms.
-    """
+    """Returns the number of parameters of each module, and of each kind of sublayer, such as "encoder feed_forward"."""
     counts: Counter[str] = Counter()
     for path, leaf in params_by_name(network.params).items():
         name, *inner = path.split(".")
@@ -135,8 +128,8 @@ def _show_length(
 ) -> None:
     num_steps, per_step = config.training.num_steps, config.rows_per_batch * config.data.row_length
     if num_steps is None:
-        epochs = f"{config.training.num_epochs:g} epochs"
-        show_table("the run", {"length": f"{epochs}; the number of steps depends on the corpus"})
+        length = f"{config.training.num_epochs:g} epochs; the number of steps depends on the corpus"
+        show_table("the run", {"length": length})
         return
     positions = num_steps * per_step
     rows = {"steps": f"{num_steps:,}", "target positions": f"{positions:,}"}
