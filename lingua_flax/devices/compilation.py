@@ -1,7 +1,5 @@
 """Compilation: programs shared within a process, cached on disk between processes, and counted."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """NVIDIA GPUs for which programs can be compiled, as XLA's compiler describes them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

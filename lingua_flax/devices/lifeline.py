@@ -6,8 +6,6 @@ more, ends all processes, each with one sentence that names the one which is mis
 are left to JAX.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import multiprocessing

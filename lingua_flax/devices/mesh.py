@@ -1,7 +1,5 @@
 """The device mesh, and the checks that its axes divide the dimensions that they shard."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The platform: the devices that JAX uses, simulated ones, and the defaults that depend on their kind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

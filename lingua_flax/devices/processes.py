@@ -4,8 +4,6 @@ Every process executes the same program on the same data; arrays of joint comput
 all processes. Only the first process writes files and produces output.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import importlib.util

@@ -1,7 +1,5 @@
 """How arrays are sharded across the mesh, and how they get from the host to its devices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

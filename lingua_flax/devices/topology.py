@@ -1,7 +1,5 @@
 """Compiling for TPUs and GPUs that are not attached: their compilers run on any machine."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Exceptions that end a command early; any other exception is a bug and keeps its traceback."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

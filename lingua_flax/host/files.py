@@ -1,7 +1,5 @@
 """Atomic writes, and checks of file names before any work is done."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

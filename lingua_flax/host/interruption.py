@@ -3,8 +3,6 @@
 The commands import this module before anything else, so importing it must stay fast.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

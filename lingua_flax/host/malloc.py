@@ -1,7 +1,5 @@
 """How the process obtains memory from the operating system."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 

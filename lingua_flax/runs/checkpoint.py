@@ -6,8 +6,6 @@ killed while it deletes an old step leaves half of that step under its final nam
 a folder without a commit mark is not a step.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """The folder of a run: its resolved config, tokenizer, metrics and checkpoints."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """The memory that a training step needs on each device."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator

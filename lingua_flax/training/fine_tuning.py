@@ -1,7 +1,5 @@
 """Initialization from the parameters of another run: selects those that fit and logs those that do not."""
 
-from __future__ import annotations
-
 import collections
 import logging
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The training run: takes steps, logs, validates and saves until the run ends or a signal arrives."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

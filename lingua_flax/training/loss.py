@@ -3,8 +3,6 @@
 Shapes: B rows, T positions, D model width, V vocabulary size, M positions in a block.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Preparation of a training run: everything is created and checked before anything is written to the workdir."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """What a run computes on its devices: the training step, the state and its layout, and the network that validates."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from typing import Any

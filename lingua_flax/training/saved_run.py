@@ -1,7 +1,5 @@
 """A run in its workdir: opened, new or resumed from its newest intact checkpoint, and saved."""
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any

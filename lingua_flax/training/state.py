@@ -1,7 +1,5 @@
 """The state of a training run: parameters, optimizer and counters, how they are sharded, and their checkpoint items."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

@@ -3,8 +3,6 @@
 Shapes: A parts of an accumulated batch, R packed rows, L row length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 The metrics of a step are copied to the host asynchronously, so that the device is never stopped to read them.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """The metrics of metrics.jsonl as TensorBoard event files, written without TensorFlow."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The comparison of two runs: their batches, every number in their metrics and every array that they saved."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

@@ -10,8 +10,6 @@ Shapes: B rows, T queries, S keys, D model width, H head width. Heads are concat
 group of G adjacent columns: on a TPU the heads that share the 128 lanes of a vector register, on a GPU a single head.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -8,8 +8,6 @@ them for each of its two products.
 Shapes: M positions, V vocabulary size, D model width.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -5,8 +5,6 @@ counts what they read from and write to the vector memory on the chip: 69.4 GB f
 of which 29.6 GB are in main memory.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The compiled training step: operations, bytes moved, memory, and whether it fits on a device."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

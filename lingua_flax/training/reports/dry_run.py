@@ -1,7 +1,5 @@
 """The dry run: reports what a training run would need, without training."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
