@@ -29,7 +29,7 @@ BEAT_INTERVAL = 5.0  # seconds
 SILENCE = 30.0  # seconds without BEAT after which a process counts as gone: it is stopped, or its host is
 CONNECT_TIMEOUT = 30.0  # seconds in which all processes must have connected
 GREETING_TIMEOUT = 5.0  # seconds
-ADDRESS_BYTES = 256
+MAX_TEXT = 2000  # bytes of a text that other processes are told
 
 
 def connect(host: str) -> Callable[[], None]:
@@ -89,8 +89,13 @@ def _to_first() -> dict[int, socket.socket]:
 
 def _shared(message: str) -> str:
     """Returns the message of the first process, in all of them."""
-    own = np.frombuffer(message.encode().ljust(ADDRESS_BYTES, b"\0"), np.uint8)
-    return bytes(multihost_utils.process_allgather(own)[0]).rstrip(b"\0").decode()
+    return gather_texts(message)[0]
+
+
+def gather_texts(text: str) -> list[str]:
+    """Returns the texts of all processes, each up to MAX_TEXT bytes; every process must call this."""
+    own = np.frombuffer(text.encode(errors="backslashreplace")[:MAX_TEXT].ljust(MAX_TEXT, b"\0"), np.uint8)
+    return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in multihost_utils.process_allgather(own)]
 
 
 def _beat(connections: dict[int, socket.socket]) -> None:

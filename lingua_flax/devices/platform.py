@@ -8,7 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from lingua_flax.devices.compilation import Compilations, set_up_compilation
-from lingua_flax.devices.processes import check_single_process, distributed_session, join_processes
+from lingua_flax.devices.processes import distributed_session, join_processes
 from lingua_flax.devices.topology import silence_libtpu
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
@@ -47,8 +47,8 @@ def computing(devices: ComputeConfig, processes: ProcessOptions, only_one: str =
     Raises UserError if `only_one`, the reason why there must not be several processes, is given and there are.
     """
     initialize_devices(devices.platform, processes, deterministic=devices.deterministic)
-    if only_one:
-        check_single_process(only_one)
+    if only_one and jax.process_count() > 1:
+        raise UserError(f"there are {jax.process_count()} processes, and {only_one}")
     compilations = set_up_compilation()
     with distributed_session():
         yield compilations

@@ -31,7 +31,6 @@ SHUTDOWN_TIMEOUT = 30
 # them, and lifeline.SILENCE, which ends a run with a sentence, must be shorter.
 HEARTBEAT_TIMEOUT = 100
 START_TIMEOUT = 300  # seconds in which all processes of a run must have started
-MAX_MESSAGE = 2000  # bytes of an error message that other processes are told
 _LOST_CONNECTION = re.compile("Gloo|Connection closed|UNAVAILABLE|DEADLINE_EXCEEDED|heartbeat")
 LIFELINE_SECONDS = 5.0
 Result = TypeVar("Result")
@@ -146,12 +145,6 @@ def is_first_process() -> bool:
     return jax.process_index() == 0
 
 
-def check_single_process(reason: str) -> None:
-    """Raises UserError, with the reason, if the run has several processes."""
-    if jax.process_count() > 1:
-        raise UserError(f"there are {jax.process_count()} processes, and {reason}")
-
-
 def in_all_processes(action: Callable[[], Result]) -> Result:
     """Runs an action that has no joint computation in every process; if it fails in one of them, all end together.
 
@@ -168,9 +161,8 @@ def in_all_processes(action: Callable[[], Result]) -> Result:
         failure = error
     kind = type(failure) if isinstance(failure, UserError | Interrupted) else RunError
     message = "" if failure is None else f"{kind.__name__}:{getattr(failure, 'signal_number', '')}:{failure}"
-    buffer = np.frombuffer(message.encode(errors="backslashreplace")[:MAX_MESSAGE].ljust(MAX_MESSAGE, b"\0"), np.uint8)
     global _failed_together
-    told = [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in multihost_utils.process_allgather(buffer)]
+    told = lifeline.gather_texts(message)
     _failed_together = any(told)
     if failure:
         raise failure
@@ -213,12 +205,11 @@ def gather_to_host(tree: Any) -> Any:
 
 
 def check_equal_on_all_processes(name: str, digest: str) -> None:
-    """Raises UserError in every process unless all have the same hexadecimal digest of the value with this name."""
+    """Raises UserError in every process unless all have the same digest, or text, of the value with this name."""
     if jax.process_count() == 1:
         return
-    own_bytes = np.frombuffer(bytes.fromhex(digest), np.uint8)
-    for process, digest_bytes in enumerate(multihost_utils.process_allgather(own_bytes)):
-        if not np.array_equal(digest_bytes, own_bytes):
+    for process, other in enumerate(lifeline.gather_texts(digest)):
+        if other != digest:
             raise UserError(f"process {process} has a different {name} from process {jax.process_index()}")
 
 

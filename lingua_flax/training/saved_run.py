@@ -8,7 +8,6 @@ from lingua_flax.data.corpora.held_out_splits import held_out_sources
 from lingua_flax.data.tokenizer import model_paths
 from lingua_flax.data.training_batches import TrainingBatches
 from lingua_flax.devices.processes import check_equal_on_all_processes, in_all_processes, on_first_process
-from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import CONFIG_NAME, HELD_OUT_NAME, as_json, refused_changes, to_toml
@@ -30,7 +29,7 @@ class SavedRun:
         self._prepared, self._plan, self._workdir = prepared, plan, workdir
         on_first_process(workdir.create)
         shared = f"folder {workdir.path} (all processes must share one)"
-        check_equal_on_all_processes(shared, json_digest(workdir.lock_holder()))
+        check_equal_on_all_processes(shared, workdir.lock_holder())
         # After locking: a run that is just ending may still append to them.
         self._metrics = in_all_processes(workdir.read_metrics)
         self.checkpoints = Checkpoints(workdir.checkpoints, prepared.config.training.keep_checkpoints)
