@@ -54,7 +54,6 @@ def listen(port: int) -> socket.socket:
 
 
 def _to_others(host: str) -> dict[int, socket.socket]:
-    """Returns the connections of the first process, by the number of the other one."""
     token = secrets.token_hex(16)
     connections: dict[int, socket.socket] = {}
     with listen(0) as server:

@@ -251,7 +251,6 @@ def distributed_session() -> Iterator[None]:
 
 
 def _exit_without_waiting() -> None:
-    """Exits before JAX waits for the other processes."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(1)

@@ -84,14 +84,11 @@ def chip_in_topology(topology: str) -> Chip:
 
 def check_compiler(topology: str) -> None:
     """Raises UserError if the compiler for a topology is not installed."""
+    module, name, device, extra = "libtpu", "libtpu, the TPU's compiler", "TPU", "tpu"
     if is_gpu(topology):
-        if not importlib.util.find_spec("jax_cuda13_plugin"):
-            command = install_command("cuda")
-            raise UserError(
-                f"devices.topology {topology} needs the compiler for NVIDIA GPUs: {command}; it needs no GPU"
-            )
-    elif not importlib.util.find_spec("libtpu"):
-        raise UserError(f"devices.topology needs libtpu, the TPU's compiler: {install_command('tpu')}; it needs no TPU")
+        module, name, device, extra = "jax_cuda13_plugin", "the compiler for NVIDIA GPUs", "GPU", "cuda"
+    if not importlib.util.find_spec(module):
+        raise UserError(f"devices.topology needs {name}: {install_command(extra)}; it needs no {device}")
 
 
 def with_compiler(function: Callable[..., Result], *arguments: Any) -> Result:

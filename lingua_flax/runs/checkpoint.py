@@ -56,10 +56,7 @@ def check_format(metadata: dict[str, Any], workdir: Path) -> None:
 
 
 def digests(item: str, tree: Any) -> dict[str, str]:
-    """Returns the SHA-256, in hexadecimal, of the dtype, shape and bytes of each leaf, numpy or on devices, by path.
-
-    The paths begin with the name of the item. Every process must call this.
-    """
+    """Returns the SHA-256 of dtype, shape and bytes of each leaf, by item and path; every process must call this."""
     result = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         array = np.ascontiguousarray(gather_to_host(leaf) if isinstance(leaf, jax.Array) else leaf)
@@ -166,10 +163,7 @@ def load_params(directory: Path, which: str, template: Any, check: Check) -> tup
 
 
 def identify(directory: Path, which: str) -> tuple[int, str]:
-    """Returns the step and a digest of the checkpoint that `load_params` loads if it is intact; reads no arrays.
-
-    Raises UserError if `which` is malformed, the checkpoint does not exist, or its metadata is damaged.
-    """
+    """Returns the step and a digest of the checkpoint that `load_params` loads if it is intact; reads no arrays."""
     candidates, count = _candidates(directory, which)
     try:
         metadata = [read_metadata(directory, step) for step in candidates[:count]]
@@ -274,11 +268,10 @@ class Checkpoints:
             shutil.rmtree(replaced)
 
     def restore_newest(self, params: Any, training: Any, check: Check) -> tuple[Any, Any, dict[str, Any]] | None:
-        """Restores the newest intact step and sets later ones aside.
+        """Restores the newest intact step and sets later ones aside; the arguments are templates and a check.
 
-        The arguments are templates, trees of jax.ShapeDtypeStructs, and the check of `load_params`. Returns the params
-        and training items (numpy) and the metadata, or None if nothing has been saved yet. Raises UserError if there
-        are steps, but none is intact; then nothing is deleted.
+        Returns the params and training items (numpy) and the metadata, or None if nothing has been saved yet. Raises
+        UserError if there are steps, but none is intact.
         """
 
         def newest() -> tuple[int, list[Any] | None, dict[str, Any]]:

@@ -178,7 +178,6 @@ class Run:
         self._meter.dispatched(DispatchedStep(progress.step, metrics, epoch, batch.real_tokens))
 
     def _log_all_steps(self) -> None:
-        """Waits for the steps in flight, then writes the metrics of all steps not logged yet."""
         self._meter.wait()
         if self._meter.last_finished:
             self._log_finished_steps()

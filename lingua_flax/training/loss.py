@@ -33,14 +33,9 @@ def cross_entropy(
     PAD_ID do not count. Sum and count are returned separately and divided only once, so that the mean does not depend
     on padding, packing, accumulation or sharding.
 
-    The gradient with respect to the logits is simple enough to be computed along with them. Computed in blocks, the
-    logits of a whole batch are never stored and read back (measured: docs/results/diary.md): 131 MB for 4,096 positions
-    and a vocabulary of 8,000.
-
-    Args:
-      block_size: Approximate number of positions per block; None for a single block.
-      log_normalizer: Computes the logarithm of the softmax's denominator without storing logits; if given, the loss is
-        not computed in blocks.
+    The gradient with respect to the logits is simple enough to be computed along with them. In blocks of about
+    `block_size` positions, those of a whole batch are never stored and read back (measured: docs/results/diary.md):
+    131 MB for 4,096 positions and a vocabulary of 8,000. A log normalizer stores none of them, and needs no blocks.
     """
     count = jnp.sum(targets != PAD_ID, dtype=jnp.float32)
     if log_normalizer:
@@ -162,7 +157,6 @@ def _split(array: Shaped[Array, "B T *D"], blocks: int) -> Shaped[Array, "{block
 
 
 def _join(parts: Shaped[Array, "N M *D"], shape: tuple[int, ...]) -> Shaped[Array, "B T *D"]:
-    """Joins blocks to an array of this shape: the inverse of `_split`."""
     rows, length = shape[:2]
     blocks = parts.reshape(parts.shape[0], rows, length // parts.shape[0], *shape[2:])
     return jnp.swapaxes(blocks, 0, 1).reshape(shape)

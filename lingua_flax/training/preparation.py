@@ -153,10 +153,9 @@ def _warn_of_faults(training: TrainingCorpus, prefix: str) -> None:
 
 
 def _check_sources(training: TrainingCorpus, tokenizer: Tokenizer) -> float:
-    """Returns the share of a sample of the sources that hold several sentences, and logs what follows from a large one.
+    """Returns the share of sources with several sentences, of which a network trained on single ones omits some.
 
-    A network that is trained on single sentences tends to omit some of several. Also warns if the tokenizer, which may
-    be that of other text, does not know most of the characters.
+    Logs what follows from a large share, and warns if the tokenizer, perhaps of other text, misses many characters.
     """
     numbers = np.unique(np.linspace(0, len(training.pairs) - 1, SAMPLED_SOURCES, dtype=np.int64))
     sources = [training.pairs[int(number)][0] for number in numbers]
@@ -231,7 +230,6 @@ def tagged_tokenizer(config: Config, training: TrainingCorpus, tokenizer: Tokeni
 
 
 def _log_prefix(training: TrainingCorpus, corpora: Sequence[TrainingCorpus]) -> str:
-    """Returns the prefix of log lines that names one of several corpora; empty if there is only one."""
     corpus = training.corpus
     languages = f"{corpus.source_language}-{corpus.target_language}"
     return f"{training.option}, {corpus.name} {languages}: " if len(corpora) > 1 else ""
@@ -240,7 +238,6 @@ def _log_prefix(training: TrainingCorpus, corpora: Sequence[TrainingCorpus]) -> 
 def _tokenized_pairs(
     config: Config, training: TrainingCorpus, corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer
 ) -> TokenizedPairs:
-    """Returns the training pairs of a corpus that fit in a row."""
     corpus, row_length, cache = training.corpus, config.data.row_length, cache_directory(config.data.cache_directory)
     tokenizer = tagged_tokenizer(config, training, tokenizer)
     all_pairs = tokenize(training.pairs, corpus.fingerprint, tokenizer, cache)
@@ -254,11 +251,9 @@ def _tokenized_pairs(
 
 
 def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
-    """Returns the files of the existing tokenizer, or an empty list if one has to be trained.
+    """Returns the files of the existing tokenizer: in the workdir, tokenizer.model_file, or in training.init_from.
 
-    The tokenizer of the workdir is preferred, then tokenizer.model_file, then that of the run in training.init_from.
-    A tokenizer in a workdir without a config is ignored: the config is written after the tokenizer, which may therefore
-    belong to a different run that was killed in between.
+    That in a workdir without a config, which is written after it, may be that of another run, which was killed.
     """
     in_workdir = model_paths(workdir, joint=config.tokenizer.joint) if workdir else []
     if workdir and all(path.exists() for path in [*in_workdir, workdir / CONFIG_NAME]):
@@ -269,7 +264,6 @@ def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
 
 
 def _tokenizer_files_of(origin: Path, wanted: TokenizerConfig) -> list[Path]:
-    """Returns the tokenizer files of another run; raises UserError if its tokenizer.joint differs."""
     theirs = read_workdir_config(origin).tokenizer
     if theirs.joint != wanted.joint:
         raise UserError(

@@ -87,7 +87,6 @@ class SavedRun:
         return programs.placed(state_from_checkpoint_items(params, training)), progress
 
     def _check_unchanged(self, metadata: dict[str, Any]) -> None:
-        """Raises UserError if a checkpoint does not match the config, corpora and tokenizer of this run."""
         path, current = self._workdir.path, self._prepared.fingerprints
         check_format(metadata, path)
         saved = metadata["fingerprints"]

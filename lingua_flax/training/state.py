@@ -83,10 +83,9 @@ def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
 def updated_ema(ema_params: Any, params: Any, decay: float, updates: jax.Array) -> Any:
     """Returns decay * ema_params + (1 - decay) * params.
 
-    The decay is at most (1 + n) / (10 + n) after n updates, so that the initial parameters are soon forgotten; this is
-    the rule of TensorFlow's ExponentialMovingAverage. The number of updates, a float32 scalar, includes the one that
-    yielded `params`. `optax.incremental_update` adds two products instead, and after 7,000 updates deviates 1.6 times
-    as much from the average in float64.
+    As in TensorFlow's ExponentialMovingAverage, the decay is at most (1 + n) / (10 + n) after n updates, float32, with
+    the one that yielded `params`. `optax.incremental_update` adds two products instead, and deviates 1.6 times as much
+    from the average in float64 after 7,000 updates.
     """
     decay_now = jnp.minimum(decay, (1.0 + updates) / (10.0 + updates))
     return jax.tree.map(lambda old, new: old + (1.0 - decay_now) * (new - old), ema_params, params)

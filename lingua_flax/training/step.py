@@ -87,9 +87,7 @@ def make_objective(
 
 
 def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Mesh) -> jax.stages.Wrapped:
-    """Returns the jitted training step: (TrainState, Batch) -> (TrainState, StepMetrics).
-
-    The step donates the buffers of the state that it is given, which cannot be used afterwards.
+    """Returns the jitted training step, which donates its state: (TrainState, Batch) -> (TrainState, StepMetrics).
 
     If the loss or the gradient norm is not finite, the step is skipped and counted: parameters, moving average and
     optimizer state do not change. `optax.apply_if_finite` checks only gradients and does not handle the average.

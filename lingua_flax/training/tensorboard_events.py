@@ -71,7 +71,6 @@ class EventFiles:
 
 
 def _as_code(samples: Iterable[Mapping[str, str]]) -> str:
-    """Returns samples as Markdown that shows their text as it is."""
     return "\n\n".join(
         "\n".join(f"    {name:13}{' '.join(text.splitlines())}" for name, text in sample.items()) for sample in samples
     )

@@ -35,7 +35,6 @@ def compare(first: Path, second: Path) -> list[PartComparison]:
 
 
 def _batches_and_numbers(lines: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the digests of the batches and all comparable numbers, by where they are in the metrics."""
     batches, numbers = {}, {}
     for number, line in enumerate(lines, 1):
         kind = "validation" if "validation_loss" in line else "step"

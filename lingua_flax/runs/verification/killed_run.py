@@ -119,11 +119,7 @@ class Moment(NamedTuple):
 
 
 def draw_moments(config: Config, num_steps: int, kills: int, seed: int) -> list[Moment]:
-    """Draws the moments of the kills, in the order in which the run reaches them.
-
-    One moment is drawn in each kind of phase, as far as the number of kills allows, and the others at random steps and
-    in random starts.
-    """
+    """Draws a moment in each kind of phase, as far as kills allow, and others at random; returns them in order."""
     rng = random.Random(seed)
     training = config.training
     kinds = ["a validation"] if training.eval_every else []
@@ -153,8 +149,8 @@ def run_killed(
 ) -> tuple[list[Kill], TrainProcess]:
     """Runs a training process, kills and restarts it at each of the moments, and then lets it finish.
 
-    A moment that is not reached because the process ends first does not count as a kill. `pace` holds the durations of
-    the uninterrupted run. Logs each kill. Returns the kills, and the process that finished the run.
+    A moment that is not reached because the process ends first does not count as a kill. `pace` is that of the
+    uninterrupted run. Returns the kills, and the process that finished the run.
     """
     kills: list[Kill] = []
     for moment in moments:

@@ -1,10 +1,9 @@
 """Attention that never stores its scores: a kernel for TPUs and NVIDIA GPUs.
 
-Between the two matrix products of equation 1 (Vaswani et al. 2017) are T * S scores per head and row. Computed as
-written, they are stored in main memory and read back several times in the forward and the backward pass, which takes
-far longer than the products. Each program of the kernel keeps the scores of its rows and heads on the chip. The
-backward pass recomputes the weights, as in Dao et al. (2022); their tiling is not needed for packed rows of a few
-hundred positions. No two programs add to the same sum, so that the gradients are the same every time.
+Computed as written, equation 1 (Vaswani et al. 2017) stores T * S scores per head and row in main memory and reads
+them back several times, which takes far longer than its products. Each program of the kernel keeps the scores of its
+rows and heads on the chip. The backward pass recomputes the weights, as in Dao et al. (2022); rows of a few hundred
+positions do not need their tiling. No two programs add to the same sum, so that gradients are the same every time.
 
 Shapes: B rows, T queries, S keys, D model width, H head width. Heads are concatenated along D. A program processes a
 group of G adjacent columns: on a TPU the heads that share the 128 lanes of a vector register, on a GPU a single head.
@@ -232,10 +231,9 @@ class FusedAttention:
 
 
 def fast_attention(config: Config, mesh: Mesh) -> FastAttention | None:
-    """Returns the attention implementation for training on this mesh, as specified by the option model.attention.
+    """Returns the attention for training on this mesh, by the option model.attention; None is equation 1 as written.
 
-    None stands for equation 1 as written. Raises UserError if the requested implementation does not support this
-    configuration or this mesh.
+    Raises UserError if what is requested does not support this configuration or this mesh.
     """
     requested = config.model.attention
     reason = None if requested == "plain" else _why_not_fused(config, mesh)

@@ -1,9 +1,8 @@
 """The logarithm of the softmax's denominator without stored logits: a TPU kernel.
 
-The logits of a batch are by far the largest array of a training step (3.9 GB for 26,624 positions and 37,000 pieces).
-Otherwise they would be written to main memory once and read five times. Each program of the kernel computes the logits
-of a block of positions and pieces in the chip's vector memory and keeps only their sum. The backward pass recomputes
-them for each of its two products.
+The logits of a batch, by far the largest array of a training step (3.9 GB for 26,624 positions and 37,000 pieces),
+would be written to main memory once and read five times. Each program of the kernel computes those of a block in the
+chip's vector memory and keeps only their sum. The backward pass recomputes them for each of its two products.
 
 Shapes: M positions, V vocabulary size, D model width.
 """
@@ -102,9 +101,8 @@ def _gradient(
 ) -> jax.Array:
     """Computes the gradient of x, [M, D] float32, or of the table, [V, D] float32.
 
-    The gradient of a position is the sum of the rows of the table, weighted by their probabilities, times the incoming
-    gradient; that of a piece is the sum over all positions of x, weighted by the probability of the piece at the
-    position and by the incoming gradient.
+    That of a position is the sum of the rows of the table, and that of a piece the sum of the rows of x, each weighted
+    by the probability of the piece at the position and by the incoming gradient.
     """
 
     def kernel(x: Any, table: Any, log_sums: Any, gradient: Any, result: Any, *, block: _Block) -> None:

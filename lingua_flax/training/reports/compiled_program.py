@@ -87,7 +87,6 @@ def _kernels(
 
 
 def _bytes_moved(instruction: _Instruction, computation: _Computation, computations: dict[str, _Computation]) -> int:
-    """Returns the bytes of main memory that a kernel reads and writes."""
     written, attributes = _in_main_memory(instruction.written), instruction.attributes
     if instruction.operation == "fusion":
         fused = computations[_CALLED.findall(attributes)[0]]

@@ -101,7 +101,6 @@ def _show_memory(step: CompiledStep) -> None:
 
 
 def _show_min_times(step: CompiledStep, chip: Chip) -> None:
-    """Prints lower bounds of a step's time on each device: as if only operations took time, or only moving bytes."""
     rows, flops, accessed, sent = {}, step.flops, step.bytes_accessed, step.sent_bytes
     if flops and accessed:
         time, rate = flops / chip.flops_per_second, f"{chip.flops_per_second / 1e12:,.0f} TFLOP/s"
