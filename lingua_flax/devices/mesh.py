@@ -57,8 +57,11 @@ def round_up_to_row_shards(mesh: Mesh, rows: int) -> int:
     return -(-rows // shards) * shards
 
 
-def check_divides(mesh: Mesh, config: Config) -> None:
-    """Raises UserError if an axis of the mesh does not divide a dimension of the batch or the layers that it shards."""
+def check_divides(mesh: Mesh, config: Config, vocabularies: Sequence[int] = ()) -> None:
+    """Raises UserError if an axis of the mesh does not divide a dimension that it shards.
+
+    These are those of the batch and the layers and, once they are known by the tokenizer, the sizes of vocabularies.
+    """
     parts = config.training.accumulation_steps
     rows = config.rows_per_batch // parts
     unit, divisor = ("batch", "") if parts == 1 else ("accumulation step", " / training.accumulation_steps")
@@ -67,11 +70,7 @@ def check_divides(mesh: Mesh, config: Config) -> None:
     for axis, option in (("fsdp", "embed_dim"), ("tensor", "num_heads"), ("tensor", "mlp_dim")):
         size = getattr(config.model, option)
         _check_divides(mesh, [axis], size, f"model.{option} {size}")
-
-
-def check_divides_vocabularies(mesh: Mesh, sizes: Sequence[int]) -> None:
-    """Raises UserError if the mesh does not divide a vocabulary; the sizes are known only with the tokenizer."""
-    for size in sizes:
+    for size in vocabularies:
         _check_divides(mesh, ["tensor"], size, f"the {size} pieces of tokenizer.vocab_size")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from lingua_flax.data.batch import Batch
-from lingua_flax.devices.mesh import check_divides_vocabularies
+from lingua_flax.devices.mesh import check_divides
 from lingua_flax.devices.platform import compute_precision, pads_to_longest
 from lingua_flax.devices.sharding import local_rows, put_on_devices, replicated, row_sharding
 from lingua_flax.model.parameters import replace_params
@@ -33,7 +33,7 @@ class Programs:
         config, tokenizer = prepared.config, prepared.tokenizer
         self._config, self._inherited, self._mesh = config, prepared.inherited, mesh
         self._vocab_sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-        check_divides_vocabularies(mesh, self._vocab_sizes)
+        check_divides(mesh, config, self._vocab_sizes)
         precision, fast = compute_precision(config.devices.precision, mesh), fast_attention(config, mesh)
         kind = mesh.devices.flat[0].device_kind
         log.info("computing on %d x %s, %s, attention: %s", mesh.size, kind, precision.products, fast or "plain")

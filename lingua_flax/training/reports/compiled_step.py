@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from lingua_flax.devices.mesh import check_divides, check_divides_vocabularies, make_mesh
+from lingua_flax.devices.mesh import check_divides, make_mesh
 from lingua_flax.devices.platform import compute_precision, make_deterministic, simulated_devices
 from lingua_flax.devices.topology import check_compiler, chip_in_topology, topology_devices, with_compiler
 from lingua_flax.model.flops import training_flops
@@ -71,8 +71,7 @@ def _compiled(config: Config, sizes: tuple[int, int]) -> CompiledStep:
         simulated = " (simulated)" if device.platform == "cpu" and mesh.size > 1 else ""
         compiled_for = f"{mesh.size} x {device.device_kind}{simulated}"
         device_memory = (device.memory_stats() or {}).get("bytes_limit")
-    check_divides(mesh, config)
-    check_divides_vocabularies(mesh, sizes)
+    check_divides(mesh, config, sizes)
     precision = _compute_precision(config, mesh)
     network = structure(config.model, *sizes, precision, fast_attention(config, mesh))
     memory = memory_between_steps(network, config, mesh)
