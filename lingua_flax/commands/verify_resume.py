@@ -52,12 +52,17 @@ HELP = (
 )
 
 
-def verify_resume(argv: Sequence[str]) -> None:
-    """Runs the command."""
+def read_options(argv: Sequence[str]) -> tuple[Config, VerifyCommand]:
+    """Returns the config to verify, and the command; raises UserError if an option is invalid or none is given."""
     given = parse(VerifyCommand, argv, HELP)
     if not given.get("config"):
         raise UserError("--config is required, for example --config tiny")
-    config, command = build_with_config(VerifyCommand, given, read_config(Path(given["config"])))
+    return build_with_config(VerifyCommand, given, read_config(Path(given["config"])))
+
+
+def verify_resume(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    config, command = read_options(argv)
     if command.workdir:
         _create(command.workdir)
         _verify(config, command, command.workdir)
