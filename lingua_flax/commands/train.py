@@ -59,13 +59,11 @@ class TrainCommand(Config, ProcessOptions):
 
 
 def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
-    """Returns the config of a run, and the command.
+    """Returns the config of a run, and the command, whose workdir may be None only if nothing is trained.
 
     The command line overrides the config file, or the workdir's config if no file is given, which overrides the
-    defaults. The command's workdir is None only if nothing is trained (--inspect-data, --dry-run) and none is given.
-
-    Raises UserError if an option is invalid or the config differs from that of the workdir, and SystemExit after
-    --help.
+    defaults. Raises UserError if an option is invalid or the config differs from that of the workdir, and SystemExit
+    after --help.
     """
     given = parse(TrainCommand, argv, TRAIN_HELP)
     report = next((option for option, name in REPORTS.items() if name in given), None)

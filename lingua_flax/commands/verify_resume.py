@@ -53,10 +53,7 @@ HELP = (
 
 
 def read_options(argv: Sequence[str]) -> tuple[Config, VerifyCommand]:
-    """Returns the config to verify, and the command.
-
-    Raises UserError if an option is invalid or --config is missing, and SystemExit after --help.
-    """
+    """Returns the config to verify, and the command; raises UserError if an option is invalid or none is given."""
     given = parse(VerifyCommand, argv, HELP)
     if not given.get("config"):
         raise UserError("--config is required, for example --config tiny")
@@ -123,10 +120,9 @@ def _show_kills(kills: Sequence[Kill], last: TrainProcess) -> None:
     table = Table("kill", "during", "after step", "resumed from", "steps redone", "seconds to the first step")
     restarts = [*(kill.process for kill in kills[1:]), last]
     for number, (kill, process) in enumerate(zip(kills, restarts, strict=False), 1):
-        resumed_from, seconds = process.resumed_from, process.seconds_to_first_step
-        restart = (
-            ("killed before", "") if resumed_from is None else (f"{resumed_from:,}", f"{kill.after - resumed_from:,}")
-        )
+        restart, start, seconds = ("killed before", ""), process.resumed_from, process.seconds_to_first_step
+        if start is not None:
+            restart = (f"{start:,}", f"{kill.after - start:,}")
         table.add_row(str(number), kill.during, f"{kill.after:,}", *restart, f"{seconds:.1f}" if seconds else "")
     print_table(table)
 

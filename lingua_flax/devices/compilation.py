@@ -1,7 +1,5 @@
 """Compilation: programs shared within a process, cached on disk between processes, and counted."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
@@ -63,10 +61,8 @@ _programs_lock = threading.Lock()
 def compiled_program(function: jax.stages.Wrapped, *arguments: Any, **static: Any) -> jax.stages.Compiled:
     """Returns the program of a jitted function for arguments of these shapes, dtypes and shardings.
 
-    The arguments are trees of arrays, or of jax.ShapeDtypeStructs with shardings; the program takes such arguments
-    without the static ones. The first thread that requests a program compiles it and other threads wait for it;
-    different programs are compiled concurrently. Calling the jitted function itself from two threads would compile it
-    twice.
+    The program takes such arguments without the static ones. The first thread that requests it compiles it and other
+    threads wait; calling the jitted function itself from two threads would compile it twice.
     """
     leaves, tree = jax.tree.flatten(arguments)
     types = tuple(tuple(getattr(leaf, name, None) for name in ("shape", "dtype", "sharding")) for leaf in leaves)
@@ -83,11 +79,7 @@ def compiled_program(function: jax.stages.Wrapped, *arguments: Any, **static: An
 
 
 def compile_concurrently(*compilations: Callable[[], object]) -> None:
-    """Calls the functions concurrently and returns when all of them have finished.
-
-    If the run has several processes, the functions are called in order instead, because the compilers of the processes
-    may divide work among themselves.
-    """
+    """Calls the functions concurrently, or in order in a run of several processes, whose compilers may share work."""
     num_threads = 1 if jax.process_count() > 1 else max(1, len(compilations))
     with ThreadPoolExecutor(num_threads) as threads:
         for future in [threads.submit(compilation) for compilation in compilations]:

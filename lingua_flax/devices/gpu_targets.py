@@ -1,21 +1,13 @@
 """NVIDIA GPUs for which programs can be compiled, as XLA's compiler describes them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 
 class Gpu(NamedTuple):
     """The published figures of a GPU (its data sheet, and the CUDA C++ Programming Guide for its compute capability).
 
-    Attributes:
-      capability: compute capability, major and minor.
-      multiprocessors: their number; each has `cores` float32 units.
-      threads, shared_memory, shared_memory_per_block: maximum per multiprocessor, and bytes.
-      l2_cache, memory: bytes.
-      clock: GHz.
-      bytes_per_second: memory bandwidth.
-      links: NVLinks.
+    A multiprocessor has `cores` float32 units, and at most so many threads and bytes of shared memory. Sizes are in
+    bytes, the clock in GHz, and the links are NVLinks.
     """
 
     name: str

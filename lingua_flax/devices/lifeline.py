@@ -6,8 +6,6 @@ more, ends all processes, each with one sentence that names the one which is mis
 are left to JAX.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import multiprocessing
@@ -31,14 +29,11 @@ BEAT_INTERVAL = 5.0  # seconds
 SILENCE = 30.0  # seconds without BEAT after which a process counts as gone: it is stopped, or its host is
 CONNECT_TIMEOUT = 30.0  # seconds in which all processes must have connected
 GREETING_TIMEOUT = 5.0  # seconds
-ADDRESS_BYTES = 256
+MAX_TEXT = 2000  # bytes of a text that other processes are told
 
 
 def connect(host: str) -> Callable[[], None]:
-    """Connects the processes, of which the first is reached at `host`; returns a function that says GOODBYE.
-
-    It must be called when all processes end.
-    """
+    """Connects the processes, of which the first is reached at `host`; returns what says GOODBYE when all end."""
     connections = _to_others(host) if jax.process_index() == 0 else _to_first()
     for task in (_beat, _watch):
         threading.Thread(target=task, args=(connections,), daemon=True).start()
@@ -51,12 +46,17 @@ def connect(host: str) -> Callable[[], None]:
     return say_goodbye
 
 
-def _to_others(host: str) -> dict[int, socket.socket]:
-    """Returns the connections of the first process, by the number of the other one."""
-    dual, token = socket.has_dualstack_ipv6(), secrets.token_hex(16)
-    connections: dict[int, socket.socket] = {}
+def listen(port: int) -> socket.socket:
+    """Returns a socket that listens on all addresses of this host; port 0 stands for any."""
+    dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
-    with socket.create_server(("", 0), family=family, backlog=128, dualstack_ipv6=dual) as server:
+    return socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=dual)
+
+
+def _to_others(host: str) -> dict[int, socket.socket]:
+    token = secrets.token_hex(16)
+    connections: dict[int, socket.socket] = {}
+    with listen(0) as server:
         _shared(f"{token} {server.getsockname()[1]} {host}")
         deadline = time.monotonic() + CONNECT_TIMEOUT
         while len(connections) < jax.process_count() - 1 and (left := deadline - time.monotonic()) > 0:
@@ -88,8 +88,13 @@ def _to_first() -> dict[int, socket.socket]:
 
 def _shared(message: str) -> str:
     """Returns the message of the first process, in all of them."""
-    own = np.frombuffer(message.encode().ljust(ADDRESS_BYTES, b"\0"), np.uint8)
-    return bytes(multihost_utils.process_allgather(own)[0]).rstrip(b"\0").decode()
+    return gather_texts(message)[0]
+
+
+def gather_texts(text: str) -> list[str]:
+    """Returns the texts of all processes, each up to MAX_TEXT bytes; every process must call this."""
+    own = np.frombuffer(text.encode(errors="backslashreplace")[:MAX_TEXT].ljust(MAX_TEXT, b"\0"), np.uint8)
+    return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in multihost_utils.process_allgather(own)]
 
 
 def _beat(connections: dict[int, socket.socket]) -> None:

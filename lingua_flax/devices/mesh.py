@@ -1,7 +1,5 @@
 """The device mesh, and the checks that its axes divide the dimensions that they shard."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -42,7 +40,6 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def _mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
-    """Returns the sizes of the axes, after giving an axis of size REMAINING_DEVICES all devices left by the others."""
     sizes = [getattr(config, axis) for axis in MESH_AXES]
     fixed = math.prod(size for size in sizes if size != REMAINING_DEVICES)
     if REMAINING_DEVICES in sizes and num_devices % fixed:
@@ -51,7 +48,6 @@ def _mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
 
 
 def _requested_mesh(config: MeshConfig) -> str:
-    """Returns the option and its values, for messages."""
     return "devices.mesh " + ", ".join(f"{axis} {getattr(config, axis)}" for axis in MESH_AXES)
 
 
@@ -61,8 +57,11 @@ def round_up_to_row_shards(mesh: Mesh, rows: int) -> int:
     return -(-rows // shards) * shards
 
 
-def check_divides(mesh: Mesh, config: Config) -> None:
-    """Raises UserError if an axis of the mesh does not divide a dimension of the batch or the layers that it shards."""
+def check_divides(mesh: Mesh, config: Config, vocabularies: Sequence[int] = ()) -> None:
+    """Raises UserError if an axis of the mesh does not divide a dimension that it shards.
+
+    These are those of the batch and the layers and, once they are known by the tokenizer, the sizes of vocabularies.
+    """
     parts = config.training.accumulation_steps
     rows = config.rows_per_batch // parts
     unit, divisor = ("batch", "") if parts == 1 else ("accumulation step", " / training.accumulation_steps")
@@ -71,11 +70,7 @@ def check_divides(mesh: Mesh, config: Config) -> None:
     for axis, option in (("fsdp", "embed_dim"), ("tensor", "num_heads"), ("tensor", "mlp_dim")):
         size = getattr(config.model, option)
         _check_divides(mesh, [axis], size, f"model.{option} {size}")
-
-
-def check_divides_vocabularies(mesh: Mesh, sizes: Sequence[int]) -> None:
-    """Raises UserError if the mesh does not divide a vocabulary; the sizes are known only with the tokenizer."""
-    for size in sizes:
+    for size in vocabularies:
         _check_divides(mesh, ["tensor"], size, f"the {size} pieces of tokenizer.vocab_size")
 
 

@@ -1,7 +1,5 @@
 """The platform: the devices that JAX uses, simulated ones, and the defaults that depend on their kind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator
@@ -10,7 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from lingua_flax.devices.compilation import Compilations, set_up_compilation
-from lingua_flax.devices.processes import check_single_process, distributed_session, join_processes
+from lingua_flax.devices.processes import distributed_session, join_processes
 from lingua_flax.devices.topology import silence_libtpu
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
@@ -28,11 +26,10 @@ DETERMINISTIC = (
 def initialize_devices(
     platform: str, processes: ProcessOptions = ProcessOptions(), *, deterministic: bool = True
 ) -> None:
-    """Selects the kind of device that JAX uses and connects the processes of the run.
+    """Selects the kind of device that JAX uses and connects the processes, before the first array is created.
 
-    Must be called before the first array is created. With `deterministic`, GPUs compute the same bits every time; the
-    environment variable XLA_FLAGS may say otherwise. Raises UserError if this machine has no such device, or if the
-    processes could not be connected.
+    With `deterministic`, GPUs compute the same bits every time, unless the environment variable XLA_FLAGS says
+    otherwise. Raises UserError if this machine has no such device, or if the processes could not be connected.
     """
     silence_libtpu()
     if deterministic:
@@ -50,8 +47,8 @@ def computing(devices: ComputeConfig, processes: ProcessOptions, only_one: str =
     Raises UserError if `only_one`, the reason why there must not be several processes, is given and there are.
     """
     initialize_devices(devices.platform, processes, deterministic=devices.deterministic)
-    if only_one:
-        check_single_process(only_one)
+    if only_one and jax.process_count() > 1:
+        raise UserError(f"there are {jax.process_count()} processes, and {only_one}")
     compilations = set_up_compilation()
     with distributed_session():
         yield compilations
@@ -63,10 +60,7 @@ def make_deterministic() -> None:
 
 
 def available_devices(platform: str) -> list[jax.Device]:
-    """Returns all devices of a kind, including those of other processes; "auto" stands for JAX's default.
-
-    Raises UserError if this machine has no such device.
-    """
+    """Returns all devices of a kind, "auto" being JAX's default; raises UserError if this machine has none."""
     silence_libtpu()
     try:
         return jax.devices(None if platform == "auto" else platform)
@@ -78,11 +72,7 @@ def available_devices(platform: str) -> list[jax.Device]:
 
 
 def simulated_devices(platform: str, count: int) -> list[jax.Device]:
-    """Returns at least `count` devices for which programs can be compiled.
-
-    These are the devices of the platform if it has enough of them, and simulated CPUs otherwise. Must be called before
-    the first array is created.
-    """
+    """Returns at least `count` devices of the platform, or simulated CPUs, before the first array is created."""
     jax.config.update("jax_num_cpu_devices", count)
     with contextlib.suppress(UserError):
         initialize_devices(platform)

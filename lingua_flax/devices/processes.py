@@ -4,11 +4,8 @@ Every process executes the same program on the same data; arrays of joint comput
 all processes. Only the first process writes files and produces output.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
-import functools
 import importlib.util
 import os
 import re
@@ -19,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -33,7 +31,6 @@ SHUTDOWN_TIMEOUT = 30
 # them, and lifeline.SILENCE, which ends a run with a sentence, must be shorter.
 HEARTBEAT_TIMEOUT = 100
 START_TIMEOUT = 300  # seconds in which all processes of a run must have started
-MAX_MESSAGE = 2000  # bytes of an error message that other processes are told
 _LOST_CONNECTION = re.compile("Gloo|Connection closed|UNAVAILABLE|DEADLINE_EXCEEDED|heartbeat")
 LIFELINE_SECONDS = 5.0
 Result = TypeVar("Result")
@@ -43,10 +40,9 @@ _failed_together = False  # whether all processes know that they end because one
 
 
 def join_processes(options: ProcessOptions, platform: str) -> None:
-    """Connects this process to the other processes of its run, if any.
+    """Connects this process to the others of its run, if any, before the first array is created.
 
-    Must be called before the first array is created. On the platforms "cpu" and "gpu", a TPU pod is not queried for its
-    hosts. Raises UserError if the processes could not be connected.
+    On the platforms "cpu" and "gpu", a TPU pod is not queried for its hosts. Raises UserError if it could not.
     """
     # host/interruption.py handles SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
@@ -69,8 +65,8 @@ def join_processes(options: ProcessOptions, platform: str) -> None:
 def _await_all_processes(options: ProcessOptions) -> None:
     """Returns when all processes of the run have started, before JAX connects them at the same address.
 
-    JAX aborts with C++ stacks, and not before five minutes, if one of them does not start, and may crash if the port is
-    in use. Raises UserError in these cases, and if the address cannot be resolved.
+    Raises UserError if one does not start, the port is in use or the address cannot be resolved: JAX would abort with
+    C++ stacks, after five minutes, or crash.
     """
     assert options.coordinator
     assert options.num_processes
@@ -87,28 +83,21 @@ def _await_all_processes(options: ProcessOptions) -> None:
 
 def _await_others(port: int, num_processes: int, deadline: float) -> None:
     missing = set(range(1, num_processes))
-    dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual else socket.AF_INET
-    with socket.create_server(("", port), family=family, backlog=128, dualstack_ipv6=dual) as server:
-        while missing:
-            server.settimeout(max(0.0, deadline - time.monotonic()))
-            try:
+    with lifeline.listen(port) as server:
+        while missing and (left := deadline - time.monotonic()) > 0:
+            server.settimeout(left)
+            with contextlib.suppress(OSError, ValueError):  # nobody came, or not a process of this run
                 connection, _ = server.accept()
                 with connection:
                     connection.settimeout(5.0)
                     missing.discard(int(connection.recv(16) or -1))
                     connection.sendall(b"!")
                     connection.recv(1)  # the other side closes first: the port must be free for JAX at once
-            except (TimeoutError, BlockingIOError):
-                if time.monotonic() < deadline:
-                    continue
-                which = ", ".join(map(str, sorted(missing)))
-                raise UserError(
-                    f"{len(missing)} of {num_processes} processes have not started within {START_TIMEOUT} seconds "
-                    f"(number {which}); see their logs"
-                ) from None
-            except (ConnectionError, ValueError):  # not a process of this run
-                continue
+    if missing:
+        raise UserError(
+            f"{len(missing)} of {num_processes} processes have not started within {START_TIMEOUT} seconds "
+            f"(number {', '.join(map(str, sorted(missing)))}); see their logs"
+        )
 
 
 def _report_to_first(address: tuple[str, int], options: ProcessOptions, deadline: float) -> None:
@@ -151,17 +140,11 @@ def is_first_process() -> bool:
     return jax.process_index() == 0
 
 
-def check_single_process(reason: str) -> None:
-    """Raises UserError, with the reason, if the run has several processes."""
-    if jax.process_count() > 1:
-        raise UserError(f"there are {jax.process_count()} processes, and {reason}")
-
-
 def in_all_processes(action: Callable[[], Result]) -> Result:
     """Runs an action that has no joint computation in every process; if it fails in one of them, all end together.
 
-    The processes in which it fails raise their error, and the others a UserError or a RunError that repeats it. Without
-    this, the others would wait for the one that failed until JAX aborts them.
+    The processes in which it fails raise their error, and the others, which would wait for them until JAX aborts, a
+    UserError or a RunError that repeats it.
     """
     if jax.process_count() == 1:
         return action()
@@ -173,9 +156,8 @@ def in_all_processes(action: Callable[[], Result]) -> Result:
         failure = error
     kind = type(failure) if isinstance(failure, UserError | Interrupted) else RunError
     message = "" if failure is None else f"{kind.__name__}:{getattr(failure, 'signal_number', '')}:{failure}"
-    buffer = np.frombuffer(message.encode(errors="backslashreplace")[:MAX_MESSAGE].ljust(MAX_MESSAGE, b"\0"), np.uint8)
     global _failed_together
-    told = [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in multihost_utils.process_allgather(buffer)]
+    told = lifeline.gather_texts(message)
     _failed_together = any(told)
     if failure:
         raise failure
@@ -189,10 +171,7 @@ def in_all_processes(action: Callable[[], Result]) -> Result:
 
 
 def on_first_process(action: Callable[[], object]) -> None:
-    """Runs an action, such as a change of files, in the first process while all others wait for it.
-
-    If it fails, all processes end together, as with `in_all_processes`.
-    """
+    """Runs an action, such as a change of files, in the first process while the others wait, as `in_all_processes`."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices("before")
     in_all_processes(lambda: action() if is_first_process() else None)
@@ -206,18 +185,11 @@ def process_max(number: int) -> jax.Array | int:
     if jax.process_count() == 1:
         return number
     copies = np.full(len(jax.devices()), number, np.int32)
-    numbers = jax.make_array_from_callback(copies.shape, _one_number_per_device(), lambda index: copies[index])
-    return _max_over_devices(numbers)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), "device"), PartitionSpec("device"))
+    return _max_over_devices(jax.make_array_from_callback(copies.shape, sharding, copies.__getitem__))
 
 
-@functools.cache
-def _one_number_per_device() -> NamedSharding:
-    return NamedSharding(Mesh(np.array(jax.devices()), "device"), PartitionSpec("device"))
-
-
-@jax.jit
-def _max_over_devices(numbers: jax.Array) -> jax.Array:
-    return numbers.max()
+_max_over_devices = jax.jit(jnp.max)
 
 
 def gather_to_host(tree: Any) -> Any:
@@ -228,12 +200,11 @@ def gather_to_host(tree: Any) -> Any:
 
 
 def check_equal_on_all_processes(name: str, digest: str) -> None:
-    """Raises UserError in every process unless all have the same hexadecimal digest of the value with this name."""
+    """Raises UserError in every process unless all have the same digest, or text, of the value with this name."""
     if jax.process_count() == 1:
         return
-    own_bytes = np.frombuffer(bytes.fromhex(digest), np.uint8)
-    for process, digest_bytes in enumerate(multihost_utils.process_allgather(own_bytes)):
-        if not np.array_equal(digest_bytes, own_bytes):
+    for process, other in enumerate(lifeline.gather_texts(digest)):
+        if other != digest:
             raise UserError(f"process {process} has a different {name} from process {jax.process_index()}")
 
 
@@ -241,8 +212,8 @@ def check_equal_on_all_processes(name: str, digest: str) -> None:
 def distributed_session() -> Iterator[None]:
     """Wraps what a command does once the processes are connected: only the first one writes to stdout and stderr.
 
-    A process that fails with anything but a UserError or an interruption exits without waiting for the others, which
-    cannot continue without it. Raises RunError if the connection to another process of the run was lost.
+    A process that fails with anything but a UserError or an interruption exits without waiting for the others. Raises
+    RunError if the connection to one of them was lost.
     """
     if jax.process_count() == 1:
         yield
@@ -255,11 +226,10 @@ def distributed_session() -> Iterator[None]:
             stack.enter_context(contextlib.redirect_stderr(devnull))
         try:
             yield
-        except Interrupted as interrupted:
+        except (Interrupted, UserError) as error:
             say_goodbye()
-            raise interrupted if is_first_process() else Interrupted(interrupted.signal_number) from None
-        except UserError:
-            say_goodbye()
+            if isinstance(error, Interrupted) and not is_first_process():
+                raise Interrupted(error.signal_number) from None
             raise
         except Exception as error:
             atexit.register(_exit_without_waiting)
@@ -276,7 +246,6 @@ def distributed_session() -> Iterator[None]:
 
 
 def _exit_without_waiting() -> None:
-    """Exits before JAX waits for the other processes."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(1)

@@ -1,7 +1,5 @@
 """How arrays are sharded across the mesh, and how they get from the host to its devices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax
@@ -24,12 +22,6 @@ def row_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(ROW_AXES))
 
 
-def parameter_sharding(mesh: Mesh, axes: PartitionSpec, *, gathered: bool = False) -> NamedSharding:
-    """Returns the sharding of a parameter with these logical axes; if `gathered`, it is not sharded along "fsdp"."""
-    mesh_axes = [MESH_AXIS_OF[name] if name else None for name in axes]
-    return NamedSharding(mesh, PartitionSpec(*(None if gathered and axis == "fsdp" else axis for axis in mesh_axes)))
-
-
 def put_on_devices(tree: Any, sharding: Any) -> Any:
     """Puts a tree of host arrays, the same in every process, on the devices, with one sharding or a tree of them."""
 
@@ -40,35 +32,7 @@ def put_on_devices(tree: Any, sharding: Any) -> Any:
     return jax.tree.map(put, tree, jax.tree.broadcast(sharding, tree))
 
 
-def sharded_shapes(tree: Any, sharding: Any) -> Any:
-    """Returns the result of `put_on_devices` for arrays of these shapes, as jax.ShapeDtypeStructs."""
-
-    def with_sharding(leaf: Any, leaf_sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf_sharding)
-
-    return jax.tree.map(with_sharding, tree, jax.tree.broadcast(sharding, tree))
-
-
 def local_rows(mesh: Mesh, rows: int) -> np.ndarray:
     """Returns the ascending indices of the rows of a batch that are stored on devices of this process."""
     shards = row_sharding(mesh).addressable_devices_indices_map((rows,)).values()
     return np.unique(np.concatenate([np.arange(rows)[index] for index in shards]))
-
-
-def put_rows_on_devices(tree: Any, mesh: Mesh, indices: np.ndarray, rows: int) -> Any:
-    """Puts a batch on the devices without waiting for the transfer; each process passes only its local rows.
-
-    The indices are those that `local_rows` returns; `rows` is the number of rows over all processes.
-    """
-    sharding = row_sharding(mesh)
-    if len(indices) == rows:
-        return jax.device_put(tree, sharding)
-
-    def put(leaf: np.ndarray) -> jax.Array:
-        def shard(index: Any) -> np.ndarray:
-            first = np.searchsorted(indices, index[0].start)
-            return leaf[first : first + index[0].stop - index[0].start]
-
-        return jax.make_array_from_callback((rows, *leaf.shape[1:]), sharding, shard)
-
-    return jax.tree.map(put, tree)

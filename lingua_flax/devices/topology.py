@@ -1,36 +1,30 @@
 """Compiling for TPUs and GPUs that are not attached: their compilers run on any machine."""
 
-from __future__ import annotations
-
-import contextlib
 import importlib.util
 import os
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 from jax.experimental import topologies
 
 from lingua_flax.devices.gpu_targets import GPUS, target_config
-from lingua_flax.host.errors import UserError
+from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.installation import install_command
+from lingua_flax.host.workers import WorkerPool
+
+Result = TypeVar("Result")
 
 
 class Chip(NamedTuple):
-    """The published figures of a TPU chip (https://cloud.google.com/tpu/docs) or a GPU (NVIDIA's data sheets).
+    """The published figures of a TPU chip (https://cloud.google.com/tpu/docs) or a GPU (NVIDIA's data sheets)."""
 
-    Attributes:
-      flops_per_second: peak rate in bfloat16, or in float32 where bfloat16 is not used, FLOP/s.
-      bytes_per_second: memory bandwidth, bytes/s.
-      memory: memory that programs may use, bytes.
-      link_bytes_per_second: bandwidth of the links to other chips, both directions together, bytes/s.
-    """
-
-    flops_per_second: float
-    bytes_per_second: float
-    memory: int
-    link_bytes_per_second: float
+    flops_per_second: float  # peak rate in bfloat16, or in float32 where bfloat16 is not used
+    bytes_per_second: float  # between the chip and its memory
+    memory: int  # that programs may use, bytes
+    link_bytes_per_second: float  # to and from other chips together
 
 
 def _gpu(kind: str, flops_per_second: float, link_bytes_per_second: float) -> Chip:
@@ -90,23 +84,27 @@ def chip_in_topology(topology: str) -> Chip:
 
 def check_compiler(topology: str) -> None:
     """Raises UserError if the compiler for a topology is not installed."""
+    module, name, device, extra = "libtpu", "libtpu, the TPU's compiler", "TPU", "tpu"
     if is_gpu(topology):
-        if not importlib.util.find_spec("jax_cuda13_plugin"):
-            command = install_command("cuda")
-            raise UserError(
-                f"devices.topology {topology} needs the compiler for NVIDIA GPUs: {command}; it needs no GPU"
-            )
-    elif not importlib.util.find_spec("libtpu"):
-        raise UserError(f"devices.topology needs libtpu, the TPU's compiler: {install_command('tpu')}; it needs no TPU")
+        module, name, device, extra = "jax_cuda13_plugin", "the compiler for NVIDIA GPUs", "GPU", "cuda"
+    if not importlib.util.find_spec(module):
+        raise UserError(f"devices.topology needs {name}: {install_command(extra)}; it needs no {device}")
 
 
-@contextlib.contextmanager
-def compiler_environment() -> Iterator[None]:
-    """Sets the environment that `topology_devices` needs, for processes started within the context to inherit."""
+def with_compiler(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Returns the result of function(*arguments), called in a new process that may use `topology_devices`.
+
+    libtpu needs an environment of its own, ends its process on an internal error, and cannot be interrupted by signals.
+    Raises RunError if the compiler ended the process.
+    """
     previous = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     os.environ.update(_ENVIRONMENT)
     try:
-        yield
+        with WorkerPool(1) as process:
+            return process.submit(function, *arguments).result()
+    except BrokenProcessPool as error:
+        message = "the compiler of devices.topology has failed and ended its process; any output above may say why"
+        raise RunError(message) from error
     finally:
         for name in _ENVIRONMENT:
             del os.environ[name]
@@ -114,10 +112,9 @@ def compiler_environment() -> Iterator[None]:
 
 
 def topology_devices(topology: str) -> list[jax.Device]:
-    """Returns the devices of a topology, for which programs can be compiled.
+    """Returns the devices of a topology, for which programs can be compiled, in a function called by `with_compiler`.
 
-    Must be called in a process that was started within `compiler_environment`. Raises UserError if the compiler does
-    not support the topology.
+    Raises UserError if the compiler does not support the topology.
     """
     kind, _, shape = topology.partition(":")
     options: dict[str, Any] = {}

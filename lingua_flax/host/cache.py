@@ -1,7 +1,5 @@
 """Location of the cache: prepared corpora and compiled programs, which can be recreated, and the prompt's history."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Digests for comparing configs, corpora and checkpoints."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

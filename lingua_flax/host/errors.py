@@ -1,7 +1,5 @@
 """Exceptions that end a command early; any other exception is a bug and keeps its traceback."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -26,11 +24,7 @@ class Interrupted(Exception):
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Returns whether a full disk, a quota or a file-size limit caused an error.
-
-    The causes and contexts of the error are examined too, and messages, because some libraries give the reason only
-    there.
-    """
+    """Returns whether a full disk, a quota or a file-size limit caused an error; some libraries only say so."""
     while error is not None:
         codes = [getattr(error, "errno", None), *map(int, re.findall(r"os_error_code='(\d+)'", str(error)))]
         if any(code in codes or os.strerror(code) in str(error) for code in _NO_SPACE):

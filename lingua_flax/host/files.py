@@ -1,7 +1,5 @@
 """Atomic writes, and checks of file names before any work is done."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -60,10 +58,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Checks that a file can be written, without changing anything on disk.
-
-    Raises UserError if the path is a folder or write-protected, or if its folder is missing or write-protected.
-    """
+    """Raises UserError if a file cannot be written, without changing anything on disk."""
     folder = path.absolute().parent
     if path.is_dir():
         reason: str | None = "it is a folder"

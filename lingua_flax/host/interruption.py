@@ -3,8 +3,6 @@
 The commands import this module before anything else, so importing it must stay fast.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os
@@ -21,14 +19,11 @@ class Interruption:
 
     The handler raises nothing: an exception raised inside another callback, such as the one that JAX registers with
     the garbage collector, would be printed and lost.
-
-    Attributes:
-      signal_number: number of the signal that waits for `check`, or 0.
     """
 
     def __init__(self) -> None:
         self._deferring = False
-        self.signal_number = 0
+        self.signal_number = 0  # of the signal that waits for `check`
 
     def install(self) -> None:
         for number in SIGNALS:
@@ -39,10 +34,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Delays a signal until the next `check`, at the latest the one on leaving the context.
-
-        A second signal ends the process at once.
-        """
+        """Delays the first signal until the next `check`, at the latest the one on leaving the context."""
         self._deferring = True
         try:
             yield

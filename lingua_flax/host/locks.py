@@ -18,9 +18,8 @@ log = logging.getLogger(__name__)
 def acquire(path: Path, *, blocking: bool) -> FileLock | None:
     """Returns the lock on a file, which the operating system releases when this process dies.
 
-    Returns None, after a warning, on a file system without locks: a file that only stands for a lock would remain
-    after a kill, and block everyone. Raises Timeout if another process holds the lock, unless `blocking`, and OSError
-    if the file cannot be created.
+    Returns None, after a warning, on a file system without locks: a file that only stands for one would remain after a
+    kill. Raises Timeout if another process holds it, unless `blocking`, and OSError if the file cannot be created.
     """
     lock = FileLock(path, blocking=blocking, fallback_to_soft=False)
     try:
@@ -34,10 +33,7 @@ def acquire(path: Path, *, blocking: bool) -> FileLock | None:
 
 
 def lock_until_exit(path: Path, locked: object, refusal: str) -> None:
-    """Locks a file, which names this process, until this process ends, and then deletes it.
-
-    The operating system holds the lock, so a killed process does not keep it, though its file remains. On a file system
-    without locks, a warning is logged. The file's folder must exist.
+    """Locks a file in an existing folder, which names this process, until this process ends, and then deletes it.
 
     Raises UserError if the file belongs to another user or another process holds the lock; in the latter case the
     message is "LOCKED: PROCESS REFUSAL", where `refusal` says what that process does, and a remedy.

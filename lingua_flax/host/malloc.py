@@ -1,7 +1,5 @@
 """How the process obtains memory from the operating system."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 
@@ -14,7 +12,7 @@ def keep_freed_memory() -> None:
 
     On a CPU, XLA allocates its large buffers anew in every step. By default, glibc maps and unmaps each of them, which
     costs time in page faults. Keeping the memory is faster but increases the peak (measured: docs/results/diary.md).
-    Does nothing except on Linux with glibc.
+    Only on Linux with glibc.
     """
     with contextlib.suppress(OSError, AttributeError):  # there is no such library, or it is not glibc
         mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -25,9 +23,6 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Returns freed memory to the kernel once, such as that of a compilation which will not be repeated.
-
-    Does nothing except on Linux with glibc.
-    """
+    """Returns freed memory to the kernel once, such as that of a compilation; only on Linux with glibc."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -1,7 +1,5 @@
 """Pools of worker processes, which neither Ctrl-C nor SIGTERM ends before their parent does."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -1,13 +1,10 @@
 """Checkpoints on disk: Orbax stores the arrays, and a SHA-256 of every leaf verifies them.
 
-A step is a folder `<step>/` with the items params, training (optimizer and counters) and metadata (JSON: position in
-the data, progress, digests). Orbax writes it under a temporary name and renames it, so a killed save leaves nothing
-that looks like a step. But it loads an array with a flipped byte without an error, and a process killed while it
-deletes an old step leaves half of that step under its final name. Hence the digests, and the rule that a folder without
-a commit mark is not a step.
+A step is a folder `<step>/` with the items params, training (optimizer and counters) and metadata (JSON). Orbax writes
+it under a temporary name and renames it. But it loads an array with a flipped byte without an error, and a process
+killed while it deletes an old step leaves half of that step under its final name. Hence the digests, and the rule that
+a folder without a commit mark is not a step.
 """
-
-from __future__ import annotations
 
 import contextlib
 import hashlib
@@ -59,10 +56,7 @@ def check_format(metadata: dict[str, Any], workdir: Path) -> None:
 
 
 def digests(item: str, tree: Any) -> dict[str, str]:
-    """Returns the SHA-256, in hexadecimal, of the dtype, shape and bytes of each leaf, numpy or on devices, by path.
-
-    The paths begin with the name of the item. Every process must call this.
-    """
+    """Returns the SHA-256 of dtype, shape and bytes of each leaf, by item and path; every process must call this."""
     result = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         array = np.ascontiguousarray(gather_to_host(leaf) if isinstance(leaf, jax.Array) else leaf)
@@ -107,10 +101,10 @@ def check_corpus(workdir: Path, step: int, fingerprint: str, split: str, held_ou
 
 
 def read_item(directory: Path, step: int, item: str, template: Any = None) -> Any:
-    """Returns the complete arrays of an item as numpy, unchecked, whatever devices and processes saved them.
+    """Returns the complete arrays of an item, "params" or "training", as numpy and unchecked, whatever saved them.
 
-    The item is "params" or "training", and the template a tree of objects with shape and dtype, by default those stored
-    on disk. Raises DamagedCheckpoint if the arrays cannot be read.
+    The template is a tree of objects with shape and dtype, by default those stored on disk. Raises DamagedCheckpoint if
+    the arrays cannot be read.
     """
     # Without an ocp.Checkpointer, whose processes wait for each other: one of them may be unable to read.
     handler, path = ocp.StandardCheckpointHandler(), directory / str(step) / item
@@ -123,11 +117,7 @@ def read_item(directory: Path, step: int, item: str, template: Any = None) -> An
 
 
 def restore_item(directory: Path, step: int, item: str, template: Any, metadata: dict[str, Any]) -> Any:
-    """Reads an item like `read_item` and checks it against the template and the digests of the metadata.
-
-    Raises:
-      DamagedCheckpoint: the arrays cannot be read, differ from what was saved or have other shapes than the template.
-    """
+    """Reads an item; raises DamagedCheckpoint also if it differs from the template or the metadata's digests."""
     tree = read_item(directory, step, item, template)
     for leaf, expected in zip(jax.tree.leaves(tree), jax.tree.leaves(template), strict=True):
         if leaf.shape != expected.shape:
@@ -148,18 +138,12 @@ def best_saved_step(directory: Path, steps: Sequence[int]) -> int | None:
 
 
 def load_params(directory: Path, which: str, template: Any, check: Check) -> tuple[int, Any, dict[str, Any]]:
-    """Loads the parameters of a checkpoint, or the mean of several.
+    """Returns step, parameters (numpy) and metadata of a checkpoint; of several, those of the newest and the mean.
 
-    Returns the step, the parameters (numpy) and the metadata; for a mean, the newest step and its metadata.
-
-    Args:
-      which: "best" by validation (the newest if there was no validation), "last", a step number, or "average:N"
-        for the mean of the newest N. A damaged step is logged and replaced by the newest intact one that is left,
-        unless a step number is given.
-      check: called before the arrays are read, because arrays of another network look like damaged ones.
-
-    Raises:
-      UserError: `which` is malformed, the checkpoint does not exist or is damaged, or there are too few to average.
+    `which` is "best" by validation (the newest if there was none), "last", a step number, or "average:N" for the mean
+    of the newest N. A damaged step is logged and replaced by the newest intact one that is left, unless a step number
+    is given. The check is called before the arrays are read, because arrays of another network look like damaged ones.
+    Raises UserError if `which` is malformed, the checkpoint does not exist or is damaged, or there are too few.
     """
     candidates, count = _candidates(directory, which)
     loaded = list(itertools.islice(_intact_checkpoints(directory, candidates, {"params": template}, check), count))
@@ -179,10 +163,7 @@ def load_params(directory: Path, which: str, template: Any, check: Check) -> tup
 
 
 def identify(directory: Path, which: str) -> tuple[int, str]:
-    """Returns the step and a digest of the checkpoint that `load_params` loads if it is intact; reads no arrays.
-
-    Raises UserError if `which` is malformed, the checkpoint does not exist, or its metadata is damaged.
-    """
+    """Returns the step and a digest of the checkpoint that `load_params` loads if it is intact; reads no arrays."""
     candidates, count = _candidates(directory, which)
     try:
         metadata = [read_metadata(directory, step) for step in candidates[:count]]
@@ -192,10 +173,7 @@ def identify(directory: Path, which: str) -> tuple[int, str]:
 
 
 def _candidates(directory: Path, which: str) -> tuple[list[int], int]:
-    """Returns the saved steps that `which` may stand for, best first, and the number of them that are averaged.
-
-    Raises UserError if `which` is malformed or there is no such checkpoint.
-    """
+    """Returns the saved steps that `which` may stand for, best first, and the number of them that are averaged."""
     steps = saved_steps(directory)
     saved = ", ".join(map(str, steps)) or "none"
     known = re.fullmatch(r"best|last|(\d+)|average:([1-9]\d*)", which)
@@ -244,9 +222,8 @@ class Checkpoints:
     def save(self, step: int, params: Any, training: Any, metadata: dict[str, Any], best_step: int | None) -> None:
         """Copies the arrays and returns; they are hashed and written in the background.
 
-        If the run has several processes, only the writing happens in the background: both hashing and Orbax compute
-        jointly, and joint computations must come in the same order in all processes. A step may be saved for the second
-        time. Raises the error of the previous save, if it failed.
+        With several processes, only the writing happens there: hashing computes jointly, in the same order in all of
+        them. A step may be saved for the second time. Raises the error of the previous save, if it failed.
         """
         self.wait()
         self._kept[1:] = [CustomSteps([best_step])] if best_step else []
@@ -291,11 +268,10 @@ class Checkpoints:
             shutil.rmtree(replaced)
 
     def restore_newest(self, params: Any, training: Any, check: Check) -> tuple[Any, Any, dict[str, Any]] | None:
-        """Restores the newest intact step and sets later ones aside.
+        """Restores the newest intact step and sets later ones aside; the arguments are templates and a check.
 
-        The arguments are templates, trees of jax.ShapeDtypeStructs, and the check of `load_params`. Returns the params
-        and training items (numpy) and the metadata, or None if nothing has been saved yet. Raises UserError if there
-        are steps, but none is intact; then nothing is deleted.
+        Returns the params and training items (numpy) and the metadata, or None if nothing has been saved yet. Raises
+        UserError if there are steps, but none is intact.
         """
 
         def newest() -> tuple[int, list[Any] | None, dict[str, Any]]:
@@ -322,10 +298,7 @@ class Checkpoints:
             self._manager.close()
 
     def _recover_replaced(self) -> None:
-        """Cleans up after a process that was killed while it saved a step for the second time.
-
-        Deletes the first save if the second one is complete, and restores it otherwise.
-        """
+        """Deletes the first save of a step if a second one is complete, and restores it if that was killed."""
         for path in self._directory.glob("replaced-*"):
             step = self._directory / path.name.removeprefix("replaced-")
             if step.exists():
@@ -334,10 +307,7 @@ class Checkpoints:
                 path.rename(step)
 
     def _set_aside_after(self, step: int) -> None:
-        """Renames later steps, which are damaged or half deleted, because the run will save them again.
-
-        The new name is damaged-STEP or, if there is one already, damaged-STEP-2, damaged-STEP-3, ...
-        """
+        """Renames later steps, which are damaged or half deleted, to damaged-STEP[-N]: the run will save them again."""
         for path in list(self._directory.iterdir()):
             if path.name.isdecimal() and int(path.name) > step:
                 suffixes = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))

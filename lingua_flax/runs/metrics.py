@@ -11,6 +11,8 @@ from lingua_flax.host.errors import UserError
 if TYPE_CHECKING:  # lingua-flax train --help must not wait for it
     import numpy as np
 
+TYPES = {"batch": str, "samples": list}  # of values that are neither numbers nor None
+
 
 def parse_metrics(line: str | bytes, location: str) -> dict[str, Any]:
     """Returns the metrics of a line; raises UserError if the line, which is at `location`, has no metrics."""
@@ -18,22 +20,14 @@ def parse_metrics(line: str | bytes, location: str) -> dict[str, Any]:
         metrics = json.loads(line)
     except (ValueError, RecursionError):
         metrics = None
-    if not isinstance(metrics, dict) or type(metrics.get("step")) is not int or not _are_values_valid(metrics):
+    is_valid = isinstance(metrics, dict) and type(metrics.get("step")) is int
+    if not is_valid or not all(isinstance(metrics[name], TYPES.get(name, int | float | None)) for name in metrics):
         raise UserError(f"{location}: not the metrics of a step; repair or remove it to continue the run")
     return metrics
 
 
-def _are_values_valid(metrics: dict[str, Any]) -> bool:
-    """Returns whether all values are numbers or None, except the digest of a batch and the samples of a validation."""
-    types = {"batch": str, "samples": list}
-    return all(isinstance(value, types.get(name, int | float | None)) for name, value in metrics.items())
-
-
 def group_means(points: Sequence[tuple[float, ...]], max_groups: int) -> np.ndarray:
-    """Returns the means of at most `max_groups` groups of consecutive points, whose sizes differ by at most one.
-
-    There must be at least one point. The result has a row for each group, with a column for each coordinate.
-    """
+    """Returns the means of at most `max_groups` groups of consecutive points, of which there must be one, as rows."""
     import numpy as np
 
     groups = np.array_split(np.array(points), min(max_groups, len(points)))

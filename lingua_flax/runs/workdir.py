@@ -1,7 +1,5 @@
 """The folder of a run: its resolved config, tokenizer, metrics and checkpoints."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -19,17 +17,12 @@ MAX_LINE_BYTES = 2**18  # of metrics.jsonl; a validation has the text of its sam
 
 
 class Workdir:
-    """The files of one run. Only `lock`, `create` and the methods that write files change anything on disk.
-
-    Attributes:
-      metrics: the file of the metrics, one JSON object per line.
-      checkpoints: the folder of the checkpoints, absolute because Orbax does not accept relative paths.
-    """
+    """The files of one run. Only `lock`, `create` and the methods that write files change anything on disk."""
 
     def __init__(self, path: Path):
         self.path = path
         self.metrics = path / "metrics.jsonl"
-        self.checkpoints = (path / "checkpoints").absolute()
+        self.checkpoints = (path / "checkpoints").absolute()  # Orbax does not accept relative paths
         self._locked = False
 
     def check_creatable(self) -> None:
@@ -43,11 +36,10 @@ class Workdir:
 
     def lock(self) -> None:
         """Locks the folder, if it exists, until this process ends; raises UserError if another process trains in it."""
-        if self._locked or not self.path.is_dir():
-            return
-        refusal = "is training in it; wait until it ends, stop it, or choose another --workdir"
-        lock_until_exit(self.path / LOCK_NAME, self.path, refusal)
-        self._locked = True
+        if not self._locked and self.path.is_dir():
+            refusal = "is training in it; wait until it ends, stop it, or choose another --workdir"
+            lock_until_exit(self.path / LOCK_NAME, self.path, refusal)
+            self._locked = True
 
     def lock_holder(self) -> str:
         """Returns the text that names the process that trains in the folder; "" if none does."""
@@ -98,7 +90,7 @@ class Workdir:
         return int(json.loads(last)["step"]) if last else 0
 
     def set_metrics_aside(self) -> Path:
-        """Renames metrics.jsonl, so that a run can start again without losing it. Returns the new path."""
+        """Renames metrics.jsonl, so that a run can start again without losing it; returns the new path."""
         paths = (self.path / f"metrics.{number}.jsonl" for number in itertools.count(1))
         return self.metrics.rename(next(path for path in paths if not path.exists()))
 

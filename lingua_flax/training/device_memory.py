@@ -1,11 +1,9 @@
 """The memory that a training step needs on each device."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,55 +17,36 @@ from lingua_flax.options.schema import Config
 from lingua_flax.training.state import initial_state, state_shardings
 from lingua_flax.training.step import make_train_step
 
-
-class DeviceMemory(NamedTuple):
-    """Bytes on each device during a step, computed from the shapes and the mesh except for `activations`.
-
-    These include gradients and everything else that a step needs temporarily, as reported for the compiled program;
-    they are None if unknown.
-    """
-
-    parameters: int
-    ema_params: int
-    optimizer: int
-    batch: int
-    activations: int | None = None
-
-    @property
-    def total(self) -> int:
-        """The sum of all sizes that are known."""
-        return sum(filter(None, self))
-
-    def __str__(self) -> str:
-        names = ("parameters", "ema_params", "optimizer", "batch", "activations and gradients")
-        return ", ".join(f"{name} {format_bytes(size)}" for name, size in zip(names, self, strict=True) if size)
+ACTIVATIONS = "activations and gradients"  # and everything else that a step needs temporarily
 
 
-def memory_between_steps(network: Structure, config: Config, mesh: Mesh) -> DeviceMemory:
-    """Returns the memory in use on each device before a step runs: the training state and a batch."""
-    state = jax.eval_shape(lambda params: initial_state(params, config), network.params)
-    sizes = jax.tree.map(_shard_bytes, state, state_shardings(network, config, mesh))
-    batch = [_shard_bytes(leaf, row_sharding(mesh)) for leaf in batch_shapes(config)]
-    parts = (sizes.params, sizes.ema_params, sizes.optimizer, batch)
-    return DeviceMemory(*(sum(jax.tree.leaves(part)) for part in parts))
+def memory_between_steps(network: Structure, config: Config, mesh: Mesh) -> dict[str, int]:
+    """Returns the bytes in use on each device before a step runs, by what they hold: the training state and a batch."""
+    sizes = jax.tree.map(_shard_bytes, _state(network, config), state_shardings(network, config, mesh))
+    parts = {
+        "parameters": sizes.params,
+        "moving average": sizes.ema_params,
+        "optimizer": sizes.optimizer,
+        "batch": [_shard_bytes(leaf, row_sharding(mesh)) for leaf in _batch(config)],
+    }
+    return {name: sum(jax.tree.leaves(part)) for name, part in parts.items() if part is not None}
 
 
 def compile_step(network: Structure, config: Config, mesh: Mesh) -> jax.stages.Compiled:
     """Compiles the step for the mesh, without running it or allocating its arrays."""
-    state = jax.eval_shape(lambda params: initial_state(params, config), network.params)
     num_steps = config.training.num_steps or 1  # None if given in epochs; a constant, which takes no memory
     step = make_train_step(network, config, num_steps, mesh)
-    return step.lower(state, batch_shapes(config)).compile()
+    return step.lower(_state(network, config), _batch(config)).compile()
 
 
-def memory_of_step(network: Structure, config: Config, mesh: Mesh, compiled: jax.stages.Compiled) -> DeviceMemory:
-    """Returns the memory that each device needs during a step compiled for the mesh."""
+def memory_of_step(network: Structure, config: Config, mesh: Mesh, compiled: jax.stages.Compiled) -> dict[str, int]:
+    """Returns the bytes that each device needs during a step; without ACTIVATIONS if the compiler does not tell."""
     between_steps = memory_between_steps(network, config, mesh)
     analysis = compiled.memory_analysis()
     if analysis is None:
         return between_steps
     new_outputs = analysis.output_size_in_bytes - analysis.alias_size_in_bytes  # not written over donated inputs
-    return between_steps._replace(activations=analysis.temp_size_in_bytes + max(0, new_outputs))
+    return between_steps | {ACTIVATIONS: analysis.temp_size_in_bytes + max(0, new_outputs)}
 
 
 @contextlib.contextmanager
@@ -81,15 +60,16 @@ def explain_out_of_memory(network: Structure, config: Config, mesh: Mesh) -> Ite
         needed = memory_between_steps(network, config, mesh)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             needed = memory_of_step(network, config, mesh, compile_step(network, config, mesh))
-        state_bytes = needed.parameters + needed.ema_params + needed.optimizer
+        state_bytes = sum(size for name, size in needed.items() if name not in ("batch", ACTIVATIONS))
         remedies = [
             "lower training.tokens_per_batch or raise training.accumulation_steps",
             'shard parameters and optimizer with devices.mesh.fsdp, or set optimizer.name to "adafactor"',
         ]
-        if (needed.activations or 0) < 2 * state_bytes:  # then most of them are gradients
+        if needed.get(ACTIVATIONS, 0) < 2 * state_bytes:  # then most of them are gradients
             remedies.reverse()
+        sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in needed.items())
         raise RunError(
-            f"out of memory: a step needs {format_bytes(needed.total)} on each device ({needed}); "
+            f"out of memory: a step needs {format_bytes(sum(needed.values()))} on each device ({sizes}); "
             f"{', or '.join(remedies)}. Run the same command with --dry-run to see what a change would save"
         ) from error
 
@@ -102,8 +82,11 @@ def format_bytes(size: float) -> str:
     return f"{size:,.0f} bytes"
 
 
-def batch_shapes(config: Config) -> Any:
-    """Returns the shapes of a batch of this config as jax.ShapeDtypeStructs."""
+def _state(network: Structure, config: Config) -> Any:
+    return jax.eval_shape(lambda params: initial_state(params, config), network.params)
+
+
+def _batch(config: Config) -> Any:
     shape = jax.ShapeDtypeStruct((config.rows_per_batch, config.data.row_length), jnp.int32)
     return Batch._make([shape] * len(Batch._fields))
 

@@ -1,7 +1,5 @@
 """Initialization from the parameters of another run: selects those that fit and logs those that do not."""
 
-from __future__ import annotations
-
 import collections
 import logging
 from collections.abc import Sequence
@@ -24,9 +22,8 @@ log = logging.getLogger(__name__)
 def matching_params(origin: Path, config: Config, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     """Returns the parameters of another run's best checkpoint that fit into the network of the config, by path.
 
-    An array fits if the network has an array of the same path and shape. Embeddings also require the same tokenizer,
-    since the rows of a different vocabulary belong to different pieces. Which arrays were inherited is logged. Raises
-    UserError if the run or its checkpoint is missing or damaged, or if no matrix fits.
+    They fit if path and shape are the same and, for embeddings, the tokenizer. Logs which ones. Raises UserError if the
+    run or its checkpoint is missing or damaged, or if no matrix fits.
     """
     translator = Translator.load(origin, devices=config.devices)
     available = params_by_name(gather_to_host(translator.params))

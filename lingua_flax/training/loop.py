@@ -1,7 +1,5 @@
 """The training run: takes steps, logs, validates and saves until the run ends or a signal arrives."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading
@@ -39,10 +37,9 @@ def train(
 ) -> None:
     """Trains a run, new or resumed, to its end, and prints a summary.
 
-    Raises UserError if the processes of the run differ in config, corpus or tokenizer, if another process is training
-    in the workdir, or if its files are damaged or belong to a different run. Raises Interrupted if a signal arrived,
-    after saving the state, and RunError if the loss or its gradient was repeatedly not finite or a device has too
-    little memory. Also raises the error of a checkpoint that could not be written.
+    Raises UserError if the processes differ in what they were given, or if the workdir is in use, damaged or that of a
+    different run; Interrupted after a signal, with the state saved; RunError if the loss or its gradient was repeatedly
+    not finite or memory is too small; and the error of a checkpoint that could not be written.
     """
     validation_set = in_all_processes(prepared.validation_set)
     compared = {
@@ -82,11 +79,7 @@ class SignalExchange:
         self._pending.append(process_max(self._interruption.signal_number))
 
     def check(self) -> None:
-        """Raises Interrupted if a signal has arrived.
-
-        The result of an exchange is read only once STEPS_IN_FLIGHT more steps have been dispatched: reading it at once
-        would wait for the device.
-        """
+        """Raises Interrupted after a signal, by the exchanges before the steps in flight, for which nothing waits."""
         if jax.process_count() == 1:
             self._interruption.check()
         while len(self._pending) > STEPS_IN_FLIGHT:
@@ -132,7 +125,12 @@ class Run:
             )
         self.progress = self.progress.with_validation_set(validates_on)
         if is_first_process():
-            self._recorder = self._new_recorder()
+            corpus, described = self._prepared.corpus, self._validation_set.bleu_description
+            title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
+            steps = (self.plan.last_step(self.progress), self.progress.step)
+            self._recorder = Recorder(
+                self._workdir, title, self._prepared.config, *steps, self._logged_lines, described
+            )
         with (
             self._interruption.deferred(),
             contextlib.closing(self.batches),
@@ -152,12 +150,6 @@ class Run:
                 saved = f"step {self.progress.step} is saved" if self.progress.step else "no step was taken"
                 message = f"{saved}; run the same command again to continue"
                 raise Interrupted(interrupted.signal_number, message) from None
-
-    def _new_recorder(self) -> Recorder:
-        corpus, described = self._prepared.corpus, self._validation_set.bleu_description
-        title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
-        steps = (self.plan.last_step(self.progress), self.progress.step)
-        return Recorder(self._workdir, title, self._prepared.config, *steps, self._logged_lines, described)
 
     def _loop(self) -> None:
         while True:
@@ -186,7 +178,6 @@ class Run:
         self._meter.dispatched(DispatchedStep(progress.step, metrics, epoch, batch.real_tokens))
 
     def _log_all_steps(self) -> None:
-        """Waits for the steps in flight, then writes the metrics of all steps not logged yet."""
         self._meter.wait()
         if self._meter.last_finished:
             self._log_finished_steps()
@@ -194,12 +185,12 @@ class Run:
     def _log_finished_steps(self) -> None:
         """Writes the metrics of the finished steps; raises RunError if MAX_SKIPPED steps in a row were not finite."""
         self.progress = self.progress._replace(seconds=time.monotonic() - self._started)
-        lines, pace = self._meter.read(self.progress.seconds)
+        lines = self._meter.read(self.progress.seconds)
         failed = next((line for line in lines if line["skipped_in_a_row"] >= MAX_SKIPPED), None)
         if failed:
             lines = lines[: lines.index(failed) + 1]
         if self._recorder:
-            self._recorder.steps(lines, pace)
+            self._recorder.steps(lines)
         for line in lines:
             if line["skipped_in_a_row"]:
                 log.warning("step %d skipped: its loss or gradient is not finite", line["step"])

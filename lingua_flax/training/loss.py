@@ -3,11 +3,9 @@
 Shapes: B rows, T positions, D model width, V vocabulary size, M positions in a block.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,22 +17,6 @@ from lingua_flax.options.special_ids import PAD_ID
 
 # (x [M, D], table [V, D]), both of the same type -> log(sum over v of exp(x . table[v])), [M] float32.
 LogNormalizer = Callable[[jax.Array, jax.Array], jax.Array]
-
-
-@runtime_checkable
-class BlockLoss(Protocol):
-    """A loss of one block of positions; hashable, since the compiled program depends on it."""
-
-    @property
-    def num_sums(self) -> int:
-        """The number of sums."""
-
-    def __call__(self, x: Any, targets: Any, table: Any) -> tuple[tuple[jax.Array, ...], jax.Array]:
-        """Returns sums over the positions that are not padding, and the gradient of the first one, the objective.
-
-        The gradient is that with respect to the logits, [M, ..., V] in the type of x. The arguments are the decoder's
-        output, [M, ..., D], token ids, [M], and the output embedding matrix, [V, D].
-        """
 
 
 def cross_entropy(
@@ -51,40 +33,26 @@ def cross_entropy(
     PAD_ID do not count. Sum and count are returned separately and divided only once, so that the mean does not depend
     on padding, packing, accumulation or sharding.
 
-    The gradient with respect to the logits is simple enough to be computed along with them. Computed in blocks, the
-    logits of a whole batch are never stored and read back (measured: docs/results/diary.md): 131 MB for 4,096 positions
-    and a vocabulary of 8,000.
-
-    Args:
-      block_size: Approximate number of positions per block; None for a single block.
-      log_normalizer: Computes the logarithm of the softmax's denominator without storing logits; if given, the loss is
-        not computed in blocks.
+    The gradient with respect to the logits is simple enough to be computed along with them. In blocks of about
+    `block_size` positions, those of a whole batch are never stored and read back (measured: docs/results/diary.md):
+    131 MB for 4,096 positions and a vocabulary of 8,000. A log normalizer stores none of them, and needs no blocks.
     """
     count = jnp.sum(targets != PAD_ID, dtype=jnp.float32)
     if log_normalizer:
         return _loss_sum_with_normalizer(x, table, jnp.asarray(targets), label_smoothing, log_normalizer), count
-    (total,) = blocked_sums(x, table, jnp.asarray(targets), _CrossEntropy(label_smoothing), block_size)
-    return total, count
+    return _loss_sum_in_blocks(x, table, jnp.asarray(targets), label_smoothing, block_size), count
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def blocked_sums(
-    x: Float[Array, "B T *P D"],
+def _loss_sum_in_blocks(
+    x: Float[Array, "B T D"],
     table: Float[Array, "V D"],
     targets: Int[Array, "B T"],
-    block_loss: BlockLoss,
+    label_smoothing: float,
     block_size: int | None,
-) -> tuple[jax.Array, ...]:
-    """Returns the sums of a block loss over all blocks, whose `block_size` is as in `cross_entropy`.
-
-    Only the first sum, the objective, has a gradient.
-    """
-
-    def add(totals: tuple[jax.Array, ...], block: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, ...], None]:
-        return jax.tree.map(jnp.add, totals, block_loss(*block, table)[0]), None
-
-    blocks = _number_of_blocks(targets.shape, block_size)
-    return jax.lax.scan(add, _zeros(block_loss), (_split(x, blocks), _split(targets, blocks)))[0]
+) -> Float[Array, ""]:
+    # XLA leaves out the gradients, which nothing uses here.
+    return _forward(x, table, targets, label_smoothing, block_size)[0]
 
 
 def _loss_sum_with_normalizer(
@@ -99,7 +67,7 @@ def _loss_sum_with_normalizer(
     target_logits = jnp.einsum("md,md->m", x, table[targets], preferred_element_type=jnp.float32)
     losses = log_normalizer(x, table) - (1.0 - label_smoothing) * target_logits
     if label_smoothing:
-        losses -= label_smoothing * mean_logits(x, table)
+        losses -= label_smoothing * _mean_logits(x, table)
     return jnp.sum(jnp.where(targets != PAD_ID, losses, 0.0))
 
 
@@ -113,53 +81,48 @@ def _number_of_blocks(shape: tuple[int, ...], block_size: int | None) -> int:
     return max(fitting, default=1)
 
 
-def _sums_and_gradients(
-    x: jax.Array, table: jax.Array, targets: jax.Array, block_loss: BlockLoss, block_size: int | None
-) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, jax.Array]]:
+def _forward(
+    x: jax.Array, table: jax.Array, targets: jax.Array, label_smoothing: float, block_size: int | None
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     def add(totals: Any, block: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
-        sums, gradient = block_loss(*block, table)
+        loss, gradient = _loss_and_gradient(*block, table, label_smoothing)
         table_gradient = transposed_product(gradient, block[0])
         x_gradient = product(gradient, table.astype(x.dtype))
-        return jax.tree.map(jnp.add, totals, (sums, table_gradient)), x_gradient
+        return jax.tree.map(jnp.add, totals, (loss, table_gradient)), x_gradient
 
     blocks = _number_of_blocks(targets.shape, block_size)
-    zeros = (_zeros(block_loss), jnp.zeros_like(table))
-    (sums, table_gradient), x_gradient = jax.lax.scan(add, zeros, (_split(x, blocks), _split(targets, blocks)))
-    return sums, (_join(x_gradient, x.shape), table_gradient)
+    zeros = (jnp.zeros(()), jnp.zeros_like(table))
+    (loss, table_gradient), x_gradient = jax.lax.scan(add, zeros, (_split(x, blocks), _split(targets, blocks)))
+    return loss, (_join(x_gradient, x.shape), table_gradient)
 
 
-def _scale_gradients(
-    _: BlockLoss, __: int | None, gradients: tuple[jax.Array, jax.Array], scales: tuple[jax.Array, ...]
+def _backward(
+    _: float, __: int | None, gradients: tuple[jax.Array, jax.Array], scale: jax.Array
 ) -> tuple[jax.Array, jax.Array, None]:
     x_gradient, table_gradient = gradients
-    return x_gradient * scales[0].astype(x_gradient.dtype), table_gradient * scales[0], None
+    return x_gradient * scale.astype(x_gradient.dtype), table_gradient * scale, None
 
 
-blocked_sums.defvjp(_sums_and_gradients, _scale_gradients)
+_loss_sum_in_blocks.defvjp(_forward, _backward)
 
 
-def _zeros(block_loss: BlockLoss) -> tuple[jax.Array, ...]:
-    return (jnp.zeros(()),) * block_loss.num_sums
-
-
-class _CrossEntropy(NamedTuple):
-    label_smoothing: float
-    num_sums: int = 1
-
-    def __call__(
-        self, x: Float[Array, "M D"], targets: Int[Array, "M"], table: Float[Array, "V D"]
-    ) -> tuple[tuple[Float[Array, ""]], Float[Array, "M V"]]:
-        logits = jnp.einsum("md,vd->mv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
-        max_logits, normalizer = jax.lax.platform_dependent(logits, cuda=_in_one_pass, default=_in_two_passes)
-        exponentials = jnp.exp(logits - max_logits)
-        target_logits = jnp.take_along_axis(logits, targets[:, None], axis=-1)
-        losses = jnp.log(normalizer) + max_logits - (1.0 - self.label_smoothing) * target_logits
-        if self.label_smoothing:
-            losses -= self.label_smoothing * mean_logits(x, table)[:, None]
-        is_counted = (targets != PAD_ID)[:, None]
-        target_distribution = smoothed_targets(targets, logits.shape[-1], self.label_smoothing)
-        gradient = jnp.where(is_counted, exponentials / normalizer - target_distribution, 0.0)
-        return (jnp.sum(jnp.where(is_counted, losses, 0.0)),), gradient.astype(x.dtype)
+def _loss_and_gradient(
+    x: Float[Array, "M D"], targets: Int[Array, "M"], table: Float[Array, "V D"], label_smoothing: float
+) -> tuple[Float[Array, ""], Float[Array, "M V"]]:
+    """Returns the loss sum of a block and its gradient with respect to the logits, in the type of x."""
+    logits = jnp.einsum("md,vd->mv", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
+    max_logits, normalizer = jax.lax.platform_dependent(logits, cuda=_in_one_pass, default=_in_two_passes)
+    exponentials = jnp.exp(logits - max_logits)
+    target_logits = jnp.take_along_axis(logits, targets[:, None], axis=-1)
+    losses = jnp.log(normalizer) + max_logits - (1.0 - label_smoothing) * target_logits
+    if label_smoothing:
+        losses -= label_smoothing * _mean_logits(x, table)[:, None]
+    is_counted = (targets != PAD_ID)[:, None]
+    # The target distribution: (1 - e) * one-hot + e / V.
+    is_target = jnp.arange(len(table)) == targets[:, None]
+    target_distribution = jnp.where(is_target, 1.0 - label_smoothing, 0.0) + label_smoothing / len(table)
+    gradient = jnp.where(is_counted, exponentials / normalizer - target_distribution, 0.0)
+    return jnp.sum(jnp.where(is_counted, losses, 0.0)), gradient.astype(x.dtype)
 
 
 def _in_two_passes(logits: Float[Array, "M V"]) -> tuple[Float[Array, "M 1"], Float[Array, "M 1"]]:
@@ -181,16 +144,10 @@ def _in_one_pass(logits: Float[Array, "M V"]) -> tuple[Float[Array, "M 1"], Floa
     return maximum[:, None], total[:, None]
 
 
-def mean_logits(x: Float[Array, "M D"], table: Float[Array, "V D"]) -> Float[Array, "M"]:
+def _mean_logits(x: Float[Array, "M D"], table: Float[Array, "V D"]) -> Float[Array, "M"]:
     """Returns the mean over the vocabulary of x table^T, from the mean row of the table, without a pass over logits."""
     mean = jnp.mean(table, axis=0, dtype=jnp.float32)
     return jnp.einsum("md,d->m", x, mean, preferred_element_type=jnp.float32)
-
-
-def smoothed_targets(targets: Int[Array, "M"], vocab_size: int, label_smoothing: float) -> Float[Array, "M V"]:
-    """Returns the target distribution of each position: (1 - e) * one-hot + e / V."""
-    is_target = jnp.arange(vocab_size) == targets[:, None]
-    return jnp.where(is_target, 1.0 - label_smoothing, 0.0) + label_smoothing / vocab_size
 
 
 def _split(array: Shaped[Array, "B T *D"], blocks: int) -> Shaped[Array, "{blocks} M *D"]:
@@ -200,7 +157,6 @@ def _split(array: Shaped[Array, "B T *D"], blocks: int) -> Shaped[Array, "{block
 
 
 def _join(parts: Shaped[Array, "N M *D"], shape: tuple[int, ...]) -> Shaped[Array, "B T *D"]:
-    """Joins blocks to an array of this shape: the inverse of `_split`."""
     rows, length = shape[:2]
     blocks = parts.reshape(parts.shape[0], rows, length // parts.shape[0], *shape[2:])
     return jnp.swapaxes(blocks, 0, 1).reshape(shape)

@@ -1,7 +1,5 @@
 """Preparation of a training run: everything is created and checked before anything is written to the workdir."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -56,33 +54,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Preparation:
-    """The prepared inputs of a training run.
+    """The prepared inputs of a training run."""
 
-    Attributes:
-      config: the resolved config, with the warm-up in steps.
-      corpora: the open corpora; that of [data] comes first.
-      tokenizer: the tokenizer, with the tag of the target language if data.tag_target is set.
-      tokenizer_models: its serialized model, or one model for each side.
-      fingerprints: the digests of the data and the tokenizer, which a checkpoint must match to be resumed.
-      num_steps: the length of the run in steps, computed if the config specifies it in epochs.
-      inherited: parameters copied from another run, by path; empty if there are none.
-      several_sentences: the share of the training sources with more than one sentence, of a sample.
-    """
-
-    config: Config
-    corpora: Sequence[TrainingCorpus]
-    tokenizer: Tokenizer
-    tokenizer_models: Sequence[bytes]
+    config: Config  # resolved, with the warm-up in steps
+    corpus: Corpus  # that of [data], which provides the validation and test splits
+    tokenizer: Tokenizer  # with the tag of the target language if data.tag_target is set
+    tokenizer_models: Sequence[bytes]  # serialized: one model, or one for each side
     planner: Planner
-    fingerprints: Mapping[str, str]
+    fingerprints: Mapping[str, str]  # digests of data and tokenizer, which a checkpoint must match to be resumed
     num_steps: int
-    inherited: Mapping[str, Any]
-    several_sentences: float
-
-    @property
-    def corpus(self) -> Corpus:
-        """The corpus of [data], which provides the validation and test splits."""
-        return self.corpora[0].corpus
+    inherited: Mapping[str, Any]  # parameters copied from another run, by path
+    several_sentences: float  # share of the training sources with more than one sentence, of a sample
 
     def batches(self, kept: np.ndarray | None = None) -> TrainingBatches:
         """Returns the training batches from the beginning, with the rows `kept` by this process, by default all."""
@@ -101,10 +83,9 @@ class Preparation:
 
 
 def prepare(config: Config, workdir: Path) -> Preparation:
-    """Opens the corpora, loads or trains the tokenizer, and tokenizes the training splits.
+    """Opens the corpora, loads or trains the tokenizer, tokenizes the training splits, and reads initial parameters.
 
-    Unless the workdir has a checkpoint, also reads the initial parameters if training.init_from is set. Raises
-    UserError if a corpus or the config is invalid.
+    Raises UserError if a corpus or the config is invalid.
     """
     corpora, tokenizer, models = open_with_tokenizer(config, workdir)
     has_checkpoint = bool(saved_steps(Workdir(workdir).checkpoints))
@@ -124,18 +105,18 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     if len(corpora) > 1:
         _log_shares(corpora, planner)
     tokenizer = tagged_tokenizer(config, corpora[0], tokenizer)
-    origin = config.training.init_from
-    if origin and has_checkpoint:
+    inherited: Mapping[str, Any] = {}
+    if (origin := config.training.init_from) and has_checkpoint:
         log.info("training.init_from is not read again: the run resumes from its own checkpoint")
-    inherited = matching_params(origin, config, tokenizer) if origin and not has_checkpoint else {}
-    if origin and not has_checkpoint:
+    elif origin:
+        inherited = matching_params(origin, config, tokenizer)
         _warn_if_trained_on(origin, corpora[0].corpus)
     corpus, *mixture = (training.corpus.fingerprint for training in corpora)
     fingerprints = {"corpus": corpus, "mixture": json_digest(mixture), "tokenizer": tokenizer.fingerprint}
     num_steps = _num_steps(config, planner, fingerprints)
     config = _with_warmup_steps(config, num_steps, workdir)
-    several = _check_sources(corpora[0], tokenizer)
-    return Preparation(config, corpora, tokenizer, models, planner, fingerprints, num_steps, inherited, several)
+    several, main = _check_sources(corpora[0], tokenizer), corpora[0].corpus
+    return Preparation(config, main, tokenizer, models, planner, fingerprints, num_steps, inherited, several)
 
 
 def _warn_if_trained_on(origin: Path, corpus: Corpus) -> None:
@@ -174,10 +155,9 @@ def _warn_of_faults(training: TrainingCorpus, prefix: str) -> None:
 
 
 def _check_sources(training: TrainingCorpus, tokenizer: Tokenizer) -> float:
-    """Returns the share of a sample of the sources that hold several sentences, and logs what follows from a large one.
+    """Returns the share of sources with several sentences, of which a network trained on single ones omits some.
 
-    A network that is trained on single sentences tends to omit some of several. Also warns if the tokenizer, which may
-    be that of other text, does not know most of the characters.
+    Logs what follows from a large share, and warns if the tokenizer, perhaps of other text, misses many characters.
     """
     numbers = np.unique(np.linspace(0, len(training.pairs) - 1, SAMPLED_SOURCES, dtype=np.int64))
     sources = [training.pairs[int(number)][0] for number in numbers]
@@ -196,10 +176,9 @@ def _check_sources(training: TrainingCorpus, tokenizer: Tokenizer) -> float:
 def open_with_tokenizer(
     config: Config, workdir: Path | None
 ) -> tuple[list[TrainingCorpus], Tokenizer, Sequence[bytes]]:
-    """Opens the corpora, and loads their tokenizer if it exists or trains it.
+    """Opens the corpora, and loads their tokenizer if it exists or trains it; returns its serialized models, too.
 
-    The third result is the tokenizer's serialized model, or one model for each side. Raises UserError if a corpus or
-    the options of the tokenizer are invalid.
+    Raises UserError if a corpus or the options of the tokenizer are invalid.
     """
     corpora = open_training_corpora(config.data)
     for training in corpora:
@@ -253,7 +232,6 @@ def tagged_tokenizer(config: Config, training: TrainingCorpus, tokenizer: Tokeni
 
 
 def _log_prefix(training: TrainingCorpus, corpora: Sequence[TrainingCorpus]) -> str:
-    """Returns the prefix of log lines that names one of several corpora; empty if there is only one."""
     corpus = training.corpus
     languages = f"{corpus.source_language}-{corpus.target_language}"
     return f"{training.option}, {corpus.name} {languages}: " if len(corpora) > 1 else ""
@@ -262,7 +240,6 @@ def _log_prefix(training: TrainingCorpus, corpora: Sequence[TrainingCorpus]) -> 
 def _tokenized_pairs(
     config: Config, training: TrainingCorpus, corpora: Sequence[TrainingCorpus], tokenizer: Tokenizer
 ) -> TokenizedPairs:
-    """Returns the training pairs of a corpus that fit in a row."""
     corpus, row_length, cache = training.corpus, config.data.row_length, cache_directory(config.data.cache_directory)
     tokenizer = tagged_tokenizer(config, training, tokenizer)
     all_pairs = tokenize(training.pairs, corpus.fingerprint, tokenizer, cache)
@@ -275,20 +252,10 @@ def _tokenized_pairs(
     return pairs
 
 
-def _log_shares(corpora: Sequence[TrainingCorpus], planner: Planner) -> None:
-    message = "%s%.1f%% of the training pairs drawn, each %.2f times an epoch"
-    for training, pairs in zip(corpora, planner.corpora, strict=True):
-        share = training.weight / sum(planner.weights)
-        times = share * len(planner.draws) / len(pairs)
-        log.info(message, _log_prefix(training, corpora), 100 * share, times)
-
-
 def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
-    """Returns the files of the existing tokenizer, or an empty list if one has to be trained.
+    """Returns the files of the existing tokenizer: in the workdir, tokenizer.model_file, or in training.init_from.
 
-    The tokenizer of the workdir is preferred, then tokenizer.model_file, then that of the run in training.init_from.
-    A tokenizer in a workdir without a config is ignored: the config is written after the tokenizer, which may therefore
-    belong to a different run that was killed in between.
+    That in a workdir without a config, which is written after it, may be that of another run, which was killed.
     """
     in_workdir = model_paths(workdir, joint=config.tokenizer.joint) if workdir else []
     if workdir and all(path.exists() for path in [*in_workdir, workdir / CONFIG_NAME]):
@@ -299,7 +266,6 @@ def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
 
 
 def _tokenizer_files_of(origin: Path, wanted: TokenizerConfig) -> list[Path]:
-    """Returns the tokenizer files of another run; raises UserError if its tokenizer.joint differs."""
     theirs = read_workdir_config(origin).tokenizer
     if theirs.joint != wanted.joint:
         raise UserError(

@@ -1,7 +1,5 @@
 """What a run computes on its devices: the training step, the state and its layout, and the network that validates."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from typing import Any
@@ -11,9 +9,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from lingua_flax.data.batch import Batch
-from lingua_flax.devices.mesh import check_divides_vocabularies
+from lingua_flax.devices.mesh import check_divides
 from lingua_flax.devices.platform import compute_precision, pads_to_longest
-from lingua_flax.devices.sharding import local_rows, put_on_devices, put_rows_on_devices, replicated, sharded_shapes
+from lingua_flax.devices.sharding import local_rows, put_on_devices, replicated, row_sharding
 from lingua_flax.model.parameters import replace_params
 from lingua_flax.model.transformer import initial_params, structure
 from lingua_flax.options import exportable
@@ -28,18 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class Programs:
-    """The programs of a run, compiled when they are first used.
-
-    Attributes:
-      local_rows: the rows of a batch that this process makes.
-    """
+    """The programs of a run, compiled when they are first used, and the `local_rows` of this process in a batch."""
 
     def __init__(self, prepared: Preparation, mesh: Mesh):
         """Raises UserError if the mesh does not divide the vocabularies."""
         config, tokenizer = prepared.config, prepared.tokenizer
         self._config, self._inherited, self._mesh = config, prepared.inherited, mesh
         self._vocab_sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-        check_divides_vocabularies(mesh, self._vocab_sizes)
+        check_divides(mesh, config, self._vocab_sizes)
         precision, fast = compute_precision(config.devices.precision, mesh), fast_attention(config, mesh)
         kind = mesh.devices.flat[0].device_kind
         log.info("computing on %d x %s, %s, attention: %s", mesh.size, kind, precision.products, fast or "plain")
@@ -69,7 +63,8 @@ class Programs:
 
     def placed_rows(self, rows: Batch) -> Batch:
         """Returns the rows of this process as a part of the batch on the devices."""
-        return put_rows_on_devices(rows, self._mesh, self.local_rows, self._config.rows_per_batch)
+        shape = (self._config.rows_per_batch, self._config.data.row_length)
+        return jax.make_array_from_process_local_data(row_sharding(self._mesh), rows, shape)
 
     def with_decay(self, state: TrainState, decay: Decay | None) -> TrainState:
         """Returns the state with the decay of the "wsd" schedule; unchanged for another schedule."""
@@ -84,7 +79,8 @@ class Programs:
 
     def translator_template(self) -> Translator:
         """Returns a translator whose parameters are shapes, with which its programs can be compiled."""
-        return dataclasses.replace(self._translator, params=sharded_shapes(self.network.params, self._gathered))
+        shapes = jax.tree.map(lambda shape, of: shape.update(sharding=of), self.network.params, self._gathered)
+        return dataclasses.replace(self._translator, params=shapes)
 
     def _initial_state(self, inherited: dict[str, Any]) -> TrainState:
         key = jax.random.key(self._config.training.seed)

@@ -10,26 +10,18 @@ from lingua_flax.training.optimizer import Decay
 
 
 class Progress(NamedTuple):
-    """The progress of a run, saved as JSON with every checkpoint.
-
-    Attributes:
-      seconds: training time so far, including that of the earlier processes of a resumed run.
-      validated: the last step at which the model was validated, 0 if there was none.
-      validation_set: digest of the validation set, with which all of best_* were computed.
-      best_bleu: None if BLEU could not rank the checkpoints so far, and the loss decided.
-      decay_start: the step at which the end of patience began the decay of the "wsd" schedule, if it did.
-    """
+    """The progress of a run, saved as JSON with every checkpoint."""
 
     step: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of training so far, including that of the earlier processes of a resumed run
     pairs: int = 0
-    validated: int = 0
-    validation_set: str = ""
-    best_bleu: float | None = None
+    validated: int = 0  # the last step at which the model was validated
+    validation_set: str = ""  # digest of the validation set, with which all of best_* were computed
+    best_bleu: float | None = None  # None if BLEU could not rank the checkpoints so far, and the loss decided
     best_loss: float | None = None
     best_step: int | None = None
     validations_since_best: int = 0
-    decay_start: int | None = None
+    decay_start: int | None = None  # the step at which the end of patience began the decay of the "wsd" schedule
 
     def after_step(self, pairs: int) -> Progress:
         return self._replace(step=self.step + 1, pairs=self.pairs + pairs)

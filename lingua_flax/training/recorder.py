@@ -18,7 +18,6 @@ from lingua_flax.options.config_files import as_json, flat
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.learning_curves import Curves
-from lingua_flax.training.step_meter import Pace
 from lingua_flax.training.tensorboard_events import EventFiles
 from lingua_flax.training.validation import Validation
 
@@ -71,18 +70,20 @@ class Recorder:
         if error is None and not self._is_drawn:
             self._draw()
 
-    def steps(self, lines: list[dict[str, Any]], pace: Pace) -> None:
+    def steps(self, lines: list[dict[str, Any]]) -> None:
         """Writes a line of metrics for each step and shows the progress at the last one."""
         self._write(lines)
-        step, loss, tokens, learning_rate = (lines[-1][name] for name in ("step", "loss", "tokens", "learning_rate"))
-        rate, real = pace.tokens_per_second, pace.real_tokens
-        loss = math.nan if loss is None else loss
-        status = f"loss {loss:.3f}  {rate:,.0f} target tokens/s  {real:.0%} real  {pace.idle:.1%} idle"
+        last = lines[-1]
+        step, rate = last["step"], last["tokens_per_second"]
+        loss = math.nan if last["loss"] is None else last["loss"]
+        real = sum(line["real_tokens"] for line in lines) / len(lines)
+        status = f"loss {loss:.3f}  {rate:,.0f} target tokens/s  {real:.0%} real  {last['idle']:.1%} idle"
         self._bar.update(self._task, completed=step, status=status)
         is_due = step % self._config.training.log_every == 0 or step == self._num_steps
         if is_due and not self._bar.console.is_terminal:
-            left = _duration((self._num_steps - step) * tokens / rate if rate else 0.0)
-            log.info("step %d/%d  %s  learning rate %.2e  %s left", step, self._num_steps, status, learning_rate, left)
+            left = _duration((self._num_steps - step) * last["tokens"] / rate if rate else 0.0)
+            message = "step %d/%d  %s  learning rate %.2e  %s left"
+            log.info(message, step, self._num_steps, status, last["learning_rate"], left)
 
     def ends_at(self, step: int) -> None:
         """Shows the progress towards this step from now on, because the run ends there."""
@@ -116,9 +117,8 @@ class Recorder:
                 "train longer, or lower optimizer.peak_lr"
             )
         for sample in result.samples:
-            log.info("  source       %s", sample.source)
-            log.info("  reference    %s", sample.reference)
-            log.info("  translation  %s", sample.translation)
+            for name, text in sample._asdict().items():
+                log.info("  %-11s  %s", name, text)
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
         self._workdir.append_metrics(lines)

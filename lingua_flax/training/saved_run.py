@@ -1,7 +1,5 @@
 """A run in its workdir: opened, new or resumed from its newest intact checkpoint, and saved."""
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any
@@ -10,7 +8,6 @@ from lingua_flax.data.corpora.held_out_splits import held_out_sources
 from lingua_flax.data.tokenizer import model_paths
 from lingua_flax.data.training_batches import TrainingBatches
 from lingua_flax.devices.processes import check_equal_on_all_processes, in_all_processes, on_first_process
-from lingua_flax.host.digests import json_digest
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import CONFIG_NAME, HELD_OUT_NAME, as_json, refused_changes, to_toml
@@ -25,39 +22,29 @@ log = logging.getLogger(__name__)
 
 
 class SavedRun:
-    """The files of a run; with several processes, the first one writes them.
-
-    Attributes:
-      checkpoints: its checkpoints, to be closed at the end of the run.
-    """
+    """The files of a run; with several processes, the first one writes them. `checkpoints` are to be closed."""
 
     def __init__(self, prepared: Preparation, plan: Plan, workdir: Workdir):
-        """Creates and locks the workdir.
-
-        Raises UserError if another process is training in it, or if its metrics are damaged.
-        """
+        """Creates and locks the workdir; raises UserError if it is in use or its metrics are damaged."""
         self._prepared, self._plan, self._workdir = prepared, plan, workdir
         on_first_process(workdir.create)
         shared = f"folder {workdir.path} (all processes must share one)"
-        check_equal_on_all_processes(shared, json_digest(workdir.lock_holder()))
+        check_equal_on_all_processes(shared, workdir.lock_holder())
         # After locking: a run that is just ending may still append to them.
         self._metrics = in_all_processes(workdir.read_metrics)
         self.checkpoints = Checkpoints(workdir.checkpoints, prepared.config.training.keep_checkpoints)
         self._saved_version: tuple[int, int] | None = None  # last step and last validation of the newest checkpoint
 
     def open(self, programs: Programs, batches: TrainingBatches) -> tuple[TrainState, Progress, list[dict[str, Any]]]:
-        """Returns the state on the devices and the progress of the newest intact checkpoint, or those of a new run.
+        """Returns state, progress and metrics.jsonl of the newest intact checkpoint, or those of a new run.
 
-        Also returns the lines of metrics.jsonl that belong to them. Moves the batches to their position, and makes the
-        files of the workdir agree. Raises UserError if checkpoints are damaged or belong to a different run.
+        Moves the batches to their position, and makes the files of the workdir agree. Raises UserError if checkpoints
+        are damaged or belong to a different run.
         """
         restored = self._restored(programs, batches)
         state, progress = restored or (programs.initial_state(), Progress())
-
-        def is_in_state(line: dict[str, Any]) -> bool:
-            return bool(line["step"] <= (progress.validated if "validation_loss" in line else progress.step))
-
-        logged_lines = list(filter(is_in_state, self._metrics))
+        last = {True: progress.validated, False: progress.step}  # by whether a line is that of a validation
+        logged_lines = [line for line in self._metrics if line["step"] <= last["validation_loss" in line]]
         on_first_process(lambda: self._write_files(logged_lines, restarts=not restored))
         return programs.with_decay(state, self._plan.decay(progress)), progress, logged_lines
 
@@ -100,7 +87,6 @@ class SavedRun:
         return programs.placed(state_from_checkpoint_items(params, training)), progress
 
     def _check_unchanged(self, metadata: dict[str, Any]) -> None:
-        """Raises UserError if a checkpoint does not match the config, corpora and tokenizer of this run."""
         path, current = self._workdir.path, self._prepared.fingerprints
         check_format(metadata, path)
         saved = metadata["fingerprints"]

@@ -1,36 +1,28 @@
 """The state of a training run: parameters, optimizer and counters, how they are sharded, and their checkpoint items."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lingua_flax.devices.sharding import parameter_sharding, replicated
+from lingua_flax.devices.sharding import MESH_AXIS_OF, replicated
 from lingua_flax.model.transformer import Structure
 from lingua_flax.options.schema import Config
 from lingua_flax.training.optimizer import make_optimizer
 
 
 class TrainState(NamedTuple):
-    """Everything that a training step changes.
-
-    Attributes:
-      step: Number of steps taken, skipped ones included.
-      skipped: Number of steps skipped because of a non-finite loss or gradient.
-      ema_params: Moving average of the parameters, or None without training.ema_decay.
-      decay: The decay of the "wsd" schedule, an optimizer.Decay as int32 [2], or None for another schedule. The run
-        sets it; checkpoints do not contain it.
-    """
+    """Everything that a training step changes."""
 
     params: Any
     optimizer: Any
-    step: jax.Array
+    step: jax.Array  # number of steps taken, including those skipped because of a non-finite loss or gradient
     skipped: jax.Array
     skipped_in_a_row: jax.Array
-    ema_params: Any = None
+    ema_params: Any = None  # moving average of the parameters, with training.ema_decay
+    # The decay of the "wsd" schedule, an optimizer.Decay as int32 [2]. The run sets it; checkpoints do not contain it.
     decay: jax.Array | None = None
 
     @property
@@ -62,7 +54,11 @@ def initial_state(params: Any, config: Config) -> TrainState:
 
 def param_shardings(network: Structure, mesh: Mesh, *, gathered: bool = False) -> Any:
     """Returns the sharding of each parameter; if `gathered`, the one during use, not sharded along mesh axis "fsdp"."""
-    return jax.tree.map(lambda axes: parameter_sharding(mesh, axes, gathered=gathered), network.axes)
+    mesh_axis_of = MESH_AXIS_OF | {"embed": None} if gathered else MESH_AXIS_OF
+    return jax.tree.map(
+        lambda axes: NamedSharding(mesh, PartitionSpec(*(mesh_axis_of[name] if name else None for name in axes))),
+        network.axes,
+    )
 
 
 def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
@@ -71,16 +67,14 @@ def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
     template = jax.eval_shape(lambda params: initial_state(params, config), network.params)
     shardings = param_shardings(network, mesh)
 
-    leaves = zip(jax.tree_util.tree_leaves_with_path(network.params), jax.tree.leaves(shardings), strict=True)
-    parameters = {path: (leaf.shape, sharding) for (path, leaf), sharding in leaves}
+    def like_its_parameter(moment: Any, parameter: Any, sharding: NamedSharding) -> NamedSharding:
+        """Adafactor keeps row and column means, of other shapes."""
+        return sharding if moment.shape == parameter.shape else on_every_device
 
-    def like_its_parameter(path: tuple[Any, ...], moment: Any) -> NamedSharding:
-        """A moment's path ends with that of its parameter; Adafactor keeps row and column means, of other shapes."""
-        ends = (parameters.get(path[start:]) for start in range(len(path)))
-        shape, sharding = next(filter(None, ends), (None, on_every_device))
-        return sharding if moment.shape == shape else on_every_device
-
-    optimizer = jax.tree_util.tree_map_with_path(like_its_parameter, template.optimizer)
+    moments = (like_its_parameter, template.optimizer, network.params, shardings)
+    optimizer = optax.tree.map_params(
+        make_optimizer(config.optimizer), *moments, transform_non_params=lambda _: on_every_device
+    )
     ema_params = None if template.ema_params is None else shardings
     counters = jax.tree.map(lambda _: on_every_device, template)
     return counters._replace(params=shardings, optimizer=optimizer, ema_params=ema_params)
@@ -89,10 +83,9 @@ def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
 def updated_ema(ema_params: Any, params: Any, decay: float, updates: jax.Array) -> Any:
     """Returns decay * ema_params + (1 - decay) * params.
 
-    The decay is at most (1 + n) / (10 + n) after n updates, so that the initial parameters are soon forgotten; this is
-    the rule of TensorFlow's ExponentialMovingAverage. The number of updates, a float32 scalar, includes the one that
-    yielded `params`. `optax.incremental_update` adds two products instead, and after 7,000 updates deviates 1.6 times
-    as much from the average in float64.
+    As in TensorFlow's ExponentialMovingAverage, the decay is at most (1 + n) / (10 + n) after n updates, float32, with
+    the one that yielded `params`. `optax.incremental_update` adds two products instead, and deviates 1.6 times as much
+    from the average in float64 after 7,000 updates.
     """
     decay_now = jnp.minimum(decay, (1.0 + updates) / (10.0 + updates))
     return jax.tree.map(lambda old, new: old + (1.0 - decay_now) * (new - old), ema_params, params)

@@ -3,50 +3,48 @@
 Shapes: A parts of an accumulated batch, R packed rows, L row length.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lingua_flax.data.batch import Batch
 from lingua_flax.devices.mesh import ROW_AXES
 from lingua_flax.devices.sharding import replicated, row_sharding
+from lingua_flax.model.dropout import Dropout
 from lingua_flax.model.murmur3 import murmur3
 from lingua_flax.model.transformer import Structure
 from lingua_flax.options.schema import Config
-from lingua_flax.training.objective import Sums, make_objective
+from lingua_flax.training.loss import cross_entropy
 from lingua_flax.training.optimizer import decay_factor, learning_rate, make_optimizer
-from lingua_flax.training.state import TrainState, state_shardings, updated_ema
+from lingua_flax.training.state import TrainState, param_shardings, state_shardings, updated_ema
+
+# Positions per block of the loss on a single device: on a CPU, so that the logits of a block fit into its cache (see
+# training/loss.py; measured: docs/results/diary.md); on a GPU, so that they take less memory (a step of the base model
+# 9.5 instead of 12.3 GB, in the same 34.8 ms, on an H200). With several devices the loss is computed in one block: the
+# gradients of every block would have to be summed across them.
+LOSS_BLOCKS = {"cpu": 512, "gpu": 8192}
 
 
 class StepMetrics(NamedTuple):
-    """The metrics of one step; float32 scalars, unless otherwise stated.
+    """The metrics of one step; float32 scalars, unless otherwise stated."""
 
-    Attributes:
-      loss: Mean over the target tokens of the batch, padding excluded.
-      tokens: Number of these tokens.
-      gradient_norm: Global norm of the gradient before clipping.
-      skipped_in_a_row: Consecutive skipped steps, this one included; 0 if it was not skipped, int32.
-      batch: The digest of the batch (see `batch_digest`), uint32 [2].
-    """
-
-    loss: jax.Array
+    loss: jax.Array  # mean over the target tokens of the batch, padding excluded
     tokens: jax.Array
-    gradient_norm: jax.Array
+    gradient_norm: jax.Array  # global, before clipping
     learning_rate: jax.Array
-    skipped_in_a_row: jax.Array
-    batch: jax.Array
+    skipped_in_a_row: jax.Array  # consecutive skipped steps, this one included; int32
+    batch: jax.Array  # its `batch_digest`
 
 
 def batch_digest(batch: Batch) -> jax.Array:
-    """Returns a digest of the whole batch: two sums modulo 2**32 of hashes of (side, row, column, id, segment).
+    """Returns a digest of the whole batch, uint32 [2]: two sums of hashes of (side, row, column, id, segment).
 
-    The sums, uint32 [2], do not depend on the order of summation. They are computed on the devices that hold the batch,
-    so no process needs all rows and no host waits for the result.
+    They are computed on the devices that hold the batch, so no process needs all rows, in whatever order.
     """
     total = jnp.zeros((2,), jnp.uint32)
     sides = ((batch.source, batch.source_segments), (batch.target_out, batch.target_segments))
@@ -61,10 +59,35 @@ def batch_digest(batch: Batch) -> jax.Array:
     return total
 
 
-def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Mesh) -> jax.stages.Wrapped:
-    """Returns the jitted training step: (TrainState, Batch) -> (TrainState, StepMetrics).
+def make_objective(
+    network: Structure, config: Config, mesh: Mesh
+) -> Callable[[Any, Batch, jax.Array], tuple[jax.Array, jax.Array]]:
+    """Returns the function that training minimizes: (params, batch, key) -> (loss summed over tokens, their number)."""
+    platform = mesh.devices.flat[0].platform
+    block_size = LOSS_BLOCKS.get(platform) if mesh.size == 1 else None
+    log_normalizer = None
+    if platform == "tpu":
+        from lingua_flax.training.kernels.fused_loss import FusedLogNormalizer  # importing Pallas for TPUs takes time
 
-    The step donates the buffers of the state that it is given, which cannot be used afterwards.
+        log_normalizer = FusedLogNormalizer(mesh)
+    gathered_shardings = param_shardings(network, mesh, gathered=True)
+
+    def objective(params: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # Without this constraint, XLA shards the activations like the parameters, along D, and gathers the activations,
+        # which can more than double the memory for temporaries.
+        if mesh.shape["fsdp"] > 1:
+            params = jax.lax.with_sharding_constraint(params, gathered_shardings)
+        model, inputs = nnx.merge(network.graphdef, params), batch._asdict()
+        targets = inputs.pop("target_out")
+        x, _ = model.hidden_states(**inputs, dropout=Dropout(key))
+        smoothing = config.training.label_smoothing
+        return cross_entropy(x, model.output_table, targets, smoothing, block_size, log_normalizer)
+
+    return objective
+
+
+def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Mesh) -> jax.stages.Wrapped:
+    """Returns the jitted training step, which donates its state: (TrainState, Batch) -> (TrainState, StepMetrics).
 
     If the loss or the gradient norm is not finite, the step is skipped and counted: parameters, moving average and
     optimizer state do not change. `optax.apply_if_finite` checks only gradients and does not handle the average.
@@ -72,31 +95,27 @@ def make_train_step(network: Structure, config: Config, num_steps: int, mesh: Me
     optimizer = make_optimizer(config.optimizer)
     schedule = learning_rate(config.optimizer, num_steps)
     parts = config.training.accumulation_steps
-    objective = make_objective(network, config, mesh)
+    loss_and_gradient = jax.value_and_grad(make_objective(network, config, mesh), has_aux=True)
 
-    def gradients(params: Any, batch: Batch, key: jax.Array) -> tuple[Sums, Any]:
-        (_, sums), grads = jax.value_and_grad(objective, has_aux=True)(params, batch, key)
-        return sums, grads
-
-    def accumulated(params: Any, batch: Batch, key: jax.Array) -> tuple[Sums, Any]:
-        """Computes the sums of `gradients` one part of the batch at a time: [R, L] is split into [A, R / A, L]."""
+    def accumulated(params: Any, batch: Batch, key: jax.Array) -> Any:
+        """Sums `loss_and_gradient` over parts of the batch: [R, L] is split into [A, R / A, L]."""
         rows = NamedSharding(mesh, PartitionSpec(None, ROW_AXES))  # shards the rows of each part, not the parts
         batches = jax.tree.map(
             lambda leaf: jax.lax.with_sharding_constraint(leaf.reshape(parts, -1, *leaf.shape[1:]), rows), batch
         )
-        zeros = (Sums(jnp.zeros(()), jnp.zeros(())), jax.tree.map(jnp.zeros_like, params))
+        zeros = ((jnp.zeros(()), jnp.zeros(())), jax.tree.map(jnp.zeros_like, params))
 
         def add(total: Any, part: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             index, batch = part
-            return jax.tree.map(jnp.add, total, gradients(params, batch, jax.random.fold_in(key, index))), None
+            part_key = jax.random.fold_in(key, index)
+            return jax.tree.map(jnp.add, total, loss_and_gradient(params, batch, part_key)), None
 
         return jax.lax.scan(add, zeros, (jnp.arange(parts), batches))[0]
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = jax.random.fold_in(jax.random.key(config.training.seed), state.step)
-        sums, grads = (gradients if parts == 1 else accumulated)(state.params, batch, key)
-        count = sums.tokens
-        loss, grads = sums.loss / count, jax.tree.map(lambda leaf: leaf / count, grads)
+        (loss_sum, count), sums = (loss_and_gradient if parts == 1 else accumulated)(state.params, batch, key)
+        loss, grads = loss_sum / count, jax.tree.map(lambda leaf: leaf / count, sums)
         norm = optax.tree.norm(grads)
         rate = schedule(state.step + 1)
         if state.decay is not None:

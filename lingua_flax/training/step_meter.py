@@ -1,10 +1,7 @@
 """Bookkeeping of steps from their dispatch to their line in metrics.jsonl: metrics, pace and idle time of the device.
 
-A step is dispatched while earlier ones still run on the device. Its metrics are copied to the host asynchronously and
-read once they have arrived, so that the device is never stopped to read them.
+The metrics of a step are copied to the host asynchronously, so that the device is never stopped to read them.
 """
-
-from __future__ import annotations
 
 import math
 import time
@@ -20,30 +17,12 @@ STEPS_IN_FLIGHT = 2  # enough to keep the device busy, few enough that a signal 
 
 
 class DispatchedStep(NamedTuple):
-    """A dispatched step, with its metrics on the device.
-
-    Steps are counted from 1, and `epoch` counts the epochs of training data seen so far, including this step.
-    `real_tokens` is the share of the batch's positions, both sides, that hold a token.
-    """
+    """A dispatched step, counted from 1, with its metrics on the device."""
 
     number: int
     metrics: StepMetrics
-    epoch: float
-    real_tokens: float
-
-
-class Pace(NamedTuple):
-    """The pace of the steps of one progress line.
-
-    Attributes:
-      tokens_per_second: real target tokens per second.
-      real_tokens: the share of the batches' positions, both sides, that hold a token.
-      idle: upper bound on the share of time in which the device was idle because a batch or the host was late.
-    """
-
-    tokens_per_second: float
-    real_tokens: float
-    idle: float
+    epoch: float  # epochs of training data seen so far, including this step
+    real_tokens: float  # share of the batch's positions, both sides, that hold a token
 
 
 class StepMeter:
@@ -83,26 +62,25 @@ class StepMeter:
         """The number of the last finished step, or 0 if all finished steps have been read."""
         return self._finished[-1].number if self._finished else 0
 
-    def read(self, seconds: float) -> tuple[list[dict[str, Any]], Pace]:
-        """Returns the metrics.jsonl lines of the finished steps, of which there must be at least one, and their pace.
+    def read(self, seconds: float) -> list[dict[str, Any]]:
+        """Returns the metrics.jsonl lines of the finished steps, of which there must be at least one.
 
-        `seconds` is the training time of the run so far.
+        `seconds` is the training time of the run so far. "tokens_per_second" counts real target tokens, and "idle" is
+        an upper bound on the share of time in which the device was idle because a batch or the host was late.
         """
         steps, self._finished = self._finished, []
         step_metrics: list[StepMetrics] = jax.device_get([step.metrics for step in steps])
         elapsed = self._last_seen_busy - self._interval_start
         tokens = sum(float(metrics.tokens) for metrics in step_metrics)
-        real_tokens = sum(step.real_tokens for step in steps) / len(steps)
-        pace = Pace(tokens / elapsed, real_tokens, self._idle_seconds / elapsed)
-        self._interval_start, self._idle_seconds = self._last_seen_busy, 0.0
         of_interval = {
-            "tokens_per_second": round(pace.tokens_per_second, 1),
-            "idle": round(pace.idle, 4),
+            "tokens_per_second": round(tokens / elapsed, 1),
+            "idle": round(self._idle_seconds / elapsed, 4),
             "programs_compiled": self.compilations.programs,
             "compile_seconds": round(self.compilations.seconds, 2),
             "seconds": round(seconds, 3),
         }
-        return [_of_step(*step) | of_interval for step in zip(steps, step_metrics, strict=True)], pace
+        self._interval_start, self._idle_seconds = self._last_seen_busy, 0.0
+        return [_of_step(*step) | of_interval for step in zip(steps, step_metrics, strict=True)]
 
     def _finish_oldest(self) -> None:
         step = self._in_flight.popleft()

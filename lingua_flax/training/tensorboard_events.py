@@ -1,7 +1,5 @@
 """The metrics of metrics.jsonl as TensorBoard event files, written without TensorFlow."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +10,7 @@ VALIDATION = "validation_"
 
 
 class EventFiles:
-    """Writes a new event file with curves such as train/loss, validation/loss and best/loss (of validations so far).
-
-    It also has the options of the run, for the HParams plugin, and the samples of validations as text.
+    """Writes a new event file: curves such as train/loss and best/loss, options of the run, and samples as text.
 
     Uses the synchronous writer of tensorboardX: in its background thread an error such as a full disk would go
     unnoticed, and a flush would not wait for the queued events.
@@ -23,9 +19,8 @@ class EventFiles:
     def __init__(self, folder: Path, logged_lines: Sequence[Mapping[str, Any]], step: int, options: Mapping[str, Any]):
         """Creates the event file of a new or resumed run, of which `step` is the last step taken, with these options.
 
-        If the folder contains event files of earlier processes, TensorBoard discards their events from `step` on,
-        because the validation of that step may be repeated. The logged lines of `step`, from metrics.jsonl, are written
-        again.
+        TensorBoard discards events of earlier processes from `step` on, whose validation may be repeated; its logged
+        lines, from metrics.jsonl, are written again.
         """
         # Imported here because event files can be turned off.
         from tensorboardX.event_file_writer import EventsWriter
@@ -76,7 +71,6 @@ class EventFiles:
 
 
 def _as_code(samples: Iterable[Mapping[str, str]]) -> str:
-    """Returns samples as Markdown that shows their text as it is."""
     return "\n\n".join(
         "\n".join(f"    {name:13}{' '.join(text.splitlines())}" for name, text in sample.items()) for sample in samples
     )

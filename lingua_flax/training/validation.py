@@ -31,7 +31,7 @@ Ids = Sequence[list[int]]
 
 
 class Sample(NamedTuple):
-    """A validation sentence with its reference and its translation."""
+    """A validation sentence."""
 
     source: str
     reference: str
@@ -39,29 +39,20 @@ class Sample(NamedTuple):
 
 
 class Validation(NamedTuple):
-    """The result of a validation.
+    """The result of a validation."""
 
-    Attributes:
-      loss: cross-entropy in nats per token, without label smoothing or dropout.
-      shuffled_loss: the loss with each source replaced by that of another sentence, or None if all sources are equal.
-      bleu: BLEU, computed as `ValidationSet.bleu_description` says.
-      ranking_bleu: the same where it can rank checkpoints: not if no 4-gram matches, as in a corpus of single words,
-        or if it is below MIN_BLEU; then the loss has to.
-    """
-
-    loss: float
-    shuffled_loss: float | None
-    bleu: float
+    loss: float  # cross-entropy in nats per token, without label smoothing or dropout
+    shuffled_loss: float | None  # the same with `shuffled_sources`
+    bleu: float  # computed as `ValidationSet.bleu_description` says
+    # The same where it can rank checkpoints: if it is below MIN_BLEU or no 4-gram matches, as in a corpus of single
+    # words, the loss has to.
     ranking_bleu: float | None
     samples: tuple[Sample, ...]
 
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """The validation split, tokenized once for all validations; for the shuffled sources, see `shuffled_sources`.
-
-    `tokenize` is sacreBLEU's tokenizer.
-    """
+    """The validation split, tokenized once for all validations; `tokenize` is sacreBLEU's tokenizer."""
 
     sources: Sequence[str]
     references: Sequence[str]
@@ -99,11 +90,7 @@ class ValidationSet:
 def validate(
     translator: Translator, data: ValidationSet, after_batch: Callable[[int], None] = lambda sentences: None
 ) -> Validation:
-    """Computes loss and BLEU over all pairs.
-
-    `after_batch` is called after each batch with the number of sentences it translated, 0 for a batch of which only the
-    loss was computed; it may raise to stop.
-    """
+    """Computes loss and BLEU over all pairs; `after_batch` is given the sentences translated, and may raise to stop."""
     loss = _mean_loss(translator, data.source_ids, data.target_ids, after_batch)
     shuffled = data.shuffled_source_ids
     shuffled_loss = _mean_loss(translator, shuffled, data.target_ids, after_batch) if shuffled else None
@@ -131,10 +118,7 @@ def shuffled_sources(sources: Sequence[str]) -> list[str] | None:
 
 
 def warm_up(translator: Translator, data: ValidationSet) -> None:
-    """Compiles the programs that `validate` runs, concurrently; params may be jax.ShapeDtypeStructs with shardings.
-
-    Errors of the compiler are ignored: the validation itself will report them.
-    """
+    """Compiles the programs that `validate` runs; params may be shapes with shardings. `validate` reports errors."""
 
     def compile_loss() -> None:
         for batch in _loss_batches(translator, data.source_ids, data.target_ids):

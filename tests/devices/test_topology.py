@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from lingua_flax.data.batch import Batch
 from lingua_flax.devices.mesh import make_mesh
-from lingua_flax.devices.topology import CHIPS, chip_in_topology, topology_devices
+from lingua_flax.devices.topology import CHIPS, chip_in_topology, topology_devices, with_compiler
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.model.attention import scaled_dot_product_attention
 from lingua_flax.model.flops import training_flops
@@ -27,7 +27,7 @@ from lingua_flax.training.kernels.fast_attention import FusedAttention
 from lingua_flax.training.kernels.fused_loss import FusedLogNormalizer
 from lingua_flax.training.loss import cross_entropy
 from lingua_flax.training.reports import compiled_step
-from lingua_flax.training.reports.compiled_step import sent_bytes_of, with_compiler
+from lingua_flax.training.reports.compiled_step import sent_bytes_of
 from lingua_flax.training.validation import loss_sum
 from lingua_flax.translation.decoding import DecodingRequest, Network, decoding_of, search_or_sample
 from lingua_flax.translation.translator import BATCH_SIZE
@@ -92,7 +92,7 @@ def devices_of(topology: str) -> tuple[int, str, int]:
 def refusal(options: dict) -> str:
     """Returns the error message for a config that a topology does not support."""
     try:
-        compiled_step._compiled_for_topology(Config.model_validate(options), (64, 64))
+        compiled_step._compiled(Config.model_validate(options), (64, 64))
     except UserError as error:
         return str(error)
     return "not refused"

@@ -1,7 +1,5 @@
 """The comparison of two runs: their batches, every number in their metrics and every array that they saved."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,13 +13,7 @@ MACHINE_DEPENDENT = {"seconds", "tokens_per_second", "idle", "programs_compiled"
 
 
 class PartComparison(NamedTuple):
-    """A part of two runs that has to be equal in both.
-
-    Attributes:
-      extent: the number of its elements, with their unit.
-      digests: the SHA-256 of the part in each run.
-      difference: the first difference, empty if there is none.
-    """
+    """A part of two runs that has to be equal in both: its extent in words, its SHA-256, and the first difference."""
 
     what: str
     extent: str
@@ -43,7 +35,6 @@ def compare(first: Path, second: Path) -> list[PartComparison]:
 
 
 def _batches_and_numbers(lines: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the digests of the batches and all comparable numbers, by where they are in the metrics."""
     batches, numbers = {}, {}
     for number, line in enumerate(lines, 1):
         kind = "validation" if "validation_loss" in line else "step"
@@ -71,8 +62,7 @@ def _arrays(checkpoints: Path) -> dict[str, dict[str, str]]:
 
 def _compare_part(what: str, unit: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> PartComparison:
     digests = [hashlib.sha256(repr(list(part.items())).encode()).hexdigest() for part in (first, second)]
-    differing = next((name for name in [*first, *second] if first.get(name) != second.get(name)), None)
-    difference = f"{differing}: {first.get(differing, 'none')}, {second.get(differing, 'none')}" if differing else ""
-    if not differing and digests[0] != digests[1]:
-        difference = "different order"
+    difference = "" if digests[0] == digests[1] else "different order"
+    if differing := next((name for name in [*first, *second] if first.get(name) != second.get(name)), None):
+        difference = f"{differing}: {first.get(differing, 'none')}, {second.get(differing, 'none')}"
     return PartComparison(what, f"{len(first):,} {unit}", (digests[0], digests[1]), difference)

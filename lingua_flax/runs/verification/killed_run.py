@@ -27,21 +27,12 @@ log = logging.getLogger(__name__)
 
 
 class TrainProcess:
-    """A process that trains, with its log and its timing.
-
-    Attributes:
-      started: when it was started (time.monotonic).
-      resumed_from: the step of the checkpoint that it resumed from, 0 for none; None until it has logged that.
-      seconds_to_first_step: seconds from the start to the first step; None before it.
-      prepared: seconds from the start to the compilation of the step; None before it.
-      printed: the lines of its standard error so far.
-    """
+    """A process that trains, with its log and its timing in seconds from the start, None before the event."""
 
     def __init__(self, config: Path, workdir: Path, compilation_cache: Path, check: Callable[[], None]):
-        """Starts the process.
+        """Starts the process; `check` is called repeatedly while waiting for it, and raises to stop waiting.
 
-        A run has a compilation cache of its own, so that its first start finds no compiled programs. `check` is called
-        repeatedly while waiting for the process; it raises to stop waiting.
+        A run has a compilation cache of its own, so that its first start finds no compiled programs.
         """
         environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(compilation_cache)}
         command = [sys.executable, "-m", "lingua_flax", "train", "--config", str(config), "--workdir", str(workdir)]
@@ -49,9 +40,9 @@ class TrainProcess:
         self._check = check
         self.started = time.monotonic()
         self.process = Popen(command, env=environment, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, text=True)
-        self.resumed_from: int | None = None
+        self.resumed_from: int | None = None  # the step of a checkpoint, 0 for none
         self.seconds_to_first_step: float | None = None
-        self.prepared: float | None = None
+        self.prepared: float | None = None  # when the compilation of the step begins
         self.printed: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -80,8 +71,7 @@ class TrainProcess:
     def finish(self) -> None:
         """Waits until the process ends, and kills it if waiting is stopped.
 
-        Raises UserError, with the message of the process, if it ended with status 2, and RunError if it failed
-        otherwise.
+        If it failed, raises its error: UserError for status 2, and RunError otherwise.
         """
         try:
             self.wait_until(lambda: False)
@@ -100,18 +90,12 @@ class TrainProcess:
 
 
 class PhaseDurations(NamedTuple):
-    """The durations of phases of the uninterrupted run, in seconds; kills are timed within them.
+    """The durations of phases of the uninterrupted run, in seconds; kills are timed within them."""
 
-    Attributes:
-      start: from the start of the process to its first step.
-      compilation: from the preparation of the run to its first step.
-      validation: the shortest validation, 0 if there was none.
-    """
-
-    start: float
-    compilation: float
+    start: float  # to the first step
+    compilation: float  # likewise
     step: float
-    validation: float
+    validation: float  # the shortest one, 0 if there was none
 
     @classmethod
     def of(cls, training: TrainProcess) -> PhaseDurations:
@@ -135,11 +119,7 @@ class Moment(NamedTuple):
 
 
 def draw_moments(config: Config, num_steps: int, kills: int, seed: int) -> list[Moment]:
-    """Draws the moments of the kills, in the order in which the run reaches them.
-
-    One moment is drawn in each kind of phase, as far as the number of kills allows, and the others at random steps and
-    in random starts.
-    """
+    """Draws a moment in each kind of phase, as far as kills allow, and others at random; returns them in order."""
     rng = random.Random(seed)
     training = config.training
     kinds = ["a validation"] if training.eval_every else []
@@ -149,10 +129,8 @@ def draw_moments(config: Config, num_steps: int, kills: int, seed: int) -> list[
     def draw_step(kind: str) -> int:
         if kind in ("the compilation", "the first step"):
             return 0
-        interval = {"a save": training.checkpoint_every, "a validation": training.eval_every}.get(kind)
-        if interval:
-            return min(num_steps, interval * rng.randint(1, max(1, num_steps // interval)))
-        return rng.randint(1, num_steps)
+        interval = {"a save": training.checkpoint_every, "a validation": training.eval_every}.get(kind, 1)
+        return min(num_steps, interval * rng.randint(1, max(1, num_steps // interval)))
 
     moments = [Moment(kind, draw_step(kind), rng.random()) for kind in kinds]
     return sorted(moments, key=lambda moment: (moment.step, kinds.index(moment.during)))
@@ -171,64 +149,66 @@ def run_killed(
 ) -> tuple[list[Kill], TrainProcess]:
     """Runs a training process, kills and restarts it at each of the moments, and then lets it finish.
 
-    A moment that is not reached because the process ends first does not count as a kill. `pace` holds the durations of
-    the uninterrupted run. Logs each kill. Returns the kills, and the process that finished the run.
+    A moment that is not reached because the process ends first does not count as a kill. `pace` is that of the
+    uninterrupted run. Returns the kills, and the process that finished the run.
     """
     kills: list[Kill] = []
     for moment in moments:
         training = start()
+        phase = _phase(moment, training, config, pace)
         try:
-            is_reached = _wait_for(moment, training, config, pace)
+            is_reached = _wait_for(phase, moment.fraction, training)
         finally:
             training.kill()
         if is_reached:
-            kills.append(Kill(_phase_at_kill(moment, training), training.workdir.last_step(), training))
-            log.info("kill %d: during %s, after step %d", len(kills), kills[-1].during, kills[-1].after)
+            during = "training" if phase.has_ended() else moment.during
+            kills.append(Kill(during, training.workdir.last_step(), training))
+            log.info("kill %d: during %s, after step %d", len(kills), during, kills[-1].after)
             pace = pace._replace(start=min(pace.start, training.seconds_to_first_step or pace.start))
     last = start()
     last.finish()
     return kills, last
 
 
-def _wait_for(moment: Moment, training: TrainProcess, config: Config, pace: PhaseDurations) -> bool:
-    """Waits for the moment; returns False if the process ends first."""
-    workdir, step = training.workdir, moment.step
-    logged = step - step % config.training.log_every
-    condition, seconds = {
-        "a start": (lambda: True, pace.start),
-        "the compilation": (lambda: training.prepared, pace.compilation),
-        "the first step": (lambda: training.seconds_to_first_step, pace.step),
-        "a save": (lambda: _half_saved(workdir, step) or step in saved_steps(workdir.checkpoints), 0.0),
-        # The validation begins right after the line of its step is written.
-        "a validation": (lambda: workdir.last_step() >= step, pace.validation),
-        "training": (
-            lambda: training.seconds_to_first_step and workdir.last_step() >= logged,
-            pace.step * (step - logged),
-        ),
-    }[moment.during]
-    if not training.wait_until(condition):
+class _Phase(NamedTuple):
+    """A phase of a process, of about `seconds`; it may have left the phase before it is killed."""
+
+    has_begun: Callable[[], object]
+    has_ended: Callable[[], object]
+    seconds: float
+
+
+def _wait_for(phase: _Phase, fraction: float, training: TrainProcess) -> bool:
+    """Waits until this fraction of the phase is over; returns False if the process ends first."""
+    if not training.wait_until(phase.has_begun):
         return False
-    kill_time = time.monotonic() + moment.fraction * seconds
-    is_early = moment.during in ("a start", "the compilation")
+    kill_time = time.monotonic() + fraction * phase.seconds
     # The duration may be that of a start that compiled. One that finds its programs in the cache is over earlier, and
     # would train on: on a GPU, to the end of 2,000 steps.
-    return training.wait_until(
-        lambda: time.monotonic() >= kill_time or (is_early and training.seconds_to_first_step is not None)
-    )
+    return training.wait_until(lambda: time.monotonic() >= kill_time or phase.has_ended())
 
 
-def _phase_at_kill(moment: Moment, training: TrainProcess) -> str:
-    """Returns the phase in which the process was killed: it may have left the intended one before the kill."""
+def _phase(moment: Moment, training: TrainProcess, config: Config, pace: PhaseDurations) -> _Phase:
     workdir, step = training.workdir, moment.step
-    missed = {
-        "a start": training.seconds_to_first_step,
-        "the compilation": training.seconds_to_first_step,
-        "a save": not _half_saved(workdir, step),
-        "a validation": any("validation_loss" in line and line["step"] == step for line in workdir.read_metrics()),
-    }
-    return "training" if missed.get(moment.during) else moment.during
+    logged = step - step % config.training.log_every
 
+    def is_training() -> bool:
+        return training.seconds_to_first_step is not None
 
-def _half_saved(workdir: Workdir, step: int) -> bool:
-    """Returns whether a checkpoint of the step has been begun; it has a temporary name until it is complete."""
-    return any(workdir.checkpoints.glob(f"{step}.*"))
+    def is_saving() -> bool:  # a checkpoint has a temporary name until it is complete
+        return any(workdir.checkpoints.glob(f"{step}.*"))
+
+    def is_validated() -> bool:
+        return any("validation_loss" in line and line["step"] == step for line in workdir.read_metrics())
+
+    return {
+        "a start": _Phase(lambda: True, is_training, pace.start),
+        "the compilation": _Phase(lambda: training.prepared, is_training, pace.compilation),
+        "the first step": _Phase(is_training, lambda: False, pace.step),
+        "a save": _Phase(lambda: is_saving() or step in saved_steps(workdir.checkpoints), lambda: not is_saving(), 0.0),
+        # The validation begins right after the line of its step is written.
+        "a validation": _Phase(lambda: workdir.last_step() >= step, is_validated, pace.validation),
+        "training": _Phase(
+            lambda: is_training() and workdir.last_step() >= logged, lambda: False, pace.step * (step - logged)
+        ),
+    }[moment.during]

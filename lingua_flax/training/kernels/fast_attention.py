@@ -1,16 +1,13 @@
 """Attention that never stores its scores: a kernel for TPUs and NVIDIA GPUs.
 
-Between the two matrix products of equation 1 (Vaswani et al. 2017) are T * S scores per head and row. Computed as
-written, they are stored in main memory and read back several times in the forward and the backward pass, which takes
-far longer than the products. Each program of the kernel keeps the scores of its rows and heads on the chip. The
-backward pass recomputes the weights, as in Dao et al. (2022); their tiling is not needed for packed rows of a few
-hundred positions. No two programs add to the same sum, so that the gradients are the same every time.
+Computed as written, equation 1 (Vaswani et al. 2017) stores T * S scores per head and row in main memory and reads
+them back several times, which takes far longer than its products. Each program of the kernel keeps the scores of its
+rows and heads on the chip. The backward pass recomputes the weights, as in Dao et al. (2022); rows of a few hundred
+positions do not need their tiling. No two programs add to the same sum, so that gradients are the same every time.
 
 Shapes: B rows, T queries, S keys, D model width, H head width. Heads are concatenated along D. A program processes a
 group of G adjacent columns: on a TPU the heads that share the 128 lanes of a vector register, on a GPU a single head.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
@@ -43,15 +40,9 @@ GPU_WIDTHS, GPU_LENGTHS, WARPS = (16, 32, 64), (16, 32, 64, 128), 8
 
 
 class Operands(NamedTuple):
-    """The inputs of attention, with heads concatenated along D.
+    """The inputs of attention: [B, T, D], divided by sqrt(H), twice [B, S, D], and segments [B, T] and [B, S].
 
-    Inside a kernel they hold a single row and a single group of heads: [T, G] and [S, G], and [1, T] and [1, S] for
-    segments.
-
-    Attributes:
-      query: [B, T, D], already divided by sqrt(H).
-      keys, values: [B, S, D].
-      query_segments, key_segments: [B, T] and [B, S] int32; 0 marks padding.
+    Inside a kernel they hold a single row and a single group of heads: [T, G] and [S, G], and [1, T] and [1, S].
     """
 
     query: jax.Array
@@ -62,14 +53,7 @@ class Operands(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Static options of the kernel.
-
-    Attributes:
-      head_dim: H, which must divide G.
-      causal: Whether a query may attend only to keys at its own and earlier positions of the row.
-      platform: What the kernel is compiled for.
-      interpret: Whether to run the kernel as plain JAX instead, which works on any device.
-    """
+    """Static options of the kernel: H, which divides G, the causal mask, and as in `FusedAttention`."""
 
     head_dim: int
     causal: bool
@@ -113,10 +97,8 @@ def _call(
 ) -> list[jax.Array]:
     """Runs a kernel over blocks of rows and groups of heads; one call of it computes one row and one group.
 
-    Args:
-      extra_inputs: Further inputs of the kernel, [B, T, D].
-      output_templates: Arrays with the shapes and types of the outputs.
-      products: Number of matrix products that the kernel computes per head, for the cost estimate.
+    The extra inputs are [B, T, D], the outputs have the shapes and types of their templates, and `products` counts the
+    matrix products per head, for the cost estimate.
     """
     inputs = (*operands, *extra_inputs)
     (batch, length, width), keys = operands.query.shape, operands.keys.shape[1]
@@ -141,6 +123,11 @@ def _call(
             return pl.BlockSpec((rows, 1, operand.shape[1]), lambda row, group: (row, 0, 0))
         return pl.BlockSpec((rows, operand.shape[1], options.group), lambda row, group: (row, 0, group))
 
+    params: Any = None
+    if is_gpu:
+        from jax.experimental.pallas import triton  # not part of JAX on every platform
+
+        params = triton.CompilerParams(num_warps=WARPS, num_stages=1)
     return pl.pallas_call(
         run_on_rows,
         out_shape=[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in output_templates],
@@ -153,14 +140,8 @@ def _call(
             bytes_accessed=sum(array.nbytes for array in (*inputs, *output_templates)),
         ),
         interpret=options.interpret,
-        compiler_params=_triton_params() if is_gpu else None,
+        compiler_params=params,
     )(*(array[:, None] if array.ndim == 2 else array for array in inputs))
-
-
-def _triton_params() -> Any:
-    from jax.experimental.pallas import triton  # not part of JAX on every platform
-
-    return triton.CompilerParams(num_warps=WARPS, num_stages=1)
 
 
 def _forward_kernel(row: Operands, *, options: Options) -> tuple[jax.Array]:
@@ -224,7 +205,10 @@ def _exponentials(query: jax.Array, keys: jax.Array, visible: jax.Array) -> tupl
 
 @dataclasses.dataclass(frozen=True)
 class FusedAttention:
-    """`fused_attention` on a mesh that shards rows and heads; `platform` and `interpret` are as in `Options`."""
+    """`fused_attention` on a mesh that shards rows and heads, compiled for `platform`.
+
+    With `interpret`, the kernel is run as plain JAX, which works on any device.
+    """
 
     mesh: Mesh
     platform: Literal["tpu", "gpu"]
@@ -247,10 +231,9 @@ class FusedAttention:
 
 
 def fast_attention(config: Config, mesh: Mesh) -> FastAttention | None:
-    """Returns the attention implementation for training on this mesh, as specified by the option model.attention.
+    """Returns the attention for training on this mesh, by the option model.attention; None is equation 1 as written.
 
-    None stands for equation 1 as written. Raises UserError if the requested implementation does not support this
-    configuration or this mesh.
+    Raises UserError if what is requested does not support this configuration or this mesh.
     """
     requested = config.model.attention
     reason = None if requested == "plain" else _why_not_fused(config, mesh)

@@ -1,14 +1,11 @@
 """The logarithm of the softmax's denominator without stored logits: a TPU kernel.
 
-The logits of a batch are by far the largest array of a training step (3.9 GB for 26,624 positions and 37,000 pieces).
-Otherwise they would be written to main memory once and read five times. Each program of the kernel computes the logits
-of a block of positions and pieces in the chip's vector memory and keeps only their sum. The backward pass recomputes
-them for each of its two products.
+The logits of a batch, by far the largest array of a training step (3.9 GB for 26,624 positions and 37,000 pieces),
+would be written to main memory once and read five times. Each program of the kernel computes those of a block in the
+chip's vector memory and keeps only their sum. The backward pass recomputes them for each of its two products.
 
 Shapes: M positions, V vocabulary size, D model width.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
@@ -45,6 +42,7 @@ class FusedLogNormalizer:
 
 
 _POSITIONS, _PIECES = PartitionSpec(ROW_AXES), PartitionSpec(PIECES_AXIS)
+_Residuals = tuple[jax.Array, jax.Array, jax.Array]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -52,9 +50,7 @@ def _log_normalizer(x: jax.Array, table: jax.Array, options: FusedLogNormalizer)
     return _forward(x, table, options)[0]
 
 
-def _forward(
-    x: jax.Array, table: jax.Array, options: FusedLogNormalizer
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+def _forward(x: jax.Array, table: jax.Array, options: FusedLogNormalizer) -> tuple[jax.Array, _Residuals]:
     def local(x: jax.Array, table: jax.Array) -> jax.Array:
         local_sums = _log_sums(x, table, options.interpret)
         max_sums = jax.lax.pmax(local_sums, PIECES_AXIS)
@@ -64,12 +60,11 @@ def _forward(
     return log_sums, (x, table, log_sums)
 
 
-def _backward(
-    options: FusedLogNormalizer, residuals: tuple[jax.Array, jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _backward(options: FusedLogNormalizer, residuals: _Residuals, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
     def local(x: jax.Array, table: jax.Array, log_sums: jax.Array, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-        d_x = jax.lax.psum(_gradient_of_x(x, table, log_sums, gradient, options.interpret), PIECES_AXIS)
-        d_table = jax.lax.psum(_gradient_of_table(x, table, log_sums, gradient, options.interpret), ROW_AXES)
+        inputs = (x, table, log_sums, gradient, options.interpret)
+        d_x = jax.lax.psum(_gradient(*inputs, of_table=False), PIECES_AXIS)
+        d_table = jax.lax.psum(_gradient(*inputs, of_table=True), ROW_AXES)
         return d_x.astype(x.dtype), d_table.astype(table.dtype)
 
     inputs = (_POSITIONS, _PIECES, _POSITIONS, _POSITIONS)
@@ -101,35 +96,13 @@ def _log_sums(x: jax.Array, table: jax.Array, interpret: bool) -> jax.Array:
     return _call(kernel, output, x, table, products=1, sums=2, interpret=interpret)[:, 0]
 
 
-def _gradient_of_x(
-    x: jax.Array, table: jax.Array, log_sums: jax.Array, gradient: jax.Array, interpret: bool
+def _gradient(
+    x: jax.Array, table: jax.Array, log_sums: jax.Array, gradient: jax.Array, interpret: bool, *, of_table: bool
 ) -> jax.Array:
-    """Computes the gradient of x, [M, D] float32.
+    """Computes the gradient of x, [M, D] float32, or of the table, [V, D] float32.
 
-    The gradient of a position is the sum of the rows of the table, weighted by their probabilities, times the incoming
-    gradient.
-    """
-
-    def kernel(x: Any, table: Any, log_sums: Any, gradient: Any, result: Any, *, block: _Block) -> None:
-        @pl.when(block.is_first)
-        def _() -> None:
-            result[...] = jnp.zeros_like(result)
-
-        part = jnp.where(block.vocabulary > block.pieces.T, table[...], 0)  # beyond the end of the table may be NaN
-        weights = jnp.exp(product(x[...], part, (1, 1)) - log_sums[...]) * gradient[...]
-        result[...] += product(weights.astype(part.dtype), part, (1, 0))
-
-    output = jax.ShapeDtypeStruct(x.shape, jnp.float32)
-    return _call(kernel, output, x, table, log_sums, gradient, products=2, interpret=interpret)
-
-
-def _gradient_of_table(
-    x: jax.Array, table: jax.Array, log_sums: jax.Array, gradient: jax.Array, interpret: bool
-) -> jax.Array:
-    """Computes the gradient of the table, [V, D] float32.
-
-    The gradient of a piece is the sum over all positions of x, weighted by the probability of the piece at the position
-    and by the incoming gradient.
+    That of a position is the sum of the rows of the table, and that of a piece the sum of the rows of x, each weighted
+    by the probability of the piece at the position and by the incoming gradient.
     """
 
     def kernel(x: Any, table: Any, log_sums: Any, gradient: Any, result: Any, *, block: _Block) -> None:
@@ -138,21 +111,26 @@ def _gradient_of_table(
             result[...] = jnp.zeros_like(result)
 
         in_range = block.positions < block.length
-        part = jnp.where(in_range, x[...], 0)
-        weights = jnp.where(in_range, jnp.exp(product(part, table[...], (1, 1)) - log_sums[...]) * gradient[...], 0.0)
-        result[...] += product(weights.astype(part.dtype), part, (0, 0))
+        x_part, table_part = x[...], table[...]
+        if of_table:  # beyond the end of x, or of the table, may be NaN
+            x_part = jnp.where(in_range, x_part, 0)
+        else:
+            table_part = jnp.where(block.vocabulary > block.pieces.T, table_part, 0)
+        weights = jnp.exp(product(x_part, table_part, (1, 1)) - log_sums[...]) * gradient[...]
+        if of_table:
+            weights = jnp.where(in_range, weights, 0.0)
+        summed, axis = (x_part, 0) if of_table else (table_part, 1)
+        result[...] += product(weights.astype(summed.dtype), summed, (axis, 0))
 
-    output = jax.ShapeDtypeStruct(table.shape, jnp.float32)
-    return _call(kernel, output, x, table, log_sums, gradient, products=2, by_piece=True, interpret=interpret)
+    output = jax.ShapeDtypeStruct(table.shape if of_table else x.shape, jnp.float32)
+    return _call(kernel, output, x, table, log_sums, gradient, products=2, by_piece=of_table, interpret=interpret)
 
 
 class _Block(NamedTuple):
-    """The block of positions and pieces that a program processes.
+    """The block that a program processes: the indices of its positions, [block, 1], and of its pieces, [1, block].
 
-    Attributes:
-      positions, pieces: Their indices, [block, 1] and [1, block]; those of the last blocks may be out of range.
-      length, vocabulary: M and V on this device.
-      is_first, is_last: Whether the program is the first or the last of those that write the same block of the result.
+    Those of the last blocks may be beyond the length, M, or the vocabulary, V, on this device. `is_first` and `is_last`
+    are true for the first and the last of the programs that write the same block of the result.
     """
 
     positions: jax.Array
@@ -177,13 +155,9 @@ def _call(
     """Runs a kernel for all blocks of positions and pieces.
 
     The outer loop is over the blocks of the result (positions, or pieces if `by_piece`), the inner loop over the other
-    blocks.
-
-    Args:
-      kernel: Computes one block; its arguments are references to x [M, D], table [V, D], columns, result and sums.
-      *columns: Further inputs, [M], which the kernel receives as [block, 1].
-      products: Number of matrix products per block, for the cost estimate.
-      sums: Number of columns [block, 1] that the kernel keeps in memory throughout the inner loop.
+    blocks. The kernel is given references to x [M, D], table [V, D], the columns [M] as [block, 1], the result, and as
+    many `sums` [block, 1], which stay in memory throughout the inner loop. `products` counts its matrix products, for
+    the cost estimate.
     """
     length, (vocabulary, width) = len(x), table.shape
     outer = 1 if by_piece else 0

@@ -1,7 +1,5 @@
 """Functions that the Pallas kernels share: matrix products inside a kernel, and running a kernel on a mesh."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

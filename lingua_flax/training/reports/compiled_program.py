@@ -5,8 +5,6 @@ counts what they read from and write to the vector memory on the chip: 69.4 GB f
 of which 29.6 GB are in main memory.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator
@@ -14,22 +12,14 @@ from typing import NamedTuple
 
 
 class CompiledProgram(NamedTuple):
-    """The figures of a program.
+    """The figures of a program."""
 
-    Attributes:
-      kernels: number of kernels that it launches.
-      bytes_accessed: bytes that they read from and write to main memory, if every kernel reads its inputs once.
-      largest: the arrays that they write, each with its size in bytes, the largest first; without the work space of
-        libraries.
-    """
-
-    kernels: int
-    bytes_accessed: int
-    largest: list[tuple[int, str]]
+    kernels: int  # that it launches
+    bytes_accessed: int  # that they read from and write to main memory, if every kernel reads its inputs once
+    largest: list[tuple[int, str]]  # arrays that they write, by size in bytes, without the work space of libraries
 
 
 class _Instruction(NamedTuple):
-    name: str
     result: str  # its type, such as (f32[], bf16[128,512]{1,0})
     operation: str
     operands: list[str]
@@ -77,7 +67,7 @@ def read_program(text: str, iterations: int = 1) -> CompiledProgram:
 def _instructions(text: str) -> _Computation:
     found = (match.groups() for match in _INSTRUCTION.finditer(text))
     return {
-        name: _Instruction(name, result, operation, re.findall(r"%([\w.-]+)", operands), attributes)
+        name: _Instruction(result, operation, re.findall(r"%([\w.-]+)", operands), attributes)
         for name, result, operation, operands, attributes in found
     }
 
@@ -97,7 +87,6 @@ def _kernels(
 
 
 def _bytes_moved(instruction: _Instruction, computation: _Computation, computations: dict[str, _Computation]) -> int:
-    """Returns the bytes of main memory that a kernel reads and writes."""
     written, attributes = _in_main_memory(instruction.written), instruction.attributes
     if instruction.operation == "fusion":
         fused = computations[_CALLED.findall(attributes)[0]]

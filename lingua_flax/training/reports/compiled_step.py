@@ -1,77 +1,50 @@
-"""The compiled training step: operations, bytes moved, memory, and whether it fits on a device.
-
-The step is compiled for the devices of this machine, for CPUs that simulate them, or for TPUs or GPUs that are not
-attached.
-"""
-
-from __future__ import annotations
+"""The compiled training step: operations, bytes moved, memory, and whether it fits on a device."""
 
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
-from lingua_flax.devices.mesh import check_divides, check_divides_vocabularies, make_mesh
+from lingua_flax.devices.mesh import check_divides, make_mesh
 from lingua_flax.devices.platform import compute_precision, make_deterministic, simulated_devices
-from lingua_flax.devices.topology import (
-    check_compiler,
-    chip_in_topology,
-    compiler_environment,
-    topology_devices,
-)
-from lingua_flax.host.errors import RunError
-from lingua_flax.host.workers import WorkerPool
+from lingua_flax.devices.topology import check_compiler, chip_in_topology, topology_devices, with_compiler
 from lingua_flax.model.flops import training_flops
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.precision import BFLOAT16, FLOAT32, Precision
 from lingua_flax.options.schema import REMAINING_DEVICES, Config
-from lingua_flax.training.device_memory import DeviceMemory, compile_step, memory_between_steps, memory_of_step
+from lingua_flax.training.device_memory import compile_step, memory_between_steps, memory_of_step
 from lingua_flax.training.kernels.fast_attention import fast_attention
 from lingua_flax.training.reports.compiled_program import bytes_of, read_program
 
-Result = TypeVar("Result")
-
 
 class CompiledStep(NamedTuple):
-    """The figures of a compiled training step for each device; those that are not known are None.
+    """The figures of a compiled training step for each device; those that are not known are None."""
 
-    Attributes:
-      compiled_for: the topology, or the number and kind of the devices.
-      dtype: the dtype of matrix products.
-      flops: the operations that XLA counts, but at least those of the model's matrix products: it counts loops once,
-        and in programs for GPUs nothing.
-      bytes_accessed: the bytes read from and written to the device's main memory.
-      temporary_bytes: the memory that the step needs in addition to its arguments.
-      sent_bytes: the bytes that the device sends to other devices.
-      kernels: the number of kernels that a GPU launches.
-      largest_arrays: those that kernels of a GPU write, each with its size in bytes, the largest first.
-      shortage: the compiler's message if the memory of the device is not sufficient.
-    """
-
-    compiled_for: str
+    compiled_for: str  # the topology, or the number and kind of the devices
     mesh: dict[str, int]
-    dtype: str
-    memory: DeviceMemory
+    dtype: str  # of matrix products
+    memory: dict[str, int]  # as in `memory_of_step`
+    device_memory_bytes: int | None
     compile_seconds: float | None = None
+    # As XLA counts them, but at least those of the model's matrix products: it counts loops once, and in programs for
+    # GPUs nothing.
     flops: float | None = None
-    bytes_accessed: float | None = None
+    bytes_accessed: float | None = None  # in the device's main memory
     argument_bytes: int | None = None
-    temporary_bytes: int | None = None
-    sent_bytes: float | None = None
-    kernels: int | None = None
+    temporary_bytes: int | None = None  # that the step needs in addition to its arguments
+    sent_bytes: float | None = None  # to other devices
+    kernels: int | None = None  # of a GPU, and so are the largest arrays
     largest_arrays: Sequence[tuple[int, str]] = ()
-    device_memory_bytes: int | None = None
     fits: bool | None = None
-    shortage: str | None = None
+    shortage: str | None = None  # the compiler's message if the memory of the device is not sufficient
 
 
 def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
-    """Compiles the training step for the config's topology or for this machine's devices, simulated if too few.
+    """Compiles the step for the config's topology or for this machine's devices, simulated by CPUs if too few.
 
     The sizes are those of the source and the target vocabulary. Raises UserError if the config does not fit the mesh or
     the compiler does not support the topology, and RunError if the compiler failed.
@@ -79,35 +52,30 @@ def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     if config.devices.topology:
         chip_in_topology(config.devices.topology)
         check_compiler(config.devices.topology)
-        return with_compiler(_compiled_for_topology, config, sizes)
-    count = math.prod(size for _, size in config.devices.mesh if size != REMAINING_DEVICES)
-    mesh = make_mesh(config.devices.mesh, simulated_devices(config.devices.platform, count))
-    device = mesh.devices.flat[0]
-    simulated = " (simulated)" if device.platform == "cpu" and mesh.size > 1 else ""
-    memory = (device.memory_stats() or {}).get("bytes_limit")
-    return _compiled(config, sizes, mesh, f"{mesh.size} x {device.device_kind}{simulated}", memory)
+        return with_compiler(_compiled, config, sizes)
+    return _compiled(config, sizes)
 
 
-def _compiled_for_topology(config: Config, sizes: tuple[int, int]) -> CompiledStep:
-    """Compiles the step for the config's topology, in the process that `with_compiler` starts."""
-    topology = config.devices.topology
-    assert topology
-    if config.devices.deterministic:
-        make_deterministic()
-    mesh = make_mesh(config.devices.mesh, topology_devices(topology))
-    return _compiled(config, sizes, mesh, topology, chip_in_topology(topology).memory)
-
-
-def _compiled(
-    config: Config, sizes: tuple[int, int], mesh: Mesh, compiled_for: str, device_memory: int | None
-) -> CompiledStep:
-    check_divides(mesh, config)
-    check_divides_vocabularies(mesh, sizes)
+def _compiled(config: Config, sizes: tuple[int, int]) -> CompiledStep:
+    """Compiles the step; for a topology, in the process that `with_compiler` starts."""
+    options = config.devices
+    if options.topology:
+        if options.deterministic:
+            make_deterministic()
+        mesh = make_mesh(options.mesh, topology_devices(options.topology))
+        compiled_for, device_memory = options.topology, chip_in_topology(options.topology).memory
+    else:
+        count = math.prod(size for _, size in options.mesh if size != REMAINING_DEVICES)
+        mesh = make_mesh(options.mesh, simulated_devices(options.platform, count))
+        device = mesh.devices.flat[0]
+        simulated = " (simulated)" if device.platform == "cpu" and mesh.size > 1 else ""
+        compiled_for = f"{mesh.size} x {device.device_kind}{simulated}"
+        device_memory = (device.memory_stats() or {}).get("bytes_limit")
+    check_divides(mesh, config, sizes)
     precision = _compute_precision(config, mesh)
     network = structure(config.model, *sizes, precision, fast_attention(config, mesh))
     memory = memory_between_steps(network, config, mesh)
-    step = CompiledStep(compiled_for, dict(mesh.shape), str(precision.products), memory)
-    step = step._replace(device_memory_bytes=device_memory)
+    step = CompiledStep(compiled_for, dict(mesh.shape), str(precision.products), memory, device_memory)
     started = time.monotonic()
     try:
         compiled = compile_step(network, config, mesh)
@@ -131,7 +99,7 @@ def _compiled(
         argument_bytes=analysis.argument_size_in_bytes if analysis else None,
         temporary_bytes=analysis.temp_size_in_bytes if analysis else None,
         sent_bytes=sent_bytes_of(text, mesh.size) if mesh.size > 1 else 0.0,
-        fits=None if device_memory is None else memory.total <= device_memory,
+        fits=None if device_memory is None else sum(memory.values()) <= device_memory,
     )
 
 
@@ -139,10 +107,7 @@ _COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|reduce-scatter)(?:-st
 
 
 def sent_bytes_of(program: str, devices: int) -> float:
-    """Returns the bytes that each device sends if the collective operations use ring algorithms.
-
-    `program` is the text of the program, as XLA prints it.
-    """
+    """Returns the bytes that each device sends if the operations in a program's text use ring algorithms."""
     others = devices - 1
     # Bytes sent per byte of the result.
     factors = {"all-reduce": 2 * others / devices, "all-gather": others / devices, "reduce-scatter": others}
@@ -163,17 +128,3 @@ def _compute_precision(config: Config, mesh: Mesh) -> Precision:
     if mesh.devices.flat[0].platform == "cpu" and config.devices.platform in ("gpu", "tpu"):
         return FLOAT32 if precision == "float32" else BFLOAT16
     return compute_precision(precision, mesh)
-
-
-def with_compiler(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Returns the result of function(*arguments), called in a new process that may use `topology_devices`.
-
-    libtpu needs an environment of its own, ends its process on an internal error, and cannot be interrupted by signals.
-    Raises RunError if the compiler ended the process.
-    """
-    with compiler_environment(), WorkerPool(1) as process:
-        try:
-            return process.submit(function, *arguments).result()
-        except BrokenProcessPool as error:
-            message = "the compiler of devices.topology has failed and ended its process; any output above may say why"
-            raise RunError(message) from error

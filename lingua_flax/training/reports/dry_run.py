@@ -1,7 +1,5 @@
 """The dry run: reports what a training run would need, without training."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
@@ -15,7 +13,7 @@ from lingua_flax.model.parameters import params_by_name
 from lingua_flax.model.transformer import Structure, structure
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.workdir import Workdir
-from lingua_flax.training.device_memory import format_bytes
+from lingua_flax.training.device_memory import ACTIVATIONS, format_bytes
 from lingua_flax.training.preparation import vocab_sizes
 from lingua_flax.training.recorder import show_table
 from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_step, model_flops
@@ -23,17 +21,15 @@ from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_st
 # The share of target positions that hold a token, assumed for a run that has not begun: packing fills about 98% of the
 # positions on the longer side and fewer on the other (measured: docs/results/performance.md).
 ASSUMED_REAL_TOKENS = 0.95
+ONLY_PRINTED = ("mesh", "dtype", "memory", "sent_bytes", "largest_arrays", "shortage")  # not in the JSON file
 
 
 def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float | None, json_file: Path | None) -> None:
     """Prints parameters, operations, memory on each device and length of a run, without training.
 
-    The devices of the mesh need not be available: the step can be compiled for a TPU topology, and if the mesh needs
-    more devices than there are, CPUs are simulated. The tokenizer and the metrics in the workdir are used if there are
-    any, and the compiler's figures are written to `json_file`. The duration is estimated from `tokens_per_second`,
-    which counts real target tokens, as training reports them.
-
-    Raises UserError if the config does not fit the mesh, and RunError if the compiler failed.
+    The tokenizer and the metrics in the workdir are used if there are any. The duration is estimated from
+    `tokens_per_second`, which counts real target tokens. Raises UserError if the config does not fit the mesh, and
+    RunError if the compiler failed.
     """
     sizes = vocab_sizes(config, workdir)
     step = compiled_step(config, sizes)
@@ -44,16 +40,7 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
         _show_min_times(step, chip_in_topology(config.devices.topology))
     _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
     if json_file:
-        names = (
-            "flops",
-            "bytes_accessed",
-            "argument_bytes",
-            "temporary_bytes",
-            "device_memory_bytes",
-            "fits",
-            "kernels",
-        )
-        figures = {name: getattr(step, name) for name in (*names, "compile_seconds", "compiled_for")}
+        figures = {name: value for name, value in step._asdict().items() if name not in ONLY_PRINTED}
         json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
@@ -75,11 +62,7 @@ def _show_parameters(config: Config, network: Structure) -> None:
 
 
 def parameters_by_module(network: Structure) -> dict[str, int]:
-    """Returns the number of parameters of each module, by the name of its attribute.
-
-    In the encoder and the decoder, each kind of sublayer is counted over all layers, such as "encoder feed_forward",
-    and so are the norms.
-    """
+    """Returns the number of parameters of each module, and of each kind of sublayer, such as "encoder feed_forward"."""
     counts: Counter[str] = Counter()
     for path, leaf in params_by_name(network.params).items():
         name, *inner = path.split(".")
@@ -108,11 +91,9 @@ def _show_step(config: Config, vocab_size: int) -> None:
 def _show_memory(step: CompiledStep) -> None:
     rows = {"mesh": ", ".join(f"{axis} {size}" for axis, size in step.mesh.items())}
     rows["compiled for"] = f"{step.compiled_for}, {step.dtype}"
-    parts = ("parameters", "moving average", "optimizer", "batch", "activations and gradients")
-    for name, size in zip(parts, step.memory, strict=True):
-        if size or name != "moving average":
-            rows[name] = "not known" if size is None else format_bytes(size)
-    rows["in all"] = format_bytes(step.memory.total)
+    sizes: dict[str, int | None] = {**step.memory, ACTIVATIONS: step.memory.get(ACTIVATIONS)}
+    rows |= {name: "not known" if size is None else format_bytes(size) for name, size in sizes.items()}
+    rows["in all"] = format_bytes(sum(step.memory.values()))
     if step.device_memory_bytes:
         fits = "this fits" if step.fits else step.shortage or "this does not fit"
         rows["the device has"] = f"{format_bytes(step.device_memory_bytes)}: {fits}"
@@ -120,7 +101,6 @@ def _show_memory(step: CompiledStep) -> None:
 
 
 def _show_min_times(step: CompiledStep, chip: Chip) -> None:
-    """Prints lower bounds of a step's time on each device: as if only operations took time, or only moving bytes."""
     rows, flops, accessed, sent = {}, step.flops, step.bytes_accessed, step.sent_bytes
     if flops and accessed:
         time, rate = flops / chip.flops_per_second, f"{chip.flops_per_second / 1e12:,.0f} TFLOP/s"
@@ -145,8 +125,8 @@ def _show_length(
 ) -> None:
     num_steps, per_step = config.training.num_steps, config.rows_per_batch * config.data.row_length
     if num_steps is None:
-        epochs = f"{config.training.num_epochs:g} epochs"
-        show_table("the run", {"length": f"{epochs}; the number of steps depends on the corpus"})
+        length = f"{config.training.num_epochs:g} epochs; the number of steps depends on the corpus"
+        show_table("the run", {"length": length})
         return
     positions = num_steps * per_step
     rows = {"steps": f"{num_steps:,}", "target positions": f"{positions:,}"}

@@ -3,15 +3,14 @@
 import json
 import sys
 
-from lingua_flax.devices.mesh import check_divides, check_divides_vocabularies, make_mesh
+from lingua_flax.devices.mesh import check_divides, make_mesh
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import Config
 
 for config in map(Config.model_validate, json.loads(sys.argv[1])):
     try:
         mesh = make_mesh(config.devices.mesh)
-        check_divides(mesh, config)
-        check_divides_vocabularies(mesh, [config.tokenizer.vocab_size])
+        check_divides(mesh, config, [config.tokenizer.vocab_size])
         print()
     except UserError as error:
         print(error)
