@@ -1,7 +1,6 @@
-"""A search in calls of a few positions each: between two of them, sentences can leave the batch, or the search can end.
+"""A search in calls of a few positions each, between which sentences can leave the batch, or the search can end.
 
-`decoding.search_or_sample` is a single call, which nothing can end before the last sentence is done. A server has to
-end what nobody waits for any more, and does not let a short sentence wait for a long one.
+A server has to end what nobody waits for any more, and does not let a short sentence wait for a long one.
 """
 
 from __future__ import annotations
@@ -28,10 +27,8 @@ ROWS = (4, 1, 8, 16, 24)  # of batches that are not full, in the order of compil
 
 
 class Shape(NamedTuple):
-    """The number of sentences of a batch, and their padded length."""
-
-    rows: int
-    length: int
+    rows: int  # sentences of a batch
+    length: int  # to which they are padded
 
 
 def shapes(max_rows: int, max_length: int) -> list[Shape]:
@@ -123,6 +120,5 @@ def _advance(
 
 
 def _grow(networks: Sequence[decoding.Network], carry: Any, how: decoding.Decoding) -> Any:
-    growth = decoding.search_from(networks, carry.constraints, carry.state, how).task.state_growth
-    assert growth
-    return carry._replace(state=growth.grow(carry.state, how.program.length))
+    task = decoding.search_from(networks, carry.constraints, carry.state, how).task
+    return carry._replace(state=task.grow(carry.state, task.max_length))
