@@ -14,7 +14,6 @@ class Hypothesis:
     """A candidate translation.
 
     Attributes:
-      text: the translation.
       score: its log-probability divided by the length penalty; of a line with several sentences, their sum.
       tokens: its token ids, ending with EOS_ID; none for a line without tokens.
       parts: of a line with several sentences or parts, the source text of each and the hypothesis for it.
@@ -44,11 +43,6 @@ class ScoredTranslation(NamedTuple):
 
     log_probability: float
     tokens: int
-
-
-def unchanged(text: str, count: int) -> tuple[Hypothesis, ...]:
-    """Returns hypotheses for a text that is not translated: the text itself."""
-    return (Hypothesis(text, 0.0),) * count
 
 
 def join_parts(parts: Sequence[tuple[str, str, tuple[Hypothesis, ...]]]) -> tuple[Hypothesis, ...]:

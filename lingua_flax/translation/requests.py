@@ -22,21 +22,16 @@ log = logging.getLogger(__name__)
 
 
 class Part(NamedTuple):
-    """A sentence of a line, or a part of one that is too long, translated by itself.
+    """A sentence of a line, or a part of one that is too long, translated by itself."""
 
-    `line` is its number, and `part` its number within the line, counted from 0. Its translation begins with the ids in
-    `prefix` and has at most `limit` tokens; the text `after` stands between it and the next one. If it `is_kept`,
-    it is not translated.
-    """
-
-    line: int
-    part: int
+    line: int  # its number
+    part: int  # its number within the line, counted from 0
     text: str
     source: list[int]
-    prefix: Sequence[int]
-    limit: int
-    after: str = ""
-    is_kept: bool = False
+    prefix: Sequence[int]  # with which its translation begins
+    limit: int  # the maximum number of tokens of its translation
+    after: str = ""  # what stands between its translation and the next one
+    is_kept: bool = False  # not translated
 
 
 def parts_of(
@@ -57,7 +52,9 @@ def parts_of(
     if prefixes:
         first = [tokenizer.protect(pieces[0].text) for pieces in lines]
         placed = [own.placed(prefix) for own, prefix in zip(first, prefixes, strict=True)]
-        encoded = _encode_prefixes(placed, tokenizer)
+        encoded = [ids[:-1] for ids in tokenizer.encode_target(placed)]
+        if unknown := next((prefix for prefix, ids in zip(placed, encoded, strict=True) if UNK_ID in ids), None):
+            raise UserError(f'prefix "{unknown}": the model has no token for one of its characters')
     for line, (pieces, prefix) in enumerate(zip(lines, encoded, strict=True), first_line):
         own: list[Part] = []
         for number, piece in enumerate([piece for piece in pieces if len(piece.ids) > 1] or pieces):
@@ -69,8 +66,7 @@ def parts_of(
                     f"{limit}, end token included; shorten the prefix"
                 )
             if len(piece.ids) > 1:
-                how = (part_prefix, limit, piece.after, piece.is_kept)
-                part = Part(line, 0, piece.text, piece.ids, *how)
+                part = Part(line, 0, piece.text, piece.ids, part_prefix, limit, piece.after, piece.is_kept)
                 fits = piece.is_kept or tokenizer.protect(piece.text).has_placeholders
                 own += [part] if fits else around_spans(part, tokenizer, options, max_length)
         parts += [part._replace(part=number) for number, part in enumerate(own)]
@@ -85,14 +81,6 @@ def around_spans(part: Part, tokenizer: Tokenizer, options: DecodingOptions, max
         limit = length_limit(len(ids), len(prefix), options, max_length)
         parts.append(Part(part.line, part.part, text, ids, prefix, limit, space, is_kept))
     return [*parts[:-1], parts[-1]._replace(after=part.after)]
-
-
-def _encode_prefixes(prefixes: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    encoded = [ids[:-1] for ids in tokenizer.encode_target(prefixes)]
-    for prefix, ids in zip(prefixes, encoded, strict=True):
-        if UNK_ID in ids:
-            raise UserError(f'prefix "{prefix}": the model has no token for one of its characters')
-    return encoded
 
 
 def request_of(
@@ -123,10 +111,8 @@ def warn_about_cut_sentences(lines: Sequence[Sequence[Piece]], first_line: int, 
     """Logs each line with a sentence that is translated in several parts."""
     for line, pieces in enumerate(lines, first_line):
         if count := sum(piece.is_cut for piece in pieces):
-            message = (
-                "line %d has a sentence of more than %d tokens, which the model takes at a time: cut into %d parts"
-            )
-            log.warning(message, line, longest - 1, count)
+            limit = f"more than {longest - 1} tokens, which the model takes at a time"
+            log.warning("line %d has a sentence of %s: cut into %d parts", line, limit, count)
 
 
 def warn_about(what: str, lines: set[int]) -> None:
