@@ -1,8 +1,4 @@
-"""The command distill: the training split of a corpus -> the same sources with a network's translations.
-
-Sequence-level knowledge distillation (Kim and Rush 2016): a student trained on the translations of a larger network or
-an ensemble comes closer to it than one trained on the references alone.
-"""
+"""The command distill, for sequence-level knowledge distillation (Kim and Rush 2016): a training split, translated."""
 
 from __future__ import annotations
 

@@ -46,10 +46,7 @@ class ScoredTranslation(NamedTuple):
 
 
 def join_parts(parts: Sequence[tuple[str, str, tuple[Hypothesis, ...]]]) -> tuple[Hypothesis, ...]:
-    """Joins the hypotheses of a line's parts rank by rank: the best of every part, then the second best, and so on.
-
-    A part is its source text, what stands after its translation, and its hypotheses.
-    """
+    """Joins parts of a line, (source, what stands after it, hypotheses) each: the best ones, the second best, ..."""
     if not parts:
         return (Hypothesis("", 0.0),)
     texts, after, hypotheses = zip(*parts, strict=True)

@@ -32,6 +32,7 @@ class Part(NamedTuple):
     limit: int  # the maximum number of tokens of its translation
     after: str = ""  # what stands between its translation and the next one
     is_kept: bool = False  # not translated
+    masked: Sequence[int] = ()  # positions of the source that no layer attends to
 
 
 def parts_of(
@@ -83,17 +84,12 @@ def around_spans(part: Part, tokenizer: Tokenizer, options: DecodingOptions, max
     return [*parts[:-1], parts[-1]._replace(after=part.after)]
 
 
-def request_of(
-    parts: Sequence[Part], options: DecodingOptions, rows: int, length: int, masked: np.ndarray | None = None
-) -> DecodingRequest:
-    """Returns the parts as a batch of `rows` sentences, of which the search finishes unused ones immediately.
-
-    No layer attends to positions at which `masked`, of the shape of the source, is True.
-    """
+def request_of(parts: Sequence[Part], options: DecodingOptions, rows: int, length: int) -> DecodingRequest:
+    """Returns the parts as a batch of `rows` sentences, of which the search finishes unused ones immediately."""
     source = pad_rows([part.source for part in parts], rows, length)
     visible = (source != PAD_ID).astype(np.int32)
-    if masked is not None:
-        visible[: len(masked)] *= ~masked
+    for row, part in zip(visible, parts, strict=False):
+        row[list(part.masked)] = 0
     limits = np.ones(rows, np.int32)
     limits[: len(parts)] = [part.limit for part in parts]
     prefix_length = -(-max(len(part.prefix) for part in parts) // PREFIX_LENGTH_MULTIPLE) * PREFIX_LENGTH_MULTIPLE

@@ -38,12 +38,10 @@ def shapes(max_rows: int, max_length: int) -> list[Shape]:
 
 
 class SegmentedSearch:
-    """Searches with programs for a few shapes of batches, compiled one by one; may be used from several threads.
-
-    `after_steps` is called with a number of positions and the seconds that they took.
-    """
+    """Searches with programs for a few shapes of batches, compiled one by one; may be used from several threads."""
 
     def __init__(self, translator: Translator, options: DecodingOptions, after_steps: Callable[[int, float], None]):
+        """Calls `after_steps` with a number of positions and the seconds that they took."""
         self._translator, self._options, self._after_steps = translator, options, after_steps
         self._shapes: list[Shape] = []
         self._sharding = replicated(translator.mesh)
@@ -69,10 +67,7 @@ class SegmentedSearch:
     def search(
         self, parts: Sequence[Part], num_hypotheses: int, is_wanted: Callable[[int], bool]
     ) -> Iterator[dict[int, tuple[Hypothesis, ...]]]:
-        """Yields the hypotheses of at most `max_rows` parts, by their indices, as soon as they are known.
-
-        A part of which `is_wanted` is false leaves the batch.
-        """
+        """Yields the hypotheses of at most `max_rows` parts, by their indices, as long as each `is_wanted`."""
         longest, compiled = max(len(part.source) for part in parts), self._shapes
         fitting = [shape for shape in compiled if shape.rows >= len(parts) and shape.length >= longest]
         rows, length = min(fitting, key=math.prod)

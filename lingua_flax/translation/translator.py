@@ -9,8 +9,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from lingua_flax.data.batch import Batch, length_batches, unpacked_batch
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE, language_tag
@@ -250,7 +248,7 @@ class Translator(TrainedNetwork):
         parts: Sequence[requests.Part],
         num_hypotheses: int,
         options: DecodingOptions,
-        after_batch: Callable[[int], None],
+        after_batch: Callable[[int], None] = lambda sentences: None,
     ) -> list[tuple[Hypothesis, ...]]:
         """Returns the hypotheses of each part, best first, in batches; arguments as in `translate`."""
         rows, batches = self._batches(parts, options, num_hypotheses)
@@ -345,36 +343,12 @@ class Translator(TrainedNetwork):
             after_batch(len(group))
         return [scored[i] for i in range(len(sources))]
 
-    def decode_ids(
-        self,
-        source: np.ndarray,
-        options: DecodingOptions,
-        masked: np.ndarray | None = None,
-        *,
-        prefixes: Sequence[Sequence[int]] | None = None,
-        num_hypotheses: int = 1,
-    ) -> Hypotheses:
-        """Decodes padded source ids [B, S] on the devices; options.batch_size is ignored.
-
-        No layer attends to positions at which `masked` [B, S] is True, as with padding. The hypotheses of each
-        sentence begin with the ids in `prefixes`, and the `num_hypotheses` best are returned.
-        """
-        limit = functools.partial(decoding.length_limit, options=options, max_length=self.max_length)
-        rows = [ids[ids != PAD_ID].tolist() for ids in source]
-        parts = [
-            requests.Part(i, 0, "", ids, prefix, limit(len(ids), len(prefix)) if ids else 1)
-            for i, (ids, prefix) in enumerate(zip(rows, prefixes or [()] * len(rows), strict=True), 1)
-        ]
-        arguments = self.arguments(parts, options, len(source), source.shape[1], num_hypotheses, masked)
-        decoded = decoding.decode_batch(*arguments)
-        return Hypotheses(*(array[: len(source)] for array in decoded))
-
     def pair_batches(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], rows: int
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Yields batches of `rows` pairs of token ids, one pair a row, on the devices: (the pairs' indices, the batch).
+        """Yields batches of pairs of token ids on the devices: (the pairs' indices, the batch).
 
-        Missing rows are padding; `rows` is rounded up to a multiple of the number of row shards.
+        A batch has `rows` rows, rounded up to a multiple of the number of row shards, of which some may be padding.
         """
         sharded_rows = round_up_to_row_shards(self.mesh, rows)
         lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
@@ -397,10 +371,9 @@ class Translator(TrainedNetwork):
         rows: int,
         length: int,
         num_hypotheses: int = 1,
-        masked: np.ndarray | None = None,
     ) -> tuple[list[decoding.Network], decoding.DecodingRequest, decoding.Decoding]:
         """Returns the arguments of `decode_batch` for a batch of parts; `rows` is rounded up as in `pair_batches`."""
-        batch = requests.request_of(parts, options, round_up_to_row_shards(self.mesh, rows), length, masked)
+        batch = requests.request_of(parts, options, round_up_to_row_shards(self.mesh, rows), length)
         request = put_on_devices(batch, row_sharding(self.mesh))
         how = decoding.decoding_of(options, request, self.max_length, num_hypotheses, self.pads_to_longest)
         return self.networks, request, how
