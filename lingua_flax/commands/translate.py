@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import logging
@@ -174,8 +175,10 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
         translator.check(options, options.num_hypotheses)
         check_alignment(translator, options)
         if options.glossary:
-            return translator.with_glossary(read_glossary(options.glossary, match_case=options.match_case))
-        return translator
+            translator = translator.with_glossary(read_glossary(options.glossary, match_case=options.match_case))
+        one_sentence = options.one_sentence_per_line or translator.one_sentence_per_line
+        unknown = options.translate_unknown
+        return dataclasses.replace(translator, one_sentence_per_line=one_sentence, translate_unknown=unknown)
 
     translator = in_all_processes(loaded)
     if options.positions:
@@ -186,12 +189,12 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
         return
     if options.prefix_file:  # all lines are known: a mistake in any of them must not erase an old output
         pairs = iter(known := list(pairs))
-        divided = translator.divided([line for line, _ in known], options.one_sentence_per_line or None)
+        divided = translator.divided([line for line, _ in known])
         parts_of(divided, [prefix for _, prefix in known], translator.tokenizer, options, translator.max_length)
     # Only the first process of a run writes to its files.
     output, alignments = (options.output, options.alignments) if is_first_process() else (os.devnull, os.devnull)
     if options.is_html:
-        html = translator.translate_html("\n".join(line for line, _ in pairs), options, **_division(options))
+        html = translator.translate_html("\n".join(line for line, _ in pairs), options)
         with open(output or os.dup(sys.stdout.fileno()), "wb") as out:
             out.write(encode_lines([html], options.output or ""))
         return
@@ -214,13 +217,6 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
                 write_attention(translator, translations[0], options.attention)
 
 
-def _division(options: TranslateCommand) -> dict[str, Any]:
-    return {
-        "one_sentence_per_line": options.one_sentence_per_line or None,
-        "translate_unknown": options.translate_unknown,
-    }
-
-
 def _translated_chunks(
     translator: Translator, pairs: Iterator[tuple[str, str]], options: TranslateCommand
 ) -> Iterator[list[Translation]]:
@@ -232,13 +228,13 @@ def _translated_chunks(
         lines, prefixes = map(list, zip(*chunk, strict=True))
         if options.attention:
             source_tokens(translator, lines[0])  # refuses a line that no map can show
-            if (sentences := len(translator.divided(lines, **_division(options))[0])) > 1:
+            if (sentences := len(translator.divided(lines)[0])) > 1:
                 raise UserError(
                     f"--attention shows a single sentence, but the line has {sentences}: give one of them, or add "
                     "--one-sentence-per-line"
                 )
-        how = _division(options) | {"num_hypotheses": options.num_hypotheses}
-        yield translator.translate(lines, options, prefixes=prefixes, first_line=first, **how)
+        count = options.num_hypotheses
+        yield translator.translate(lines, options, num_hypotheses=count, prefixes=prefixes, first_line=first)
         first += len(chunk)
 
 

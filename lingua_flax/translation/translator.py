@@ -129,10 +129,6 @@ class Translator(TrainedNetwork):
             rows //= 2
         return rows
 
-    def length_batches(self, lengths: Sequence[int], rows: int) -> list[tuple[list[int], int]]:
-        """Groups sentences of these lengths into batches of `rows`: (their indices, the padded length) of each."""
-        return list(length_batches(lengths, rows, self.max_length, same_length=self.pads_to_longest))
-
     def translate(
         self,
         lines: Sequence[str],
@@ -352,7 +348,7 @@ class Translator(TrainedNetwork):
         """
         sharded_rows = round_up_to_row_shards(self.mesh, rows)
         lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
-        for group, length in self.length_batches(lengths, rows):
+        for group, length in length_batches(lengths, rows, self.max_length, same_length=self.pads_to_longest):
             sides = [sources[i] for i in group], [targets[i] for i in group]
             yield group, put_on_devices(unpacked_batch(*sides, sharded_rows, length), row_sharding(self.mesh))
 
@@ -389,7 +385,7 @@ class Translator(TrainedNetwork):
         width = num_hypotheses if options.temperature else options.beam_size
         full = options.batch_size or self.decoding_batch_size(max(lengths, default=1), width)
         rows = min([size for size in SMALL_BATCH_SIZES if len(parts) <= size < full], default=full)
-        return rows, self.length_batches(lengths, rows)
+        return rows, list(length_batches(lengths, rows, self.max_length, same_length=self.pads_to_longest))
 
     def detokenized(self, hypotheses: Hypotheses, rows: int) -> list[tuple[Hypothesis, ...]]:
         """Returns the hypotheses of each of the first `rows` sentences, as text.
