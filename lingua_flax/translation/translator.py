@@ -1,4 +1,11 @@
-"""Translating and scoring lines of text: tokenized, decoded in batches of a few padded lengths, returned in order."""
+"""Translating and scoring lines of text: tokenized, decoded in batches of a few padded lengths, returned in order.
+
+    from lingua_flax import Translator
+
+    translator = Translator.load("checkpoints/tiny")
+    for translation in translator.translate(["I swam across the river."], beam_size=5):
+        print(translation.text, translation.hypotheses[0].score)
+"""
 
 from __future__ import annotations
 
@@ -48,12 +55,6 @@ Searches = Generator[tuple[list[requests.Part], int], list[tuple[Hypothesis, ...
 @dataclasses.dataclass(frozen=True)
 class Translator(TrainedNetwork):
     """A trained network with its tokenizer, or an ensemble, which averages the probabilities of its networks.
-
-        from lingua_flax import Translator
-
-        translator = Translator.load("checkpoints/tiny")
-        for translation in translator.translate(["I swam across the river."], beam_size=5):
-            print(translation.text, translation.hypotheses[0].score)
 
     Replacing `params` (dataclasses.replace) does not require recompilation.
     """
