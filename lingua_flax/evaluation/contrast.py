@@ -114,7 +114,7 @@ def translate_with_masked_tokens(
         source = cut(ids, max_length)
         limit = length_limit(len(source), 0, greedy, max_length)
         hidden = [position for position in masked[number] if position < len(source)]
-        parts.append(Part(number, 0, lines[number], source, [], limit, masked=hidden))
+        parts.append(Part(lines[number], source, limit=limit, masked=hidden))
     return [best.text for best, *_ in translator.search(parts, 1, greedy)]
 
 

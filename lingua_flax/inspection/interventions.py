@@ -157,7 +157,7 @@ def inspect(
     padded = pad_rows([source], 1, padded_length(translator, len(source)))
     masked = np.isin(np.arange(padded.shape[1]), intervention.masked)[None]
     limit = length_limit(len(source), len(intervention.prefix), options, translator.max_length)
-    part = Part(1, 0, text, source, intervention.prefix, limit, masked=intervention.masked)
+    part = Part(text, source, prefix=intervention.prefix, limit=limit, masked=intervention.masked)
     (hypotheses,) = changed.search([part], options.beam_size, options)
     observation = observe(changed, source, hypotheses[0].tokens, intervention.masked)
     beam = _recorded(changed, padded, masked, intervention.prefix, options) if record_beam else None

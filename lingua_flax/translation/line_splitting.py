@@ -5,25 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from lingua_flax.data.batch import cut
 from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.translation.requests import Part
 from lingua_flax.translation.sentences import language_code, split_sentences
 
 _SPACE = re.compile(r"\s+")
 # Languages that are written without spaces between sentences: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan.
 WITHOUT_SPACES = "zh zho chi cmn yue wuu ja jpn th tha lo lao my mya bur km khm bo bod tib"
-
-
-class Piece(NamedTuple):
-    """A sentence of a line, or a part of one."""
-
-    text: str
-    ids: list[int]  # at most as many as the network accepts
-    after: str  # what stands between its translation and that of the next piece
-    is_cut: bool = False  # a part of a sentence that is too long
-    is_kept: bool = False  # not translated: it has no words, or the network has never seen most of its characters
 
 
 def split_lines(
@@ -33,10 +23,10 @@ def split_lines(
     max_length: int,
     *,
     one_sentence: bool = False,
-) -> list[list[Piece]]:
-    """Divides each line into pieces of at most `max_length` tokens, end token included.
+) -> list[list[Part]]:
+    """Divides each line into parts of at most `max_length` tokens, end token included.
 
-    A network that was trained on sentences tends to omit some of several, so every sentence is a piece, unless each
+    A network that was trained on sentences tends to omit some of several, so every sentence is a part, unless each
     line is `one_sentence`. A sentence that is too long is split in two at the space nearest its middle, and the halves
     likewise if necessary; a word without a space is split in its middle.
     """
@@ -53,16 +43,16 @@ def split_lines(
     all_ids = iter(tokenizer.encode_source([text for own in sentences for text, _ in own]))
     divided = []
     for own in sentences:
-        pieces: list[Piece] = []
+        parts: list[Part] = []
         for text, space in own:
             if len(ids := next(all_ids)) <= max_length:
-                pieces.append(Piece(text, ids, _separator(space, target)))
+                parts.append(Part(text, ids, _separator(space, target)))
                 continue
             for part, after, is_cut in split_text(text, source, lambda text: len(encoded(text)) <= max_length, mask):
                 # It can only still be too long if it is a single character with more byte tokens than max_length.
-                pieces.append(Piece(part, cut(encoded(part), max_length), _separator(after, target), is_cut))
-            pieces[-1] = pieces[-1]._replace(after=_separator(space, target))
-        divided.append([*pieces[:-1], pieces[-1]._replace(after="")])
+                parts.append(Part(part, cut(encoded(part), max_length), _separator(after, target), is_cut))
+            parts[-1] = parts[-1]._replace(after=_separator(space, target))
+        divided.append([*parts[:-1], parts[-1]._replace(after="")])
     return divided
 
 

@@ -51,8 +51,7 @@ class SegmentedSearch:
 
     def compile(self, shape: Shape) -> None:
         """Compiles the programs for batches of a shape, by running them on a sentence that ends at once."""
-        part = Part(line=1, part=0, text="", source=[], prefix=[], limit=1)
-        networks, request, how = self._translator.arguments([part], self._options, *shape)
+        networks, request, how = self._translator.arguments([Part("", [])], self._options, *shape)
         carry, active = self._begin(networks, request, how), np.zeros(shape.rows, bool)
         if decoding.initial_room(request, how.program) < how.program.length:
             carry, *_ = self._advance(networks, carry, how, active)

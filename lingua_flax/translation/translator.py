@@ -1,4 +1,6 @@
-"""Translating and scoring lines of text: tokenized, decoded in batches of a few padded lengths, returned in order.
+"""Translating and scoring lines of text.
+
+They are tokenized, decoded in batches of a few padded lengths, and returned in order:
 
     from lingua_flax import Translator
 
@@ -30,7 +32,7 @@ from lingua_flax.options.schema import ComputeConfig, DecodingOptions
 from lingua_flax.options.special_ids import PAD_ID, UNK_ID
 from lingua_flax.translation import decoding, requests
 from lingua_flax.translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts
-from lingua_flax.translation.line_splitting import Piece, split_lines
+from lingua_flax.translation.line_splitting import split_lines
 from lingua_flax.translation.loading import TrainedNetwork, load_networks
 from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
 from lingua_flax.translation.search import IMPOSSIBLE, Hypotheses
@@ -175,10 +177,10 @@ class Translator(TrainedNetwork):
             raise TypeError("translate takes a list of lines, not a single string")
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
-        pieces = self.divided(lines, one_sentence_per_line, translate_unknown)
-        parts = requests.parts_of(pieces, prefixes, self.tokenizer, options, self.max_length, first_line)
+        divided = self.divided(lines, one_sentence_per_line, translate_unknown)
+        parts = requests.parts_of(divided, prefixes, self.tokenizer, options, self.max_length, first_line)
         if warn:
-            requests.warn_about_cut_sentences(pieces, first_line, self.max_length)
+            requests.warn_about_cut_sentences(divided, first_line, self.max_length)
             unknown = {part.line for part in parts if part.is_kept and UNK_ID in part.source}
             requests.warn_about(NOT_TRANSLATED, unknown)
         after_batch(len(lines) - sum(part.part == 0 and not part.is_kept for part in parts))  # begun without a batch
@@ -266,21 +268,21 @@ class Translator(TrainedNetwork):
         lines: Sequence[str],
         one_sentence_per_line: bool | None = None,
         translate_unknown: bool | None = None,
-    ) -> list[list[Piece]]:
+    ) -> list[list[requests.Part]]:
         """Returns the sentences of each line, and the parts of those that are too long; arguments as in `translate`."""
         one_sentence = self.one_sentence_per_line if one_sentence_per_line is None else one_sentence_per_line
         unknown = self.translate_unknown if translate_unknown is None else translate_unknown
         divided = split_lines(lines, self.tokenizer, self.languages, self.max_length, one_sentence=one_sentence)
         return [
-            [piece._replace(is_kept=self._is_kept(piece, translate_unknown=unknown)) for piece in pieces]
-            for pieces in divided
+            [part._replace(is_kept=self._is_kept(part, translate_unknown=unknown)) for part in parts]
+            for parts in divided
         ]
 
-    def _is_kept(self, piece: Piece, *, translate_unknown: bool) -> bool:
-        """Returns whether nothing of a piece is to be translated."""
-        if not self.tokenizer.protect(piece.text).has_words_around_spans:
+    def _is_kept(self, part: requests.Part, *, translate_unknown: bool) -> bool:
+        """Returns whether nothing of a part is to be translated."""
+        if not self.tokenizer.protect(part.text).has_words_around_spans:
             return True
-        return not translate_unknown and self.tokenizer.unknown_share(piece.text, piece.ids) > MAX_UNKNOWN_SHARE
+        return not translate_unknown and self.tokenizer.unknown_share(part.text, part.source) > MAX_UNKNOWN_SHARE
 
     def translate_html(self, text: str, options: DecodingOptions = DecodingOptions(), **how: Any) -> str:
         """Returns HTML, a document or a fragment, with its text translated; arguments as in `translate`.
@@ -301,14 +303,14 @@ class Translator(TrainedNetwork):
 
     def warm_up(self, lines: Sequence[str], options: DecodingOptions) -> None:
         """Compiles the programs that translate runs for lines that are sentences, concurrently; does not run them."""
-        pieces = self.divided(lines, one_sentence_per_line=True, translate_unknown=True)
-        parts = requests.parts_of(pieces, None, self.tokenizer, options, self.max_length)
+        divided = self.divided(lines, one_sentence_per_line=True, translate_unknown=True)
+        parts = requests.parts_of(divided, None, self.tokenizer, options, self.max_length)
         parts = [part for part in parts if not part.is_kept]
         rows, batches = self._batches(parts, options, num_hypotheses=1)
 
         def compile_program(length: int) -> None:
-            part = requests.Part(line=1, part=0, text="", source=[], prefix=[], limit=1)
-            compiled_program(decoding.search_or_sample, *self.arguments([part], options, rows, length))
+            arguments = self.arguments([requests.Part("", [])], options, rows, length)
+            compiled_program(decoding.search_or_sample, *arguments)
 
         lengths = sorted({length for _, length in batches})
         compile_concurrently(*(functools.partial(compile_program, length) for length in lengths))

@@ -150,7 +150,7 @@ def mask_of(source, *positions):
 def greedy_tokens(translator, source, masked=()):
     """Returns the tokens of the greedy translation while no layer attends to the masked positions."""
     ids = source[source != PAD_ID].tolist()
-    part = Part(1, 0, "", ids, [], length_limit(len(ids), 0, GREEDY, MAX_LENGTH), masked=masked)
+    part = Part("", ids, limit=length_limit(len(ids), 0, GREEDY, MAX_LENGTH), masked=masked)
     ((best,),) = translator.search([part], 1, GREEDY)
     return list(best.tokens)
 

@@ -143,7 +143,7 @@ def test_masked_tokens_get_no_weight(inspections, name):
 def test_hypotheses_with_masked_tokens_are_those_of_the_masked_search(translator, inspections):
     source = source_tokens(translator, LINE)
     for masked, name in ((MASKED, "masked"), ((), "none")):
-        part = Part(1, 0, LINE, source, [], length_limit(len(source), 0, OPTIONS, MAX_LENGTH), masked=masked)
+        part = Part(LINE, source, limit=length_limit(len(source), 0, OPTIONS, MAX_LENGTH), masked=masked)
         (hypotheses,) = translator.search([part], BEAMS, OPTIONS)
         check_same(inspections[name].hypotheses, hypotheses)
 
