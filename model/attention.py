@@ -51,7 +51,7 @@ def scaled_dot_product_attention(
 
 @jax.custom_vjp
 def _scores(query: Float[Array, "B N T H"], keys: Float[Array, "B N S H"]) -> Float[Array, "B N T S"]:
-    """Computes Q K^T in float32; custom gradients, since the products of JAX's would convert Q and K to float32."""
+    """Computes Q K^T in float32; its gradients are products in the type of Q and K, which JAX would convert."""
     return jnp.einsum("bnth,bnsh->bnts", query, keys, preferred_element_type=jnp.float32)
 
 

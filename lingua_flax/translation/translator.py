@@ -162,7 +162,8 @@ class Translator(TrainedNetwork):
           prefixes: text that the translation of each line must begin with, "" for none.
           first_line: number of lines[0], used in messages and to seed sampling.
           warn: whether to log the lines that are cut or not translated, or whose translation reaches its limit.
-          after_batch: called after each batch with the number of lines that were begun in it; may raise to stop.
+          after_batch: called with the number of lines of which nothing is translated or the first part is kept, then
+            after each batch with the number of lines whose first part was in it; may raise to stop.
           **overrides: fields of DecodingOptions that replace those of `options`, such as beam_size=5.
 
         Raises:
