@@ -51,10 +51,7 @@ def scaled_dot_product_attention(
 
 @jax.custom_vjp
 def _scores(query: Float[Array, "B N T H"], keys: Float[Array, "B N S H"]) -> Float[Array, "B N T S"]:
-    """Computes Q K^T in float32, with gradients in the type of Q and K.
-
-    Otherwise, the products of the backward pass would convert Q and K to float32.
-    """
+    """Computes Q K^T in float32; its gradients are products in the type of Q and K, which JAX would convert."""
     return jnp.einsum("bnth,bnsh->bnts", query, keys, preferred_element_type=jnp.float32)
 
 
@@ -80,9 +77,8 @@ Weights = Float[Array, "B N T S"] | None  # fast attention does not compute them
 class MultiHeadAttention(nnx.Module):
     """Multi-head attention with bias-free projections (Vaswani et al. 2017, section 3.2.2).
 
-    The module computes self-attention if `memory` is `x` itself (masked self-attention with a causal mask), and
-    cross-attention if `memory` is the encoder's output. Keys and values can be projected once and attended to many
-    times, as decoding does.
+    It computes self-attention if `memory` is `x` itself, and cross-attention if `memory` is the encoder's output. Keys
+    and values can be projected once and attended to many times, as decoding does.
 
     With `qk_norm`, each query and each key of a head is divided by its root mean square and multiplied by a learned
     scale of size H that all heads share, so that scores cannot grow with the projections and training tolerates a
@@ -99,11 +95,7 @@ class MultiHeadAttention(nnx.Module):
         fast: FastAttention | None = None,
         rngs: nnx.Rngs,
     ):
-        """Creates the projections.
-
-        `is_cross` says whether the memory is not `x` itself, on which the option `qk_norm` can depend. `fast` is used
-        instead of equation 1 whenever there is a mask; it does not apply dropout.
-        """
+        """Creates the projections; `fast` replaces equation 1 whenever there is a mask, and applies no dropout."""
         self.fast = fast
         self.num_heads = config.num_heads
         self.dropout_rate = config.attention_dropout_rate
@@ -141,13 +133,13 @@ class MultiHeadAttention(nnx.Module):
         return self.attend(x, self.keys_values(memory, memory_rotation), dense_mask, rotation, dropout)
 
     def queries(self, x: Float[Array, "B T D"], rotation: Rotation | None = None) -> Float[Array, "B N T H"]:
-        """Projects x to queries, rotated by `rotation`."""
+        """Projects x to queries."""
         return _normalize_and_rotate(self._split_heads(self.query(x)), self.query_norm, rotation)
 
     def keys_values(self, memory: Float[Array, "B S D"], rotation: Rotation | None = None) -> KeysValues:
-        """Projects memory to keys, rotated by `rotation`, and values."""
-        keys = self._split_heads(self.key(memory))
-        return KeysValues(_normalize_and_rotate(keys, self.key_norm, rotation), self._split_heads(self.value(memory)))
+        """Projects memory to keys and values."""
+        keys = _normalize_and_rotate(self._split_heads(self.key(memory)), self.key_norm, rotation)
+        return KeysValues(jnp.swapaxes(keys, 2, 3), self._split_heads(self.value(memory)))
 
     def attend(
         self,
@@ -158,8 +150,9 @@ class MultiHeadAttention(nnx.Module):
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
         """Computes `__call__` by equation 1, given keys and values that `keys_values` has projected already."""
+        query, keys = self.queries(x, rotation), jnp.swapaxes(memory.keys, 2, 3)
         heads, weights = scaled_dot_product_attention(
-            self.queries(x, rotation), *memory, mask, dropout=dropout, dropout_rate=self.dropout_rate
+            query, keys, memory.values, mask, dropout=dropout, dropout_rate=self.dropout_rate
         )
         return self.output(merge_heads(heads)), weights
 
@@ -169,10 +162,8 @@ class MultiHeadAttention(nnx.Module):
     def _normalize_and_rotate_merged(
         self, x: Float[Array, "B T D"], norm: nnx.RMSNorm | None, rotation: Rotation | None
     ) -> Float[Array, "B T D"]:
-        """Applies `_normalize_and_rotate` to queries or keys whose heads are concatenated along D.
-
-        If both are None, x is returned as it is, which avoids a change of its memory layout.
-        """
+        """Applies `_normalize_and_rotate` to queries or keys whose heads are concatenated along D."""
+        # If both are None, x is returned as it is, which avoids a change of its memory layout.
         return merge_heads(_normalize_and_rotate(self._split_heads(x), norm, rotation)) if norm or rotation else x
 
 

@@ -1,7 +1,4 @@
-"""Dropout whose mask is a function of (key, site, position).
-
-The mask is therefore the same on any number of devices and after a resume.
-"""
+"""Dropout whose mask is a function of (key, site, position): the same on any number of devices, and after a resume."""
 
 from __future__ import annotations
 
@@ -16,9 +13,8 @@ class Dropout:
     """The dropout masks of one forward pass.
 
     Each call with a nonzero rate is a separate site; sites are numbered in the order in which the network calls them.
-    An element is dropped if the hash of (key, site, flat index of the element) is below rate * 2**32. The hash is the
-    finalizer of MurmurHash3 with two key words. It is much cheaper on a CPU than JAX's default generator, and it
-    depends only on global indices, so sharding does not change it.
+    An element is dropped if the hash of (key, site, flat index of the element) is below rate * 2**32. The hash is much
+    cheaper on a CPU than JAX's default generator, and depends only on global indices, so sharding does not change it.
     """
 
     def __init__(self, key: jax.Array):

@@ -1,8 +1,4 @@
-"""Analytic count of the floating-point operations of the network.
-
-Only matrix products count, at two operations per multiply-add. Softmax, normalization, dropout and other elementwise
-operations add a few percent and are left out by convention.
-"""
+"""Analytic count of the network's floating-point operations: matrix products only, two for each multiply-add."""
 
 from __future__ import annotations
 
@@ -26,9 +22,5 @@ def forward_flops(config: ModelConfig, target_vocab_size: int, source_length: in
 
 
 def training_flops(config: ModelConfig, target_vocab_size: int, source_length: int, target_length: int) -> int:
-    """Returns the operations of a forward and a backward pass over one row.
-
-    The backward pass takes twice as many as the forward pass: one product for the gradient of each of the two operands
-    of every product.
-    """
+    """Returns the operations of a forward pass and a backward pass, with two products for each, over one row."""
     return 3 * forward_flops(config, target_vocab_size, source_length, target_length)

@@ -1,4 +1,4 @@
-"""Projected keys and values, and the cache that holds them during decoding.
+"""Projected keys and values, which decoding keeps in a cache.
 
 Shapes: B batch, S key positions, N heads, H head width.
 """
@@ -13,41 +13,23 @@ from jaxtyping import Array, Float, Int
 
 
 class KeysValues(NamedTuple):
-    """The projected keys and values of one attention layer."""
+    """The projected keys and values of one attention layer, as decoding with its few queries reads them.
 
-    keys: Float[Array, "B N S H"]
-    values: Float[Array, "B N S H"]
-
-
-class Cache(NamedTuple):
-    """Keys and values of one attention layer, in the memory layout in which decoding reads them.
-
-    Decoding multiplies them by only a few queries at a time. Keys stored as [B, N, S, H] would be transposed in every
-    decoding step, so they are stored as [B, N, H, S].
+    Keys stored as [B, N, S, H] would be transposed in every decoding step.
     """
 
     keys: Float[Array, "B N H S"]
     values: Float[Array, "B N S H"]
 
-    @classmethod
-    def from_keys_values(cls, projected: KeysValues) -> Cache:
-        """Returns a cache that contains the given keys and values."""
-        return cls(jnp.swapaxes(projected.keys, 2, 3), projected.values)
-
-    def updated(self, new: KeysValues, start: Int[Array, ""]) -> Cache:
+    def updated(self, new: KeysValues, start: Int[Array, ""]) -> KeysValues:
         """Returns the cache with its entries from position `start` on replaced by the new keys and values."""
-        keys, values = Cache.from_keys_values(new)
-        return Cache(
-            jax.lax.dynamic_update_slice_in_dim(self.keys, keys, start, axis=3),
-            jax.lax.dynamic_update_slice_in_dim(self.values, values, start, axis=2),
+        return KeysValues(
+            jax.lax.dynamic_update_slice_in_dim(self.keys, new.keys, start, axis=3),
+            jax.lax.dynamic_update_slice_in_dim(self.values, new.values, start, axis=2),
         )
 
-    def padded_to(self, positions: int) -> Cache:
+    def padded_to(self, positions: int) -> KeysValues:
         """Returns the cache padded with zeros to `positions` positions, which must not be fewer than it has."""
         padding = (0, positions - self.values.shape[2])
         keys = jnp.pad(self.keys, ((0, 0), (0, 0), (0, 0), padding))
-        return Cache(keys, jnp.pad(self.values, ((0, 0), (0, 0), padding, (0, 0))))
-
-    def keys_values(self) -> KeysValues:
-        """Returns the cached keys and values, [B, N, S, H] each."""
-        return KeysValues(jnp.swapaxes(self.keys, 2, 3), self.values)
+        return KeysValues(keys, jnp.pad(self.values, ((0, 0), (0, 0), padding, (0, 0))))

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from lingua_flax.model.attention import FastAttention, MultiHeadAttention
 from lingua_flax.model.dropout import Dropout
-from lingua_flax.model.key_value_cache import Cache
+from lingua_flax.model.key_value_cache import KeysValues
 from lingua_flax.model.masks import SegmentMask
 from lingua_flax.model.parameters import linear
 from lingua_flax.model.positions import Rotation
@@ -27,10 +27,7 @@ Extra = TypeVar("Extra")
 
 @jax.custom_vjp
 def relu(x: Float[Array, "*B"]) -> Float[Array, "*B"]:
-    """Computes max(x, 0).
-
-    The backward pass needs only the output, which the matrix product that follows stores for its own gradient anyway.
-    """
+    """Computes max(x, 0), with a gradient from the output, which the matrix product that follows stores anyway."""
     return jnp.maximum(x, 0)
 
 
@@ -48,10 +45,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": relu, "gelu"
 
 
 class FeedForward(nnx.Module):
-    """Position-wise feed-forward network: two linear layers, D -> F -> D, with a nonlinearity between them.
-
-    See Vaswani et al. (2017), section 3.3.
-    """
+    """Position-wise feed-forward network, D -> F -> D (Vaswani et al. 2017, section 3.3)."""
 
     def __init__(self, config: ModelConfig, *, precision: Precision, rngs: nnx.Rngs):
         d, f = config.embed_dim, config.mlp_dim
@@ -136,11 +130,9 @@ class DecoderLayer(nnx.Module):
         memory_rotation: Rotation | None,
         dropout: Dropout | None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B N T T"] | None, Float[Array, "B N T S"] | None]:
-        """Applies the layer to all positions at once.
+        """Applies the layer to all positions at once; `memory` is the encoder's output.
 
-        `memory` is the encoder's output. `self_mask` says which target positions, and `cross_mask` which source
-        positions, each target position may attend to. The attention weights, of self-attention and of cross-attention,
-        are None if fast attention is used.
+        The attention weights, of self-attention and of cross-attention, are None if fast attention is used.
         """
         cross_rotations = (rotation, memory_rotation) if self.rotary_cross_attention else (None, None)
         x, self_weights = self.self_attention_residual(
@@ -156,34 +148,28 @@ class DecoderLayer(nnx.Module):
         self,
         x: Float[Array, "B K D"],
         index: Int[Array, ""],
-        cache: Cache,
+        cache: KeysValues,
         self_mask: Bool[Array, "B 1 K T"],
-        memory: Cache,
+        memory: KeysValues,
         cross_mask: Bool[Array, "B 1 1 S"],
         rotation: Rotation | None,
-    ) -> tuple[Float[Array, "B K D"], Cache]:
+    ) -> tuple[Float[Array, "B K D"], KeysValues]:
         """Applies the layer to a single position of every beam, which it adds to the earlier positions in the cache.
 
         The K beams of a sentence are K queries to one memory and to one cache, which they share. The cache holds the
-        entries of all beams at all positions, and the mask restricts each beam to its own history, so neither memory
-        nor cache is ever copied or reordered when the search reorders its beams.
-
-        Args:
-          x: The beams at position `index`, which is counted from 0.
-          cache: Self-attention keys and values, T * K positions; beam k at position t is entry t * K + k.
-          self_mask: [B, 1, K, T * K], True for the entries in each beam's own history, this position included.
-          memory: Cross-attention keys and values of the S source positions.
-          cross_mask: True for the source positions that may be attended to.
+        entries of all beams at all positions: beam k at position t is entry t * K + k. The mask restricts each beam to
+        its own history, this position included, so neither memory nor cache is ever copied or reordered when the search
+        reorders its beams.
         """
         cross_rotation = rotation if self.rotary_cross_attention else None
 
-        def masked_self_attention(y: jax.Array) -> tuple[jax.Array, Cache]:
+        def masked_self_attention(y: jax.Array) -> tuple[jax.Array, KeysValues]:
             updated = cache.updated(self.self_attention.keys_values(y, rotation), index * x.shape[1])
-            return self.self_attention.attend(y, updated.keys_values(), self_mask, rotation)[0], updated
+            return self.self_attention.attend(y, updated, self_mask, rotation)[0], updated
 
         x, updated = self.self_attention_residual(x, masked_self_attention)
         x, _ = self.cross_attention_residual(
-            x, lambda y: self.cross_attention.attend(y, memory.keys_values(), cross_mask, cross_rotation)
+            x, lambda y: self.cross_attention.attend(y, memory, cross_mask, cross_rotation)
         )
         x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y), None))
         return x, updated

@@ -1,7 +1,4 @@
-"""The 32-bit finalizer of MurmurHash3 (Appleby 2011).
-
-It hashes integers in a few operations, with the same result on every device.
-"""
+"""The 32-bit finalizer of MurmurHash3 (Appleby 2011): a few operations, with the same result on every device."""
 
 from __future__ import annotations
 
@@ -12,11 +9,7 @@ from jaxtyping import Array, UInt32
 def murmur3(
     words: UInt32[Array, "*B"], keys: tuple[UInt32[Array, ""], UInt32[Array, ""]] | None = None
 ) -> UInt32[Array, "*B"]:
-    """Hashes each element.
-
-    One of the two keys, zeros by default, is mixed in before each of the two multiplications, so that no two pairs of
-    keys yield the same pattern.
-    """
+    """Hashes each element; before each multiplication a key is mixed in, so that no two pairs give the same pattern."""
     first, second = keys or (jnp.uint32(0), jnp.uint32(0))
     words = words + first
     words = (words ^ (words >> 16)) * jnp.uint32(0x85EBCA6B)

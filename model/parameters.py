@@ -19,8 +19,7 @@ from lingua_flax.options.precision import BFLOAT16_PRODUCTS, Precision
 def axis_metadata(*axes: str | None) -> dict[str, Any]:
     """Returns the metadata of a parameter with these logical axes; an axis named None is never sharded.
 
-    By default Flax shards a parameter as soon as it is created, which requires a mesh in context. Eager sharding is
-    disabled here, so that a network can also be built without a mesh; the `out_shardings` of the `jax.jit` call that
+    Without eager sharding, a network can also be built without a mesh; the `out_shardings` of the `jax.jit` call that
     creates the parameters place them.
     """
     return {"out_sharding": axes, "eager_sharding": False}

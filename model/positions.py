@@ -12,10 +12,9 @@ from jaxtyping import Array, Float, Int
 
 
 def sinusoidal_positions(length: int, embed_dim: int, base: float) -> Float[Array, "{length} {embed_dim}"]:
-    """Returns the sinusoidal position encodings (Vaswani et al. 2017, section 3.5).
+    """Returns the sinusoidal position encodings (Vaswani et al. 2017, section 3.5); `embed_dim` must be even.
 
-    Dimensions 2i and 2i + 1 hold the sine and the cosine of position / base**(2i / embed_dim), whose wavelength is
-    2 pi base**(2i / embed_dim). `embed_dim` must be even.
+    Dimensions 2i and 2i + 1 hold the sine and the cosine of position / base**(2i / embed_dim).
     """
     angles = _angles(jnp.arange(length), embed_dim, base)
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(length, embed_dim)
@@ -24,9 +23,8 @@ def sinusoidal_positions(length: int, embed_dim: int, base: float) -> Float[Arra
 class Rotation(NamedTuple):
     """Rotary position encoding: rotates each head at position t by t times the sinusoids' angular frequencies.
 
-    See Su et al. (2021), section 3.2. The product of a rotated query and a rotated key depends on the distance between
-    their positions, but not on the positions themselves. Dimension i is paired with dimension i + H / 2. Both arrays
-    are float32, and the first H / 2 sines are negated.
+    See Su et al. (2021), section 3.2. The product of a rotated query and a rotated key depends only on the distance
+    between their positions. Dimension i is paired with dimension i + H / 2, and the first H / 2 sines are negated.
     """
 
     cosines: Float[Array, "B 1 T H"]

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 
 from lingua_flax.model.attention import FastAttention, Weights
 from lingua_flax.model.dropout import Dropout
-from lingua_flax.model.key_value_cache import Cache, KeysValues
+from lingua_flax.model.key_value_cache import KeysValues
 from lingua_flax.model.layers import DecoderLayer, EncoderLayer
 from lingua_flax.model.lookup import lookup
 from lingua_flax.model.masks import SegmentMask
@@ -28,33 +28,22 @@ from lingua_flax.options.special_ids import PAD_ID
 
 
 class AttentionWeights(NamedTuple):
-    """The attention weights of a forward pass, one array per layer, float32; None if fast attention is used.
+    """The attention weights of a forward pass, one array per layer, float32; None if fast attention is used."""
 
-    Attributes:
-      encoder: Self-attention of the encoder, [B, N, S, S].
-      decoder: Masked self-attention of the decoder, [B, N, T, T].
-      cross: Cross-attention, [B, N, T, S].
-    """
-
-    encoder: list[Weights]
-    decoder: list[Weights]
-    cross: list[Weights]
+    encoder: list[Weights]  # [B, N, S, S]
+    decoder: list[Weights]  # self-attention, [B, N, T, T]
+    cross: list[Weights]  # [B, N, T, S]
 
 
 class Memory(NamedTuple):
-    """The encoded source as decoding needs it, computed once: cross-attention keys and values of each decoder layer.
+    """The encoded source as decoding needs it, computed once: cross-attention keys and values of each decoder layer."""
 
-    The mask is True for the source positions that may be attended to.
-    """
-
-    caches: list[Cache]
-    mask: Bool[Array, "B 1 1 S"]
+    caches: list[KeysValues]
+    mask: Bool[Array, "B 1 1 S"]  # True for the source positions that may be attended to
 
 
 class Transformer(nnx.Module):
-    """The network from token ids to logits.
-
-    It builds all attention masks itself, from ids and segments, so that no caller can omit one.
+    """The network from token ids to logits, which builds all attention masks itself, so that no caller can omit one.
 
     A batch holds either one sentence per row, padded with PAD_ID, or several sentences packed into each row. In packed
     rows, `segments` numbers the sentences of each row from 1 (0 marks padding), and `positions` counts from 0 within
@@ -113,18 +102,12 @@ class Transformer(nnx.Module):
         target_positions: Int[Array, "B T"] | None = None,
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B T D"], AttentionWeights]:
-        """Computes `__call__` up to, but not including, the output projection.
+        """Computes `__call__` without the product with `output_table`; the result is in the type of products.
 
         Segments and positions describe packed rows; by default each row is one sentence.
-
-        Returns:
-          The decoder's output in the type of products, whose product with the transpose of `output_table` is the
-          logits, and the attention weights.
         """
-        source_segments = _segments(source, source_segments)
-        target_segments = _segments(target_in, target_segments)
-        source_positions = _positions(source, source_positions)
-        target_positions = _positions(target_in, target_positions)
+        source_segments, source_positions = _layout(source, source_segments, source_positions)
+        target_segments, target_positions = _layout(target_in, target_segments, target_positions)
         memory, encoder_weights = self.encode(source, source_segments, source_positions, dropout)
         self_mask = SegmentMask(target_segments, target_segments, causal=True)
         cross_mask = SegmentMask(target_segments, source_segments)
@@ -157,22 +140,21 @@ class Transformer(nnx.Module):
 
     def start_decoding(
         self, source: Int[Array, "B S"], num_beams: int, length: int, segments: Int[Array, "B S"] | None = None
-    ) -> tuple[Memory, list[Cache]]:
-        """Encodes the source, one sentence per row, and creates an empty cache for each decoder layer.
+    ) -> tuple[Memory, list[KeysValues]]:
+        """Encodes the source, one sentence per row, and creates a cache of `length` positions for each decoder layer.
 
-        The caches have room for `length` target positions of each beam. No layer attends to source positions whose
-        segment is 0; by default these are the padding.
+        No layer attends to source positions whose segment is 0; by default these are the padding.
         """
-        segments = _segments(source, segments)
-        encoded, _ = self.encode(source, segments, _positions(source, None))
-        rotation = self._rotation(_positions(source, None)) if self.config.rotary_cross_attention else None
+        segments, positions = _layout(source, segments, None)
+        encoded, _ = self.encode(source, segments, positions)
+        rotation = self._rotation(positions) if self.config.rotary_cross_attention else None
         memory = Memory(
-            [Cache.from_keys_values(layer.cross_attention.keys_values(encoded, rotation)) for layer in self.decoder],
+            [layer.cross_attention.keys_values(encoded, rotation) for layer in self.decoder],
             (segments > 0)[:, None, None],
         )
         heads = self.config.num_heads
         empty = jnp.zeros((len(source), heads, length * num_beams, self.config.embed_dim // heads), self.dtype)
-        return memory, [Cache.from_keys_values(KeysValues(empty, empty)) for _ in self.decoder]
+        return memory, [KeysValues(jnp.swapaxes(empty, 2, 3), empty) for _ in self.decoder]
 
     def decode_step(
         self,
@@ -180,16 +162,14 @@ class Transformer(nnx.Module):
         index: Int[Array, ""],
         beam_history: Int[Array, "B K L"],
         memory: Memory,
-        caches: list[Cache],
-    ) -> tuple[Float32[Array, "B K V"], list[Cache]]:
+        caches: list[KeysValues],
+    ) -> tuple[Float32[Array, "B K V"], list[KeysValues]]:
         """Computes the logits of every beam's token at position index + 1, given its token at position `index`.
 
         A search reorders its beams at every position. Instead of reordering the caches, it passes `beam_history`, from
         which the self-attention mask of every beam is built: for each beam and each position up to `index`, the row (0
-        to K - 1) in which the beam's token at that position was processed. Later positions are ignored. Positions are
-        counted from 0.
-
-        The caches, of length * K positions each, are returned with this position added.
+        to K - 1) in which the beam's token at that position was processed. Later positions are ignored. The caches, of
+        length * K positions each, are returned with this position added.
         """
         beams, length = tokens.shape[1], beam_history.shape[2]
         is_own = beam_history[..., None] == jnp.arange(beams)  # [B, K, length, K]
@@ -247,9 +227,7 @@ class Transformer(nnx.Module):
         return self._table(vocab_size, self.config.embed_dim**-0.5, "vocab", rngs)
 
     def _table(self, rows: int, stddev: float, row_axis: str | None, rngs: nnx.Rngs) -> nnx.Param:
-        """Creates a normally distributed parameter [rows, D]; `row_axis` is the logical name of its first axis."""
-        init = nnx.initializers.normal(stddev)
-        table = init(rngs.params(), (rows, self.config.embed_dim), jnp.float32)
+        table = nnx.initializers.normal(stddev)(rngs.params(), (rows, self.config.embed_dim), jnp.float32)
         return nnx.Param(table, **axis_metadata(row_axis, "embed"))
 
     def _embed(
@@ -274,18 +252,11 @@ class Transformer(nnx.Module):
 
 
 class Structure(NamedTuple):
-    """The network without the values of its parameters.
+    """The network without the values of its parameters."""
 
-    Attributes:
-      graphdef: What `nnx.merge` combines with parameters to rebuild the network.
-      params: The parameters as a tree of `jax.ShapeDtypeStruct`.
-      axes: For each parameter, a PartitionSpec of the logical names of its axes (see model/parameters.py); a parameter
-        with an empty one is never sharded.
-    """
-
-    graphdef: nnx.GraphDef
-    params: Any
-    axes: Any
+    graphdef: nnx.GraphDef  # what `nnx.merge` combines with parameters to rebuild the network
+    params: Any  # a tree of `jax.ShapeDtypeStruct`
+    axes: Any  # the PartitionSpec of each parameter, with the logical names of its axes (see model/parameters.py)
 
 
 def structure(
@@ -296,28 +267,22 @@ def structure(
     fast: FastAttention | None = None,
 ) -> Structure:
     """Returns the structure of the `Transformer` with the same arguments, without allocating its parameters."""
-    model = nnx.eval_shape(
-        lambda: Transformer(
-            config, source_vocab_size, target_vocab_size, precision=precision, fast=fast, rngs=nnx.Rngs(0)
-        )
-    )
+    sizes = (source_vocab_size, target_vocab_size)
+    model = nnx.eval_shape(lambda: Transformer(config, *sizes, precision=precision, fast=fast, rngs=nnx.Rngs(0)))
     graphdef, params = nnx.split(model, nnx.Param)  # raises if the model contains a random state
     return Structure(graphdef, nnx.as_pure(params), nnx.as_pure(nnx.get_partition_spec(params)))
 
 
 def initial_params(config: ModelConfig, source_vocab_size: int, target_vocab_size: int, key: jax.Array) -> Any:
-    """Returns newly initialized float32 parameters as a plain tree.
-
-    Call it under `jax.jit`, whose `out_shardings` place the parameters. Their values are the same on any mesh.
-    """
+    """Returns newly initialized float32 parameters as a plain tree, whose values are the same on any mesh."""
     model = Transformer(config, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(params=key))
     return nnx.as_pure(nnx.state(model, nnx.Param))
 
 
-def _segments(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None) -> Int[Array, "B T"]:
-    """Returns `segments`, or if None those of unpacked rows: 1 for tokens, 0 for padding."""
-    return (ids != PAD_ID).astype(jnp.int32) if segments is None else segments
-
-
-def _positions(ids: Int[Array, "B T"], positions: Int[Array, "B T"] | None) -> Int[Array, "B T"]:
-    return jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape) if positions is None else positions
+def _layout(
+    ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None, positions: Int[Array, "B T"] | None
+) -> tuple[Int[Array, "B T"], Int[Array, "B T"]]:
+    """Returns segments and positions; where they are None, those of unpacked rows, with segment 1 for tokens."""
+    own_segments = (ids != PAD_ID).astype(jnp.int32) if segments is None else segments
+    own_positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape) if positions is None else positions
+    return own_segments, own_positions

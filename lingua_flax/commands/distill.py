@@ -1,8 +1,4 @@
-"""The command distill: the training split of a corpus -> the same sources with a network's translations.
-
-Sequence-level knowledge distillation (Kim and Rush 2016): a student trained on the translations of a larger network or
-an ensemble comes closer to it than one trained on the references alone.
-"""
+"""The command distill, for sequence-level knowledge distillation (Kim and Rush 2016): a training split, translated."""
 
 from __future__ import annotations
 
@@ -50,10 +46,7 @@ DESCRIPTION = "Translates the training split of the run's corpus, for a student 
 
 
 def read_options(argv: Sequence[str]) -> DistillCommand:
-    """Parses the command line; the workdir's config supplies the defaults of data and devices.
-
-    Raises UserError if an option is invalid or the output exists already, and SystemExit after --help.
-    """
+    """Parses the command line; raises UserError if an option is invalid or the output exists already."""
     given = parse(DistillCommand, argv, DESCRIPTION)
     workdir = required_workdir(given)
     output = new_output(given, "the file for the pairs, for example --output distilled.jsonl")
@@ -117,11 +110,7 @@ class UnfinishedOutput:
     """The part of the output written so far, with its length in a record, from which the same command continues."""
 
     def __init__(self, output: Path, identity: str):
-        """Finds what an interrupted command has written.
-
-        The identity is a digest of everything that determines the content of the output. Raises UserError if the
-        existing part has a different one, or is incomplete.
-        """
+        """Finds what an interrupted command has written; raises UserError if its identity differs or it is damaged."""
         self._output = output
         self._part, self._file = (output.with_name(f"{output.name}.{ending}") for ending in ("part", "part.json"))
         self._record: dict[str, Any] = {"identity": identity, "pairs": 0, "bytes": 0}
@@ -168,9 +157,8 @@ def _translate(translator: Translator, pairs: PairSource, options: DistillComman
         for start in range(done, len(pairs), CHUNK):
             chunk = [pairs[index] for index in range(start, min(start + CHUNK, len(pairs)))]
             sources = [pair.source for pair in chunk]
-            translations = translator.translate_sentences(sources, options, first_line=start + 1, after_batch=advance)
-            translated = [{source: each.source, target: each.text} for each in translations]
-            lines = [json.dumps(pair, ensure_ascii=False) for pair in translated]
+            translated = translator.translate_sentences(sources, options, first_line=start + 1, after_batch=advance)
+            lines = [json.dumps({source: own.source, target: own.text}, ensure_ascii=False) for own in translated]
             on_first_process(functools.partial(output.append, lines))
     on_first_process(output.finish)
     log.info("%s sentences translated: %s", f"{len(pairs):,}", options.output)

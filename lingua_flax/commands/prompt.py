@@ -14,11 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def prompt_lines(prompt: str, history: Path) -> Iterator[str]:
-    """Yields each line typed until Ctrl-D; lines can be edited, and the arrow keys recall earlier ones.
-
-    The history is the file of the earlier lines; if it cannot be written, no lines are kept. Raises KeyboardInterrupt
-    at Ctrl-C.
-    """
+    """Yields each line typed until Ctrl-D; the arrow keys recall those in the file `history`, if it can be written."""
     readline = _load_readline(history)
     while True:
         # Readline restores the terminal only if the handler raises.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import logging
@@ -87,10 +88,7 @@ DESCRIPTION = "Translates each line of the input, in order; an empty line stays 
 
 
 def read_options(argv: Sequence[str]) -> TranslateCommand:
-    """Parses the command line; the workdir's config supplies the defaults of the devices.
-
-    Raises UserError if an option is invalid or contradicts another one, and SystemExit after --help.
-    """
+    """Parses the command line; raises UserError if an option is invalid or contradicts another one."""
     given = parse(TranslateCommand, argv, DESCRIPTION)
     config = read_workdir_config(required_workdir(given))
     options = build(TranslateCommand, given, devices=config.devices.compute)
@@ -119,10 +117,7 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
 
 
 def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
-    """Returns the lines to translate, each with the prefix of its translation, "" for none.
-
-    Raises UserError if a file cannot be read or the prefixes are not aligned with the lines.
-    """
+    """Returns the lines to translate, each with the prefix of its translation, "" for none."""
     if not options.prefix_file:
         return zip(open_lines(options), itertools.repeat(options.prefix or ""), strict=False)
     lines, prefixes = list(open_lines(options)), list(read_lines(options.prefix_file))
@@ -131,10 +126,7 @@ def open_input(options: TranslateCommand) -> Iterator[tuple[str, str]]:
 
 
 def open_lines(options: TranslateCommand) -> Iterator[str]:
-    """Returns the lines to translate; with --attention, the only one.
-
-    Raises UserError if a file cannot be read, standard input is closed, or there are several lines with --attention.
-    """
+    """Returns the lines to translate; with --attention, the only one."""
     if options.input:
         lines = iter(list(read_lines(options.input)))  # all, to find an invalid one before anything is written
     elif sys.stdin is None:
@@ -173,17 +165,20 @@ def translate(argv: Sequence[str]) -> None:
 
 def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> None:
     from lingua_flax.devices.processes import in_all_processes, is_first_process
+    from lingua_flax.translation.requests import parts_of
     from lingua_flax.translation.translator import Translator
     from lingua_flax.translation.word_alignment import align_translations, check_alignment, pharaoh, word_links
 
     def loaded() -> Translator:
-        language, ensemble = options.target_language, options.ensemble
-        translator = Translator.load(options.workdir, options.checkpoint, options.devices, language, ensemble)
+        network = (options.workdir, options.checkpoint, options.devices, options.target_language, options.ensemble)
+        translator = Translator.load(*network)
         translator.check(options, options.num_hypotheses)
         check_alignment(translator, options)
         if options.glossary:
-            return translator.with_glossary(read_glossary(options.glossary, match_case=options.match_case))
-        return translator
+            translator = translator.with_glossary(read_glossary(options.glossary, match_case=options.match_case))
+        one_sentence = options.one_sentence_per_line or translator.one_sentence_per_line
+        unknown = options.translate_unknown
+        return dataclasses.replace(translator, one_sentence_per_line=one_sentence, translate_unknown=unknown)
 
     translator = in_all_processes(loaded)
     if options.positions:
@@ -194,16 +189,18 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
         return
     if options.prefix_file:  # all lines are known: a mistake in any of them must not erase an old output
         pairs = iter(known := list(pairs))
-        lines, prefixes = [line for line, _ in known], [prefix for _, prefix in known]
-        translator.check_prefixes(lines, prefixes, options, options.one_sentence_per_line or None)
+        divided = translator.divided([line for line, _ in known])
+        parts_of(divided, [prefix for _, prefix in known], translator.tokenizer, options, translator.max_length)
+    # Only the first process of a run writes to its files.
+    output, alignments = (options.output, options.alignments) if is_first_process() else (os.devnull, os.devnull)
     if options.is_html:
-        _translate_html(translator, (line for line, _ in pairs), options)
+        html = translator.translate_html("\n".join(line for line, _ in pairs), options)
+        with open(output or os.dup(sys.stdout.fileno()), "wb") as out:
+            out.write(encode_lines([html], options.output or ""))
         return
     translated = _translated_chunks(translator, pairs, options)
     first = next(translated, [])  # before the output is opened: a mistake in these lines must not erase an old file
     numbers = itertools.count(1)
-    # Only the first process of a run writes to its files.
-    output, alignments = (options.output, options.alignments) if is_first_process() else (os.devnull, os.devnull)
     with open(output or os.dup(sys.stdout.fileno()), "wb") as out, open(alignments or os.devnull, "wb") as links_out:
         for translations in itertools.chain([first], translated):
             texts = (output_lines(next(numbers), each, translator.tokenizer, options) for each in translations)
@@ -220,42 +217,24 @@ def _translate(options: TranslateCommand, pairs: Iterator[tuple[str, str]]) -> N
                 write_attention(translator, translations[0], options.attention)
 
 
-def _translate_html(translator: Translator, lines: Iterator[str], options: TranslateCommand) -> None:
-    from lingua_flax.devices.processes import is_first_process
-
-    how = {"one_sentence_per_line": options.one_sentence_per_line or None}
-    html = translator.translate_html("\n".join(lines), options, translate_unknown=options.translate_unknown, **how)
-    if is_first_process():
-        with open(options.output or os.dup(sys.stdout.fileno()), "wb") as out:
-            out.write(encode_lines([html], options.output or ""))
-
-
 def _translated_chunks(
     translator: Translator, pairs: Iterator[tuple[str, str]], options: TranslateCommand
 ) -> Iterator[list[Translation]]:
     """Yields the translations of some lines at a time; raises UserError if one cannot be translated or shown."""
     from lingua_flax.inspection.observation import source_tokens
 
-    first, count = 1, options.num_hypotheses
-    one_sentence = options.one_sentence_per_line or None
+    first = 1
     for chunk in chunks(pairs, 1 if at_a_terminal(options) else CHUNK):
         lines, prefixes = map(list, zip(*chunk, strict=True))
         if options.attention:
             source_tokens(translator, lines[0])  # refuses a line that no map can show
-            if (sentences := len(translator.divided(lines, one_sentence)[0])) > 1:
+            if (sentences := len(translator.divided(lines)[0])) > 1:
                 raise UserError(
                     f"--attention shows a single sentence, but the line has {sentences}: give one of them, or add "
                     "--one-sentence-per-line"
                 )
-        yield translator.translate(
-            lines,
-            options,
-            num_hypotheses=count,
-            one_sentence_per_line=one_sentence,
-            translate_unknown=options.translate_unknown,
-            prefixes=prefixes,
-            first_line=first,
-        )
+        count = options.num_hypotheses
+        yield translator.translate(lines, options, num_hypotheses=count, prefixes=prefixes, first_line=first)
         first += len(chunk)
 
 
@@ -273,9 +252,8 @@ def output_lines(
     """Yields the lines to write for an input line: one for each translation, or a single JSON object."""
     if options.json_lines:
         (source,) = tokenizer.encode_source([translation.source])
-        hypotheses = [_as_json(own, tokenizer) for own in translation.hypotheses]
-        pieces = tokenizer.source_pieces(source)
-        fields = {"source": translation.source, "source_tokens": pieces, "hypotheses": hypotheses}
+        fields: dict[str, Any] = {"source": translation.source, "source_tokens": tokenizer.source_pieces(source)}
+        fields["hypotheses"] = [_as_json(own, tokenizer) for own in translation.hypotheses]
         yield json.dumps(fields, ensure_ascii=False)
     elif options.num_hypotheses > 1:
         yield from (f"{number}\t{own.score:.4f}\t{own.text}" for own in translation.hypotheses)

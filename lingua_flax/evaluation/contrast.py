@@ -12,11 +12,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from lingua_flax.data.batch import cut, pad_rows
+from lingua_flax.data.batch import cut
 from lingua_flax.data.corpora.corpus import FindReadings, Readings
 from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.translation.decoding import length_limit
+from lingua_flax.translation.requests import Part
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.words import Word, group_pieces
 
@@ -108,19 +108,14 @@ def translate_with_masked_tokens(
     Tokens beyond max_length are cut off. Of `options`, only the length limits and the batch size are used.
     """
     max_length = translator.max_length
-    ids = [cut(line, max_length) for line in translator.tokenizer.encode_source(lines)]
-    lengths = list(map(len, ids))
-    rows = options.batch_size or translator.decoding_batch_size(max(lengths, default=1), beams=1)
     greedy = options.model_copy(update={"beam_size": 1, "temperature": 0.0, "top_k": None, "top_p": None})
-    translations: dict[int, str] = {}
-    for group, length in translator.length_batches(lengths, rows):
-        source = pad_rows([ids[i] for i in group], rows, length)
-        mask = np.zeros(source.shape, bool)
-        for row, i in enumerate(group):
-            mask[row, [position for position in masked[i] if position < length]] = True
-        tokens = translator.decode_ids(source, greedy, mask).tokens[: len(group), 0]
-        translations.update(zip(group, translator.tokenizer.decode_target(tokens.tolist()), strict=True))
-    return [translations[i] for i in range(len(lines))]
+    parts = []
+    for number, ids in enumerate(translator.tokenizer.encode_source(lines)):
+        source = cut(ids, max_length)
+        limit = length_limit(len(source), 0, greedy, max_length)
+        hidden = [position for position in masked[number] if position < len(source)]
+        parts.append(Part(lines[number], source, limit=limit, masked=hidden))
+    return [best.text for best, *_ in translator.search(parts, 1, greedy)]
 
 
 def _contrast_pair(

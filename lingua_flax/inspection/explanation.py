@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from pydantic import StrictInt
@@ -107,7 +108,8 @@ def _record(layer: EncoderLayer | DecoderLayer, name: str, traces: list[dict[str
     def attend(
         y: jax.Array, memory: jax.Array, mask: SegmentMask, rotation: Any, memory_rotation: Any, _: None
     ) -> tuple[jax.Array, jax.Array]:
-        query, (keys, values) = attention.queries(y, rotation), attention.keys_values(memory, memory_rotation)
+        query, projected = attention.queries(y, rotation), attention.keys_values(memory, memory_rotation)
+        keys, values = jnp.swapaxes(projected.keys, 2, 3), projected.values
         heads, weights = scaled_dot_product_attention(query, keys, values, mask.dense())
         merged = merge_heads(heads)
         output = attention.output(merged)

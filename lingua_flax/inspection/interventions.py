@@ -27,6 +27,7 @@ from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import length_limit, mask_special_tokens
 from lingua_flax.translation.hypotheses import Hypothesis, Translation
+from lingua_flax.translation.requests import Part
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.words import group_pieces
 
@@ -131,10 +132,9 @@ def inspect(
     changed = dataclasses.replace(translator, params=without_heads(translator, intervention.heads_off))
     padded = pad_rows([source], 1, padded_length(translator, len(source)))
     masked = np.isin(np.arange(padded.shape[1]), intervention.masked)[None]
-    decoded = changed.decode_ids(
-        padded, options, masked, prefixes=[intervention.prefix], num_hypotheses=options.beam_size
-    )
-    (hypotheses,) = changed.detokenized(decoded, 1)
+    limit = length_limit(len(source), len(intervention.prefix), options, translator.max_length)
+    part = Part(text, source, prefix=intervention.prefix, limit=limit, masked=intervention.masked)
+    (hypotheses,) = changed.search([part], options.beam_size, options)
     written = hypotheses[0].tokens
     observation = observe(changed, source, written, intervention.masked)
     beam = _recorded(changed, padded, masked, intervention.prefix, options) if record_beam else None

@@ -18,7 +18,7 @@ from flax import nnx
 from lingua_flax.data.batch import Batch
 from lingua_flax.devices.compilation import compiled_program
 from lingua_flax.devices.processes import gather_to_host
-from lingua_flax.model.key_value_cache import Cache
+from lingua_flax.model.key_value_cache import KeysValues
 from lingua_flax.model.transformer import Transformer
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -37,21 +37,14 @@ class Network:
 
 
 class DecodingRequest(NamedTuple):
-    """A batch of sentences to translate.
+    """A batch of sentences to translate, as int32 arrays; `max_lengths` to `prefixes` are as in Constraints."""
 
-    Attributes:
-      source: padded token ids, [B, S].
-      visible: int32 [B, S]; 0 at padding and at any other position that no layer may attend to.
-      max_lengths, min_lengths, prefixes: as in Constraints, [B], [B] and [B, P].
-      numbers: line number and part number of each sentence, int32 [B, 2]; they select its random numbers.
-    """
-
-    source: np.ndarray | jax.Array
-    visible: np.ndarray | jax.Array
+    source: np.ndarray | jax.Array  # padded token ids, [B, S]
+    visible: np.ndarray | jax.Array  # [B, S]; 0 at padding and at any other position that no layer may attend to
     max_lengths: np.ndarray | jax.Array
     min_lengths: np.ndarray | jax.Array
     prefixes: np.ndarray | jax.Array
-    numbers: np.ndarray | jax.Array
+    numbers: np.ndarray | jax.Array  # line number and part number, [B, 2], which select the random numbers
 
 
 def default_max_length(source_length: Any) -> Any:
@@ -66,36 +59,24 @@ def length_limit(source_tokens: int, prefix_tokens: int, options: DecodingOption
 
 
 class Program(NamedTuple):
-    """What the program that decodes a batch depends on, besides the networks and the shapes of the request.
+    """What the program that decodes a batch depends on, besides the networks and the shapes of the request."""
 
-    Attributes:
-      width: K, the number of beams or samples.
-      length: L.
-      keeps_full_batches: whether the batch stays together to the end, which computes more but compiles faster.
-    """
-
-    width: int
-    length: int
+    width: int  # K, the number of beams or samples
+    length: int  # L
     top_k: int | None = None
     top_p: float | None = None
-    keeps_full_batches: bool = True
+    keeps_full_batches: bool = True  # the batch stays together to the end: more to compute, less to compile
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """How a batch is decoded.
-
-    Attributes:
-      sampling: a seed, uint32, and a temperature, float32; None for a search.
-      num_hypotheses: int32.
-      alpha: the exponent of the length penalty, float32.
-    """
+    """How a batch is decoded."""
 
     program: Program = dataclasses.field(metadata={"static": True})
-    sampling: Any
-    num_hypotheses: Any
-    alpha: Any
+    sampling: Any  # a seed, uint32, and a temperature, float32; None for a search
+    num_hypotheses: Any  # int32
+    alpha: Any  # the exponent of the length penalty, float32
 
 
 def decoding_of(
@@ -110,10 +91,7 @@ def decoding_of(
 
 
 def decode_batch(networks: Sequence[Network], request: DecodingRequest, how: Decoding) -> search.Hypotheses:
-    """Decodes a batch on the devices, with one network or with all networks of an ensemble.
-
-    Returns the best hypotheses on the host: tokens [B, num_hypotheses, L] and scores [B, num_hypotheses].
-    """
+    """Decodes a batch on the devices; returns the `num_hypotheses` best hypotheses of each sentence on the host."""
     program = compiled_program(search_or_sample, networks, request, how)
     hypotheses, count = gather_to_host(program(networks, request, how)), int(how.num_hypotheses)
     return search.Hypotheses(hypotheses.tokens[:, :count], hypotheses.scores[:, :count])
@@ -133,7 +111,7 @@ def initial_room(request: DecodingRequest, program: Program) -> int:
 
 def initial(
     networks: Sequence[Network], request: DecodingRequest, how: Decoding
-) -> tuple[search.Constraints, list[tuple[Any, list[Cache]]]]:
+) -> tuple[search.Constraints, list[tuple[Any, list[KeysValues]]]]:
     """Returns the constraints of a search and its state: of each network, the encoded sources and empty caches."""
     source, visible, *constraints = map(jnp.asarray, request[:5])
     width, room = how.program.width, initial_room(request, how.program)
@@ -160,8 +138,8 @@ def search_from(
         return [(memory, [cache.padded_to(length * width) for cache in caches]) for memory, caches in states]
 
     ((_, (cache, *_)), *_) = state
-    growable = search.StateGrowth(cache.values.shape[2] // width, grow)
-    task = search.SearchConfig(constraints, length, BOS_ID, EOS_ID, how.alpha, growable, not keeps_full_batches)
+    room = cache.values.shape[2] // width
+    task = search.SearchConfig(constraints, length, BOS_ID, EOS_ID, how.alpha, room, grow, not keeps_full_batches)
     if how.sampling:
         seed, temperature = how.sampling
         keys = _random_keys(seed, numbers, width)
@@ -203,16 +181,12 @@ def _random_keys(seed: jax.Array | int, numbers: jax.Array | np.ndarray, samples
     return jax.vmap(jax.vmap(key, (None, 0)), (0, None))(jnp.asarray(numbers), jnp.arange(samples))
 
 
-def score_batch(networks: Sequence[Network], batch: Batch) -> np.ndarray:
+@jax.jit
+def score_batch(networks: Sequence[Network], batch: Batch) -> jax.Array:
     """Returns the natural log-probability of each target given its source, end token included, [B].
 
     As in a search, it is that among the tokens that a translation can have, or unknown where the target has one.
     """
-    return gather_to_host(_score_batch(networks, batch))
-
-
-@jax.jit
-def _score_batch(networks: Sequence[Network], batch: Batch) -> jax.Array:
     models = [nnx.merge(network.graphdef, network.params) for network in networks]
     logits = _average_probabilities([model(batch.source, batch.target_in)[0] for model in models])
     unknown = jnp.where(batch.target_out == UNK_ID, logits[..., UNK_ID], -jnp.inf)

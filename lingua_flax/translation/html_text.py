@@ -56,17 +56,13 @@ def translate_html(translator: Translator, text: str, options: DecodingOptions, 
 
 
 class _Run:
-    """Consecutive inline nodes.
-
-    Attributes:
-      text: what they say, with single spaces, and with a character in the place of elements that count as words.
-      top: what is around these characters.
-      marks: the HTML of the elements that count as words, by their characters.
-    """
+    """Consecutive inline nodes."""
 
     def __init__(self, nodes: Sequence[LexborNode], marks: str):
-        """Reads the nodes; `marks` are characters that the HTML does not contain."""
-        self.text, self.top, self.marks = "", Element(), dict[str, str]()
+        """Reads the nodes; `marks` are characters that the HTML does not contain, for elements that count as words."""
+        self.text = ""  # what the nodes say, with single spaces
+        self.top = Element()  # around all of it
+        self.marks: dict[str, str] = {}  # the HTML of the elements that count as words, by their characters
         self._free = iter(marks)
         for node in nodes:
             self._add(node, self.top)
@@ -88,11 +84,6 @@ class _Run:
             element.end = len(self.text)
             parent.children.append(element)
 
-    @property
-    def has_words(self) -> bool:
-        """Whether there is anything to translate."""
-        return any(map(str.isalpha, self.text))
-
     def rendered(self, translated: Translated) -> str:
         """Returns the HTML of a translation of the text without the spaces around it."""
         start = len(self.text) - len(self.text.lstrip(" "))
@@ -108,18 +99,13 @@ class _Run:
 
 
 class HtmlText:
-    """A document, or a fragment of one.
+    """A document, or a fragment of one: its `texts`, without spaces around them, and whether each `needs_links`.
 
-    Attributes:
-      texts: what is to be translated, without spaces around it.
-      needs_links: whether the links between a text and its translation are needed, for each text.
+    These are the links between a text and its translation.
     """
 
     def __init__(self, text: str):
-        """Reads HTML as browsers do, whatever it contains.
-
-        Raises UserError if elements are nested more than MAX_DEPTH levels deep.
-        """
+        """Reads HTML as browsers do; raises UserError if elements are nested more than MAX_DEPTH levels deep."""
         self._marks = "".join(mark for mark in PLACEHOLDERS if mark not in text)
         self._nodes = _parsed(text)
         runs: list[_Run] = []
@@ -148,7 +134,8 @@ class HtmlText:
             own = list(group)
             if is_inline:
                 run = _Run(own, self._marks)
-                pieces.append(render(run) if run.has_words else "".join(node.html or "" for node in own))
+                has_words = any(map(str.isalpha, run.text))
+                pieces.append(render(run) if has_words else "".join(node.html or "" for node in own))
                 continue
             for node in own:
                 if _is_opaque(node) or not node.is_element_node:

@@ -14,7 +14,6 @@ class Hypothesis:
     """A candidate translation.
 
     Attributes:
-      text: the translation.
       score: its log-probability divided by the length penalty; of a line with several sentences, their sum.
       tokens: its token ids, ending with EOS_ID; none for a line without tokens.
       parts: of a line with several sentences or parts, the source text of each and the hypothesis for it.
@@ -46,16 +45,8 @@ class ScoredTranslation(NamedTuple):
     tokens: int
 
 
-def unchanged(text: str, count: int) -> tuple[Hypothesis, ...]:
-    """Returns hypotheses for a text that is not translated: the text itself."""
-    return (Hypothesis(text, 0.0),) * count
-
-
 def join_parts(parts: Sequence[tuple[str, str, tuple[Hypothesis, ...]]]) -> tuple[Hypothesis, ...]:
-    """Joins the hypotheses of a line's parts rank by rank: the best of every part, then the second best, and so on.
-
-    A part is its source text, what stands after its translation, and its hypotheses.
-    """
+    """Joins parts of a line, (source, what stands after it, hypotheses) each: the best ones, the second best, ..."""
     if not parts:
         return (Hypothesis("", 0.0),)
     texts, after, hypotheses = zip(*parts, strict=True)

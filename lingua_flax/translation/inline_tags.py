@@ -56,10 +56,8 @@ class _Placement:
     origins: Sequence[Sequence[int]]
 
     def rendered(self, element: Element, first: int, last: int) -> str:
-        """Returns words `first` to `last`, with the elements inside of this one around some of them.
-
-        Those of an element without tags come with what stands before and after them.
-        """
+        """Returns words `first` to `last`, with the elements inside of this one around some of them."""
+        # Without tags, the words come with what stands before and after them.
         bounds = (self._begin(first), self._end(last)) if element.start_tag else (0, len(self.translation))
         place, pieces = bounds[0], []
         for child, begin, end in self._placed(element, first, last):

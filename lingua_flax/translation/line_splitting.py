@@ -5,33 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from lingua_flax.data.batch import cut
 from lingua_flax.data.tokenizer import Tokenizer
+from lingua_flax.translation.requests import Part
 from lingua_flax.translation.sentences import language_code, split_sentences
 
 _SPACE = re.compile(r"\s+")
 # Languages that are written without spaces between sentences: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan.
 WITHOUT_SPACES = "zh zho chi cmn yue wuu ja jpn th tha lo lao my mya bur km khm bo bod tib"
-
-
-class Piece(NamedTuple):
-    """A sentence of a line, or a part of one.
-
-    Attributes:
-      ids: its token ids, at most as many as the network accepts.
-      after: what stands between its translation and that of the next piece.
-      is_cut: whether it is a part of a sentence that is too long.
-      is_kept: whether it is not translated, because the network has never seen most of its characters, or because there
-        are no words to translate in it.
-    """
-
-    text: str
-    ids: list[int]
-    after: str
-    is_cut: bool = False
-    is_kept: bool = False
 
 
 def split_lines(
@@ -41,52 +23,37 @@ def split_lines(
     max_length: int,
     *,
     one_sentence: bool = False,
-) -> list[list[Piece]]:
-    """Divides each line into pieces of at most `max_length` tokens, end token included.
+) -> list[list[Part]]:
+    """Divides each line into parts of at most `max_length` tokens, end token included.
 
-    A network that was trained on sentences tends to omit some of several, so every sentence is a piece. A sentence that
-    is too long is split in two at the space nearest its middle, and the halves likewise if necessary; a word without a
-    space is split in its middle.
-
-    Args:
-      languages: the codes of the source and the target language.
-      one_sentence: whether each line is a single sentence, to be divided only if it is too long.
+    A network that was trained on sentences tends to omit some of several, so every sentence is a part, unless each
+    line is `one_sentence`. A sentence that is too long is split in two at the space nearest its middle, and the halves
+    likewise if necessary; a word without a space is split in its middle.
     """
     source, target = languages
 
     def mask(text: str) -> str:
         return tokenizer.protect(text).masked
 
-    sentences = [[line] if one_sentence else _sentences(line.strip(), source, mask) for line in lines]
-    texts = [text if one_sentence else text.rstrip() for own in sentences for text in own]
-    all_ids = iter(tokenizer.encode_source(texts))  # all at once, which takes a tenth of the time
-    divided = []
-    for own in sentences:
-        pieces: list[Piece] = []
-        for sentence in own:
-            text, ids = sentence if one_sentence else sentence.rstrip(), next(all_ids)
-            parts = (
-                [Piece(text, ids, "")]
-                if len(ids) <= max_length
-                else _cut_pieces(text, tokenizer, languages, max_length, mask)
-            )
-            after = "" if one_sentence else _separator(sentence[len(text) :], target)
-            pieces += [*parts[:-1], parts[-1]._replace(after=after)]
-        divided.append([*pieces[:-1], pieces[-1]._replace(after="")])
-    return divided
-
-
-def _cut_pieces(
-    text: str, tokenizer: Tokenizer, languages: tuple[str, str], max_length: int, mask: Callable[[str], str]
-) -> list[Piece]:
-    source, target = languages
-
-    def ids(text: str) -> list[int]:
+    def encoded(text: str) -> list[int]:
         return tokenizer.encode_source([text])[0]
 
-    parts = split_text(text, source, lambda text: len(ids(text)) <= max_length, mask)
-    # A part can only still be too long if it is a single character with more byte tokens than max_length.
-    return [Piece(text, cut(ids(text), max_length), _separator(space, target), is_cut) for text, space, is_cut in parts]
+    sentences = [[(line, "")] if one_sentence else _sentences(line, source, mask) for line in lines]
+    # Encoded all at once, which takes a tenth of the time.
+    all_ids = iter(tokenizer.encode_source([text for own in sentences for text, _ in own]))
+    divided = []
+    for own in sentences:
+        parts: list[Part] = []
+        for text, space in own:
+            if len(ids := next(all_ids)) <= max_length:
+                parts.append(Part(text, ids, _separator(space, target)))
+                continue
+            for part, after, is_cut in split_text(text, source, lambda text: len(encoded(text)) <= max_length, mask):
+                # It can only still be too long if it is a single character with more byte tokens than max_length.
+                parts.append(Part(part, cut(encoded(part), max_length), _separator(after, target), is_cut))
+            parts[-1] = parts[-1]._replace(after=_separator(space, target))
+        divided.append([*parts[:-1], parts[-1]._replace(after="")])
+    return divided
 
 
 def split_text(
@@ -98,16 +65,18 @@ def split_text(
     returns a text of the same length that shows where it may be divided.
     """
     parts: list[tuple[str, str, bool]] = []
-    for sentence in _sentences(text.strip(), language, mask):
-        own = sentence.rstrip()
-        *first, last = _halve_until_fits(own, fits, mask)
-        parts += [*((part, " ", True) for part in first), (last, sentence[len(own) :], bool(first))]
+    for sentence, space in _sentences(text, language, mask):
+        *first, last = _halve_until_fits(sentence, fits, mask)
+        parts += [*((part, " ", True) for part in first), (last, space, bool(first))]
     return parts
 
 
-def _sentences(text: str, language: str, mask: Callable[[str], str]) -> list[str]:
+def _sentences(text: str, language: str, mask: Callable[[str], str]) -> list[tuple[str, str]]:
+    """Returns the sentences of a text, each with the white space that follows it."""
+    text = text.strip()
     ends = itertools.accumulate(len(sentence) for sentence in split_sentences(mask(text), language))
-    return [text[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+    sentences = [text[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+    return [(own.rstrip(), own[len(own.rstrip()) :]) for own in sentences]
 
 
 def _separator(space: str, target: str) -> str:

@@ -18,7 +18,7 @@ from lingua_flax.devices.sharding import put_on_devices, replicated
 from lingua_flax.host.errors import UserError
 from lingua_flax.model.transformer import structure
 from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config, refused_changes
-from lingua_flax.options.schema import ComputeConfig, Config, MeshConfig, ModelConfig
+from lingua_flax.options.schema import ComputeConfig, MeshConfig, ModelConfig
 from lingua_flax.runs.checkpoint import check_format, load_params
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.translation.sentences import MAX_SEVERAL_SENTENCES
@@ -28,16 +28,17 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class TrainedNetwork:
-    """A trained network with its tokenizer; the attributes are described in `Translator`."""
+    """A trained network with its tokenizer."""
 
     graphdef: nnx.GraphDef
     params: Any
     tokenizer: Tokenizer
     config: ModelConfig
-    step: int = 0
-    mesh: Mesh = dataclasses.field(default_factory=lambda: make_mesh(MeshConfig()))
-    pads_to_longest: bool = False
-    languages: tuple[str, str] = ("", "")
+    step: int = 0  # of the checkpoint; of averaged checkpoints, the newest
+    mesh: Mesh = dataclasses.field(default_factory=lambda: make_mesh(MeshConfig()))  # over which batches are sharded
+    pads_to_longest: bool = False  # as devices.padding says
+    languages: tuple[str, str] = ("", "")  # the codes of source and target
+    # The defaults of `Translator.translate`.
     one_sentence_per_line: bool = False
     translate_unknown: bool = False
 
@@ -63,8 +64,14 @@ def load_networks(
             )
         if network.tokenizer.source_tags != tokenizer.source_tags:
             raise UserError(f"{path}: its source tag differs from that of {workdir}; see data.tag_target")
-        if not tokenizer.source_tags:
-            _check_direction(path, workdir, config.data.directions[0])
+        # Two runs in opposite directions may have the same tokenizer.
+        directions, (source, target) = read_workdir_config(path).data.directions, config.data.directions[0]
+        if not tokenizer.source_tags and (source, target) not in directions:
+            own_source, own_target = directions[0]
+            raise UserError(
+                f"{path}: it translates from {own_source} to {own_target}, but {workdir} from {source} to {target}; "
+                "all runs of an ensemble must translate in the same direction"
+            )
     return networks
 
 
@@ -73,62 +80,35 @@ def _load_one(
 ) -> TrainedNetwork:
     config = read_workdir_config(workdir)
     tokenizer = load_tokenizer(model_paths(workdir, joint=config.tokenizer.joint))
-    tokenizer = _with_target_tag(tokenizer, config, target_language)
+    language = config.data.target_language
+    if config.data.tag_target:
+        tokenizer = tokenizer.with_source_tag(language_tag(target_language or language))
+    elif target_language:
+        raise UserError(
+            f"the run was trained without target-language tags (data.tag_target), so {target_language} cannot be "
+            f"selected: it translates into {language}"
+        )
     sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     network = structure(config.model, *sizes, compute_precision(devices.precision, mesh))
-    share = 0.0
 
     def check(metadata: dict[str, Any]) -> None:
-        nonlocal share
         check_format(metadata, workdir)
-        share = metadata["several_sentences"]
         step = metadata["step"]
         if metadata["fingerprints"]["tokenizer"] != tokenizer.fingerprint:
             raise UserError(f"{workdir}: its tokenizer is not the one that checkpoint {step} was trained with")
         if changed := refused_changes(metadata["config"], config, f"in checkpoint {step}", "model."):
             raise UserError(f"{workdir}: its {CONFIG_NAME} differs from its checkpoints: {'; '.join(changed)}")
 
-    step, params, _ = load_params(Workdir(workdir).checkpoints, checkpoint, network.params, check)
-    placed = put_on_devices(params, replicated(mesh))
-    to_longest = pads_to_longest(devices.padding, mesh)
+    step, params, metadata = load_params(Workdir(workdir).checkpoints, checkpoint, network.params, check)
     source, target = config.data.directions[0]
     return TrainedNetwork(
         network.graphdef,
-        placed,
+        put_on_devices(params, replicated(mesh)),
         tokenizer,
         config.model,
         step,
         mesh,
-        to_longest,
+        pads_to_longest(devices.padding, mesh),
         languages=(source, target_language or target),
-        one_sentence_per_line=share > MAX_SEVERAL_SENTENCES,
+        one_sentence_per_line=metadata["several_sentences"] > MAX_SEVERAL_SENTENCES,
     )
-
-
-def _check_direction(path: Path, first: Path, wanted: tuple[str, str]) -> None:
-    """Raises UserError if the run in `path` has not learned to translate in the direction of the run in `first`.
-
-    Two runs in opposite directions may have the same tokenizer.
-    """
-    directions = read_workdir_config(path).data.directions
-    if wanted not in directions:
-        (source, target), (first_source, first_target) = directions[0], wanted
-        raise UserError(
-            f"{path}: it translates from {source} to {target}, but {first} from {first_source} to {first_target}; all "
-            "runs of an ensemble must translate in the same direction"
-        )
-
-
-def _with_target_tag(tokenizer: Tokenizer, config: Config, target_language: str | None) -> Tokenizer:
-    """Returns the tokenizer with the tag of the target language, if the model was trained with such tags.
-
-    Raises UserError if `target_language` is given, but the model was trained without tags or has no tag for it.
-    """
-    if config.data.tag_target:
-        return tokenizer.with_source_tag(language_tag(target_language or config.data.target_language))
-    if target_language:
-        raise UserError(
-            f"the run was trained without target-language tags (data.tag_target), so {target_language} cannot be "
-            f"selected: it translates into {config.data.target_language}"
-        )
-    return tokenizer

@@ -14,7 +14,6 @@ from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import DecodingRequest, length_limit
-from lingua_flax.translation.line_splitting import Piece
 
 PREFIX_LENGTH_MULTIPLE = 8  # prefixes are padded to a multiple of this, so that fewer programs are compiled
 MAX_LINES_IN_WARNING = 5
@@ -22,56 +21,54 @@ log = logging.getLogger(__name__)
 
 
 class Part(NamedTuple):
-    """A sentence of a line, or a part of one that is too long, translated by itself.
+    """A sentence of a line, or a part of one that is too long, translated by itself."""
 
-    `line` is its number, and `part` its number within the line, counted from 0. Its translation begins with the ids in
-    `prefix` and has at most `limit` tokens; the text `after` stands between it and the next one. If it `is_kept`,
-    it is not translated.
-    """
-
-    line: int
-    part: int
     text: str
     source: list[int]
-    prefix: Sequence[int]
-    limit: int
-    after: str = ""
-    is_kept: bool = False
+    after: str = ""  # what stands between its translation and the next one
+    is_cut: bool = False  # a part of a sentence that is too long
+    is_kept: bool = False  # not translated: it has no words, or the network has never seen most of its characters
+    line: int = 1  # its number
+    part: int = 0  # its number within the line, counted from 0
+    prefix: Sequence[int] = ()  # with which its translation begins
+    limit: int = 1  # the maximum number of tokens of its translation
+    masked: Sequence[int] = ()  # positions of the source that no layer attends to
 
 
 def parts_of(
-    lines: Sequence[Sequence[Piece]],
+    lines: Sequence[Sequence[Part]],
     prefixes: Sequence[str] | None,
     tokenizer: Tokenizer,
     options: DecodingOptions,
     max_length: int,
     first_line: int = 1,
 ) -> list[Part]:
-    """Returns the parts to translate of lines that are divided into pieces: none of a piece without tokens.
+    """Returns the parts to translate of divided lines, with numbers, prefixes and limits: only those with tokens.
 
-    Lines are numbered from `first_line`, and a prefix is that of a line's first piece. Raises UserError if a prefix has
+    Lines are numbered from `first_line`, and a prefix is that of a line's first part. Raises UserError if a prefix has
     a character without a token, or is as long as its translation may be.
     """
     parts: list[Part] = []
     encoded: list[list[int]] = [[] for _ in lines]
     if prefixes:
-        first = [tokenizer.protect(pieces[0].text) for pieces in lines]
+        first = [tokenizer.protect(divided[0].text) for divided in lines]
         placed = [own.placed(prefix) for own, prefix in zip(first, prefixes, strict=True)]
-        encoded = _encode_prefixes(placed, tokenizer)
-    for line, (pieces, prefix) in enumerate(zip(lines, encoded, strict=True), first_line):
+        encoded = [ids[:-1] for ids in tokenizer.encode_target(placed)]
+        if unknown := next((prefix for prefix, ids in zip(placed, encoded, strict=True) if UNK_ID in ids), None):
+            raise UserError(f'prefix "{unknown}": the model has no token for one of its characters')
+    for line, (divided, prefix) in enumerate(zip(lines, encoded, strict=True), first_line):
         own: list[Part] = []
-        for number, piece in enumerate([piece for piece in pieces if len(piece.ids) > 1] or pieces):
+        for number, part in enumerate([part for part in divided if len(part.source) > 1] or divided):
             part_prefix = [] if number else prefix
-            limit = length_limit(len(piece.ids), len(part_prefix), options, max_length)
+            limit = length_limit(len(part.source), len(part_prefix), options, max_length)
             if len(part_prefix) >= limit:
                 raise UserError(
                     f"line {line}: its prefix has {len(part_prefix)} tokens, but the translation is limited to "
                     f"{limit}, end token included; shorten the prefix"
                 )
-            if len(piece.ids) > 1:
-                how = (part_prefix, limit, piece.after, piece.is_kept)
-                part = Part(line, 0, piece.text, piece.ids, *how)
-                fits = piece.is_kept or tokenizer.protect(piece.text).has_placeholders
+            if len(part.source) > 1:
+                part = part._replace(line=line, prefix=part_prefix, limit=limit)
+                fits = part.is_kept or tokenizer.protect(part.text).has_placeholders
                 own += [part] if fits else around_spans(part, tokenizer, options, max_length)
         parts += [part._replace(part=number) for number, part in enumerate(own)]
     return parts
@@ -83,29 +80,16 @@ def around_spans(part: Part, tokenizer: Tokenizer, options: DecodingOptions, max
     for text, space, is_kept in tokenizer.protect(part.text).chunks():
         (ids,), prefix = tokenizer.encode_source([text]), [] if parts else part.prefix
         limit = length_limit(len(ids), len(prefix), options, max_length)
-        parts.append(Part(part.line, part.part, text, ids, prefix, limit, space, is_kept))
+        parts.append(part._replace(text=text, source=ids, after=space, is_kept=is_kept, prefix=prefix, limit=limit))
     return [*parts[:-1], parts[-1]._replace(after=part.after)]
 
 
-def _encode_prefixes(prefixes: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    encoded = [ids[:-1] for ids in tokenizer.encode_target(prefixes)]
-    for prefix, ids in zip(prefixes, encoded, strict=True):
-        if UNK_ID in ids:
-            raise UserError(f'prefix "{prefix}": the model has no token for one of its characters')
-    return encoded
-
-
-def request_of(
-    parts: Sequence[Part], options: DecodingOptions, rows: int, length: int, masked: np.ndarray | None = None
-) -> DecodingRequest:
-    """Returns the parts as a batch of `rows` sentences, of which the search finishes unused ones immediately.
-
-    No layer attends to positions at which `masked`, of the shape of the source, is True.
-    """
+def request_of(parts: Sequence[Part], options: DecodingOptions, rows: int, length: int) -> DecodingRequest:
+    """Returns the parts as a batch of `rows` sentences, of which the search finishes unused ones immediately."""
     source = pad_rows([part.source for part in parts], rows, length)
     visible = (source != PAD_ID).astype(np.int32)
-    if masked is not None:
-        visible[: len(masked)] *= ~masked
+    for row, part in zip(visible, parts, strict=False):
+        row[list(part.masked)] = 0
     limits = np.ones(rows, np.int32)
     limits[: len(parts)] = [part.limit for part in parts]
     prefix_length = -(-max(len(part.prefix) for part in parts) // PREFIX_LENGTH_MULTIPLE) * PREFIX_LENGTH_MULTIPLE
@@ -119,14 +103,12 @@ def request_of(
     )
 
 
-def warn_about_cut_sentences(lines: Sequence[Sequence[Piece]], first_line: int, longest: int) -> None:
+def warn_about_cut_sentences(lines: Sequence[Sequence[Part]], first_line: int, longest: int) -> None:
     """Logs each line with a sentence that is translated in several parts."""
-    for line, pieces in enumerate(lines, first_line):
-        if count := sum(piece.is_cut for piece in pieces):
-            message = (
-                "line %d has a sentence of more than %d tokens, which the model takes at a time: cut into %d parts"
-            )
-            log.warning(message, line, longest - 1, count)
+    for line, divided in enumerate(lines, first_line):
+        if count := sum(part.is_cut for part in divided):
+            limit = f"more than {longest - 1} tokens, which the model takes at a time"
+            log.warning("line %d has a sentence of %s: cut into %d parts", line, limit, count)
 
 
 def warn_about(what: str, lines: set[int]) -> None:

@@ -1,7 +1,7 @@
 """Greedy search, beam search and sampling, independent of any model: they only need the logits of the next tokens.
 
 B sentences, K beams or samples, V vocabulary, L maximum number of tokens of a hypothesis, end token included, R number
-of positions that the state has room for (L, or at first fewer; see StateGrowth).
+of positions that the state has room for (L, or at first fewer; see SearchConfig).
 
 `step(tokens, index, beam_history, state)` receives the tokens [B, K] that precede position `index`. It returns the
 logits [B, K, V] for that position and the new state, a pytree of arrays [B, ...]. Hypotheses can change their row k
@@ -35,43 +35,26 @@ class Constraints(NamedTuple):
     prefixes: Int[Array, "B P"]
 
 
-class StateGrowth(NamedTuple):
-    """How a state that starts with room for few positions grows; a small one saves time, as each step reads all of it.
-
-    The initial state has room for initial_length positions, at most L; grow(state, L) returns it with room for all L.
-    """
-
-    initial_length: int
-    grow: Callable[[Any, int], Any]
-
-
 class SearchConfig(NamedTuple):
     """The arguments that all search algorithms share.
 
-    Attributes:
-      max_length: L.
-      length_penalty: alpha, the exponent of the length penalty; not negative.
-      state_growth: how the state grows, or None if it has room for all L positions from the beginning.
-      shrink_batches: whether the last few sentences continue in smaller batches, which computes less but takes
-        longer to compile.
+    A state that starts with room for `initial_room` positions and grows later saves time: each step reads all of it.
     """
 
     constraints: Constraints
-    max_length: int
+    max_length: int  # L
     start_token: int
     end_token: int
-    length_penalty: float | Float[Array, ""] = 0.0
-    state_growth: StateGrowth | None = None
-    shrink_batches: bool = True
+    length_penalty: float | Float[Array, ""] = 0.0  # alpha, not negative
+    initial_room: int | None = None  # by default, L
+    grow: Callable[[Any, int], Any] = lambda state, _: state  # (state, L) -> the state with room for L positions
+    shrink_batches: bool = True  # the last sentences continue in smaller batches: less to compute, more to compile
 
 
 class Hypotheses(NamedTuple):
-    """The best hypotheses of each sentence, best first.
+    """The best hypotheses of each sentence, best first: tokens ending with the end token and padded with zeros.
 
-    Attributes:
-      tokens: tokens ending with the end token and padded with zeros.
-      scores: log-probabilities divided by the length penalty; IMPOSSIBLE for missing hypotheses if a sentence has fewer
-        than K.
+    Scores are log-probabilities divided by the length penalty, and IMPOSSIBLE where a sentence has fewer than K.
     """
 
     tokens: Int[Array, "B K L"]
@@ -79,24 +62,17 @@ class Hypotheses(NamedTuple):
 
 
 class Search(NamedTuple):
-    """A search as a loop over positions.
-
-    Attributes:
-      initial: what the loop carries to the first position; its field `position` counts them.
-      body: computes a position: body(carry, R) returns the next carry.
-      done: returns whether each sentence is done, [B].
-      result: returns the hypotheses of a carry.
-    """
+    """A search as a loop over positions, which are counted by the field `position` of what it carries."""
 
     task: SearchConfig
-    initial: Any
-    body: Callable[[Any, int], Any]
-    done: Callable[[Any], jax.Array]
+    initial: Any  # what the loop carries to the first position
+    body: Callable[[Any, int], Any]  # (carry, R) -> the next carry
+    done: Callable[[Any], jax.Array]  # carry -> whether each sentence is done, [B]
     result: Callable[[Any], Hypotheses]
 
     def run_steps(self, active: Bool[Array, "B"], steps: int) -> Any:
         """Computes up to `steps` positions, as long as the state has room and not all active sentences are done."""
-        room = self.task.state_growth.initial_length if self.task.state_growth else self.task.max_length
+        room = self.task.initial_room or self.task.max_length
         end = jnp.minimum(self.initial.position + steps, room)
 
         def should_continue(carry: Any) -> jax.Array:
@@ -112,8 +88,7 @@ class Search(NamedTuple):
         length, one or two sentences in most batches of 64 take twice as many tokens as the others. The gain is in
         docs/results/performance.md. A batch that is too small to be divided starts with room for all L positions.
         """
-        length = self.task.max_length
-        initial_room, grow = self.task.state_growth or (length, lambda state, _: state)
+        length, grow = self.task.max_length, self.task.grow
 
         def run_from(carry: Any, sizes: Sequence[int], room: int) -> Hypotheses:
             next_size = sizes[0] if sizes else 0
@@ -140,7 +115,7 @@ class Search(NamedTuple):
         carry = self.initial
         batch = len(self.done(carry))
         if sizes := [size for size in (batch * 3 // 8, batch * 3 // 32) if size > 1 and self.task.shrink_batches]:
-            return run_from(carry, sizes, initial_room)
+            return run_from(carry, sizes, self.task.initial_room or length)
         return run_from(carry._replace(state=grow(carry.state, length)), sizes, length)
 
 
@@ -164,17 +139,11 @@ def sample(
     top_k: int | None,
     top_p: float | Float[Array, ""] | None,
 ) -> Search:
-    """Samples K hypotheses of each sentence.
+    """Samples K hypotheses of each sentence, each of which depends only on its key and the logits.
 
-    Each token is drawn with a probability proportional to its probability to the power of 1 / temperature. The scores
-    are those under the network itself, independent of the temperature.
-
-    Args:
-      keys: random keys; the tokens drawn for a hypothesis depend only on its key and the logits.
-      temperature: above 0.
-      top_k: if given, draw only from the k likeliest tokens (Fan et al. 2018).
-      top_p: if given, draw only from the likeliest of these tokens that together reach this probability (Holtzman et
-        al. 2020).
+    Each token is drawn with a probability proportional to its probability to the power of 1 / temperature; if given,
+    only from the `top_k` likeliest tokens (Fan et al. 2018), and of these only from the likeliest that together reach
+    the probability `top_p` (Holtzman et al. 2020). The scores are those of the network, whatever the temperature.
     """
 
     def draw(logits: jax.Array, index: jax.Array, keys: jax.Array) -> jax.Array:
@@ -184,15 +153,7 @@ def sample(
         kept = _keep_likeliest(logits / temperature, top_k, top_p)
         return jnp.argmax(kept + jax.vmap(jax.vmap(noise))(keys), axis=-1)
 
-    rows = keys.shape[1]
-    unsorted = _search_independent_rows(step, state, task, draw, keys, rows=rows)
-
-    def result(carry: _RowsState) -> Hypotheses:
-        samples = unsorted.result(carry)
-        scores, order = jax.lax.top_k(samples.scores, rows)
-        return Hypotheses(_take_rows(samples.tokens, order), scores)
-
-    return unsorted._replace(result=result)
+    return _search_independent_rows(step, state, task, draw, keys, rows=keys.shape[1])
 
 
 def _keep_likeliest(
@@ -217,21 +178,21 @@ def _search_independent_rows(
     state: Any,
     task: SearchConfig,
     choose: Callable[[jax.Array, jax.Array, Any], jax.Array],
-    choose_inputs: Any,
+    keys: Key[Array, "B K"] | None,
     *,
     rows: int,
 ) -> Search:
     """Decodes hypotheses that stay in their rows, one token at each step.
 
-    choose(logits [B, K, V], position, choose_inputs) returns the next token of each hypothesis, [B, K]. choose_inputs
-    is a pytree of arrays [B, ...], or None.
+    choose(logits [B, K, V], position, keys) returns the next token of each hypothesis, [B, K].
     """
+    batch = len(task.constraints.max_lengths)
 
     def body(carry: _RowsState, room: int) -> _RowsState:
         beam_history = jnp.broadcast_to(jnp.arange(rows)[None, :, None], (len(carry.last), rows, room))
         logits, state = step(carry.last, carry.position, beam_history, carry.state)
         allowed = _mask_forbidden(logits, carry.position, carry.constraints, task.end_token)
-        token = jnp.where(carry.done, 0, choose(allowed, carry.position, carry.choose_inputs))
+        token = jnp.where(carry.done, 0, choose(allowed, carry.position, carry.keys))
         gained = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
         return carry._replace(
             position=carry.position + 1,
@@ -242,7 +203,6 @@ def _search_independent_rows(
             state=state,
         )
 
-    batch = len(task.constraints.max_lengths)
     initial = _RowsState(
         position=jnp.int32(0),
         last=jnp.full((batch, rows), task.start_token, jnp.int32),
@@ -250,13 +210,14 @@ def _search_independent_rows(
         score=jnp.zeros((batch, rows), jnp.float32),
         done=jnp.zeros((batch, rows), bool),
         constraints=task.constraints,
-        choose_inputs=choose_inputs,
+        keys=keys,
         state=state,
     )
 
     def result(carry: _RowsState) -> Hypotheses:
         lengths = jnp.sum(carry.tokens != 0, axis=-1)
-        return Hypotheses(carry.tokens, carry.score / length_penalty(lengths, task.length_penalty))
+        scores, order = jax.lax.top_k(carry.score / length_penalty(lengths, task.length_penalty), rows)
+        return Hypotheses(_take_rows(carry.tokens, order), scores)
 
     return Search(task, initial, body, lambda carry: jnp.all(carry.done, axis=1), result)
 
@@ -268,7 +229,7 @@ class _RowsState(NamedTuple):
     score: Float[Array, "B K"]  # log-probabilities
     done: Bool[Array, "B K"]
     constraints: Constraints
-    choose_inputs: Any
+    keys: Key[Array, "B K"] | None
     state: Any
 
 
@@ -283,11 +244,10 @@ def beam_search(
     caller needs. As many beams as there are hypotheses are equivalent to exhaustive search.
     """
     batch, length = len(task.constraints.max_lengths), task.max_length
+    needed = beams if num_hypotheses is None else num_hypotheses
 
     def done(beam: _BeamState) -> jax.Array:
-        return _is_done(beam, beams if num_hypotheses is None else num_hypotheses, task.length_penalty) | (
-            beam.position >= beam.constraints.max_lengths
-        )
+        return _is_done(beam, needed, task.length_penalty) | (beam.position >= beam.constraints.max_lengths)
 
     def body(beam: _BeamState, room: int) -> _BeamState:
         own_rows = jnp.broadcast_to(jnp.arange(beams)[None, :, None], (len(beam.last), beams, 1))
@@ -304,7 +264,9 @@ def beam_search(
         finished_scores = scores / length_penalty(beam.position + 1, task.length_penalty)
         finished_scores = jnp.where(is_finished, finished_scores, IMPOSSIBLE)
         finished_scores = jnp.where(done(beam)[:, None], IMPOSSIBLE, finished_scores)
-        finished = _best_finished(beam.finished, sequences[:, :beams], finished_scores[:, :beams])
+        all_scores = jnp.concatenate([beam.finished.scores, finished_scores[:, :beams]], axis=1)
+        all_tokens = jnp.concatenate([beam.finished.tokens, sequences[:, :beams]], axis=1)
+        best_scores, best = jax.lax.top_k(all_scores, beams)
         alive_scores, chosen = jax.lax.top_k(jnp.where(ends, 2 * IMPOSSIBLE, scores), beams)
         origins = jnp.take_along_axis(origins, chosen, axis=1)
         return beam._replace(
@@ -312,7 +274,7 @@ def beam_search(
             last=jnp.take_along_axis(tokens, chosen, axis=1),
             tokens=_take_rows(sequences, chosen),
             scores=jnp.maximum(alive_scores, IMPOSSIBLE),
-            finished=finished,
+            finished=Hypotheses(_take_rows(all_tokens, best), best_scores),
             beam_history=_take_rows(beam_history, origins),
             state=state,
         )
@@ -344,9 +306,7 @@ class _BeamState(NamedTuple):
     state: Any
 
 
-def _is_done(
-    beam: _BeamState, num_hypotheses: int | Int[Array, ""], alpha: float | Float[Array, ""]
-) -> Bool[Array, "B"]:
+def _is_done(beam: _BeamState, needed: int | Int[Array, ""], alpha: float | Float[Array, ""]) -> Bool[Array, "B"]:
     """Returns whether each sentence is done in the sense of `beam_search`, apart from its limit.
 
     No hypothesis that is still to finish can score more than the best log-probability in the beam, which can only fall,
@@ -354,7 +314,7 @@ def _is_done(
     finished is no reason to end: the best one may still be in the beam.
     """
     best_possible = beam.scores[:, 0] / length_penalty(beam.constraints.max_lengths, alpha)
-    worst_wanted = jnp.take(beam.finished.scores, num_hypotheses - 1, axis=1)
+    worst_wanted = jnp.take(beam.finished.scores, needed - 1, axis=1)
     return worst_wanted >= best_possible
 
 
@@ -436,14 +396,6 @@ def _block_size(columns: int, elements_per_result: float) -> int:
     ideal = math.sqrt(elements_per_result)
     block = min((n for n in range(1, columns + 1) if columns % n == 0), key=lambda n: abs(math.log(n / ideal)))
     return block if ideal >= 4 and 0.5 < block / ideal < 2.0 else 1
-
-
-def _best_finished(finished: Hypotheses, sequences: Int[Array, "B C L"], scores: Float[Array, "B C"]) -> Hypotheses:
-    """Returns the K best of the finished hypotheses and the newly finished ones."""
-    all_scores = jnp.concatenate([finished.scores, scores], axis=1)
-    all_tokens = jnp.concatenate([finished.tokens, sequences], axis=1)
-    best, chosen = jax.lax.top_k(all_scores, finished.scores.shape[1])
-    return Hypotheses(_take_rows(all_tokens, chosen), best)
 
 
 def _take_rows(array: Shaped[Array, "B K *D"], chosen: Int[Array, "B C"]) -> Shaped[Array, "B C *D"]:

@@ -1,7 +1,6 @@
-"""A search in calls of a few positions each: between two of them, sentences can leave the batch, or the search can end.
+"""A search in calls of a few positions each, between which sentences can leave the batch, or the search can end.
 
-`decoding.search_or_sample` is a single call, which nothing can end before the last sentence is done. A server has to
-end what nobody waits for any more, and does not let a short sentence wait for a long one.
+A server has to end what nobody waits for any more, and does not let a short sentence wait for a long one.
 """
 
 from __future__ import annotations
@@ -28,10 +27,8 @@ ROWS = (4, 1, 8, 16, 24)  # of batches that are not full, in the order of compil
 
 
 class Shape(NamedTuple):
-    """The number of sentences of a batch, and their padded length."""
-
-    rows: int
-    length: int
+    rows: int  # sentences of a batch
+    length: int  # to which they are padded
 
 
 def shapes(max_rows: int, max_length: int) -> list[Shape]:
@@ -41,12 +38,10 @@ def shapes(max_rows: int, max_length: int) -> list[Shape]:
 
 
 class SegmentedSearch:
-    """Searches with programs for a few shapes of batches, compiled one by one; may be used from several threads.
-
-    `after_steps` is called with a number of positions and the seconds that they took.
-    """
+    """Searches with programs for a few shapes of batches, compiled one by one; may be used from several threads."""
 
     def __init__(self, translator: Translator, options: DecodingOptions, after_steps: Callable[[int, float], None]):
+        """Calls `after_steps` with a number of positions and the seconds that they took."""
         self._translator, self._options, self._after_steps = translator, options, after_steps
         self._shapes: list[Shape] = []
         self._sharding = replicated(translator.mesh)
@@ -56,8 +51,7 @@ class SegmentedSearch:
 
     def compile(self, shape: Shape) -> None:
         """Compiles the programs for batches of a shape, by running them on a sentence that ends at once."""
-        part = Part(line=1, part=0, text="", source=[], prefix=[], limit=1)
-        networks, request, how = self._translator.arguments([part], self._options, *shape)
+        networks, request, how = self._translator.arguments([Part("", [])], self._options, *shape)
         carry, active = self._begin(networks, request, how), np.zeros(shape.rows, bool)
         if decoding.initial_room(request, how.program) < how.program.length:
             carry, *_ = self._advance(networks, carry, how, active)
@@ -72,10 +66,7 @@ class SegmentedSearch:
     def search(
         self, parts: Sequence[Part], num_hypotheses: int, is_wanted: Callable[[int], bool]
     ) -> Iterator[dict[int, tuple[Hypothesis, ...]]]:
-        """Yields the hypotheses of at most `max_rows` parts, by their indices, as soon as they are known.
-
-        A part of which `is_wanted` is false leaves the batch.
-        """
+        """Yields the hypotheses of at most `max_rows` parts, by their indices, as long as each `is_wanted`."""
         longest, compiled = max(len(part.source) for part in parts), self._shapes
         fitting = [shape for shape in compiled if shape.rows >= len(parts) and shape.length >= longest]
         rows, length = min(fitting, key=math.prod)
@@ -123,6 +114,5 @@ def _advance(
 
 
 def _grow(networks: Sequence[decoding.Network], carry: Any, how: decoding.Decoding) -> Any:
-    growth = decoding.search_from(networks, carry.constraints, carry.state, how).task.state_growth
-    assert growth
-    return carry._replace(state=growth.grow(carry.state, how.program.length))
+    task = decoding.search_from(networks, carry.constraints, carry.state, how).task
+    return carry._replace(state=task.grow(carry.state, task.max_length))

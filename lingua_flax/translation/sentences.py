@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import NamedTuple
 
 import sentencex
 
@@ -14,19 +13,11 @@ MAX_SEVERAL_SENTENCES = 0.1
 CONTEXT = 40  # characters on either side of a boundary on which a rule may depend
 
 
-class Rule(NamedTuple):
-    """A kind of place in a text: what ends there, and what begins."""
-
-    before: re.Pattern[str]
-    after: re.Pattern[str]
-
-    def matches(self, text: str, place: int) -> bool:
-        before, after = text[max(0, place - CONTEXT) : place], text[place : place + CONTEXT]
-        return bool(self.before.search(before) and self.after.match(after))
+Rule = tuple[re.Pattern[str], re.Pattern[str]]  # what ends at a place in a text, and what begins there
 
 
 def _rule(before: str, after: str = "") -> Rule:
-    return Rule(re.compile(rf"(?:{before})\Z"), re.compile(after))
+    return re.compile(rf"(?:{before})\Z"), re.compile(after)
 
 
 CAPITAL = r"[\"'«“„(¿¡]?[^\W\d_a-zß-öø-ÿ]"
@@ -76,11 +67,7 @@ def language_code(language: str) -> str:
 
 
 def split_sentences(text: str, language: str) -> list[str]:
-    """Returns the sentences of a text, each with the white space that follows it; joined, they are the text.
-
-    Args:
-      language: its code, such as "de" or "pt-BR"; of an unknown one, any, such as "".
-    """
+    """Returns the sentences of a text, each with the white space that follows it; joined, they are the text."""
     code = language_code(language)
     places = set(itertools.accumulate(len(sentence) for sentence in sentencex.segment(code, text)))
     places -= {place for place in places if _matches(CONTINUATIONS, code, text, place)}
@@ -91,4 +78,6 @@ def split_sentences(text: str, language: str) -> list[str]:
 
 
 def _matches(rules: dict[str, list[Rule]], code: str, text: str, place: int) -> bool:
-    return any(rule.matches(text, place) for rule in (*rules.get("", ()), *rules.get(code, ())))
+    before, after = text[max(0, place - CONTEXT) : place], text[place : place + CONTEXT]
+    own = (*rules.get("", ()), *rules.get(code, ()))
+    return any(ending.search(before) and beginning.match(after) for ending, beginning in own)

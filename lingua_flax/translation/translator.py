@@ -1,15 +1,12 @@
 """Translating and scoring lines of text.
 
-The translator tokenizes the lines, sorts them into batches of a few padded lengths, decodes the batches on the devices
-and returns the results in the original order.
+They are tokenized, decoded in batches of a few padded lengths, and returned in order:
 
     from lingua_flax import Translator
 
     translator = Translator.load("checkpoints/tiny")
     for translation in translator.translate(["I swam across the river."], beam_size=5):
         print(translation.text, translation.hypotheses[0].score)
-
-B sentences, S padded source length, K beams or samples.
 """
 
 from __future__ import annotations
@@ -17,17 +14,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-
-import numpy as np
 
 from lingua_flax.data.batch import Batch, length_batches, unpacked_batch
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE, language_tag
 from lingua_flax.devices.compilation import compile_concurrently, compiled_program
 from lingua_flax.devices.mesh import round_up_to_row_shards
+from lingua_flax.devices.processes import gather_to_host
 from lingua_flax.devices.sharding import put_on_devices, row_sharding
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.installation import install_command
@@ -35,8 +31,8 @@ from lingua_flax.options.messages import validated
 from lingua_flax.options.schema import ComputeConfig, DecodingOptions
 from lingua_flax.options.special_ids import PAD_ID, UNK_ID
 from lingua_flax.translation import decoding, requests
-from lingua_flax.translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts, unchanged
-from lingua_flax.translation.line_splitting import Piece, split_lines
+from lingua_flax.translation.hypotheses import Hypothesis, ScoredTranslation, Translation, join_parts
+from lingua_flax.translation.line_splitting import split_lines
 from lingua_flax.translation.loading import TrainedNetwork, load_networks
 from lingua_flax.translation.parallel import map_concurrently, num_concurrent_programs
 from lingua_flax.translation.search import IMPOSSIBLE, Hypotheses
@@ -60,28 +56,12 @@ Searches = Generator[tuple[list[requests.Part], int], list[tuple[Hypothesis, ...
 
 @dataclasses.dataclass(frozen=True)
 class Translator(TrainedNetwork):
-    """A trained network with its tokenizer, or an ensemble of networks that share a tokenizer.
+    """A trained network with its tokenizer, or an ensemble, which averages the probabilities of its networks.
 
     Replacing `params` (dataclasses.replace) does not require recompilation.
-
-    Attributes:
-      graphdef: the structure of the network.
-      params: its parameters.
-      tokenizer: the tokenizer of both sides.
-      config: the configuration of the network.
-      step: step of the checkpoint; of averaged checkpoints, the newest step.
-      mesh: devices across which the sentences of a batch are sharded, by default all devices.
-      pads_to_longest: whether all lines of a call are padded to the same length, so that one program serves them all
-        (see devices.padding).
-      languages: the codes of the source and the target language.
-      one_sentence_per_line: whether lines are taken as they are by default, rather than divided into sentences: true if
-        the lines that it was trained on often hold several.
-      translate_unknown: whether sentences are translated of whose characters the network has never seen most, rather
-        than returned as they are; what it makes of them is invented.
-      others: the other networks of an ensemble; the probabilities of all networks are averaged.
     """
 
-    others: tuple[TrainedNetwork, ...] = ()
+    others: tuple[TrainedNetwork, ...] = ()  # of an ensemble
 
     @classmethod
     def load(
@@ -97,10 +77,8 @@ class Translator(TrainedNetwork):
         Args:
           workdir: folder of the run.
           checkpoint: best, last, the number of a step, or average:N for the mean of the newest N checkpoints.
-          devices: platform, precision and padding to use. By default they follow the config of the run: CPUs if it
-            specifies them, otherwise the best devices available, regardless of which ones the run was trained on.
-          target_language: for a model trained with data.tag_target, the language to translate into; by default
-            data.target_language.
+          devices: platform, precision and padding to use, by default those of the run's config.
+          target_language: for a model trained with data.tag_target; by default data.target_language.
           ensemble: workdirs of further runs with the same tokenizer; the same `checkpoint` is loaded from each.
 
         Raises:
@@ -113,20 +91,13 @@ class Translator(TrainedNetwork):
         return cls(**vars(first), others=tuple(others))
 
     def with_glossary(self, glossary: Glossary) -> Translator:
-        """Returns the translator that translates the terms of a glossary as it says.
-
-        Raises UserError if the network has no placeholders.
-        """
+        """Returns the translator that keeps to a glossary; raises UserError if the network has no placeholders."""
         if not self.tokenizer.placeholders:
             raise UserError("a glossary needs a network with placeholders: train it with tokenizer.placeholders = 8")
         return dataclasses.replace(self, tokenizer=dataclasses.replace(self.tokenizer, glossary=glossary))
 
     def into(self, language: str) -> Translator:
-        """Returns the translator into another language, of a network that was trained with data.tag_target.
-
-        Raises:
-          UserError: the network has no tag for the language.
-        """
+        """Returns the translator into another language; raises UserError if the network has no tag for it."""
         untagged = dataclasses.replace(self.tokenizer, source_tags=())
         tokenizer = untagged.with_source_tag(language_tag(language))
         return dataclasses.replace(self, tokenizer=tokenizer, languages=(self.languages[0], language))
@@ -152,11 +123,7 @@ class Translator(TrainedNetwork):
         return BATCH_SIZE_ON_CPU if self.mesh.devices.flat[0].platform == "cpu" else BATCH_SIZE
 
     def decoding_batch_size(self, longest: int, beams: int) -> int:
-        """Returns the default number of sentences that are translated together if the longest has `longest` tokens.
-
-        It is halved from `batch_size` until the caches have at most MAX_CACHE_ELEMENTS elements, but not below
-        BATCH_SIZE_ON_CPU.
-        """
+        """Returns the default number of sentences that are translated together if the longest has `longest` tokens."""
         rows = self.batch_size
         positions = min(decoding.default_max_length(longest), self.max_length)
         members = (self, *self.others)
@@ -164,10 +131,6 @@ class Translator(TrainedNetwork):
         while rows > BATCH_SIZE_ON_CPU and rows * beams * positions * per_position > MAX_CACHE_ELEMENTS:
             rows //= 2
         return rows
-
-    def length_batches(self, lengths: Sequence[int], rows: int) -> list[tuple[list[int], int]]:
-        """Groups sentences of these lengths into batches of `rows`: (their indices, the padded length) of each."""
-        return list(length_batches(lengths, rows, self.max_length, same_length=self.pads_to_longest))
 
     def translate(
         self,
@@ -193,15 +156,14 @@ class Translator(TrainedNetwork):
           options: how to decode.
           num_hypotheses: number of hypotheses to return for each line; for a search, at most its beam_size. Those of a
             line with several sentences are the best of each sentence, the second best of each, and so on.
-          one_sentence_per_line: whether each line is a single sentence, divided only if it is too long.
-          translate_unknown: whether to translate what consists mostly of characters that the network has never seen. By
-            default, this and the previous one are as the attributes of the same names.
+          one_sentence_per_line: whether each line is a single sentence, divided only if it is too long; by default, if
+            the lines that the network was trained on often hold several.
+          translate_unknown: whether to translate what consists mostly of characters that the network has never seen.
           prefixes: text that the translation of each line must begin with, "" for none.
           first_line: number of lines[0], used in messages and to seed sampling.
-          warn: whether to log the lines with sentences that are cut or not translated, and those whose translation
-            reaches its limit.
-          after_batch: called with the number of lines of which the first part is not translated, then after each batch
-            with the number of lines whose first part was in it; may raise to stop.
+          warn: whether to log the lines that are cut or not translated, or whose translation reaches its limit.
+          after_batch: called with the number of lines of which nothing is translated or the first part is kept, then
+            after each batch with the number of lines whose first part was in it; may raise to stop.
           **overrides: fields of DecodingOptions that replace those of `options`, such as beam_size=5.
 
         Raises:
@@ -216,13 +178,13 @@ class Translator(TrainedNetwork):
             raise TypeError("translate takes a list of lines, not a single string")
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(lines):,} lines, but {len(prefixes):,} prefixes; there must be one for each line")
-        pieces = self.divided(lines, one_sentence_per_line, translate_unknown)
-        parts = requests.parts_of(pieces, prefixes, self.tokenizer, options, self.max_length, first_line)
+        divided = self.divided(lines, one_sentence_per_line, translate_unknown)
+        parts = requests.parts_of(divided, prefixes, self.tokenizer, options, self.max_length, first_line)
         if warn:
-            requests.warn_about_cut_sentences(pieces, first_line, self.max_length)
+            requests.warn_about_cut_sentences(divided, first_line, self.max_length)
             unknown = {part.line for part in parts if part.is_kept and UNK_ID in part.source}
             requests.warn_about(NOT_TRANSLATED, unknown)
-        after_batch(len(lines) - sum(part.part == 0 and not part.is_kept for part in parts))  # nothing to translate
+        after_batch(len(lines) - sum(part.part == 0 and not part.is_kept for part in parts))  # begun without a batch
         searches = self._translated(parts, options, num_hypotheses)
         try:
             found = self.search(*next(searches), options, after_batch)
@@ -275,7 +237,7 @@ class Translator(TrainedNetwork):
         for part in parts:
             protected = self.tokenizer.protect(part.text)
             if part.is_kept:
-                results.append(unchanged(protected.untranslated, num_hypotheses))
+                results.append((Hypothesis(protected.untranslated, 0.0),) * num_hypotheses)
                 continue
             hypotheses = [own for own in next(found) if protected.is_complete(own.text) or not insist][:num_hypotheses]
             results.append(tuple(dataclasses.replace(own, text=protected.restored(own.text)) for own in hypotheses))
@@ -286,7 +248,7 @@ class Translator(TrainedNetwork):
         parts: Sequence[requests.Part],
         num_hypotheses: int,
         options: DecodingOptions,
-        after_batch: Callable[[int], None],
+        after_batch: Callable[[int], None] = lambda sentences: None,
     ) -> list[tuple[Hypothesis, ...]]:
         """Returns the hypotheses of each part, best first, in batches; arguments as in `translate`."""
         rows, batches = self._batches(parts, options, num_hypotheses)
@@ -307,21 +269,21 @@ class Translator(TrainedNetwork):
         lines: Sequence[str],
         one_sentence_per_line: bool | None = None,
         translate_unknown: bool | None = None,
-    ) -> list[list[Piece]]:
+    ) -> list[list[requests.Part]]:
         """Returns the sentences of each line, and the parts of those that are too long; arguments as in `translate`."""
         one_sentence = self.one_sentence_per_line if one_sentence_per_line is None else one_sentence_per_line
         unknown = self.translate_unknown if translate_unknown is None else translate_unknown
         divided = split_lines(lines, self.tokenizer, self.languages, self.max_length, one_sentence=one_sentence)
         return [
-            [piece._replace(is_kept=self._is_kept(piece, translate_unknown=unknown)) for piece in pieces]
-            for pieces in divided
+            [part._replace(is_kept=self._is_kept(part, translate_unknown=unknown)) for part in parts]
+            for parts in divided
         ]
 
-    def _is_kept(self, piece: Piece, *, translate_unknown: bool) -> bool:
-        """Returns whether nothing of a piece is to be translated."""
-        if not self.tokenizer.protect(piece.text).has_words_around_spans:
+    def _is_kept(self, part: requests.Part, *, translate_unknown: bool) -> bool:
+        """Returns whether nothing of a part is to be translated."""
+        if not self.tokenizer.protect(part.text).has_words_around_spans:
             return True
-        return not translate_unknown and self.tokenizer.unknown_share(piece.text, piece.ids) > MAX_UNKNOWN_SHARE
+        return not translate_unknown and self.tokenizer.unknown_share(part.text, part.source) > MAX_UNKNOWN_SHARE
 
     def translate_html(self, text: str, options: DecodingOptions = DecodingOptions(), **how: Any) -> str:
         """Returns HTML, a document or a fragment, with its text translated; arguments as in `translate`.
@@ -342,20 +304,17 @@ class Translator(TrainedNetwork):
 
     def warm_up(self, lines: Sequence[str], options: DecodingOptions) -> None:
         """Compiles the programs that translate runs for lines that are sentences, concurrently; does not run them."""
-        pieces = self.divided(lines, one_sentence_per_line=True, translate_unknown=True)
-        parts = requests.parts_of(pieces, None, self.tokenizer, options, self.max_length)
+        divided = self.divided(lines, one_sentence_per_line=True, translate_unknown=True)
+        parts = requests.parts_of(divided, None, self.tokenizer, options, self.max_length)
         parts = [part for part in parts if not part.is_kept]
         rows, batches = self._batches(parts, options, num_hypotheses=1)
-        self._compile(options, ((rows, length) for length in sorted({length for _, length in batches})))
 
-    def _compile(self, options: DecodingOptions, shapes: Iterable[tuple[int, int]]) -> None:
-        """Compiles the programs for batches of these numbers of rows and padded lengths."""
-        part = requests.Part(line=1, part=0, text="", source=[], prefix=[], limit=1)
+        def compile_program(length: int) -> None:
+            arguments = self.arguments([requests.Part("", [])], options, rows, length)
+            compiled_program(decoding.search_or_sample, *arguments)
 
-        def compile_program(rows: int, length: int) -> None:
-            compiled_program(decoding.search_or_sample, *self.arguments([part], options, rows, length))
-
-        compile_concurrently(*(functools.partial(compile_program, *shape) for shape in shapes))
+        lengths = sorted({length for _, length in batches})
+        compile_concurrently(*(functools.partial(compile_program, length) for length in lengths))
 
     def score(
         self,
@@ -367,14 +326,8 @@ class Translator(TrainedNetwork):
     ) -> list[ScoredTranslation]:
         """Returns the log-probability of each target as the translation of its source, in order.
 
-        Args:
-          sources: detokenized source lines.
-          targets: a translation of each source line.
-          batch_size: number of pairs that are scored together.
-          after_batch: called after each batch with its number of pairs; may raise to stop.
-
-        Raises:
-          UserError: one side of a pair is longer than max_length, or the numbers of lines differ.
+        `after_batch` is called after each batch with its number of pairs. Raises UserError if one side of a pair is
+        longer than max_length, or the numbers of lines differ.
         """
         if len(sources) != len(targets):
             raise UserError(f"{len(sources):,} sources, but {len(targets):,} translations; they must be aligned")
@@ -384,46 +337,22 @@ class Translator(TrainedNetwork):
                 raise UserError(f"line {number} has {length} tokens; the model can score at most {self.max_length}")
         scored: dict[int, ScoredTranslation] = {}
         for group, batch in self.pair_batches(source_ids, target_ids, batch_size):
-            scores = decoding.score_batch(self.networks, batch)
+            scores = gather_to_host(decoding.score_batch(self.networks, batch))
             for i, score in zip(group, scores, strict=False):  # the last rows of the batch may be empty
                 scored[i] = ScoredTranslation(float(score), len(target_ids[i]))
             after_batch(len(group))
         return [scored[i] for i in range(len(sources))]
 
-    def decode_ids(
-        self,
-        source: np.ndarray,
-        options: DecodingOptions,
-        masked: np.ndarray | None = None,
-        *,
-        prefixes: Sequence[Sequence[int]] | None = None,
-        num_hypotheses: int = 1,
-    ) -> Hypotheses:
-        """Decodes padded source ids [B, S] on the devices; options.batch_size is ignored.
-
-        No layer attends to positions at which `masked` [B, S] is True, as with padding. The hypotheses of each
-        sentence begin with the ids in `prefixes`, and the `num_hypotheses` best are returned.
-        """
-        limit = functools.partial(decoding.length_limit, options=options, max_length=self.max_length)
-        rows = [ids[ids != PAD_ID].tolist() for ids in source]
-        parts = [
-            requests.Part(i, 0, "", ids, prefix, limit(len(ids), len(prefix)) if ids else 1)
-            for i, (ids, prefix) in enumerate(zip(rows, prefixes or [()] * len(rows), strict=True), 1)
-        ]
-        arguments = self.arguments(parts, options, len(source), source.shape[1], num_hypotheses, masked)
-        decoded = decoding.decode_batch(*arguments)
-        return Hypotheses(*(array[: len(source)] for array in decoded))
-
     def pair_batches(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]], rows: int
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Yields batches of `rows` pairs of token ids, one pair a row, on the devices: (the pairs' indices, the batch).
+        """Yields batches of pairs of token ids on the devices: (the pairs' indices, the batch).
 
-        Missing rows are padding; `rows` is rounded up to a multiple of the number of row shards.
+        A batch has `rows` rows, rounded up to a multiple of the number of row shards, of which some may be padding.
         """
         sharded_rows = round_up_to_row_shards(self.mesh, rows)
         lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
-        for group, length in self.length_batches(lengths, rows):
+        for group, length in length_batches(lengths, rows, self.max_length, same_length=self.pads_to_longest):
             sides = [sources[i] for i in group], [targets[i] for i in group]
             yield group, put_on_devices(unpacked_batch(*sides, sharded_rows, length), row_sharding(self.mesh))
 
@@ -435,18 +364,6 @@ class Translator(TrainedNetwork):
             if length and length > self.max_length:
                 raise UserError(f"{name} {length} exceeds the model's max_length {self.max_length}")
 
-    def check_prefixes(
-        self,
-        lines: Sequence[str],
-        prefixes: Sequence[str],
-        options: DecodingOptions,
-        one_sentence_per_line: bool | None = None,
-    ) -> None:
-        """Raises UserError if a prefix has a character without a token, or is as long as its translation may be."""
-        requests.parts_of(
-            self.divided(lines, one_sentence_per_line), prefixes, self.tokenizer, options, self.max_length
-        )
-
     def arguments(
         self,
         parts: Sequence[requests.Part],
@@ -454,10 +371,9 @@ class Translator(TrainedNetwork):
         rows: int,
         length: int,
         num_hypotheses: int = 1,
-        masked: np.ndarray | None = None,
     ) -> tuple[list[decoding.Network], decoding.DecodingRequest, decoding.Decoding]:
         """Returns the arguments of `decode_batch` for a batch of parts; `rows` is rounded up as in `pair_batches`."""
-        batch = requests.request_of(parts, options, round_up_to_row_shards(self.mesh, rows), length, masked)
+        batch = requests.request_of(parts, options, round_up_to_row_shards(self.mesh, rows), length)
         request = put_on_devices(batch, row_sharding(self.mesh))
         how = decoding.decoding_of(options, request, self.max_length, num_hypotheses, self.pads_to_longest)
         return self.networks, request, how
@@ -473,7 +389,7 @@ class Translator(TrainedNetwork):
         width = num_hypotheses if options.temperature else options.beam_size
         full = options.batch_size or self.decoding_batch_size(max(lengths, default=1), width)
         rows = min([size for size in SMALL_BATCH_SIZES if len(parts) <= size < full], default=full)
-        return rows, self.length_batches(lengths, rows)
+        return rows, list(length_batches(lengths, rows, self.max_length, same_length=self.pads_to_longest))
 
     def detokenized(self, hypotheses: Hypotheses, rows: int) -> list[tuple[Hypothesis, ...]]:
         """Returns the hypotheses of each of the first `rows` sentences, as text.

@@ -5,16 +5,13 @@ target token or at the step that reads it. Chen et al. (2020, "Accurate Word Ali
 Translation") found the latter better, in lower layers of post-norm networks of 6 + 6 layers; in the pre-norm networks
 here, every layer already looks for the next token, and the former is far better (measured: docs/results/index.md).
 
-What is aligned are the characters of tokens, which `word_links` turns into words: what spaces separate. A link (i, j)
-joins word i of the source with word j of the translation, both counted from 0; in Pharaoh format, links are written as
-"0-0 1-2".
-
-B sentence pairs, T target tokens, S source tokens, N heads.
+What is aligned are the characters of tokens, which `word_links` turns into words: what spaces separate.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -35,7 +32,7 @@ from lingua_flax.translation.translator import SCORING_BATCH_SIZE, Translator
 from lingua_flax.translation.words import is_part_of_word, split_words, word_at
 
 WEAK_LINK = 0.5
-WordLinks = list[tuple[int, int]]
+WordLinks = list[tuple[int, int]]  # word i of the source and word j of the translation, counted from 0
 
 
 class Link(NamedTuple):
@@ -51,15 +48,11 @@ def align(
     targets: Sequence[Sequence[int]],
     options: AlignmentOptions = AlignmentOptions(),
 ) -> list[list[Link]]:
-    """Aligns each source line with its translation, given as in `Hypothesis.tokens`.
-
-    The network must be able to read a source line in one pass; the rest of a longer one is ignored. The attention of
-    all networks of an ensemble is averaged.
+    """Aligns each source line with its translation, given as in `Hypothesis.tokens`; what is too long is ignored.
 
     Every token of the translation has at most one link, in order; one that attends to the end of the sentence has none.
-    Neither has punctuation that is attached to a word, nor what attends to it.
-
-    Raises UserError if a network has no such layer or head.
+    Neither has punctuation that is attached to a word, nor what attends to it. Raises UserError if a network has no
+    such layer or head.
     """
     check_alignment(translator, options)
     source_ids = [cut(ids, translator.max_length) for ids in translator.tokenizer.encode_source(sources)]
@@ -77,39 +70,21 @@ def align(
 def align_translations(
     translator: Translator, translations: Sequence[Translation], options: AlignmentOptions = AlignmentOptions()
 ) -> list[list[Link]]:
-    """Aligns each source line with its best translation, as `align` does; also lines that were translated in parts.
-
-    Raises UserError if a network has no such layer or head.
-    """
-    parts = [part for number, translation in enumerate(translations) for part in _parts(number, translation)]
-    aligned = align(translator, [part.source for part in parts], [part.tokens for part in parts], options)
-    results: list[list[Link]] = [[] for _ in translations]
-    for part, links in zip(parts, aligned, strict=True):
-        results[part.number] += [moved(link, part.source_start, part.target_start) for link in links]
-    return results
+    """Aligns each source line with its best translation, as `align` does; also lines that were translated in parts."""
+    divided = [list(_parts(translation)) for translation in translations]
+    together = list(itertools.chain(*divided))
+    aligned = iter(align(translator, [text for text, *_ in together], [tokens for _, tokens, *_ in together], options))
+    return [[moved(link, *starts) for _, _, *starts in parts for link in next(aligned)] for parts in divided]
 
 
-class _Part(NamedTuple):
-    """A line, or a part of a line, and its translation.
-
-    `number` is the index of the line; the part and its translation start at these characters of both.
-    """
-
-    number: int
-    source: str
-    tokens: Sequence[int]
-    source_start: int
-    target_start: int
-
-
-def _parts(number: int, translation: Translation) -> Iterator[_Part]:
-    """Yields the parts in which a line was translated; none if it has no tokens."""
+def _parts(translation: Translation) -> Iterator[tuple[str, Sequence[int], int, int]]:
+    """Yields the parts in which a line was translated: source, tokens, and where both begin; only those with tokens."""
     source, hypothesis = translation.source, translation.hypotheses[0]
     start = target_start = 0
     for text, part in hypothesis.parts or ((source.strip(), hypothesis),):
         start, target_start = source.index(text, start), hypothesis.text.index(part.text, target_start)
         if part.tokens:
-            yield _Part(number, text, part.tokens, start, target_start)
+            yield text, part.tokens, start, target_start
         start, target_start = start + len(text), target_start + len(part.text)
 
 
@@ -148,8 +123,7 @@ def _attended(networks: Sequence[Network], batch: Batch, *, layer: int | None, h
 
     The weights of all networks are averaged, and those of all layers or heads where none is given. Some source tokens
     are attended to at many steps, such as a noun by its article, for its gender. So weights are compared after they
-    were divided by the root of the largest weight of their source token, and a link of less than WEAK_LINK of that is
-    dropped.
+    were divided by the root of the largest weight of their source token; a link of less than WEAK_LINK of that is none.
     """
     layers, heads = (slice(None) if number is None else slice(number - 1, number) for number in (layer, head))
     models = [nnx.merge(network.graphdef, network.params) for network in networks]

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lingua_flax.data.batch import length_batches
 from lingua_flax.data.corpora.phrasebook import find_readings
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.evaluation import contrast
@@ -14,6 +13,7 @@ from lingua_flax.evaluation.contrast import ContrastCounts, count_contrast, diff
 from lingua_flax.evaluation.evaluate import Evaluation, EvaluationSet, evaluate
 from lingua_flax.evaluation.table import print_evaluation
 from lingua_flax.options.schema import DecodingOptions, TokenizerConfig
+from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.words import group_pieces
 
 PAIRS = [
@@ -95,16 +95,12 @@ def test_differing_word_needs_exactly_one_difference(translator):
 def test_masked_positions_apply_to_their_own_sentences_in_order(translator):
     """The search returns the tokens that are not masked."""
 
-    def search(source, options, masked):
-        assert options.beam_size == 1
-        return SimpleNamespace(tokens=np.where(masked, 0, source)[:, None])
+    def search(parts, num_hypotheses, options):
+        assert (num_hypotheses, options.beam_size) == (1, 1)
+        visible = [np.delete(part.source, part.masked).tolist() for part in parts]
+        return [[Hypothesis(text, 0.0)] for text in translator.tokenizer.decode_target(visible)]
 
-    copying = SimpleNamespace(
-        tokenizer=translator.tokenizer,
-        max_length=translator.max_length,
-        decode_ids=search,
-        length_batches=lambda lengths, rows: length_batches(lengths, rows, translator.max_length),
-    )
+    copying = SimpleNamespace(tokenizer=translator.tokenizer, max_length=translator.max_length, search=search)
     lines = [SOURCES[0], "The bat.", SOURCES[2]]
     first = group_pieces(pieces(translator, lines[0]))[0]
     masked = [first.positions, [], range(1, 40)]

@@ -25,6 +25,8 @@ from lingua_flax.inspection.observation import source_tokens
 from lingua_flax.model.transformer import initial_params, structure
 from lingua_flax.options.schema import DecodingOptions, ModelConfig, TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from lingua_flax.translation.decoding import length_limit
+from lingua_flax.translation.requests import Part
 from lingua_flax.translation.translator import Translation, Translator
 from lingua_flax.translation.words import group_pieces
 from tests.data.test_data import PAIRS
@@ -146,9 +148,12 @@ def mask_of(source, *positions):
     return mask
 
 
-def greedy_tokens(translator, source, masked=None):
-    """Returns the tokens of the greedy translation, without padding."""
-    return [int(token) for token in np.asarray(translator.decode_ids(source, GREEDY, masked).tokens)[0, 0] if token]
+def greedy_tokens(translator, source, masked=()):
+    """Returns the tokens of the greedy translation while no layer attends to the masked positions."""
+    ids = source[source != PAD_ID].tolist()
+    part = Part("", ids, limit=length_limit(len(ids), 0, GREEDY, MAX_LENGTH), masked=masked)
+    ((best,),) = translator.search([part], 1, GREEDY)
+    return list(best.tokens)
 
 
 def test_masked_keys_get_no_weight_in_any_layer(translator, source):
@@ -163,8 +168,8 @@ def test_masked_keys_get_no_weight_in_any_layer(translator, source):
 
 
 def test_masked_words_are_masked_as_in_uncached_greedy_search(translator, source):
-    mask = mask_of(source, *range(1, 12))
-    visible = ((source != PAD_ID) & ~mask).astype(np.int32)
+    masked = range(1, 12)
+    visible = ((source != PAD_ID) & ~mask_of(source, *masked)).astype(np.int32)
     tokens, limit = [BOS_ID], min(MAX_LENGTH, 2 * np.count_nonzero(source) + 10)
     while tokens[-1] != EOS_ID:
         target = pad_rows([tokens], 1, MAX_LENGTH)
@@ -172,7 +177,7 @@ def test_masked_words_are_masked_as_in_uncached_greedy_search(translator, source
         last = np.array(logits)[0, len(tokens) - 1]
         last[[PAD_ID, BOS_ID, UNK_ID]] = -np.inf
         tokens.append(EOS_ID if len(tokens) == limit else int(last.argmax()))
-    assert greedy_tokens(translator, source, mask) == tokens[1:]
+    assert greedy_tokens(translator, source, masked) == tokens[1:]
     assert greedy_tokens(translator, source) != tokens[1:]
 
 
@@ -180,8 +185,7 @@ def test_another_word_in_the_masked_place_changes_nothing(translator, source):
     other = source.copy()
     other[0, MASKED] = [11, 12]
     assert greedy_tokens(translator, source) != greedy_tokens(translator, other)
-    mask = mask_of(source, *MASKED)
-    assert greedy_tokens(translator, source, mask) == greedy_tokens(translator, other, mask)
+    assert greedy_tokens(translator, source, MASKED) == greedy_tokens(translator, other, MASKED)
 
 
 # --- Pictures -------------------------------------------------------------------------------------------------------

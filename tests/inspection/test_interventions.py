@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lingua_flax.data.batch import pad_rows
 from lingua_flax.host.errors import UserError
 from lingua_flax.inspection.interventions import Head, Intervention, inspect, inspection_of, without_heads
 from lingua_flax.inspection.observation import NUM_ALTERNATIVES, observe, source_tokens
 from lingua_flax.model.parameters import params_by_name
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from tests.inspection.test_attention_maps import LINE, MAX_LENGTH, forward_pass, mask_of, translator
+from lingua_flax.translation.decoding import length_limit
+from lingua_flax.translation.requests import Part
+from tests.inspection.test_attention_maps import LINE, MAX_LENGTH, forward_pass, translator
 
 __all__ = ["translator"]  # a fixture
 
@@ -140,12 +141,11 @@ def test_masked_tokens_get_no_weight(inspections, name):
 
 
 def test_hypotheses_with_masked_tokens_are_those_of_the_masked_search(translator, inspections):
-    source = pad_rows([source_tokens(translator, LINE)], 1, MAX_LENGTH // 2)
-    for masked, name in ((mask_of(source, *MASKED), "masked"), (None, "none")):
-        tokens, scores = translator.decode_ids(source, OPTIONS, masked)
-        best = inspections[name].hypotheses[0]
-        assert tuple(int(token) for token in tokens[0, 0] if token) == best.tokens
-        assert best.score == pytest.approx(float(scores[0, 0]), abs=1e-5)
+    source = source_tokens(translator, LINE)
+    for masked, name in ((MASKED, "masked"), ((), "none")):
+        part = Part(LINE, source, limit=length_limit(len(source), 0, OPTIONS, MAX_LENGTH), masked=masked)
+        (hypotheses,) = translator.search([part], BEAMS, OPTIONS)
+        check_same(inspections[name].hypotheses, hypotheses)
 
 
 def test_another_token_in_the_masked_place_changes_nothing(translator, inspections):

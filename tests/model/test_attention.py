@@ -143,7 +143,8 @@ def test_shapes_and_initialization_of_base_model():
     x = jnp.ones((1, 6, 512))
     keys, values = attention.keys_values(x)
     output, weights = attention(x, x)
-    assert keys.shape == values.shape == (1, 8, 6, 64)
+    assert keys.shape == (1, 8, 64, 6)
+    assert values.shape == (1, 8, 6, 64)
     assert weights.shape == (1, 8, 6, 6)
     assert output.shape == (1, 6, 512)
     bound = np.sqrt(6 / (512 + 512))  # glorot-uniform

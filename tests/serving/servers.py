@@ -50,9 +50,7 @@ class UpperCase:
         return self._searches(lines, num_hypotheses)
 
     def _searches(self, lines, num_hypotheses):
-        found = iter(
-            (yield [Part(1, 0, line, [], [], 0) for line in lines if line], num_hypotheses) if any(lines) else []
-        )
+        found = iter((yield [Part(line, []) for line in lines if line], num_hypotheses) if any(lines) else [])
         return [Translation(line, next(found) if line else (Hypothesis("", 0.0),)) for line in lines]
 
     def cost(self, part):

@@ -13,7 +13,6 @@ from lingua_flax.translation.search import (
     IMPOSSIBLE,
     Constraints,
     SearchConfig,
-    StateGrowth,
     beam_search,
     greedy_search,
     length_penalty,
@@ -248,7 +247,7 @@ def test_results_do_not_depend_on_shrinking_batches_and_growing_states(search, o
     def run(tables, max_lengths, keys):
         own = Constraints(max_lengths, jnp.ones_like(max_lengths), jnp.zeros((len(max_lengths), 0), jnp.int32))
         state = tables, jnp.zeros((len(tables), initial_length), jnp.int32)
-        task = config(own, 0.6)._replace(state_growth=StateGrowth(initial_length, grow))
+        task = config(own, 0.6)._replace(initial_room=initial_length, grow=grow)
         return search(step, state, task, **options, **({"keys": keys} if search is sample else {})).run()
 
     keys = jax.random.split(jax.random.key(3), (22, 2))
