@@ -181,12 +181,12 @@ def _read_data(evaluations: Evaluations, steps: Mapping[Path, int]) -> list[Eval
 
 def _note(lines: EvaluationSet) -> str:
     """Returns what a reader of scores must know about the lines."""
-    from lingua_flax.evaluation.multi30k_protocol import comparability_note, score_published
+    from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU, comparability_note
 
     note = f"{len(lines.sources):,} sentences"
     if lines.multi30k:
-        published = score_published(lines.references, lines.references, lines.multi30k[0])
-        note += f"; {comparability_note(published.published_reference_length, *lines.multi30k)}"
+        length = PublishedBLEU(lines.multi30k[0]).corpus_score(lines.references, [lines.references]).ref_len
+        note += f"; {comparability_note(length, *lines.multi30k)}"
     return note
 
 

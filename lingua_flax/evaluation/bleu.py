@@ -50,12 +50,8 @@ def bleu_tokenizer(wanted: str | None, language: str, references: Sequence[str])
 class Scores:
     """Corpus scores in percent, with their sacreBLEU signatures.
 
-    bleu, chrf and ter are case-sensitive, or case-insensitive for a model with lower-case output.
-
-    Attributes:
-      bleu_low, bleu_high: ends of the 95% interval of BLEU over bootstrap resamples (Koehn 2004).
-      bleu_lowercase: case-insensitive BLEU.
-      ter: translation edit rate (Snover et al. 2006), lower is better; None if it was not computed.
+    The interval from bleu_low to bleu_high is that of 95% of bootstrap resamples (Koehn 2004). TER is the translation
+    edit rate (Snover et al. 2006); lower is better.
     """
 
     bleu: float
@@ -110,38 +106,22 @@ def score(
     return Scores(bleu_low=low, bleu_high=high, sentences=len(hypotheses), **values)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """BLEU and chrF in percent of translations and of a baseline's translations of the same lines.
-
-    The p-values are sacreBLEU's estimates of the probability that chance alone produces such a large difference (Koehn
-    2004).
-    """
-
-    bleu: float
-    baseline_bleu: float
-    bleu_p_value: float
-    chrf: float
-    baseline_chrf: float
-    chrf_p_value: float
-    compare_signature: str
-
-
 def compare(
     hypotheses: Sequence[str],
     baseline: Sequence[str],
     *references: Sequence[str],
     tokenize: str = "13a",
     lowercase: bool = False,
-) -> Comparison:
-    """Runs sacreBLEU's paired bootstrap test of hypotheses against a baseline, ignoring case if `lowercase`.
+) -> dict[str, float | str]:
+    """Returns the scores of a baseline's translations of the same lines, and p-values, by their names in JSON.
 
-    BLEU uses sacreBLEU's tokenizer `tokenize`. Both are detokenized translations of the same lines, and the references
-    are unmodified.
+    The p-values are estimates of the probability that chance alone produces such a large difference (Koehn 2004), by
+    sacreBLEU's paired bootstrap test. Arguments as for `score`.
     """
+    metrics = make_metrics(tokenize=tokenize, lowercase=lowercase, with_ter=False)
     test = PairedTest(
         [("baseline", list(baseline)), ("system", list(hypotheses))],
-        {"BLEU": BLEU(lowercase=lowercase, tokenize=tokenize), "chrF": CHRF(lowercase=lowercase)},
+        {"BLEU": metrics["bleu"], "chrF": metrics["chrf"]},
         list(map(list, references)),
         test_type="bs",
         n_samples=BOOTSTRAP_SAMPLES,
@@ -149,12 +129,10 @@ def compare(
     columns: Any  # by name: the names of the systems, and the results of each metric
     signatures, columns = test()
     (baseline_bleu, bleu), (baseline_chrf, chrf) = columns["BLEU"], columns["chrF2"]
-    return Comparison(
-        bleu=bleu.score,
-        baseline_bleu=baseline_bleu.score,
-        bleu_p_value=bleu.p_value,
-        chrf=chrf.score,
-        baseline_chrf=baseline_chrf.score,
-        chrf_p_value=chrf.p_value,
-        compare_signature=str(signatures["BLEU"]),
-    )
+    return {
+        "baseline_bleu": baseline_bleu.score,
+        "bleu_p_value": bleu.p_value,
+        "baseline_chrf": baseline_chrf.score,
+        "chrf_p_value": chrf.p_value,
+        "compare_signature": str(signatures["BLEU"]),
+    }

@@ -8,7 +8,6 @@ one of them must then take the other reading, or show neither. As a control, hid
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,26 +18,6 @@ from lingua_flax.data.corpora.corpus import FindReadings, Readings
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.words import Word, group_pieces
-
-
-@dataclasses.dataclass(frozen=True)
-class ContrastCounts:
-    """Counts of contrast pairs.
-
-    Attributes:
-      contrast_pairs: number of pairs.
-      contrast_right: pairs of which both translations equal their references.
-      contrast_masked_pairs: of these, the pairs that were translated again with a word masked.
-      contrast_flipped: of the masked pairs, those of which one or both sentences take the other reading when the
-        deciding word is masked.
-      contrast_flipped_control: the same when the longest word other than the deciding and the ambiguous one is masked.
-    """
-
-    contrast_pairs: int
-    contrast_right: int
-    contrast_masked_pairs: int
-    contrast_flipped: int
-    contrast_flipped_control: int
 
 
 class _Pair(NamedTuple):
@@ -58,11 +37,12 @@ def count_contrast(
     references: Sequence[str],
     find_readings: FindReadings,
     options: DecodingOptions,
-) -> ContrastCounts:
+) -> dict[str, int]:
     """Counts the right pairs, translates them again, greedily and with a word masked, and counts the flipped readings.
 
-    Lines 2i and 2i + 1 form a pair. `find_readings` finds the ambiguous word of a pair and its readings; pairs for
-    which it returns None are not translated again. Of `options`, only the length limits and the batch size are used.
+    Lines 2i and 2i + 1 form a pair; it is right if both translations equal their references. `find_readings` finds the
+    ambiguous word of a pair and its readings; pairs for which it returns None are not translated again. The other word
+    that is masked as a control is the longest one. Of `options`, only the length limits and the batch size are used.
     """
     right = right_pairs(translations, references)
     first_lines = [2 * pair for pair, is_right in enumerate(right) if is_right]
@@ -77,13 +57,13 @@ def count_contrast(
             for i, pair in enumerate(pairs)
         )
 
-    return ContrastCounts(
-        contrast_pairs=len(right),
-        contrast_right=sum(right),
-        contrast_masked_pairs=len(pairs),
-        contrast_flipped=flipped([positions for pair in pairs for positions in pair.deciding]),
-        contrast_flipped_control=flipped([positions for pair in pairs for positions in pair.control]),
-    )
+    return {
+        "contrast_pairs": len(right),
+        "contrast_right": sum(right),
+        "contrast_masked_pairs": len(pairs),
+        "contrast_flipped": flipped([positions for pair in pairs for positions in pair.deciding]),
+        "contrast_flipped_control": flipped([positions for pair in pairs for positions in pair.control]),
+    }
 
 
 def right_pairs(translations: Sequence[str], references: Sequence[str]) -> list[bool]:

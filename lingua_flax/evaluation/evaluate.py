@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from lingua_flax.data.corpora.corpus import Corpus, FindReadings
 from lingua_flax.data.text_changes import CHANGES, no_final_punctuation
-from lingua_flax.evaluation.bleu import Comparison, Scores, compare, score
-from lingua_flax.evaluation.contrast import ContrastCounts, count_contrast
-from lingua_flax.evaluation.multi30k_protocol import PublishedScore, score_published
+from lingua_flax.evaluation.bleu import Scores, compare, score
+from lingua_flax.evaluation.contrast import count_contrast
+from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU
 from lingua_flax.host.terminal import progress_bar
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.translator import Translator
@@ -21,10 +22,9 @@ class EvaluationSet:
     """Lines to translate and their references, with a title for the printed table.
 
     Attributes:
-      more_references: other translations of all the sources, with which translations are compared, too.
       find_readings: finds the readings of a contrast pair; given if lines 2i and 2i + 1 form such pairs.
-      multi30k: target language and split if the lines are from Multi30k, which are also scored with its published
-        protocol.
+      multi30k: target language and split of lines of Multi30k, which are also scored with its published protocol.
+      more_references: other translations of all the sources, with which translations are compared, too.
     """
 
     title: str
@@ -49,14 +49,10 @@ class EvaluationSet:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Translations, their scores, and how they were obtained.
+    """Translations, their scores, and how they were decoded, in seconds without compilation.
 
-    Attributes:
-      decoding: how the translations were decoded.
-      seconds: decoding time, without compilation.
-      contrast: counts of the contrast pairs.
-      comparison: comparison with a baseline.
-      published: score under the published protocol of Multi30k.
+    `further` has the counts of contrast pairs, the published protocol and the comparison with a baseline, by their
+    names in JSON.
     """
 
     translations: tuple[str, ...]
@@ -65,24 +61,18 @@ class Evaluation:
     decoding: DecodingOptions
     seconds: float
     compile_seconds: float
-    contrast: ContrastCounts | None = None
-    comparison: Comparison | None = None
-    published: PublishedScore | None = None
+    further: Mapping[str, Any]
 
-    def as_json(self) -> dict[str, float | int | str]:
+    def as_json(self) -> dict[str, Any]:
         """Returns one flat JSON object without the values that were not computed."""
-        numbers = {
+        values = dataclasses.asdict(self.scores) | {
             "checkpoint_step": self.checkpoint_step,
             **self._decoding_settings(),
             "seconds": self.seconds,
             "sentences_per_second": len(self.translations) / self.seconds,
             "compile_seconds": self.compile_seconds,
+            **self.further,
         }
-        scores, published, contrast, comparison = (
-            dataclasses.asdict(part) if part else {}
-            for part in (self.scores, self.published, self.contrast, self.comparison)
-        )
-        values = scores | published | numbers | contrast | comparison
         return {name: value for name, value in values.items() if value is not None}
 
     def _decoding_settings(self) -> dict[str, float | int]:
@@ -106,13 +96,8 @@ def evaluate(
 ) -> Evaluation:
     """Translates the sources and scores the translations, ignoring case if the model's output is lower case.
 
-    For contrast pairs, also counts the pairs that are right, and among them those in which hiding the deciding word
-    changes a translation to the other reading.
-
-    Args:
-      tokenize: sacreBLEU's tokenizer for BLEU.
-      baseline: another system's translations of the sources, to compare with.
-      after_batch: as for Translator.translate.
+    Counts contrast pairs, too, and compares with a baseline, another system's translations of the sources, if there is
+    one. BLEU uses sacreBLEU's tokenizer `tokenize`; `after_batch` is called as by Translator.translate.
     """
     compile_started = time.monotonic()
     translator.warm_up(data.sources, options)
@@ -122,25 +107,26 @@ def evaluate(
     ]
     seconds = time.monotonic() - started
     lowercase, references, more = translator.tokenizer.lowercase, data.references, data.more_references
-    contrast = published = comparison = None
+    further: dict[str, Any] = {}
+    if data.multi30k:
+        published = PublishedBLEU(data.multi30k[0])
+        result = published.corpus_score(translations, [references])
+        further |= {"published_bleu": result.score, "published_signature": str(published.get_signature())}
+        further["published_reference_length"] = result.ref_len
     if data.find_readings:
         normalize = str.casefold if lowercase else str
         normalized = [normalize(line) for line in translations], [normalize(line) for line in references]
-        contrast = count_contrast(translator, data.sources, *normalized, data.find_readings, options)
-    if data.multi30k:
-        published = score_published(translations, references, language=data.multi30k[0])
+        further |= count_contrast(translator, data.sources, *normalized, data.find_readings, options)
     if baseline is not None:
-        comparison = compare(translations, baseline, references, *more, tokenize=tokenize, lowercase=lowercase)
+        further |= compare(translations, baseline, references, *more, tokenize=tokenize, lowercase=lowercase)
     return Evaluation(
-        translations=tuple(translations),
-        scores=score(translations, references, *more, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter),
+        tuple(translations),
+        score(translations, references, *more, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter),
         checkpoint_step=translator.step,
         decoding=options,
         seconds=seconds,
         compile_seconds=started - compile_started,
-        contrast=contrast,
-        comparison=comparison,
-        published=published,
+        further=further,
     )
 
 

@@ -26,27 +26,25 @@ def print_evaluation(workdirs: str, data: EvaluationSet, evaluation: Evaluation,
     table.add_row(f"chrF{case}", f"{scores.chrf:.2f}", scores.chrf_signature)
     if scores.ter is not None:
         table.add_row(f"TER{case}", f"{scores.ter:.2f}", scores.ter_signature)
-    if evaluation.published and data.multi30k:
-        comparable = comparability_note(evaluation.published.published_reference_length, *data.multi30k)
-        table.add_row("BLEU, published protocol", f"{evaluation.published.published_bleu:.2f}", comparable)
-    if comparison := evaluation.comparison:
-        for name, baseline_score, p_value, signature in (
-            ("BLEU", comparison.baseline_bleu, comparison.bleu_p_value, comparison.compare_signature),
-            ("chrF", comparison.baseline_chrf, comparison.chrf_p_value, ""),
-        ):
-            significance = f"(paired bootstrap: p = {p_value:.4f})"
-            table.add_row(f"{name}, baseline", f"{baseline_score:.2f}  {significance}", signature)
+    further = evaluation.further
+    if data.multi30k:
+        comparable = comparability_note(further["published_reference_length"], *data.multi30k)
+        table.add_row("BLEU, published protocol", f"{further['published_bleu']:.2f}", comparable)
+    if "compare_signature" in further:
+        shown = "{:.2f}  (paired bootstrap: p = {:.4f})"
+        bleu = shown.format(further["baseline_bleu"], further["bleu_p_value"])
+        table.add_row("BLEU, baseline", bleu, further["compare_signature"])
+        table.add_row("chrF, baseline", shown.format(further["baseline_chrf"], further["chrf_p_value"]), "")
     for name, of_perturbed in perturbed.items():
         values = f"BLEU {of_perturbed.bleu:.2f}, chrF {of_perturbed.chrf:.2f}"
         table.add_row(f"sources {name.replace('_', ' ')}", values, "without regard to case and final punctuation")
-    if contrast := evaluation.contrast:
-        for name, count, total in (
-            ("contrast pairs right", contrast.contrast_right, contrast.contrast_pairs),
-            ("flipped by hiding the deciding word", contrast.contrast_flipped, contrast.contrast_masked_pairs),
-            ("flipped by hiding another word", contrast.contrast_flipped_control, contrast.contrast_masked_pairs),
-        ):
-            if total:
-                table.add_row(name, f"{count} of {total}  ({count / total:.1%})", "")
+    for label, name, of in (
+        ("contrast pairs right", "contrast_right", "contrast_pairs"),
+        ("flipped by hiding the deciding word", "contrast_flipped", "contrast_masked_pairs"),
+        ("flipped by hiding another word", "contrast_flipped_control", "contrast_masked_pairs"),
+    ):
+        if total := further.get(of):
+            table.add_row(label, f"{further[name]} of {total}  ({further[name] / total:.1%})", "")
     speed = f"{scores.sentences / evaluation.seconds:.1f} a second"
     table.add_row("sentences", f"{scores.sentences:,}", f"{evaluation.seconds:.1f} s, {speed}")
     table.add_row("compilation", f"{evaluation.compile_seconds:.1f} s", "")
