@@ -26,15 +26,9 @@ def read_notebook(path: Path) -> NotebookNode:
 
 
 def execute(notebook: NotebookNode, folder: Path, environment: dict[str, str]) -> NotebookNode:
-    """Runs all cells of a notebook, which then contains their outputs, and returns it.
+    """Runs all cells of a notebook in a folder, stores their outputs in it, and returns it.
 
-    Args:
-      notebook: the notebook.
-      folder: the working directory of the kernel.
-      environment: additional environment variables of the kernel.
-
-    Raises:
-      CellExecutionError: a cell failed.
+    The kernel has the environment of this process, and these variables. Raises CellExecutionError if a cell fails.
     """
     client = NotebookClient(
         notebook,
