@@ -58,7 +58,8 @@ def install() -> None:
         print("already installed")
         return
     jax, pinned = _version("jax"), (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    supported = _supported_jax()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (supported,) = (found for found in map(Requirement, project["dependencies"]) if found.name == "jax")
     fits = jax is not None and supported.specifier.contains(jax, prereleases=True)
     if fits:
         pinned = [line for line in pinned if line.partition("==")[0] not in OF_JAX]
@@ -90,21 +91,11 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _supported_jax() -> Requirement:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (requirement,) = (found for found in map(Requirement, project["dependencies"]) if found.name == "jax")
-    return requirement
-
-
 def run(command: str, text: str | None = None) -> None:
     """Runs a command and prints its output line by line; interrupting the cell interrupts it once.
 
-    Args:
-      command: program and arguments; "python" and "lingua-flax" are those of the notebook's own interpreter.
-      text: a line for the command's standard input.
-
-    Raises:
-      RuntimeError: the command failed.
+    In the command, "python" and "lingua-flax" are those of the notebook's own interpreter. Its standard input is the
+    line of text, if there is one. Raises RuntimeError if it fails.
     """
     print("$", command)
     program, *arguments = shlex.split(command)
@@ -184,10 +175,9 @@ _server: subprocess.Popen[str] | None = None
 
 
 def serve(workdir: str | Path, port: int = 8000) -> None:
-    """Starts the server for a run, in place of a server that is still running, and shows its page on Colab.
+    """Starts the server for a run, in place of one that is still running, and shows its page on Colab.
 
-    Raises:
-      RuntimeError: the server did not start.
+    Raises RuntimeError if the server does not start.
     """
     global _server
     if _server:
