@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -46,27 +45,6 @@ def bleu_tokenizer(wanted: str | None, language: str, references: Sequence[str])
     return "13a" if sum(" " in line.strip() for line in references) >= 0.1 * len(references) else "char"
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Corpus scores in percent, with their sacreBLEU signatures.
-
-    The interval from bleu_low to bleu_high is that of 95% of bootstrap resamples (Koehn 2004). TER is the translation
-    edit rate (Snover et al. 2006); lower is better.
-    """
-
-    bleu: float
-    bleu_low: float
-    bleu_high: float
-    bleu_signature: str
-    bleu_lowercase: float
-    bleu_lowercase_signature: str
-    chrf: float
-    chrf_signature: str
-    sentences: int
-    ter: float | None = None
-    ter_signature: str | None = None
-
-
 def corpus_bleu(
     hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", lowercase: bool = False
 ) -> BLEUScore:
@@ -75,7 +53,7 @@ def corpus_bleu(
 
 
 def make_metrics(*, tokenize: str, lowercase: bool, with_ter: bool) -> dict[str, Any]:
-    """Returns sacreBLEU's metrics by the names of their scores in `Scores`; arguments as for `score`."""
+    """Returns sacreBLEU's metrics by the names of their scores; arguments as for `score`."""
     bleu, bleu_lowercase = (BLEU(lowercase=ignored, tokenize=tokenize) for ignored in (lowercase, True))
     metrics: dict[str, Any] = {"bleu": bleu, "bleu_lowercase": bleu_lowercase, "chrf": CHRF(lowercase=lowercase)}
     if with_ter:  # by default, TER ignores case, leaves punctuation attached, and takes a Chinese sentence for one word
@@ -90,20 +68,23 @@ def score(
     tokenize: str = "13a",
     lowercase: bool = False,
     with_ter: bool = False,
-) -> Scores:
-    """Scores detokenized hypotheses against one or several unmodified references, ignoring case if `lowercase`.
+) -> dict[str, Any]:
+    """Returns scores in percent and sacreBLEU's signatures, by their names in JSON (docs/reference/formats.md).
 
-    BLEU uses sacreBLEU's tokenizer `tokenize`. TER is computed only `with_ter`, since it takes seconds for 1,000
-    captions and longer for long sentences.
+    Compares detokenized hypotheses with one or several unmodified references, ignoring case if `lowercase`. BLEU uses
+    sacreBLEU's tokenizer `tokenize`; its interval is that of 95% of bootstrap resamples (Koehn 2004). TER (Snover et
+    al. 2006) is computed only `with_ter`, since it takes seconds for 1,000 captions and longer for long sentences.
     """
     streams = list(map(list, references))
     metrics = make_metrics(tokenize=tokenize, lowercase=lowercase, with_ter=with_ter)
-    values: dict[str, Any] = {name: metric.corpus_score(hypotheses, streams).score for name, metric in metrics.items()}
-    values |= {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
+    scores: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        scores[name] = metric.corpus_score(hypotheses, streams).score
+        scores[f"{name}_signature"] = str(metric.get_signature())
     resampled = BLEU(lowercase=lowercase, tokenize=tokenize)
     interval = resampled.corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
     low, high = interval._mean - interval._ci, interval._mean + interval._ci  # not available otherwise
-    return Scores(bleu_low=low, bleu_high=high, sentences=len(hypotheses), **values)
+    return scores | {"bleu_low": low, "bleu_high": high, "sentences": len(hypotheses)}
 
 
 def compare(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lingua_flax.data.corpora.corpus import Corpus, FindReadings
 from lingua_flax.data.text_changes import CHANGES, no_final_punctuation
-from lingua_flax.evaluation.bleu import Scores, compare, score
+from lingua_flax.evaluation.bleu import compare, score
 from lingua_flax.evaluation.contrast import count_contrast
 from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU
 from lingua_flax.host.terminal import progress_bar
@@ -47,43 +47,6 @@ class EvaluationSet:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """Translations, their scores, and how they were decoded, in seconds without compilation.
-
-    `further` has the counts of contrast pairs, the published protocol and the comparison with a baseline, by their
-    names in JSON.
-    """
-
-    translations: tuple[str, ...]
-    scores: Scores
-    checkpoint_step: int
-    decoding: DecodingOptions
-    seconds: float
-    compile_seconds: float
-    further: Mapping[str, Any]
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns one flat JSON object without the values that were not computed."""
-        values = dataclasses.asdict(self.scores) | {
-            "checkpoint_step": self.checkpoint_step,
-            **self._decoding_settings(),
-            "seconds": self.seconds,
-            "sentences_per_second": len(self.translations) / self.seconds,
-            "compile_seconds": self.compile_seconds,
-            **self.further,
-        }
-        return {name: value for name, value in values.items() if value is not None}
-
-    def _decoding_settings(self) -> dict[str, float | int]:
-        names = ("temperature", "top_k", "top_p", "seed") if self.decoding.temperature else ("beam_size",)
-        return {name: getattr(self.decoding, name) for name in names if getattr(self.decoding, name) is not None}
-
-    def decoding_summary(self) -> str:
-        """Returns the decoding settings as text, such as "beam 5" or "temperature 0.8, top_p 0.9, seed 0"."""
-        return ", ".join(f"{name.removesuffix('_size')} {value}" for name, value in self._decoding_settings().items())
-
-
 def evaluate(
     translator: Translator,
     data: EvaluationSet,
@@ -93,11 +56,12 @@ def evaluate(
     baseline: Sequence[str] | None = None,
     with_ter: bool = False,
     after_batch: Callable[[int], None] = lambda sentences: None,
-) -> Evaluation:
-    """Translates the sources and scores the translations, ignoring case if the model's output is lower case.
+) -> tuple[list[str], dict[str, Any]]:
+    """Translates the sources; returns the translations, and a record by the names in docs/reference/formats.md.
 
-    Counts contrast pairs, too, and compares with a baseline, another system's translations of the sources, if there is
-    one. BLEU uses sacreBLEU's tokenizer `tokenize`; `after_batch` is called as by Translator.translate.
+    The record has their scores, ignoring case if the model's output is lower case, and how they were decoded, with
+    seconds without compilation. Contrast pairs are counted, and a baseline, another system's translations of the
+    sources, is compared. BLEU uses sacreBLEU's tokenizer `tokenize`; `after_batch` is as for Translator.translate.
     """
     compile_started = time.monotonic()
     translator.warm_up(data.sources, options)
@@ -107,32 +71,32 @@ def evaluate(
     ]
     seconds = time.monotonic() - started
     lowercase, references, more = translator.tokenizer.lowercase, data.references, data.more_references
-    further: dict[str, Any] = {}
+    record = score(translations, references, *more, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter)
     if data.multi30k:
-        published = PublishedBLEU(data.multi30k[0])
-        result = published.corpus_score(translations, [references])
-        further |= {"published_bleu": result.score, "published_signature": str(published.get_signature())}
-        further["published_reference_length"] = result.ref_len
+        metric = PublishedBLEU(data.multi30k[0])
+        published = metric.corpus_score(translations, [references])
+        record |= {"published_bleu": published.score, "published_signature": str(metric.get_signature())}
+        record["published_reference_length"] = published.ref_len
+    settings = ("temperature", "top_k", "top_p", "seed") if options.temperature else ("beam_size",)
+    record |= {
+        "checkpoint_step": translator.step,
+        **{name: value for name in settings if (value := getattr(options, name)) is not None},
+        "seconds": seconds,
+        "sentences_per_second": len(translations) / seconds,
+        "compile_seconds": started - compile_started,
+    }
     if data.find_readings:
         normalize = str.casefold if lowercase else str
         normalized = [normalize(line) for line in translations], [normalize(line) for line in references]
-        further |= count_contrast(translator, data.sources, *normalized, data.find_readings, options)
+        record |= count_contrast(translator, data.sources, *normalized, data.find_readings, options)
     if baseline is not None:
-        further |= compare(translations, baseline, references, *more, tokenize=tokenize, lowercase=lowercase)
-    return Evaluation(
-        tuple(translations),
-        score(translations, references, *more, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter),
-        checkpoint_step=translator.step,
-        decoding=options,
-        seconds=seconds,
-        compile_seconds=started - compile_started,
-        further=further,
-    )
+        record |= compare(translations, baseline, references, *more, tokenize=tokenize, lowercase=lowercase)
+    return translations, record
 
 
 def perturbed_scores(
     translator: Translator, data: EvaluationSet, options: DecodingOptions, tokenize: str, untouched: Sequence[str]
-) -> dict[str, Scores]:
+) -> dict[str, dict[str, Any]]:
     """Returns the scores of the given translations of the untouched sources, and of those with each of the CHANGES.
 
     All are compared with the same references, without regard to case and final punctuation: whether these should follow

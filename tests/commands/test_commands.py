@@ -545,10 +545,9 @@ def test_decoding_speed_excludes_compilation(monkeypatch, capsys):
         warm_up=warm_up, translate_sentences=translate, tokenizer=SimpleNamespace(lowercase=False), step=1
     )
     data = EvaluationSet("three lines", ["a", "b", "c"], ["a", "b", "c"])
-    result = evaluate(translator, data, DecodingOptions())
-    scores = result.as_json()
+    translations, scores = evaluate(translator, data, DecodingOptions())
     assert (scores["seconds"], scores["compile_seconds"], scores["sentences_per_second"]) == (2.0, 40.0, 1.5)
-    print_evaluation("w", data, result)
+    print_evaluation("w", data, translations, scores)
     table = capsys.readouterr().out
     assert "2.0 s, 1.5 a second" in table
     assert re.search(r"│ compilation +│ 40\.0 s +│", table)
