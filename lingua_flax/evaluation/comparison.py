@@ -23,13 +23,9 @@ Texts = Mapping[str, Sequence[Sequence[str]]]  # the translations of each run, b
 
 @dataclasses.dataclass(frozen=True)
 class MetricScores:
-    """The scores by one metric, in percent.
+    """The scores by one metric, in percent, of the runs of each system: their mean, and the deviation of several.
 
-    Attributes:
-      scores: of the runs of each system.
-      mean: of each system over its runs.
-      deviation: the standard deviation of the scores of each system with several runs.
-      difference: how much higher the mean of the first of two systems is, with 95% interval and p-value.
+    The difference, with 95% interval and p-value, is how much higher the mean of the first of two systems is.
     """
 
     signature: str

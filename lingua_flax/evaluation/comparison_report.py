@@ -20,14 +20,7 @@ LABELS = {
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The runs of one or two systems, and their scores.
-
-    Attributes:
-      runs: those of each system, each with its workdir, seed and checkpoint_step.
-      metrics: the scores, by the title of a split or file and the name of the metric.
-      notes: on the lines of a split or file, by its title.
-      options: those that differ, with the different values in each system.
-    """
+    """The runs of each system, the scores and notes of each split or file by its title, and the options that differ."""
 
     runs: Mapping[str, Sequence[Mapping[str, Any]]]
     metrics: Mapping[str, Mapping[str, MetricScores]]

@@ -26,15 +26,10 @@ SHORT = {"training.init_from": "--init-from"}
 
 
 def parse(command: type[Section], argv: Sequence[str], description: str) -> Given:
-    """Returns the options that a command line gives.
+    """Returns the options of a command, a section, that a command line gives; the description is for --help.
 
-    Args:
-      command: the section with all options of the command.
-      description: what the command does, for --help.
-
-    Raises:
-      UserError: an option is unknown, has no value or is given twice.
-      SystemExit: with status 0, after --help or --version.
+    Raises UserError if an option is unknown, has no value or is given twice, and SystemExit, with status 0, after
+    --help or --version.
     """
     usage = f"%(prog)s {'PATH ... ' * any(map(is_positional, command.model_fields.values()))}[OPTION ...]"
     parser = _Parser(sys.argv[0], usage, description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
@@ -68,10 +63,7 @@ def build(command: type[SectionType], given: Given, **base: Section) -> SectionT
 
 
 def _table(section: Any, table: Any, prefix: str) -> tuple[Any, Any]:
-    """Returns the section with a dotted name and its table of values, which is created if there is none yet.
-
-    The name is that of a section within the given one, and the table is within the given table.
-    """
+    """Returns the section with a dotted name and its table of values, which is created if there is none yet."""
     for part in prefix.split(".") if prefix else ():
         if not part.isdecimal():
             field = section.model_fields[part]
@@ -127,12 +119,7 @@ def refuse(given: Given, names: Iterable[str], reason: str) -> None:
 
 
 def check_languages(data: DataConfig, trained_on: DataConfig, workdir: Path) -> None:
-    """Raises UserError unless the network of a workdir translates between the languages of a corpus.
-
-    Args:
-      data: the corpus to translate.
-      trained_on: the section [data] of the run.
-    """
+    """Raises UserError unless a run, by its section [data], translates between the languages of a corpus."""
     if data.tag_target != trained_on.tag_target:
         raise UserError(f"--data.tag-target must remain {trained_on.tag_target}, as in {workdir}")
     wanted = (data.source_language, data.target_language)

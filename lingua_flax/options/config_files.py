@@ -117,10 +117,8 @@ def _absolute(value: Any) -> Any:
 def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, section: str = "") -> list[str]:
     """Returns the changes with which a run cannot be resumed, such as "model.num_heads: 4 in the workdir, now 8".
 
-    Args:
-      saved: the config that the run was created with, from `as_json`.
-      where: where `saved` was found, such as "in the workdir".
-      section: prefix of the options to compare, such as "model."; by default all are compared.
+    `saved` is the config that the run was created with, from `as_json`, found in a place such as "in the workdir". With
+    a section such as "model.", only its options are compared.
     """
     old, new = flat(saved), flat(as_json(wanted))
     changeable = [*CHANGEABLE, *PATHS]

@@ -23,10 +23,9 @@ def validated(section: type[SectionType], values: Mapping[str, Any]) -> SectionT
 
 
 def suggestion(name: str, section: type[Section], prefix: str = "") -> str:
-    """Returns the end of a message that suggests the option probably meant: "; did you mean model.num_heads?"
+    """Returns the end of a message that suggests the option probably meant: "; did you mean model.num_heads?", or "".
 
-    It is empty if no option of the section is similar. With the prefix "--", it is spelled like an option of the
-    command line, with hyphens.
+    With the prefix "--", it is spelled like an option of the command line, with hyphens.
     """
     number = next(iter(re.findall(r"\.(\d+)\.", name)), "0")
     known = [field_name.replace("#", number) for field_name, _ in all_fields(section)]
@@ -47,10 +46,7 @@ def all_fields(section: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def validation_message(error: pydantic.ValidationError, section: type[Section] = Config) -> str:
-    """Returns one sentence for the first error of a validation: the field, what is wrong, and the value given.
-
-    The section has all options to suggest.
-    """
+    """Returns one sentence for the first error: the field, among those of the section, what is wrong, and the value."""
     first = error.errors()[0]
     kind, value, name = first["type"], first["input"], ".".join(map(str, first["loc"]))
     if kind == "extra_forbidden":
