@@ -1,8 +1,16 @@
-"""Runs the cells of a notebook without a browser, and stores their outputs in it."""
+"""Runs the cells of a notebook without a browser, and stores their outputs in it.
+
+As a program (`make notebook`), it does so with colab_tpu.ipynb on the CPU. The runs are in /tmp/lingua-flax, with the
+phrasebook only, so that the notebook contains no paths of the machine it was run on, and no text from a corpus that
+must not be redistributed.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +19,10 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
+
+COLAB = Path(__file__).with_name("colab_tpu.ipynb")
+SCRATCH = Path("/tmp/lingua-flax")  # runs and cache of this notebook; deleted at the end
 
 
 class _CurrentInterpreterKernelManager(AsyncKernelManager):
@@ -56,3 +68,26 @@ def store_outputs(path: Path, executed: NotebookNode) -> None:
         else:
             cell.source = cells[cell.id].source
     nbformat.write(stored, path)
+
+
+def with_parameters(notebook: NotebookNode, parameters: Mapping[str, object]) -> NotebookNode:
+    """Returns the notebook with a cell after the one named "parameters" that gives its variables other values."""
+    (index,) = [index for index, cell in enumerate(notebook.cells) if cell.id == "parameters"]
+    assignments = "".join(f"{name} = {value!r}\n" for name, value in parameters.items())
+    notebook.cells.insert(index + 1, new_code_cell(assignments, id="replaced"))
+    return notebook
+
+
+def main() -> None:
+    """Runs the Colab notebook and stores its outputs."""
+    if SCRATCH.exists():
+        sys.exit(f"error: {SCRATCH} already exists; remove it first")
+    SCRATCH.mkdir()
+    parameters = {"REPOSITORY": str(COLAB.parent.parent), "RUNS": str(SCRATCH / "runs"), "SECOND": None}
+    environment = {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(SCRATCH / "cache")}
+    store_outputs(COLAB, execute(with_parameters(read_notebook(COLAB), parameters), SCRATCH, environment))
+    shutil.rmtree(SCRATCH)
+
+
+if __name__ == "__main__":
+    main()
