@@ -1,12 +1,8 @@
 """Writes the options into docs/reference/options.md and docs/reference/commands.md (`make docs`).
 
-Both pages are stored with the options; a test compares them with the schema. A list of options stands between two
-comments, which name a class:
-
-    <!-- options of lingua_flax.commands.evaluate.EvaluateCommand -->
-    <!-- end -->
-
-The options of a config are listed by table, such as [data]; a command refers to them instead of repeating them.
+Both pages are stored with the options; a test compares them with the schema. A list of options stands between the
+comments <!-- options of lingua_flax.commands.evaluate.EvaluateCommand -->, which names a class, and <!-- end -->. Those
+of a config are listed by table, such as [data]; a command refers to them instead of repeating them.
 """
 
 from __future__ import annotations

@@ -38,13 +38,10 @@ def shorten(output: list[str], like: list[str]) -> list[str]:
 
 
 def run(script: str, folder: Path) -> list[str]:
-    """Returns the lines that a command prints in the folder, without trailing spaces.
-
-    Raises CalledProcessError if it fails; status 2 is allowed, since pages show errors too.
-    """
+    """Returns the lines that a command prints; raises CalledProcessError if it fails, except with status 2."""
     print(script, flush=True)
-    pipes: dict[str, int] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    result = subprocess.run(["bash", "-c", script], cwd=folder, text=True, **pipes)
+    bash, out = ["bash", "-c", script], subprocess.PIPE
+    result = subprocess.run(bash, cwd=folder, text=True, stdout=out, stderr=subprocess.STDOUT)
     if result.returncode not in (0, 2):
         raise subprocess.CalledProcessError(result.returncode, script, result.stdout)
     text = result.stdout.replace(str(folder.parent / "cache"), "/home/you/.cache")

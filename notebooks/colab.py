@@ -175,10 +175,7 @@ _server: subprocess.Popen[str] | None = None
 
 
 def serve(workdir: str | Path, port: int = 8000) -> None:
-    """Starts the server for a run, in place of one that is still running, and shows its page on Colab.
-
-    Raises RuntimeError if the server does not start.
-    """
+    """Starts the server for a run, in place of one that runs, and shows its page on Colab; RuntimeError if it fails."""
     global _server
     if _server:
         _server.terminate()

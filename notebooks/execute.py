@@ -38,10 +38,7 @@ def read_notebook(path: Path) -> NotebookNode:
 
 
 def execute(notebook: NotebookNode, folder: Path, environment: dict[str, str]) -> NotebookNode:
-    """Runs all cells of a notebook in a folder, stores their outputs in it, and returns it.
-
-    The kernel has the environment of this process, and these variables. Raises CellExecutionError if a cell fails.
-    """
+    """Runs all cells in a folder, with further environment variables, and returns the notebook with their outputs."""
     client = NotebookClient(
         notebook,
         timeout=None,
@@ -55,10 +52,7 @@ def execute(notebook: NotebookNode, folder: Path, environment: dict[str, str]) -
 
 
 def store_outputs(path: Path, executed: NotebookNode) -> None:
-    """Stores the texts and outputs of an executed notebook in the notebook at `path`, cell by cell.
-
-    Code stays as it is, and so do cells that only one of them has.
-    """
+    """Stores the texts and outputs of executed cells in the notebook at `path`, in which code stays as it is."""
     stored, number = read_notebook(path), 0
     cells = {cell.id: cell for cell in executed.cells}
     for cell in stored.cells:

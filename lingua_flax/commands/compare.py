@@ -111,10 +111,7 @@ def compare(argv: Sequence[str]) -> None:
 
 
 def evaluate_systems(options: CompareCommand, evaluations: Evaluations) -> Report:
-    """Translates with all runs and scores the translations; warns of what makes a comparison invalid.
-
-    Raises UserError if a checkpoint or the lines cannot be read, or the runs have different lines.
-    """
+    """Scores the translations of all runs; raises UserError if a checkpoint is missing or lines differ."""
     # Imported here so that invalid options are reported at once.
     from lingua_flax.data.tokenizer import load_tokenizer, model_paths
     from lingua_flax.devices.platform import computing

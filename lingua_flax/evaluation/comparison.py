@@ -39,11 +39,7 @@ class MetricScores:
 
 
 def score_systems(texts: Texts, data: EvaluationSet, *, tokenize: str, lowercase: bool) -> dict[str, MetricScores]:
-    """Scores all runs by BLEU, chrF and TER, and those on Multi30k in its published protocol, by the names of scores.
-
-    The translations are detokenized, and compared with all references, ignoring case if `lowercase`. BLEU uses
-    sacreBLEU's tokenizer `tokenize`.
-    """
+    """Scores all runs by BLEU, chrF and TER, and on Multi30k in its published protocol; arguments as for `score`."""
     metrics = make_metrics(tokenize=tokenize, lowercase=lowercase, with_ter=True)
     if lowercase:
         del metrics["bleu_lowercase"]  # the same as bleu

@@ -1,7 +1,6 @@
 """The protocol with which papers report BLEU on Multi30k, such as 41.02 (Wu et al. 2021, test_2016_flickr, German).
 
-BLEU is computed on lower-case text with normalized punctuation, tokenized with the Moses tokenizer without aggressive
-dash splitting.
+The text is in lower case, with normalized punctuation, and tokenized by Moses without aggressive dash splitting.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ SHORT = {"training.init_from": "--init-from"}
 def parse(command: type[Section], argv: Sequence[str], description: str) -> Given:
     """Returns the options of a command, a section, that a command line gives; the description is for --help.
 
-    Raises UserError if an option is unknown, has no value or is given twice, and SystemExit, with status 0, after
-    --help or --version.
+    Raises UserError if one is unknown, has no value or is given twice, and SystemExit after --help or --version.
     """
     usage = f"%(prog)s {'PATH ... ' * any(map(is_positional, command.model_fields.values()))}[OPTION ...]"
     parser = _Parser(sys.argv[0], usage, description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
@@ -48,8 +47,7 @@ def parse(command: type[Section], argv: Sequence[str], description: str) -> Give
 def build(command: type[SectionType], given: Given, **base: Section) -> SectionType:
     """Returns the options of a command: those given, over those of the sections in `base`, over the defaults.
 
-    Raises:
-      UserError: a value is invalid, or an entry of a mixture is neither there nor the next one.
+    Raises UserError if a value is invalid, or an entry of a mixture is neither there nor the next one.
     """
     values: dict[str, Any] = {name: section.model_dump() for name, section in base.items()}  # pydantic converts text
     for name, text in given.items():
@@ -80,11 +78,7 @@ def _table(section: Any, table: Any, prefix: str) -> tuple[Any, Any]:
 
 
 def build_with_config(command: type[SectionType], given: Given, base: Config) -> tuple[Config, SectionType]:
-    """Returns the config, its paths made absolute, and all options of a command that has every option of a config.
-
-    Raises:
-      UserError: as for `build`.
-    """
+    """Returns the config, with absolute paths, and all options of a command that has those of a config; as `build`."""
     built = build(command, given, **dict(base))
     return with_absolute_paths(Config(**{name: getattr(built, name) for name in Config.model_fields})), built
 

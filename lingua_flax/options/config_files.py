@@ -29,10 +29,7 @@ PATHS = [name for name, field in all_fields(Config) if field.annotation == Path 
 
 
 def read_config(path: Path) -> Config:
-    """Reads the config of a run from a TOML file, as `read_section` does.
-
-    If there is no such file, the path may be the name of a config of this package, such as "tiny".
-    """
+    """Reads the config of a run as `read_section` does, or one of this package by its name, such as "tiny"."""
     if not path.exists() and path.name == str(path):
         path = packaged_configs().get(path.name, path)
     return read_section(path, Config)
@@ -96,10 +93,7 @@ def to_toml(config: Config) -> str:
 
 
 def with_absolute_paths(section: SectionType) -> SectionType:
-    """Returns a section with all paths in it absolute, so that it means the same in any working directory.
-
-    Raises UserError if a path begins with ~ or ~user and there is no such home directory.
-    """
+    """Returns a section with absolute paths; raises UserError if one begins with ~ or ~user without such a home."""
     return section.model_copy(update={name: _absolute(value) for name, value in section})
 
 

@@ -23,10 +23,7 @@ def validated(section: type[SectionType], values: Mapping[str, Any]) -> SectionT
 
 
 def suggestion(name: str, section: type[Section], prefix: str = "") -> str:
-    """Returns the end of a message that suggests the option probably meant: "; did you mean model.num_heads?", or "".
-
-    With the prefix "--", it is spelled like an option of the command line, with hyphens.
-    """
+    """Returns "; did you mean model.num_heads?" or "", with the prefix "--" spelled as on the command line."""
     number = next(iter(re.findall(r"\.(\d+)\.", name)), "0")
     known = [field_name.replace("#", number) for field_name, _ in all_fields(section)]
     matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
