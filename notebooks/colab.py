@@ -85,10 +85,8 @@ def _is_installed() -> bool:
 
 
 def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    found = next(iter(metadata.distributions(name=package)), None)
+    return found.version if found else None
 
 
 def run(command: str, text: str | None = None) -> None:

@@ -30,7 +30,7 @@ PRELOADED = [
     "lingua_flax.commands.train",
     "lingua_flax.commands.translate",
     "lingua_flax.commands.verify_resume",
-    "lingua_flax.evaluation.comparison_report",
+    "lingua_flax.evaluation.comparison",
     "lingua_flax.evaluation.evaluate",
     "lingua_flax.evaluation.table",
     "lingua_flax.export.stablehlo_program",

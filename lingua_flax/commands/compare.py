@@ -23,7 +23,7 @@ from lingua_flax.options.command_line import Positional, build, parse, refuse
 from lingua_flax.options.config_files import differing_options, read_workdir_config
 
 if TYPE_CHECKING:
-    from lingua_flax.evaluation.comparison_report import Report
+    from lingua_flax.evaluation.comparison import Report
     from lingua_flax.evaluation.evaluate import EvaluationSet
 
 log = logging.getLogger(__name__)
@@ -116,8 +116,7 @@ def evaluate_systems(options: CompareCommand, evaluations: Evaluations) -> Repor
     from lingua_flax.data.tokenizer import load_tokenizer, model_paths
     from lingua_flax.devices.platform import computing
     from lingua_flax.evaluation.bleu import bleu_tokenizer
-    from lingua_flax.evaluation.comparison import score_systems
-    from lingua_flax.evaluation.comparison_report import Report
+    from lingua_flax.evaluation.comparison import Report, score_systems
     from lingua_flax.runs.checkpoint import identify
     from lingua_flax.runs.workdir import Workdir
 
