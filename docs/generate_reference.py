@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from lingua_flax.options.command_line import is_positional, takes_no_value
+from lingua_flax.options.command_line import NO_NAME, NO_VALUE
 from lingua_flax.options.schema import MAX_COUNT, MAX_FLOAT, Config, Section, section_of
 
 PAGES = [Path(__file__).parent / "reference" / name for name in ("options.md", "commands.md")]
@@ -61,8 +61,8 @@ def command_reference(command: type[Section]) -> Iterator[str]:
     own_first = sorted(command.model_fields.items(), key=lambda item: item[0] not in command.__annotations__)
     for name, field in own_first:
         if not section_of(field):
-            facts = "" if takes_no_value(field) else _facts(properties[field.alias or name], field)
-            option = "PATH ..." if is_positional(field) else f"--{(field.alias or name).replace('_', '-')}"
+            facts = "" if NO_VALUE in field.metadata else _facts(properties[field.alias or name], field)
+            option = "PATH ..." if NO_NAME in field.metadata else f"--{(field.alias or name).replace('_', '-')}"
             entry = f"- `{option}`{facts and f' ({facts[0].lower()}{facts[1:]})'}: {_prose(field.description)}"
             yield textwrap.fill(" ".join(entry.split()), 120, subsequent_indent="  ", break_on_hyphens=False)
     tables = [f"`--{name}.*`" for name, field in command.model_fields.items() if section_of(field)]

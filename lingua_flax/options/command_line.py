@@ -20,8 +20,9 @@ from lingua_flax.options.messages import suggestion, validated
 from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Section, SectionType, section_of
 
 Given = Mapping[str, Any]  # what a command line says, as text, by the dotted names of fields
-Flag = Annotated[bool, "takes no value"]  # an option --x; other booleans take True or False
-Positional = Annotated[tuple[Path, ...], "needs no name"]  # given before the options
+NO_VALUE, NO_NAME = "takes no value", "has no name"  # marks in the metadata of fields
+Flag = Annotated[bool, NO_VALUE]  # an option --x; other booleans take True or False
+Positional = Annotated[tuple[Path, ...], NO_NAME]  # given before the options
 SHORT = {"training.init_from": "--init-from"}
 
 
@@ -30,7 +31,8 @@ def parse(command: type[Section], argv: Sequence[str], description: str) -> Give
 
     Raises UserError if one is unknown, has no value or is given twice, and SystemExit after --help or --version.
     """
-    usage = f"%(prog)s {'PATH ... ' * any(map(is_positional, command.model_fields.values()))}[OPTION ...]"
+    has_positional = any(NO_NAME in field.metadata for field in command.model_fields.values())
+    usage = f"%(prog)s {'PATH ... ' * has_positional}[OPTION ...]"
     parser = _Parser(sys.argv[0], usage, description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"lingua-flax {VERSION}")
     indices = sorted({int(index) for index in re.findall(r"--data\.mixture\.(\d+)\.", " ".join(argv))})
@@ -144,25 +146,15 @@ def _add_options(parser: _Parser, group: Any, section: type[Section], prefix: st
                 _add_options(parser, parser, inner, f"{prefix}{name}.{index}.", ())
         else:
             dest = prefix + (field.alias or name)
-            if is_positional(field):
+            if NO_NAME in field.metadata:
                 group.add_argument(dest, nargs="+", metavar="PATH", help=_help(field))
                 continue
             dashed, underscored = f"--{dest}".replace("_", "-"), f"--{dest}"
             names = dict.fromkeys([dashed, SHORT.get(dest, dashed), underscored])
-            nargs = 0 if takes_no_value(field) else "+" if get_origin(field.annotation) is tuple else None
+            nargs = 0 if NO_VALUE in field.metadata else "+" if get_origin(field.annotation) is tuple else None
             texts = {"metavar": _metavar(field.annotation), "help": _help(field)}
             option = group.add_argument(*names, dest=dest, action=_Once, nargs=nargs, **texts)
             option.option_strings = [name for name in names if name == dashed or "_" not in name]  # for --help
-
-
-def takes_no_value(field: FieldInfo) -> bool:
-    """Returns whether the option of a field is a `Flag`."""
-    return get_args(Flag)[1] in field.metadata
-
-
-def is_positional(field: FieldInfo) -> bool:
-    """Returns whether a field is given as `Positional` arguments."""
-    return get_args(Positional)[1] in field.metadata
 
 
 def _metavar(kind: Any) -> str:
@@ -179,5 +171,5 @@ METAVARS = {int: "INTEGER", float: "NUMBER", bool: "True|False", Path: "PATH"}
 
 def _help(field: FieldInfo) -> str:
     default = field.get_default(call_default_factory=True)
-    has_default = not field.is_required() and default not in (None, ()) and not takes_no_value(field)
+    has_default = not field.is_required() and default not in (None, ()) and NO_VALUE not in field.metadata
     return (field.description or "").replace("%", "%%") + (f" (default: {default})" if has_default else "")
