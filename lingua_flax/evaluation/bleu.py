@@ -81,8 +81,7 @@ def score(
     for name, metric in metrics.items():
         scores[name] = metric.corpus_score(hypotheses, streams).score
         scores[f"{name}_signature"] = str(metric.get_signature())
-    resampled = BLEU(lowercase=lowercase, tokenize=tokenize)
-    interval = resampled.corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
+    interval: Any = metrics["bleu"].corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
     low, high = interval._mean - interval._ci, interval._mean + interval._ci  # not available otherwise
     return scores | {"bleu_low": low, "bleu_high": high, "sentences": len(hypotheses)}
 

@@ -139,16 +139,15 @@ class _Once(argparse.Action):
 
 def _add_options(parser: _Parser, group: Any, section: type[Section], prefix: str, indices: Sequence[int]) -> None:
     for name, field in section.model_fields.items():
-        if (inner := section_of(field)) and inner is not MixtureConfig:
-            _add_options(parser, parser.add_argument_group(f"[{prefix}{name}]"), inner, f"{prefix}{name}.", indices)
-        elif inner:
+        inner, dest = section_of(field), prefix + (field.alias or name)
+        if inner is MixtureConfig:
             for index in indices:
-                _add_options(parser, parser, inner, f"{prefix}{name}.{index}.", ())
+                _add_options(parser, parser, inner, f"{dest}.{index}.", ())
+        elif inner:
+            _add_options(parser, parser.add_argument_group(f"[{dest}]"), inner, f"{dest}.", indices)
+        elif NO_NAME in field.metadata:
+            group.add_argument(dest, nargs="+", metavar="PATH", help=_help(field))
         else:
-            dest = prefix + (field.alias or name)
-            if NO_NAME in field.metadata:
-                group.add_argument(dest, nargs="+", metavar="PATH", help=_help(field))
-                continue
             dashed, underscored = f"--{dest}".replace("_", "-"), f"--{dest}"
             names = dict.fromkeys([dashed, SHORT.get(dest, dashed), underscored])
             nargs = 0 if NO_VALUE in field.metadata else "+" if get_origin(field.annotation) is tuple else None
