@@ -191,8 +191,9 @@ class TokenizerConfig(Section):
     byte_fallback: bool = False
     """Encode characters without a piece as bytes instead of <unk>; takes 256 pieces of the vocabulary."""
     normalization: Literal["nmt_nfkc", "nfkc", "identity"] = "nmt_nfkc"
-    """How SentencePiece normalizes text, of translations too. nfkc: Unicode's compatibility composition, with which
-    full-width letters become normal ones; nmt_nfkc: also without characters of no width; identity: not at all."""
+    """How SentencePiece normalizes text, of translations too. nfkc: Unicode's compatibility composition, with which a
+    full-width letter becomes a normal one; nmt_nfkc: the same, and characters without a width are dropped or become
+    spaces; identity: not at all."""
     lowercase: bool = False
     """Convert text to lower case before tokenization: translations are in lower case, and BLEU ignores case."""
     placeholders: Annotated[int, Field(ge=0, le=MAX_PLACEHOLDERS)] = 0
