@@ -145,7 +145,7 @@ class DataConfig(Section):
     row_length: Length = 128
     """Tokens per packed row on each side; training pairs with a longer side are left out, counted and reported."""
     tag_target: bool = False
-    """Put a piece for the target language, such as <2fr>, before each source; one model can translate into several."""
+    """Put a piece for the target language, such as <2fr>, before each source, so one model translates into several."""
     augment: AugmentConfig = AugmentConfig()
     weight: Weight = 1.0
     """Sampling weight of this corpus: training pairs are drawn from all corpora in proportion to their weights."""
@@ -349,8 +349,8 @@ class TrainingConfig(SectionWithAlternatives):
     keep_checkpoints: PositiveInt = 3
     """Number of newest checkpoints to keep, in addition to the best one by validation BLEU."""
     ema_decay: Probability = 0.0
-    """Decay of a moving average of the parameters, such as 0.999, which validation, evaluation and translation use; 0:
-    off. At first the decay is smaller: (1 + n) / (10 + n) after n updates."""
+    """Decay of a moving average of the parameters, such as 0.999, for validation, evaluation and translation; 0: off.
+    At first the decay is smaller: (1 + n) / (10 + n) after n updates."""
     init_from: Path | None = None
     """Workdir of another run whose best parameters initialize this one, where they fit; the log lists the others. Its
     tokenizer is used too, unless tokenizer.model_file is given. Ignored once the run has a checkpoint."""
@@ -582,7 +582,7 @@ class DecodingOptions(Section):
     top_k: PositiveInt | None = None
     """With a temperature: sample each token only from the k likeliest."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """With a temperature: nucleus sampling, from the fewest likely tokens that sum to at least this; after top_k."""
+    """With a temperature: nucleus sampling, from the fewest tokens whose probabilities sum to this; after top_k."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """With a temperature: random seed; the same seed samples the same translations, another seed different ones."""
     min_decoding_length: PositiveInt = 1
