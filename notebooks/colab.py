@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import platform
@@ -74,7 +75,7 @@ def install() -> None:
         constraints.write("\n".join(pinned))
         constraints.flush()
         options = ("--quiet", "--disable-pip-version-check", "--constraint", constraints.name)
-        _run([sys.executable, "-m", "pip", "install", *options, f"{ROOT}[{extras}]"])
+        run(shlex.join(["python", "-m", "pip", "install", *options, f"{ROOT}[{extras}]"]))
     print("installed for", accelerator() or "the CPU")
 
 
@@ -99,11 +100,8 @@ def run(command: str, text: str | None = None) -> None:
     program, *arguments = shlex.split(command)
     own = {"python": [sys.executable], "lingua-flax": LINGUA_FLAX}
     _report.append(f"$ {command}")
-    _run([*own.get(program, [program]), *arguments], text)
-
-
-def _run(command: Sequence[str], text: str | None = None) -> None:
-    process = _start(command, stdin=subprocess.DEVNULL if text is None else subprocess.PIPE)
+    stdin = subprocess.DEVNULL if text is None else subprocess.PIPE
+    process = _start([*own.get(program, [program]), *arguments], stdin=stdin)
     if process.stdin:
         process.stdin.write(f"{text}\n")
         process.stdin.close()
@@ -134,18 +132,12 @@ def _start(command: Sequence[str], *, stdin: int) -> subprocess.Popen[str]:
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
         encoding="utf-8",
         errors="replace",
         start_new_session=True,  # only one signal must reach it, from `run`: at a second one, it would not save
-        preexec_fn=_end_with_the_notebook,
+        # When this process dies, the child gets SIGTERM, at which training saves; 1 is PR_SET_PDEATHSIG.
+        preexec_fn=functools.partial(_prctl, 1, signal.SIGTERM) if _prctl else None,
     )
-
-
-def _end_with_the_notebook() -> None:
-    """In the child: asks the kernel for SIGTERM, at which training saves, when the notebook's process dies."""
-    if _prctl:
-        _prctl(1, signal.SIGTERM)  # 1 is PR_SET_PDEATHSIG
 
 
 def show(picture: str | Path) -> None:
