@@ -162,8 +162,7 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
     """Writes BLEU and chrF to stdout, as a table, and to --json, and the translations to --output."""
     from lingua_flax.devices.processes import in_all_processes, is_first_process
     from lingua_flax.evaluation.bleu import bleu_tokenizer
-    from lingua_flax.evaluation.evaluate import evaluate, perturbed_scores
-    from lingua_flax.evaluation.table import print_evaluation
+    from lingua_flax.evaluation.evaluate import evaluate, perturbed_scores, print_evaluation
 
     def read() -> tuple[EvaluationSet, list[str] | None, str]:
         translator.check(options)

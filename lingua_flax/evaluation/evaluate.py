@@ -1,20 +1,25 @@
-"""Translating a set of lines and scoring the translations, line by line, against unmodified references."""
+"""Translating a set of lines and scoring the translations, line by line, against unmodified references; as a table."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
 
 from lingua_flax.data.corpora.corpus import Corpus, FindReadings
 from lingua_flax.data.text_changes import CHANGES, no_final_punctuation
 from lingua_flax.evaluation.bleu import compare, score
 from lingua_flax.evaluation.contrast import count_contrast
-from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU
-from lingua_flax.host.terminal import progress_bar
+from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU, comparability_note
+from lingua_flax.host.terminal import print_table, progress_bar
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.translator import Translator
+
+NUM_SAMPLES = 5  # translations to print
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +117,52 @@ def perturbed_scores(
         name: score(list(map(no_final_punctuation, texts)), *references, tokenize=tokenize, lowercase=True)
         for name, texts in translations.items()
     }
+
+
+def print_evaluation(
+    workdirs: str,
+    data: EvaluationSet,
+    translations: Sequence[str],
+    record: Mapping[str, Any],
+    perturbed: Mapping[str, Mapping[str, Any]] = {},
+) -> None:
+    """Prints a table of what `evaluate` returned, and a few translations, to stdout."""
+    table = Table(title=escape(f"{workdirs}: {data.title}"), title_justify="left", show_header=False)
+    lowercase = record["bleu_signature"] == record["bleu_lowercase_signature"]
+    case = ", lower case" if lowercase else ""
+    interval = "{bleu:.2f}  (95%: {bleu_low:.2f} to {bleu_high:.2f})".format(**record)
+    table.add_row(f"BLEU{case}", interval, record["bleu_signature"])
+    for label, name in (("BLEU, lower case", "bleu_lowercase"), (f"chrF{case}", "chrf"), (f"TER{case}", "ter")):
+        if name in record and not (lowercase and name == "bleu_lowercase"):
+            table.add_row(label, f"{record[name]:.2f}", record[f"{name}_signature"])
+    if data.multi30k:
+        comparable = comparability_note(record["published_reference_length"], *data.multi30k)
+        table.add_row("BLEU, published protocol", f"{record['published_bleu']:.2f}", comparable)
+    if "compare_signature" in record:
+        shown = "{:.2f}  (paired bootstrap: p = {:.4f})"
+        bleu = shown.format(record["baseline_bleu"], record["bleu_p_value"])
+        table.add_row("BLEU, baseline", bleu, record["compare_signature"])
+        table.add_row("chrF, baseline", shown.format(record["baseline_chrf"], record["chrf_p_value"]), "")
+    for name, scores in perturbed.items():
+        values = "BLEU {bleu:.2f}, chrF {chrf:.2f}".format(**scores)
+        table.add_row(f"sources {name.replace('_', ' ')}", values, "without regard to case and final punctuation")
+    for label, name, of in (
+        ("contrast pairs right", "contrast_right", "contrast_pairs"),
+        ("flipped by hiding the deciding word", "contrast_flipped", "contrast_masked_pairs"),
+        ("flipped by hiding another word", "contrast_flipped_control", "contrast_masked_pairs"),
+    ):
+        if total := record.get(of):
+            table.add_row(label, f"{record[name]} of {total}  ({record[name] / total:.1%})", "")
+    speed = "{seconds:.1f} s, {sentences_per_second:.1f} a second".format(**record)
+    table.add_row("sentences", f"{len(translations):,}", speed)
+    table.add_row("compilation", f"{record['compile_seconds']:.1f} s", "")
+    names = ("beam_size", "temperature", "top_k", "top_p", "seed")
+    decoding = (f"{name.removesuffix('_size')} {record[name]}" for name in names if name in record)
+    table.add_row("checkpoint", ", ".join([f"step {record['checkpoint_step']:,}", *decoding]), "")
+    print_table(table)
+    for i in sample_indices(len(data.sources), NUM_SAMPLES):
+        print(f"\nsource       {data.sources[i]}\nreference    {data.references[i]}")
+        print(f"translation  {translations[i]}")
 
 
 def sample_indices(count: int, limit: int) -> Sequence[int]:

@@ -19,8 +19,7 @@ import sacrebleu
 from lingua_flax.commands.evaluate import EvaluateCommand, output_files
 from lingua_flax.commands.main import COMMANDS
 from lingua_flax.data.tokenizer import train_tokenizer
-from lingua_flax.evaluation.evaluate import EvaluationSet, evaluate
-from lingua_flax.evaluation.table import print_evaluation
+from lingua_flax.evaluation.evaluate import EvaluationSet, evaluate, print_evaluation
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import read_config

@@ -11,8 +11,7 @@ from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.evaluation import contrast
 from lingua_flax.evaluation.bleu import score
 from lingua_flax.evaluation.contrast import count_contrast, differing_word_index
-from lingua_flax.evaluation.evaluate import EvaluationSet, evaluate
-from lingua_flax.evaluation.table import print_evaluation
+from lingua_flax.evaluation.evaluate import EvaluationSet, evaluate, print_evaluation
 from lingua_flax.options.schema import DecodingOptions, TokenizerConfig
 from lingua_flax.translation.words import group_pieces
 
