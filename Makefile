@@ -60,7 +60,7 @@ pictures: .venv/installed-test
 	cp $(WORKDIR)/pictures/attention-1400-light.png docs/pictures/page.png
 
 notebook: .venv/installed-test
-	$(BIN)/python -m notebooks.renew_colab
+	$(BIN)/python -m notebooks.execute
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .

@@ -1,13 +1,8 @@
 """Writes the options into docs/reference/options.md and docs/reference/commands.md (`make docs`).
 
-Both pages are stored with the options, so that they can be read without building the site; a test compares them with
-the schema. A list of options stands between two comments, which name a class:
-
-    <!-- options of commands.evaluate.EvaluateCommand -->
-    <!-- end -->
-
-Every field of the class is listed with its type, bounds, default and docstring. The options of a config are listed by
-table, such as [data]; a command refers to them instead of repeating them.
+Both pages are stored with the options; a test compares them with the schema. A list of options stands between the
+comments <!-- options of lingua_flax.commands.evaluate.EvaluateCommand -->, which names a class, and <!-- end -->. Those
+of a config are listed by table, such as [data]; a command refers to them instead of repeating them.
 """
 
 from __future__ import annotations
@@ -23,7 +18,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from lingua_flax.options.command_line import is_positional, takes_no_value
+from lingua_flax.options.command_line import NO_NAME, NO_VALUE
 from lingua_flax.options.schema import MAX_COUNT, MAX_FLOAT, Config, Section, section_of
 
 PAGES = [Path(__file__).parent / "reference" / name for name in ("options.md", "commands.md")]
@@ -44,26 +39,20 @@ def with_options(page: str) -> str:
     return LIST.sub(replace, page)
 
 
-def config_reference(config: type[Section]) -> Iterator[str]:
-    """Yields the lines of the reference of a config file: a heading for each table and each of its options."""
-    for table, field in config.model_fields.items():
-        section = section_of(field)
-        assert section is not None
-        yield from _table(section, table, f"[{table}]", section.__doc__)
-
-
-def _table(section: type[Section], table: str, label: str, description: str | None) -> Iterator[str]:
-    yield from (f"## `{label}`", "", _prose(description), "")
+def config_reference(section: type[Section], prefix: str = "") -> Iterator[str]:
+    """Yields the lines of the reference of a table of a config: its options, and then the tables in it."""
     properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():
         if not section_of(field):
-            yield from (f"### {table}.{name}", "", f"{_facts(properties[name], field)}.", "")
+            yield from (f"### {prefix}{name}", "", f"{_facts(properties[name], field)}.", "")
             yield from (_prose(field.description), "")
     for name, field in section.model_fields.items():
         if inner := section_of(field):
-            is_array = typing.get_origin(field.annotation) is tuple
-            inner_label = f"[[{table}.{name}]]" if is_array else f"[{table}.{name}]"
-            yield from _table(inner, f"{table}.{name}", inner_label, field.description or inner.__doc__)
+            label = f"[{prefix}{name}]"
+            if typing.get_origin(field.annotation) is tuple:  # an array of tables
+                label = f"[{label}]"
+            yield from (f"## `{label}`", "", _prose(field.description or inner.__doc__), "")
+            yield from config_reference(inner, f"{prefix}{name}.")
 
 
 def command_reference(command: type[Section]) -> Iterator[str]:
@@ -72,10 +61,9 @@ def command_reference(command: type[Section]) -> Iterator[str]:
     own_first = sorted(command.model_fields.items(), key=lambda item: item[0] not in command.__annotations__)
     for name, field in own_first:
         if not section_of(field):
-            facts = "" if takes_no_value(field) else _facts(properties[field.alias or name], field)
-            option = f"--{(field.alias or name).replace('_', '-')}" if not is_positional(field) else "PATH ..."
-            entry = f"- `{option}`{facts and f' ({facts[0].lower()}{facts[1:]})'}:"
-            entry += f" {_prose(field.description)}"
+            facts = "" if NO_VALUE in field.metadata else _facts(properties[field.alias or name], field)
+            option = "PATH ..." if NO_NAME in field.metadata else f"--{(field.alias or name).replace('_', '-')}"
+            entry = f"- `{option}`{facts and f' ({facts[0].lower()}{facts[1:]})'}: {_prose(field.description)}"
             yield textwrap.fill(" ".join(entry.split()), 120, subsequent_indent="  ", break_on_hyphens=False)
     tables = [f"`--{name}.*`" for name, field in command.model_fields.items() if section_of(field)]
     if tables:
@@ -115,11 +103,6 @@ def _prose(description: str | None) -> str:
     return textwrap.fill(escaped, 120, break_long_words=False, break_on_hyphens=False)
 
 
-def main() -> None:
-    """Rewrites the pages."""
+if __name__ == "__main__":
     for page in PAGES:
         page.write_text(with_options(page.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -8,11 +8,7 @@ from lingua_flax.host.interruption import interruption
 
 
 def main(command: str | None = None) -> int:
-    """Runs a command on the process's arguments, of which the first is its name if none is given here.
-
-    Returns:
-      the exit status.
-    """
+    """Runs a command on the process's arguments, which begin with its name if none is given; returns its status."""
     interruption.install()  # before the imports below, which can take seconds
     for needed in ("lingua_flax.model", "jax"):  # the first is a link, which some copies of the repository lack
         if not find_spec(needed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import platform
@@ -58,7 +59,8 @@ def install() -> None:
         print("already installed")
         return
     jax, pinned = _version("jax"), (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    supported = _supported_jax()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (supported,) = (found for found in map(Requirement, project["dependencies"]) if found.name == "jax")
     fits = jax is not None and supported.specifier.contains(jax, prereleases=True)
     if fits:
         pinned = [line for line in pinned if line.partition("==")[0] not in OF_JAX]
@@ -73,7 +75,7 @@ def install() -> None:
         constraints.write("\n".join(pinned))
         constraints.flush()
         options = ("--quiet", "--disable-pip-version-check", "--constraint", constraints.name)
-        _run([sys.executable, "-m", "pip", "install", *options, f"{ROOT}[{extras}]"])
+        run(shlex.join(["python", "-m", "pip", "install", *options, f"{ROOT}[{extras}]"]))
     print("installed for", accelerator() or "the CPU")
 
 
@@ -84,37 +86,22 @@ def _is_installed() -> bool:
 
 
 def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _supported_jax() -> Requirement:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (requirement,) = (found for found in map(Requirement, project["dependencies"]) if found.name == "jax")
-    return requirement
+    found = next(iter(metadata.distributions(name=package)), None)
+    return found.version if found else None
 
 
 def run(command: str, text: str | None = None) -> None:
     """Runs a command and prints its output line by line; interrupting the cell interrupts it once.
 
-    Args:
-      command: program and arguments; "python" and "lingua-flax" are those of the notebook's own interpreter.
-      text: a line for the command's standard input.
-
-    Raises:
-      RuntimeError: the command failed.
+    In the command, "python" and "lingua-flax" are those of the notebook's own interpreter. Its standard input is the
+    line of text, if there is one. Raises RuntimeError if it fails.
     """
     print("$", command)
     program, *arguments = shlex.split(command)
     own = {"python": [sys.executable], "lingua-flax": LINGUA_FLAX}
     _report.append(f"$ {command}")
-    _run([*own.get(program, [program]), *arguments], text)
-
-
-def _run(command: Sequence[str], text: str | None = None) -> None:
-    process = _start(command, stdin=subprocess.DEVNULL if text is None else subprocess.PIPE)
+    stdin = subprocess.DEVNULL if text is None else subprocess.PIPE
+    process = _start([*own.get(program, [program]), *arguments], stdin=stdin)
     if process.stdin:
         process.stdin.write(f"{text}\n")
         process.stdin.close()
@@ -145,18 +132,12 @@ def _start(command: Sequence[str], *, stdin: int) -> subprocess.Popen[str]:
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
         encoding="utf-8",
         errors="replace",
         start_new_session=True,  # only one signal must reach it, from `run`: at a second one, it would not save
-        preexec_fn=_end_with_the_notebook,
+        # When this process dies, the child gets SIGTERM, at which training saves; 1 is PR_SET_PDEATHSIG.
+        preexec_fn=functools.partial(_prctl, 1, signal.SIGTERM) if _prctl else None,
     )
-
-
-def _end_with_the_notebook() -> None:
-    """In the child: asks the kernel for SIGTERM, at which training saves, when the notebook's process dies."""
-    if _prctl:
-        _prctl(1, signal.SIGTERM)  # 1 is PR_SET_PDEATHSIG
 
 
 def show(picture: str | Path) -> None:
@@ -184,11 +165,7 @@ _server: subprocess.Popen[str] | None = None
 
 
 def serve(workdir: str | Path, port: int = 8000) -> None:
-    """Starts the server for a run, in place of a server that is still running, and shows its page on Colab.
-
-    Raises:
-      RuntimeError: the server did not start.
-    """
+    """Starts the server for a run, in place of one that runs, and shows its page on Colab; RuntimeError if it fails."""
     global _server
     if _server:
         _server.terminate()

@@ -1,8 +1,16 @@
-"""Runs the cells of a notebook without a browser, and stores their outputs in it."""
+"""Runs the cells of a notebook without a browser, and stores their outputs in it.
+
+As a program (`make notebook`), it does so with colab_tpu.ipynb on the CPU. The runs are in /tmp/lingua-flax, with the
+phrasebook only, so that the notebook contains no paths of the machine it was run on, and no text from a corpus that
+must not be redistributed.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +19,10 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
+
+COLAB = Path(__file__).with_name("colab_tpu.ipynb")
+SCRATCH = Path("/tmp/lingua-flax")  # runs and cache of this notebook; deleted at the end
 
 
 class _CurrentInterpreterKernelManager(AsyncKernelManager):
@@ -26,16 +38,7 @@ def read_notebook(path: Path) -> NotebookNode:
 
 
 def execute(notebook: NotebookNode, folder: Path, environment: dict[str, str]) -> NotebookNode:
-    """Runs all cells of a notebook, which then contains their outputs, and returns it.
-
-    Args:
-      notebook: the notebook.
-      folder: the working directory of the kernel.
-      environment: additional environment variables of the kernel.
-
-    Raises:
-      CellExecutionError: a cell failed.
-    """
+    """Runs all cells in a folder, with further environment variables, and returns the notebook with their outputs."""
     client = NotebookClient(
         notebook,
         timeout=None,
@@ -49,10 +52,7 @@ def execute(notebook: NotebookNode, folder: Path, environment: dict[str, str]) -
 
 
 def store_outputs(path: Path, executed: NotebookNode) -> None:
-    """Stores the texts and outputs of an executed notebook in the notebook at `path`, cell by cell.
-
-    Code stays as it is, and so do cells that only one of them has.
-    """
+    """Stores the texts and outputs of executed cells in the notebook at `path`, in which code stays as it is."""
     stored, number = read_notebook(path), 0
     cells = {cell.id: cell for cell in executed.cells}
     for cell in stored.cells:
@@ -62,3 +62,26 @@ def store_outputs(path: Path, executed: NotebookNode) -> None:
         else:
             cell.source = cells[cell.id].source
     nbformat.write(stored, path)
+
+
+def with_parameters(notebook: NotebookNode, parameters: Mapping[str, object]) -> NotebookNode:
+    """Returns the notebook with a cell after the one named "parameters" that gives its variables other values."""
+    (index,) = [index for index, cell in enumerate(notebook.cells) if cell.id == "parameters"]
+    assignments = "".join(f"{name} = {value!r}\n" for name, value in parameters.items())
+    notebook.cells.insert(index + 1, new_code_cell(assignments, id="replaced"))
+    return notebook
+
+
+def main() -> None:
+    """Runs the Colab notebook and stores its outputs."""
+    if SCRATCH.exists():
+        sys.exit(f"error: {SCRATCH} already exists; remove it first")
+    SCRATCH.mkdir()
+    parameters = {"REPOSITORY": str(COLAB.parent.parent), "RUNS": str(SCRATCH / "runs"), "SECOND": None}
+    environment = {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(SCRATCH / "cache")}
+    store_outputs(COLAB, execute(with_parameters(read_notebook(COLAB), parameters), SCRATCH, environment))
+    shutil.rmtree(SCRATCH)
+
+
+if __name__ == "__main__":
+    main()

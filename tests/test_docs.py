@@ -301,10 +301,10 @@ def test_troubleshooting_quotes_messages_of_the_code():
 
 
 def test_outputs_are_renewed_in_place(tmp_path):
-    block = "$ printf 'one\\ntwo\\nthree\\nfour\\n'\nold\n...\nolder\n$ echo \\\n  again\nold\n"
-    assert renew_outputs.renew(block, tmp_path, {}) == (
-        "$ printf 'one\\ntwo\\nthree\\nfour\\n'\none\n...\nfour\n$ echo \\\n  again\nagain\n"
-    )
+    command = "$ printf 'one\\ntwo\\nthree\\nfour\\n'\n"
+    page = f"Text\n```console\n{command}old\n...\nolder\n$ echo \\\n  again\nold\n```\n$ text\n"
+    expected = f"Text\n```console\n{command}one\n...\nfour\n$ echo \\\n  again\nagain\n```\n$ text\n"
+    assert renew_outputs.renew(page, tmp_path) == expected
 
 
 def test_pages_with_outputs_say_where_they_come_from():

@@ -26,8 +26,7 @@ from nbformat import NotebookNode
 
 from lingua_flax.runs.checkpoint import saved_steps
 from notebooks import colab
-from notebooks.execute import execute, read_notebook
-from notebooks.renew_colab import NOTEBOOK, with_parameters
+from notebooks.execute import COLAB, execute, read_notebook, with_parameters
 from tests.command_server import PROJECT_ON_PATH
 from tests.conftest import PROMPTLY, ROOT
 from tests.processes import metrics, start_command, wait_for
@@ -92,7 +91,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Executed:
         f"--data.directory {archive.parent}",
         "SECOND_SENTENCE": SENTENCES[1],
     }
-    notebook = with_parameters(read_notebook(NOTEBOOK), parameters)
+    notebook = with_parameters(read_notebook(COLAB), parameters)
     again = next(cell.source for cell in notebook.cells if cell.id == "train")
     mount = "from google.colab import drive\ndrive.mount(f'{RUNS}/drive')"
     imported = "import sys\nprint(sorted({'jax', 'tensorflow'} & set(sys.modules)))"
@@ -325,7 +324,7 @@ def test_the_extra_matches_the_machine(tmp_path: Path, monkeypatch, driver, envi
 
 
 def test_stored_cells_are_valid() -> None:
-    notebook = read_notebook(NOTEBOOK)
+    notebook = read_notebook(COLAB)
     nbformat.validate(notebook)
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -335,7 +334,7 @@ def test_stored_cells_are_valid() -> None:
 
 
 def test_stored_outputs_are_complete_and_free_of_local_paths() -> None:
-    notebook = read_notebook(NOTEBOOK)
+    notebook = read_notebook(COLAB)
     cells = {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
     assert [cell.execution_count for cell in cells.values()] == list(range(1, len(cells) + 1))
     assert {name for name, cell in cells.items() if not cell.outputs} == {"parameters", "source", "second"}

@@ -19,8 +19,7 @@ import psutil
 import pytest
 
 from lingua_flax.runs.checkpoint import saved_steps
-from notebooks.execute import read_notebook
-from notebooks.renew_colab import NOTEBOOK, with_parameters
+from notebooks.execute import COLAB, read_notebook, with_parameters
 from tests.conftest import ROOT
 from tests.processes import digests, metrics, wait_for
 from tests.runs.test_drive import lose_what_is_new, upload
@@ -68,7 +67,7 @@ class Machine:
         content.mkdir()
         parameters = {"REPOSITORY": f"file://{ROOT}", "RUNS": f"{drive}/runs", "OPTIONS": OPTIONS, "SECOND": None}
         parameters["SENTENCE"] = "The cat's friend saw the bank."
-        nbformat.write(with_parameters(read_notebook(NOTEBOOK), parameters), content / "notebook.ipynb")
+        nbformat.write(with_parameters(read_notebook(COLAB), parameters), content / "notebook.ipynb")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
             "JAX_PLATFORMS": "cpu",
             "PYTHONUNBUFFERED": "1",  # a notebook shows every line at once

@@ -88,10 +88,7 @@ def train(steps: int, change: Callable[[Batch], Batch] = lambda batch: batch) ->
 
 
 def greedy(translator: Translator, lines: Sequence[str], *, positions: bool = True, limit: int = 32) -> list[str]:
-    """Translates lines by a pass over the whole sentence for every token, as on page 6.
-
-    Without positions, all tokens are at position 0.
-    """
+    """Translates lines by a pass over the whole sentence for every token, as on page 6, or with all at position 0."""
     source = pad_rows(translator.tokenizer.encode_source(lines), len(lines), limit)
     read = np.full((len(lines), limit + 1), BOS_ID, np.int32)  # the causal mask hides what is not written yet
     for t in range(limit):

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from lingua_flax.data import cleaning
 from lingua_flax.data.corpora.pair_files import read_pairs, sha256
@@ -38,7 +39,8 @@ from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import PositiveInt, Section
 
 PACKAGES = (*cleaning.PACKAGES, "ctranslate2", "safetensors")  # of the extras clean and export
-TEMPLATE = Path(__file__).parent / "build_templates" / "commands.txt"
+TEMPLATES = Path(__file__).parent / "build_templates"
+NETWORK = "| {} | {:,} | {bleu:.2f} | {bleu_low:.2f} to {bleu_high:.2f} | {chrf:.2f} | {sentences_per_second:.1f} |"
 FOR_FEW_PAIRS = "--training.tokens-per-batch 512"
 FOR_MANY_PAIRS = "--model.embed-dim 256 --model.mlp-dim 1024 --model.dropout-rate 0.1 --optimizer.peak-lr 2e-3 "
 FOR_MANY_PAIRS += "--training.tokens-per-batch 8192"
@@ -70,9 +72,7 @@ class BuildCommand(Section):
     """Only clean the corpus, and print the commands of all stages with estimated times."""
 
 
-DESCRIPTION = (
-    "Makes a translator from parallel text: cleans it, trains networks and a student of theirs, and exports it."
-)
+DESCRIPTION = "Makes a translator from parallel text: cleans it, trains networks and their student, and exports it."
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,7 @@ def _digest(path: Path) -> str:
 
 
 def read_options(argv: Sequence[str]) -> BuildCommand:
-    """Parses the command line.
-
-    Raises UserError if an option is missing or invalid or a package is not installed, and SystemExit after --help.
-    """
+    """Parses the command line; raises UserError if an option is invalid or a package is missing, and SystemExit."""
     options = command_line.build(BuildCommand, command_line.parse(BuildCommand, argv, DESCRIPTION))
     if missing := [package for package in PACKAGES if not find_spec(package)]:
         raise UserError(f"build needs {', '.join(missing)}: {install_command('clean,export')}")
@@ -123,10 +120,7 @@ def read_options(argv: Sequence[str]) -> BuildCommand:
 
 
 def sizes(given: BuildCommand) -> tuple[int, str]:
-    """Returns the number of pieces, and options of training, that suit the cleaned corpus.
-
-    The rules are those of docs/guides/own_corpus.md.
-    """
+    """Returns the number of pieces and the options of training for the cleaned corpus, by docs/guides/own_corpus.md."""
     pairs, words, characters = 0, set[str](), set[str]()
     cleaned = given.workdir / "clean" / "pairs.jsonl"
     for pair in read_pairs([cleaned], (given.source_language, given.target_language)):
@@ -140,18 +134,17 @@ def sizes(given: BuildCommand) -> tuple[int, str]:
 
 def stages(given: BuildCommand, pieces: int = 0, options: str = "") -> list[Stage]:
     """Returns the stages in order; those that train have this number of pieces and these options."""
-    source, target = map(shlex.quote, (given.source_language, given.target_language))
     *files, text = (path.expanduser().absolute().as_posix() for path in (*given.train, given.monolingual or Path()))
-    lines = TEMPLATE.read_text(encoding="utf-8").strip().splitlines()
+    lines = (TEMPLATES / "commands.txt").read_text(encoding="utf-8").strip().splitlines()
     template = "\n".join(line for line in lines if given.monolingual or "{monolingual}" not in line)
     filled = template.format(
         train=shlex.join(files),
         monolingual=shlex.quote(text),
-        source=source,
-        target=target,
+        source=shlex.quote(given.source_language),
+        target=shlex.quote(given.target_language),
         pieces=pieces,
         student_pieces=pieces * 2 // 3,
-        options=options,
+        options=f"{options} --training.num-steps {given.num_steps}" if given.num_steps else options,
     )
     return [Stage(given.workdir, shlex.split(command)) for command in re.split(r"\n(?=\w)", filled)]
 
@@ -160,47 +153,38 @@ def build(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     monolingual = set(read_lines(options.monolingual)) if options.monolingual else set()  # an error shows now
-    _claim(options.workdir)
+    options.workdir.mkdir(parents=True, exist_ok=True)
+    if any(options.workdir.iterdir()) and not (options.workdir / MARK).exists():  # files that a stage could replace
+        raise UserError(f"--workdir {options.workdir}: has files, but none of a build; choose a new folder")
+    write_atomically(options.workdir / MARK, json.dumps({"version": VERSION}).encode())
     refusal = "is building in it; wait until it ends, stop it, or choose another --workdir"
     lock_until_exit(options.workdir / "build.lock", options.workdir, refusal)
     _run(stages(options)[0], "stage 1")
-    pieces, size = sizes(options)
-    planned = stages(options, pieces, f"{size} --training.num-steps {options.num_steps}" if options.num_steps else size)
+    size = sizes(options)
+    planned = stages(options, *size)
     if options.plan:
-        few_steps = stages(options, pieces, f"{size} --training.num-steps {MEASURED_STEPS}")
+        few_steps = stages(options.model_copy(update={"num_steps": MEASURED_STEPS}), *size)
         _show_plan(options, planned, *_measure(few_steps[1]))
         return
     for number, stage in enumerate(planned[1:], start=2):
         if stage.command[0] == "translate":
             _check_monolingual(options, monolingual)
         _run(stage, f"stage {number} of {len(planned)}")
-    from lingua_flax.commands.build_report import write_report  # which imports JAX
-
-    write_report(options.workdir)
+    write_report(options)
     log.info("%s has the scores, and the commands that serve the translator", options.workdir / "report.md")
-
-
-def _claim(workdir: Path) -> None:
-    """Makes a folder that of a build; raises UserError if it has something else, which a stage could replace."""
-    workdir.mkdir(parents=True, exist_ok=True)
-    if (workdir / MARK).exists():
-        return
-    if any(workdir.iterdir()):
-        raise UserError(f"--workdir {workdir}: has files, but none of a build; choose a new folder")
-    write_atomically(workdir / MARK, json.dumps({"version": VERSION}).encode())
 
 
 def _run(stage: Stage, title: str) -> None:
     """Runs a stage unless it is done; raises UserError with a list if something is not as it was when it ran."""
     inputs, folder = stage.inputs(), stage.record.parent
-    is_done = stage.record.exists()
-    before = json.loads(stage.record.read_text(encoding="utf-8")) if is_done else {}
-    if changed := [name for name, digest in before.items() if inputs.get(name) != digest]:
-        remedy = f"restore what {stage.record} lists, or choose another --workdir"
-        raise UserError(f"changed since stage {stage.name} was done: {', '.join(changed)}; {remedy}")
-    log.info("%s, %s: %s", title, stage.name, "done" if is_done else stage.shell)
-    if is_done:
+    if stage.record.exists():
+        before = json.loads(stage.record.read_text(encoding="utf-8"))
+        if changed := [name for name, digest in before.items() if inputs.get(name) != digest]:
+            remedy = f"restore what {stage.record} lists, or choose another --workdir"
+            raise UserError(f"changed since stage {stage.name} was done: {', '.join(changed)}; {remedy}")
+        log.info("%s, %s: done", title, stage.name)
         return
+    log.info("%s, %s: %s", title, stage.name, stage.shell)
     if stage.command[0] not in ("train", "distill"):  # which continue where they were
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(exist_ok=True)
@@ -237,23 +221,22 @@ def _check_monolingual(options: BuildCommand, lines: set[str]) -> None:
         raise UserError(f"--monolingual: {count:,} of its lines are references of the test set; remove them: {remedy}")
 
 
-def _show_plan(
-    options: BuildCommand, planned: Sequence[Stage], rate: float, seconds: float, epoch_steps: float
-) -> None:
+def _show_plan(given: BuildCommand, planned: Sequence[Stage], rate: float, seconds: float, epoch_steps: float) -> None:
     """Prints all commands with estimated times, given what `_measure` returns."""
     total = 0.0
-    print(f"cd {shlex.quote(str(options.workdir))} && mkdir -p {' '.join(stage.name for stage in planned)}")
+    print(f"cd {shlex.quote(str(given.workdir))} && mkdir -p {' '.join(stage.name for stage in planned)}")
     for number, stage in enumerate(planned, start=1):
+        if stage.record.exists():
+            print(f"# {number}. {stage.name}, done\n# {stage.shell}")
+            continue
         program, _, config, *_ = stage.command
         steps = TRANSLATION_EPOCHS * epoch_steps if program in ("distill", "translate") else 0.0
         if program == "train":  # on corpora that count as if they were of one size, monolingual text included
             corpora = sum(word.endswith(".train-source") for word in stage.command)
-            epochs = corpora * (read_config(Path(config)).training.num_epochs or 0)
-            steps = options.num_steps or epochs * epoch_steps
-        minutes = 0.0 if stage.record.exists() else (START_SECONDS + steps * seconds) / 60
+            steps = given.num_steps or corpora * (read_config(Path(config)).training.num_epochs or 0) * epoch_steps
+        minutes = (START_SECONDS + steps * seconds) / 60
         total += minutes
-        print(f"# {number}. {stage.name}, {f'about {minutes:,.1f} minutes' if minutes else 'done'}")
-        print(f"{'' if minutes else '# '}{stage.shell}")
+        print(f"# {number}. {stage.name}, about {minutes:,.1f} minutes\n{stage.shell}")
     print(f"# about {total / 60:,.1f} hours, at {rate:,.0f} target tokens a second in training, measured now")
 
 
@@ -266,3 +249,29 @@ def _measure(baseline: Stage) -> tuple[float, float, float]:
         line = json.loads((Path(folder) / "metrics.jsonl").read_bytes().splitlines()[-1])
     rate = line["tokens_per_second"]
     return rate, line["tokens"] / rate, MEASURED_STEPS / line["epoch"]
+
+
+def write_report(given: BuildCommand) -> None:
+    """Writes report.md: what was cleaned, how well and how fast the networks translate, and how to use them."""
+    import jax  # like the others that are imported here, slow to import
+
+    from lingua_flax.runs.checkpoint import read_item, saved_steps
+    from lingua_flax.runs.workdir import Workdir
+
+    def read(name: str) -> dict[str, Any]:
+        return json.loads((given.workdir / name).read_text(encoding="utf-8"))
+
+    clean = read("clean/report.json")
+    reasons = [f"| left out, {name} | {found['pairs']:,} |" for name, found in clean["left_out"].items()]
+    reasons += [f"| mended, {name} | {found['pairs']:,} |" for name, found in clean["mended"].items()]
+    scores = {name: read(f"{name}_scores/scores.json") for name in ("baseline", "student")}
+    networks = []
+    for name, own in scores.items():
+        checkpoints = Workdir(given.workdir / name).checkpoints
+        params = jax.tree.leaves(read_item(checkpoints, saved_steps(checkpoints)[-1], "params"))
+        networks.append(NETWORK.format(name, sum(each.size for each in params), **own))
+    template = (TEMPLATES / "report.md").read_text(encoding="utf-8")
+    languages = {"source": given.source_language, "target": given.target_language}
+    tables = {"cleaned": "\n".join(reasons), "networks": "\n".join(networks)}
+    report = template.format(**clean | scores["student"] | languages | tables)
+    write_atomically(given.workdir / "report.md", report.encode())

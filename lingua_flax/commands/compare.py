@@ -23,7 +23,7 @@ from lingua_flax.options.command_line import Positional, build, parse, refuse
 from lingua_flax.options.config_files import differing_options, read_workdir_config
 
 if TYPE_CHECKING:
-    from lingua_flax.evaluation.comparison_report import Report
+    from lingua_flax.evaluation.comparison import Report
     from lingua_flax.evaluation.evaluate import EvaluationSet
 
 log = logging.getLogger(__name__)
@@ -62,14 +62,11 @@ class CompareCommand(schema.CheckpointOptions, schema.DecodingOptions):
 
 DESCRIPTION = "Compares the runs of two systems over seeds and sentences, or summarizes those of one."
 OWN = ("runs", "baseline", "names", "split", "csv", "json", "plot")  # not options of lingua-flax evaluate
-Evaluations = Mapping[Path, Sequence[EvaluateCommand]]  # by workdir: how each split, or --source, is evaluated
+Evaluations = Mapping[Path, EvaluateCommand]  # by workdir: how its splits, or --source, are evaluated
 
 
 def read_options(argv: Sequence[str]) -> tuple[CompareCommand, Evaluations]:
-    """Parses the command line; the configs of the workdirs supply the defaults of data, evaluation and devices.
-
-    Raises UserError if an option is invalid or contradicts another one, and SystemExit after --help.
-    """
+    """Parses the command line, as `commands.evaluate.read_options` does."""
     given = parse(CompareCommand, argv, DESCRIPTION)
     config = read_workdir_config(Path(given["runs"][0]))
     sections = {"data": config.data, "evaluation": config.evaluation, "devices": config.devices.compute}
@@ -87,11 +84,7 @@ def read_options(argv: Sequence[str]) -> tuple[CompareCommand, Evaluations]:
     written = (options.csv_file, options.json_file, options.plot)
     check_distinct_files(read=(options.source, *options.reference), written=written)
     shared = {name: value for name, value in given.items() if name not in OWN}
-    splits = [{}] if options.source else [{"split": split} for split in dict.fromkeys(options.split)]
-    return options, {
-        workdir: [resolve_options(shared | split | {"workdir": str(workdir)}) for split in splits]
-        for workdir in workdirs
-    }
+    return options, {workdir: resolve_options(shared | {"workdir": str(workdir)}) for workdir in workdirs}
 
 
 def compare(argv: Sequence[str]) -> None:
@@ -118,25 +111,25 @@ def compare(argv: Sequence[str]) -> None:
 
 
 def evaluate_systems(options: CompareCommand, evaluations: Evaluations) -> Report:
-    """Translates with all runs and scores the translations; warns of what makes a comparison invalid.
-
-    Raises UserError if a checkpoint or the lines cannot be read, or the runs have different lines.
-    """
+    """Scores the translations of all runs; raises UserError if a checkpoint is missing or lines differ."""
     # Imported here so that invalid options are reported at once.
     from lingua_flax.data.tokenizer import load_tokenizer, model_paths
     from lingua_flax.devices.platform import computing
     from lingua_flax.evaluation.bleu import bleu_tokenizer
-    from lingua_flax.evaluation.comparison import score_systems
-    from lingua_flax.evaluation.comparison_report import Report
+    from lingua_flax.evaluation.comparison import Report, score_systems
     from lingua_flax.runs.checkpoint import identify
     from lingua_flax.runs.workdir import Workdir
 
     configs = {path: read_workdir_config(path) for path in evaluations}
     checkpoints = {path: identify(Workdir(path).checkpoints, options.checkpoint) for path in evaluations}
+    steps = {path: step for path, (step, _) in checkpoints.items()}
     differing = differing_options({name: [configs[path] for path in paths] for name, paths in options.systems.items()})
-    seeds = {name: [configs[path].training.seed for path in paths] for name, paths in options.systems.items()}
-    _warn_about_mistakes(seeds, differing)
-    data = _read_data(evaluations, {path: step for path, (step, _) in checkpoints.items()})
+    runs = {
+        name: [{"workdir": str(p), "seed": configs[p].training.seed, "checkpoint_step": steps[p]} for p in paths]
+        for name, paths in options.systems.items()
+    }
+    _warn_about_mistakes(runs, differing)
+    data = _read_data(options.split, evaluations, steps)
     with computing(options.devices, schema.ProcessOptions()):
         texts = {path: _translations(each, data, *checkpoints[path]) for path, each in evaluations.items()}
     tokenizers = (load_tokenizer(model_paths(path, joint=each.tokenizer.joint)) for path, each in configs.items())
@@ -146,20 +139,13 @@ def evaluate_systems(options: CompareCommand, evaluations: Evaluations) -> Repor
         tokenize = bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, lines.references)
         of_lines = {name: [texts[path][number] for path in paths] for name, paths in options.systems.items()}
         scores[lines.title] = score_systems(of_lines, lines, tokenize=tokenize, lowercase=lowercase)
-    runs = {
-        name: [
-            {"workdir": str(path), "seed": seed, "checkpoint_step": checkpoints[path][0]}
-            for path, seed in zip(paths, seeds[name], strict=True)
-        ]
-        for name, paths in options.systems.items()
-    }
     return Report(runs, scores, {lines.title: _note(lines) for lines in data}, differing)
 
 
-def _warn_about_mistakes(seeds: Mapping[str, Sequence[int]], differing: Mapping[str, Mapping[str, Any]]) -> None:
+def _warn_about_mistakes(runs: Mapping[str, Sequence[Mapping[str, Any]]], differing: Mapping[str, Any]) -> None:
     """Logs where the runs of a system differ in more than their seed, or not even in that."""
-    for system, own in seeds.items():
-        if len(set(own)) < len(own):
+    for system, own in runs.items():
+        if len({run["seed"] for run in own}) < len(own):
             log.warning("%s: its runs should differ in training.seed, but some have the same", system)
         for option, values in differing.items():
             if len(values[system]) > 1:
@@ -167,12 +153,15 @@ def _warn_about_mistakes(seeds: Mapping[str, Sequence[int]], differing: Mapping[
                 log.warning("%s: its runs should differ in nothing but the seed, but %s is %s", system, option, found)
 
 
-def _read_data(evaluations: Evaluations, steps: Mapping[Path, int]) -> list[EvaluationSet]:
+def _read_data(splits: Sequence[str], evaluations: Evaluations, steps: Mapping[Path, int]) -> list[EvaluationSet]:
     """Reads the splits or the file; raises UserError if they are not the same for all runs, or cannot be read."""
-    read = {path: [read_lines_to_score([steps[path]], each) for each in own] for path, own in evaluations.items()}
-    (first, expected), *others = read.items()
-    for path, own in others:
-        for wanted, found in zip(expected, own, strict=True):
+    expected: list[EvaluationSet] = []
+    first, *_ = evaluations
+    for path, each in evaluations.items():
+        own = [each.model_copy(update={"split": split}) for split in dict.fromkeys(splits)]
+        read = [read_lines_to_score([steps[path]], options) for options in own]
+        expected = expected or read
+        for wanted, found in zip(expected, read, strict=True):
             if (wanted.sources, wanted.references) != (found.sources, found.references):
                 remedy = "with --source and --reference, all runs translate the same lines"
                 raise UserError(f"{path}: {found.title} is not that of {first}; {remedy}")
@@ -181,17 +170,17 @@ def _read_data(evaluations: Evaluations, steps: Mapping[Path, int]) -> list[Eval
 
 def _note(lines: EvaluationSet) -> str:
     """Returns what a reader of scores must know about the lines."""
-    from lingua_flax.evaluation.multi30k_protocol import comparability_note, score_published
+    from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU, comparability_note
 
     note = f"{len(lines.sources):,} sentences"
     if lines.multi30k:
-        published = score_published(lines.references, lines.references, lines.multi30k[0])
-        note += f"; {comparability_note(published.published_reference_length, *lines.multi30k)}"
+        length = PublishedBLEU(lines.multi30k[0]).corpus_score(lines.references, [lines.references]).ref_len
+        note += f"; {comparability_note(length, *lines.multi30k)}"
     return note
 
 
 def _translations(
-    evaluations: Sequence[EvaluateCommand], data: Sequence[EvaluationSet], step: int, checkpoint: str
+    options: EvaluateCommand, data: Sequence[EvaluationSet], step: int, checkpoint: str
 ) -> list[list[str]]:
     """Returns a run's translations of each split; its network is loaded only if some of them are not kept yet."""
     from lingua_flax.devices.mesh import make_mesh
@@ -199,7 +188,6 @@ def _translations(
     from lingua_flax.evaluation.kept_translations import keep
     from lingua_flax.translation.translator import Translator
 
-    options = evaluations[0]
     language = options.data.target_language if options.data.tag_target else None
     which = options.checkpoint if options.checkpoint.startswith("average") else str(step)
     mesh = make_mesh(schema.MeshConfig(), available_devices(options.devices.platform))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
@@ -64,10 +63,7 @@ DESCRIPTION = "Translates a split of the run's corpus, or any text file, and sco
 
 
 def read_options(argv: Sequence[str]) -> EvaluateCommand:
-    """Parses the command line; the workdir's config supplies the defaults of data and devices.
-
-    Raises UserError if an option is invalid or contradicts another one, and SystemExit after --help.
-    """
+    """Parses the command line; raises UserError if options are invalid or do not agree, and SystemExit after --help."""
     return resolve_options(parse(EvaluateCommand, argv, DESCRIPTION))
 
 
@@ -166,8 +162,7 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
     """Writes BLEU and chrF to stdout, as a table, and to --json, and the translations to --output."""
     from lingua_flax.devices.processes import in_all_processes, is_first_process
     from lingua_flax.evaluation.bleu import bleu_tokenizer
-    from lingua_flax.evaluation.evaluate import evaluate, perturbed_scores
-    from lingua_flax.evaluation.table import print_evaluation
+    from lingua_flax.evaluation.evaluate import evaluate, perturbed_scores, print_evaluation
 
     def read() -> tuple[EvaluationSet, list[str] | None, str]:
         translator.check(options)
@@ -180,23 +175,24 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
 
     data, baseline, tokenize = in_all_processes(read)
     with progress_bar(len(data.sources), "sentences") as advance:
-        evaluation = evaluate(
+        translations, record = evaluate(
             translator, data, options, tokenize=tokenize, baseline=baseline, with_ter=options.ter, after_batch=advance
         )
     perturbed = {}
     if options.perturb:
-        perturbed = perturbed_scores(translator, data, options, tokenize, evaluation.translations)
+        perturbed = perturbed_scores(translator, data, options, tokenize, translations)
     if not is_first_process():
         return
-    contents = (evaluation.translations, data.sources, data.references, *data.more_references)
+    contents = (translations, data.sources, data.references, *data.more_references)
     for path, lines in zip(output_files(options), contents, strict=False):
         write_lines(path, lines)
     if options.json_file:
-        more: dict[str, Any] = {"networks": 1 + len(options.ensemble)} if options.ensemble else {}
-        more |= {"perturbed": {name: dataclasses.asdict(each) for name, each in perturbed.items()}} if perturbed else {}
-        scores = evaluation.as_json() | {"checkpoint": options.checkpoint} | more
-        options.json_file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
-    print_evaluation(" + ".join(map(str, (options.workdir, *options.ensemble))), data, evaluation, **perturbed)
+        more: dict[str, Any] = {"checkpoint": options.checkpoint}
+        more |= {"networks": 1 + len(options.ensemble)} if options.ensemble else {}
+        more |= {"perturbed": perturbed} if perturbed else {}
+        options.json_file.write_text(json.dumps(record | more, indent=1) + "\n", encoding="utf-8")
+    workdirs = " + ".join(map(str, (options.workdir, *options.ensemble)))
+    print_evaluation(workdirs, data, translations, record, perturbed)
 
 
 def evaluate(argv: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -46,31 +45,6 @@ def bleu_tokenizer(wanted: str | None, language: str, references: Sequence[str])
     return "13a" if sum(" " in line.strip() for line in references) >= 0.1 * len(references) else "char"
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Corpus scores in percent, with their sacreBLEU signatures.
-
-    bleu, chrf and ter are case-sensitive, or case-insensitive for a model with lower-case output.
-
-    Attributes:
-      bleu_low, bleu_high: ends of the 95% interval of BLEU over bootstrap resamples (Koehn 2004).
-      bleu_lowercase: case-insensitive BLEU.
-      ter: translation edit rate (Snover et al. 2006), lower is better; None if it was not computed.
-    """
-
-    bleu: float
-    bleu_low: float
-    bleu_high: float
-    bleu_signature: str
-    bleu_lowercase: float
-    bleu_lowercase_signature: str
-    chrf: float
-    chrf_signature: str
-    sentences: int
-    ter: float | None = None
-    ter_signature: str | None = None
-
-
 def corpus_bleu(
     hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", lowercase: bool = False
 ) -> BLEUScore:
@@ -79,7 +53,7 @@ def corpus_bleu(
 
 
 def make_metrics(*, tokenize: str, lowercase: bool, with_ter: bool) -> dict[str, Any]:
-    """Returns sacreBLEU's metrics by the names of their scores in `Scores`; arguments as for `score`."""
+    """Returns sacreBLEU's metrics by the names of their scores; arguments as for `score`."""
     bleu, bleu_lowercase = (BLEU(lowercase=ignored, tokenize=tokenize) for ignored in (lowercase, True))
     metrics: dict[str, Any] = {"bleu": bleu, "bleu_lowercase": bleu_lowercase, "chrf": CHRF(lowercase=lowercase)}
     if with_ter:  # by default, TER ignores case, leaves punctuation attached, and takes a Chinese sentence for one word
@@ -94,37 +68,22 @@ def score(
     tokenize: str = "13a",
     lowercase: bool = False,
     with_ter: bool = False,
-) -> Scores:
-    """Scores detokenized hypotheses against one or several unmodified references, ignoring case if `lowercase`.
+) -> dict[str, Any]:
+    """Returns scores in percent and sacreBLEU's signatures, by their names in JSON (docs/reference/formats.md).
 
-    BLEU uses sacreBLEU's tokenizer `tokenize`. TER is computed only `with_ter`, since it takes seconds for 1,000
-    captions and longer for long sentences.
+    Compares detokenized hypotheses with one or several unmodified references, ignoring case if `lowercase`. BLEU uses
+    sacreBLEU's tokenizer `tokenize`; its interval is that of 95% of bootstrap resamples (Koehn 2004). TER (Snover et
+    al. 2006) is computed only `with_ter`, since it takes seconds for 1,000 captions and longer for long sentences.
     """
     streams = list(map(list, references))
     metrics = make_metrics(tokenize=tokenize, lowercase=lowercase, with_ter=with_ter)
-    values: dict[str, Any] = {name: metric.corpus_score(hypotheses, streams).score for name, metric in metrics.items()}
-    values |= {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
-    resampled = BLEU(lowercase=lowercase, tokenize=tokenize)
-    interval = resampled.corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
+    scores: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        scores[name] = metric.corpus_score(hypotheses, streams).score
+        scores[f"{name}_signature"] = str(metric.get_signature())
+    interval: Any = metrics["bleu"].corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
     low, high = interval._mean - interval._ci, interval._mean + interval._ci  # not available otherwise
-    return Scores(bleu_low=low, bleu_high=high, sentences=len(hypotheses), **values)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """BLEU and chrF in percent of translations and of a baseline's translations of the same lines.
-
-    The p-values are sacreBLEU's estimates of the probability that chance alone produces such a large difference (Koehn
-    2004).
-    """
-
-    bleu: float
-    baseline_bleu: float
-    bleu_p_value: float
-    chrf: float
-    baseline_chrf: float
-    chrf_p_value: float
-    compare_signature: str
+    return scores | {"bleu_low": low, "bleu_high": high, "sentences": len(hypotheses)}
 
 
 def compare(
@@ -133,15 +92,16 @@ def compare(
     *references: Sequence[str],
     tokenize: str = "13a",
     lowercase: bool = False,
-) -> Comparison:
-    """Runs sacreBLEU's paired bootstrap test of hypotheses against a baseline, ignoring case if `lowercase`.
+) -> dict[str, float | str]:
+    """Returns the scores of a baseline's translations of the same lines, and p-values, by their names in JSON.
 
-    BLEU uses sacreBLEU's tokenizer `tokenize`. Both are detokenized translations of the same lines, and the references
-    are unmodified.
+    The p-values are estimates of the probability that chance alone produces such a large difference (Koehn 2004), by
+    sacreBLEU's paired bootstrap test. Arguments as for `score`.
     """
+    metrics = make_metrics(tokenize=tokenize, lowercase=lowercase, with_ter=False)
     test = PairedTest(
         [("baseline", list(baseline)), ("system", list(hypotheses))],
-        {"BLEU": BLEU(lowercase=lowercase, tokenize=tokenize), "chrF": CHRF(lowercase=lowercase)},
+        {"BLEU": metrics["bleu"], "chrF": metrics["chrf"]},
         list(map(list, references)),
         test_type="bs",
         n_samples=BOOTSTRAP_SAMPLES,
@@ -149,12 +109,10 @@ def compare(
     columns: Any  # by name: the names of the systems, and the results of each metric
     signatures, columns = test()
     (baseline_bleu, bleu), (baseline_chrf, chrf) = columns["BLEU"], columns["chrF2"]
-    return Comparison(
-        bleu=bleu.score,
-        baseline_bleu=baseline_bleu.score,
-        bleu_p_value=bleu.p_value,
-        chrf=chrf.score,
-        baseline_chrf=baseline_chrf.score,
-        chrf_p_value=chrf.p_value,
-        compare_signature=str(signatures["BLEU"]),
-    )
+    return {
+        "baseline_bleu": baseline_bleu.score,
+        "bleu_p_value": bleu.p_value,
+        "baseline_chrf": baseline_chrf.score,
+        "chrf_p_value": chrf.p_value,
+        "compare_signature": str(signatures["BLEU"]),
+    }

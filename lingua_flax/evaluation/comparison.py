@@ -1,4 +1,4 @@
-"""Scores of the runs of one or two systems on the same lines, and whether their difference may be chance.
+"""Scores of the runs of one or two systems on the same lines, and whether their difference may be chance, as a report.
 
 Both the choice of test sentences and the seeds of training are chance. The Multi-Bootstrap (Sellam et al. 2022,
 section 3) resamples both: it extends the paired bootstrap of Koehn (2004), which resamples sentences.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,19 +17,22 @@ from lingua_flax.evaluation.bleu import BOOTSTRAP_SAMPLES, make_metrics
 from lingua_flax.evaluation.evaluate import EvaluationSet
 from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU
 
+LABELS = {
+    "bleu": "BLEU",
+    "bleu_lowercase": "BLEU, lower case",
+    "chrf": "chrF",
+    "ter": "TER",
+    "published_bleu": "BLEU, published protocol",
+}
 SEED = 12345  # that of sacreBLEU, which then draws the same sentences
 Texts = Mapping[str, Sequence[Sequence[str]]]  # the translations of each run, by system
 
 
 @dataclasses.dataclass(frozen=True)
 class MetricScores:
-    """The scores by one metric, in percent.
+    """The scores by one metric, in percent, of the runs of each system: their mean, and the deviation of several.
 
-    Attributes:
-      scores: of the runs of each system.
-      mean: of each system over its runs.
-      deviation: the standard deviation of the scores of each system with several runs.
-      difference: how much higher the mean of the first of two systems is, with 95% interval and p-value.
+    The difference, with 95% interval and p-value, is how much higher the mean of the first of two systems is.
     """
 
     signature: str
@@ -43,11 +46,7 @@ class MetricScores:
 
 
 def score_systems(texts: Texts, data: EvaluationSet, *, tokenize: str, lowercase: bool) -> dict[str, MetricScores]:
-    """Scores all runs by BLEU, chrF and TER, and those on Multi30k in its published protocol, by the names of scores.
-
-    The translations are detokenized, and compared with all references, ignoring case if `lowercase`. BLEU uses
-    sacreBLEU's tokenizer `tokenize`.
-    """
+    """Scores all runs by BLEU, chrF and TER, and on Multi30k in its published protocol; arguments as for `score`."""
     metrics = make_metrics(tokenize=tokenize, lowercase=lowercase, with_ter=True)
     if lowercase:
         del metrics["bleu_lowercase"]  # the same as bleu
@@ -101,3 +100,60 @@ def resampled_means(metric: Any, counts: Sequence[np.ndarray]) -> np.ndarray:
 
 def _score(metric: Any, counts: np.ndarray) -> float:
     return metric._compute_score_from_stats(counts).score
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The runs of each system, the scores and notes of each split or file by its title, and the options that differ."""
+
+    runs: Mapping[str, Sequence[Mapping[str, Any]]]
+    metrics: Mapping[str, Mapping[str, MetricScores]]
+    notes: Mapping[str, str]
+    options: Mapping[str, Mapping[str, Sequence[Any]]]
+
+    def markdown(self) -> Iterator[str]:
+        """Yields the lines of a table for each split or file, of what is needed to read them, and of the options."""
+        signatures: dict[str, None] = {}
+        for title, metrics in self.metrics.items():
+            yield from markdown_table([title, "runs", *(LABELS[name] for name in metrics)], self._summaries(metrics))
+            yield f"\n- {self.notes[title]}"
+            for system, scores in metrics["bleu"].scores.items():
+                for what, score in (("best", max(scores)), ("worst", min(scores))) if len(scores) > 1 else ():
+                    run = self.runs[system][scores.index(score)]
+                    yield f"- {what} run of {system}: seed {run['seed']}, {run['workdir']}, BLEU {score:.2f}"
+            yield ""
+            signatures |= {f"- {LABELS[name]}: `{scores.signature}`": None for name, scores in metrics.items()}
+        yield from signatures
+        if len(self.runs) == 2:
+            drawn = "sentences and runs" if max(map(len, self.runs.values())) > 1 else "sentences"
+            what = "95% interval and two-sided p-value"
+            yield f"- difference: with its {what}, by {BOOTSTRAP_SAMPLES:,} bootstrap resamples of {drawn}"
+        if self.options:
+            yield ""
+            cells = ([" and ".join(map(str, found)) for found in row.values()] for row in self.options.values())
+            rows = ([name, *row] for name, row in zip(self.options, cells, strict=True))
+            yield from markdown_table(["option", *self.runs], rows)
+
+    def _summaries(self, metrics: Mapping[str, MetricScores]) -> Iterator[list[str]]:
+        """Yields a row of means for each system, and one of their differences."""
+        for system, runs in self.runs.items():
+            means = (f"{each.mean[system]:.2f}" for each in metrics.values())
+            deviations = (f" ± {each.deviation[system]:.2f}" if len(runs) > 1 else "" for each in metrics.values())
+            yield [system, str(len(runs)), *map("".join, zip(means, deviations, strict=True))]
+        if len(self.runs) == 2:
+            shown = "{difference:+.2f} ({low:+.2f} to {high:+.2f}), p = {p_value:.3f}"
+            yield ["difference", "", *(shown.format(**vars(each)) for each in metrics.values())]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yields a row for each run on each split or file: what it is, and its scores in percent."""
+        for title, metrics in self.metrics.items():
+            for system, runs in self.runs.items():
+                for number, run in enumerate(runs):
+                    scores = {name: each.scores[system][number] for name, each in metrics.items()}
+                    yield {"data": title, "system": system, **run, **scores}
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yields the lines of a Markdown table."""
+    for row in (header, ["---"] * len(header), *rows):
+        yield f"| {' | '.join(row)} |"

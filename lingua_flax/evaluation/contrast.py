@@ -8,12 +8,12 @@ one of them must then take the other reading, or show neither. As a control, hid
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from lingua_flax.data.batch import cut
 from lingua_flax.data.corpora.corpus import FindReadings, Readings
+from lingua_flax.data.tokenizer import Tokenizer
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.decoding import length_limit
 from lingua_flax.translation.requests import Part
@@ -21,34 +21,14 @@ from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.words import Word, group_pieces
 
 
-@dataclasses.dataclass(frozen=True)
-class ContrastCounts:
-    """Counts of contrast pairs.
+class _Sentence(NamedTuple):
+    """A sentence of a right pair: which of the readings its translation has, and the token positions to hide."""
 
-    Attributes:
-      contrast_pairs: number of pairs.
-      contrast_right: pairs of which both translations equal their references.
-      contrast_masked_pairs: of these, the pairs that were translated again with a word masked.
-      contrast_flipped: of the masked pairs, those of which one or both sentences take the other reading when the
-        deciding word is masked.
-      contrast_flipped_control: the same when the longest word other than the deciding and the ambiguous one is masked.
-    """
-
-    contrast_pairs: int
-    contrast_right: int
-    contrast_masked_pairs: int
-    contrast_flipped: int
-    contrast_flipped_control: int
-
-
-class _Pair(NamedTuple):
-    """A pair to translate again: its sentences, their senses, and the token positions to hide in each sentence."""
-
-    sentences: tuple[str, str]
+    text: str
     readings: Readings
-    senses: tuple[int, int]
-    deciding: tuple[tuple[int, ...], ...]
-    control: tuple[tuple[int, ...], ...]
+    sense: int
+    deciding: tuple[int, ...]
+    control: tuple[int, ...]
 
 
 def count_contrast(
@@ -58,32 +38,31 @@ def count_contrast(
     references: Sequence[str],
     find_readings: FindReadings,
     options: DecodingOptions,
-) -> ContrastCounts:
+) -> dict[str, int]:
     """Counts the right pairs, translates them again, greedily and with a word masked, and counts the flipped readings.
 
-    Lines 2i and 2i + 1 form a pair. `find_readings` finds the ambiguous word of a pair and its readings; pairs for
-    which it returns None are not translated again. Of `options`, only the length limits and the batch size are used.
+    Lines 2i and 2i + 1 form a pair; it is right if both translations equal their references. `find_readings` finds the
+    ambiguous word of a pair and its readings; pairs for which it returns None are not translated again. The other word
+    that is masked as a control is the longest one. Of `options`, only the length limits and the batch size are used.
     """
     right = right_pairs(translations, references)
-    first_lines = [2 * pair for pair, is_right in enumerate(right) if is_right]
-    texts = [((sources[i], sources[i + 1]), (references[i], references[i + 1])) for i in first_lines]
-    pairs = [pair for text in texts if (pair := _contrast_pair(translator, *text, find_readings))]
-    lines = [line for pair in pairs for line in pair.sentences]
+    found: list[_Sentence] = []
+    for i in (2 * pair for pair, is_right in enumerate(right) if is_right):
+        texts = (sources[i], sources[i + 1]), (references[i], references[i + 1])
+        found += _sentences(translator.tokenizer, *texts, find_readings)
 
     def flipped(masked: Sequence[Sequence[int]]) -> int:
-        translated = translate_with_masked_tokens(translator, lines, masked, options)
-        return sum(
-            any(pair.readings.of(translated[2 * i + side]) == 1 - pair.senses[side] for side in (0, 1))
-            for i, pair in enumerate(pairs)
-        )
+        translated = translate_with_masked_tokens(translator, [each.text for each in found], masked, options)
+        flips = [each.readings.of(text) == 1 - each.sense for each, text in zip(found, translated, strict=True)]
+        return sum(map(any, zip(flips[::2], flips[1::2], strict=True)))
 
-    return ContrastCounts(
-        contrast_pairs=len(right),
-        contrast_right=sum(right),
-        contrast_masked_pairs=len(pairs),
-        contrast_flipped=flipped([positions for pair in pairs for positions in pair.deciding]),
-        contrast_flipped_control=flipped([positions for pair in pairs for positions in pair.control]),
-    )
+    return {
+        "contrast_pairs": len(right),
+        "contrast_right": sum(right),
+        "contrast_masked_pairs": len(found) // 2,
+        "contrast_flipped": flipped([each.deciding for each in found]),
+        "contrast_flipped_control": flipped([each.control for each in found]),
+    }
 
 
 def right_pairs(translations: Sequence[str], references: Sequence[str]) -> list[bool]:
@@ -118,22 +97,18 @@ def translate_with_masked_tokens(
     return [best.text for best, *_ in translator.search(parts, 1, greedy)]
 
 
-def _contrast_pair(
-    translator: Translator, sources: tuple[str, str], references: tuple[str, str], find_readings: FindReadings
-) -> _Pair | None:
-    """Returns the pair, or None if its deciding word or its readings are unknown."""
-    tokenizer = translator.tokenizer
+def _sentences(
+    tokenizer: Tokenizer, sources: tuple[str, str], references: tuple[str, str], find_readings: FindReadings
+) -> Iterator[_Sentence]:
+    """Yields both sentences of a pair, or none if its deciding word or its readings are unknown."""
     known = find_readings(sources, references)
     words = [group_pieces(tokenizer.source_pieces(ids)) for ids in tokenizer.encode_source(sources)]
     index = differing_word_index(words[0], words[1])
     if known is None or index is None:
-        return None
+        return
     readings, senses = known
-
-    def longest_other(line: list[Word]) -> tuple[int, ...]:
+    for text, sense, line in zip(sources, senses, words, strict=True):
         others = (word for i, word in enumerate(line) if i != index and not readings.word.search(word.text))
         candidates = [word for word in others if word.text.isalnum()]
-        return max(candidates, key=lambda word: len(word.text), default=Word("", ())).positions
-
-    deciding = tuple(line[index].positions for line in words)
-    return _Pair(sources, readings, senses, deciding, tuple(longest_other(line) for line in words))
+        control = max(candidates, key=lambda word: len(word.text), default=Word("", ()))
+        yield _Sentence(text, readings, sense, line[index].positions, control.positions)

@@ -1,19 +1,25 @@
-"""Translating a set of lines and scoring the translations, line by line, against unmodified references."""
+"""Translating a set of lines and scoring the translations, line by line, against unmodified references; as a table."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
 
 from lingua_flax.data.corpora.corpus import Corpus, FindReadings
 from lingua_flax.data.text_changes import CHANGES, no_final_punctuation
-from lingua_flax.evaluation.bleu import Comparison, Scores, compare, score
-from lingua_flax.evaluation.contrast import ContrastCounts, count_contrast
-from lingua_flax.evaluation.multi30k_protocol import PublishedScore, score_published
-from lingua_flax.host.terminal import progress_bar
+from lingua_flax.evaluation.bleu import compare, score
+from lingua_flax.evaluation.contrast import count_contrast
+from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU, comparability_note
+from lingua_flax.host.terminal import print_table, progress_bar
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.translator import Translator
+
+NUM_SAMPLES = 5  # translations to print
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +27,9 @@ class EvaluationSet:
     """Lines to translate and their references, with a title for the printed table.
 
     Attributes:
-      more_references: other translations of all the sources, with which translations are compared, too.
       find_readings: finds the readings of a contrast pair; given if lines 2i and 2i + 1 form such pairs.
-      multi30k: target language and split if the lines are from Multi30k, which are also scored with its published
-        protocol.
+      multi30k: target language and split of lines of Multi30k, which are also scored with its published protocol.
+      more_references: other translations of all the sources, with which translations are compared, too.
     """
 
     title: str
@@ -47,53 +52,6 @@ class EvaluationSet:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """Translations, their scores, and how they were obtained.
-
-    Attributes:
-      decoding: how the translations were decoded.
-      seconds: decoding time, without compilation.
-      contrast: counts of the contrast pairs.
-      comparison: comparison with a baseline.
-      published: score under the published protocol of Multi30k.
-    """
-
-    translations: tuple[str, ...]
-    scores: Scores
-    checkpoint_step: int
-    decoding: DecodingOptions
-    seconds: float
-    compile_seconds: float
-    contrast: ContrastCounts | None = None
-    comparison: Comparison | None = None
-    published: PublishedScore | None = None
-
-    def as_json(self) -> dict[str, float | int | str]:
-        """Returns one flat JSON object without the values that were not computed."""
-        numbers = {
-            "checkpoint_step": self.checkpoint_step,
-            **self._decoding_settings(),
-            "seconds": self.seconds,
-            "sentences_per_second": len(self.translations) / self.seconds,
-            "compile_seconds": self.compile_seconds,
-        }
-        scores, published, contrast, comparison = (
-            dataclasses.asdict(part) if part else {}
-            for part in (self.scores, self.published, self.contrast, self.comparison)
-        )
-        values = scores | published | numbers | contrast | comparison
-        return {name: value for name, value in values.items() if value is not None}
-
-    def _decoding_settings(self) -> dict[str, float | int]:
-        names = ("temperature", "top_k", "top_p", "seed") if self.decoding.temperature else ("beam_size",)
-        return {name: getattr(self.decoding, name) for name in names if getattr(self.decoding, name) is not None}
-
-    def decoding_summary(self) -> str:
-        """Returns the decoding settings as text, such as "beam 5" or "temperature 0.8, top_p 0.9, seed 0"."""
-        return ", ".join(f"{name.removesuffix('_size')} {value}" for name, value in self._decoding_settings().items())
-
-
 def evaluate(
     translator: Translator,
     data: EvaluationSet,
@@ -103,16 +61,12 @@ def evaluate(
     baseline: Sequence[str] | None = None,
     with_ter: bool = False,
     after_batch: Callable[[int], None] = lambda sentences: None,
-) -> Evaluation:
-    """Translates the sources and scores the translations, ignoring case if the model's output is lower case.
+) -> tuple[list[str], dict[str, Any]]:
+    """Translates the sources; returns the translations, and a record by the names in docs/reference/formats.md.
 
-    For contrast pairs, also counts the pairs that are right, and among them those in which hiding the deciding word
-    changes a translation to the other reading.
-
-    Args:
-      tokenize: sacreBLEU's tokenizer for BLEU.
-      baseline: another system's translations of the sources, to compare with.
-      after_batch: as for Translator.translate.
+    The record has their scores, ignoring case if the model's output is lower case, and how they were decoded, with
+    seconds without compilation. Contrast pairs are counted, and a baseline, another system's translations of the
+    sources, is compared. BLEU uses sacreBLEU's tokenizer `tokenize`; `after_batch` is as for Translator.translate.
     """
     compile_started = time.monotonic()
     translator.warm_up(data.sources, options)
@@ -122,31 +76,32 @@ def evaluate(
     ]
     seconds = time.monotonic() - started
     lowercase, references, more = translator.tokenizer.lowercase, data.references, data.more_references
-    contrast = published = comparison = None
+    record = score(translations, references, *more, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter)
+    if data.multi30k:
+        metric = PublishedBLEU(data.multi30k[0])
+        published = metric.corpus_score(translations, [references])
+        record |= {"published_bleu": published.score, "published_signature": str(metric.get_signature())}
+        record["published_reference_length"] = published.ref_len
+    settings = ("temperature", "top_k", "top_p", "seed") if options.temperature else ("beam_size",)
+    record |= {
+        "checkpoint_step": translator.step,
+        **{name: value for name in settings if (value := getattr(options, name)) is not None},
+        "seconds": seconds,
+        "sentences_per_second": len(translations) / seconds,
+        "compile_seconds": started - compile_started,
+    }
     if data.find_readings:
         normalize = str.casefold if lowercase else str
         normalized = [normalize(line) for line in translations], [normalize(line) for line in references]
-        contrast = count_contrast(translator, data.sources, *normalized, data.find_readings, options)
-    if data.multi30k:
-        published = score_published(translations, references, language=data.multi30k[0])
+        record |= count_contrast(translator, data.sources, *normalized, data.find_readings, options)
     if baseline is not None:
-        comparison = compare(translations, baseline, references, *more, tokenize=tokenize, lowercase=lowercase)
-    return Evaluation(
-        translations=tuple(translations),
-        scores=score(translations, references, *more, tokenize=tokenize, lowercase=lowercase, with_ter=with_ter),
-        checkpoint_step=translator.step,
-        decoding=options,
-        seconds=seconds,
-        compile_seconds=started - compile_started,
-        contrast=contrast,
-        comparison=comparison,
-        published=published,
-    )
+        record |= compare(translations, baseline, references, *more, tokenize=tokenize, lowercase=lowercase)
+    return translations, record
 
 
 def perturbed_scores(
     translator: Translator, data: EvaluationSet, options: DecodingOptions, tokenize: str, untouched: Sequence[str]
-) -> dict[str, Scores]:
+) -> dict[str, dict[str, Any]]:
     """Returns the scores of the given translations of the untouched sources, and of those with each of the CHANGES.
 
     All are compared with the same references, without regard to case and final punctuation: whether these should follow
@@ -162,6 +117,52 @@ def perturbed_scores(
         name: score(list(map(no_final_punctuation, texts)), *references, tokenize=tokenize, lowercase=True)
         for name, texts in translations.items()
     }
+
+
+def print_evaluation(
+    workdirs: str,
+    data: EvaluationSet,
+    translations: Sequence[str],
+    record: Mapping[str, Any],
+    perturbed: Mapping[str, Mapping[str, Any]] = {},
+) -> None:
+    """Prints a table of what `evaluate` returned, and a few translations, to stdout."""
+    table = Table(title=escape(f"{workdirs}: {data.title}"), title_justify="left", show_header=False)
+    lowercase = record["bleu_signature"] == record["bleu_lowercase_signature"]
+    case = ", lower case" if lowercase else ""
+    interval = "{bleu:.2f}  (95%: {bleu_low:.2f} to {bleu_high:.2f})".format(**record)
+    table.add_row(f"BLEU{case}", interval, record["bleu_signature"])
+    for label, name in (("BLEU, lower case", "bleu_lowercase"), (f"chrF{case}", "chrf"), (f"TER{case}", "ter")):
+        if name in record and not (lowercase and name == "bleu_lowercase"):
+            table.add_row(label, f"{record[name]:.2f}", record[f"{name}_signature"])
+    if data.multi30k:
+        comparable = comparability_note(record["published_reference_length"], *data.multi30k)
+        table.add_row("BLEU, published protocol", f"{record['published_bleu']:.2f}", comparable)
+    if "compare_signature" in record:
+        shown = "{:.2f}  (paired bootstrap: p = {:.4f})"
+        bleu = shown.format(record["baseline_bleu"], record["bleu_p_value"])
+        table.add_row("BLEU, baseline", bleu, record["compare_signature"])
+        table.add_row("chrF, baseline", shown.format(record["baseline_chrf"], record["chrf_p_value"]), "")
+    for name, scores in perturbed.items():
+        values = "BLEU {bleu:.2f}, chrF {chrf:.2f}".format(**scores)
+        table.add_row(f"sources {name.replace('_', ' ')}", values, "without regard to case and final punctuation")
+    for label, name, of in (
+        ("contrast pairs right", "contrast_right", "contrast_pairs"),
+        ("flipped by hiding the deciding word", "contrast_flipped", "contrast_masked_pairs"),
+        ("flipped by hiding another word", "contrast_flipped_control", "contrast_masked_pairs"),
+    ):
+        if total := record.get(of):
+            table.add_row(label, f"{record[name]} of {total}  ({record[name] / total:.1%})", "")
+    speed = "{seconds:.1f} s, {sentences_per_second:.1f} a second".format(**record)
+    table.add_row("sentences", f"{len(translations):,}", speed)
+    table.add_row("compilation", f"{record['compile_seconds']:.1f} s", "")
+    names = ("beam_size", "temperature", "top_k", "top_p", "seed")
+    decoding = (f"{name.removesuffix('_size')} {record[name]}" for name in names if name in record)
+    table.add_row("checkpoint", ", ".join([f"step {record['checkpoint_step']:,}", *decoding]), "")
+    print_table(table)
+    for i in sample_indices(len(data.sources), NUM_SAMPLES):
+        print(f"\nsource       {data.sources[i]}\nreference    {data.references[i]}")
+        print(f"translation  {translations[i]}")
 
 
 def sample_indices(count: int, limit: int) -> Sequence[int]:

@@ -17,11 +17,9 @@ log = logging.getLogger(__name__)
 
 
 def keep(workdir: Path, depends_on: Any, num_lines: int, translate: Callable[[], list[str]]) -> list[str]:
-    """Returns translations of `num_lines` lines: those that are kept in the workdir, or else new ones, then kept.
+    """Returns translations of `num_lines` lines: those that are kept in the workdir, or else new ones.
 
-    Args:
-      depends_on: all that they depend on, as JSON; the name of their file is its digest.
-      translate: makes new ones, which are not kept if the workdir is read-only.
+    The name of their file is a digest of all that they depend on, as JSON. They are not kept in a read-only workdir.
     """
     path = workdir / FOLDER / f"{json_digest([VERSION, depends_on])}.txt"
     if path.exists() and len(kept := list(read_lines(path))) == num_lines:  # it may have been edited

@@ -1,13 +1,9 @@
 """The protocol with which papers report BLEU on Multi30k, such as 41.02 (Wu et al. 2021, test_2016_flickr, German).
 
-BLEU is computed on lower-case text with normalized punctuation, tokenized with the Moses tokenizer without aggressive
-dash splitting.
+The text is in lower case, with normalized punctuation, and tokenized by Moses without aggressive dash splitting.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sacrebleu.metrics import BLEU
 
@@ -23,15 +19,6 @@ REFERENCE_LENGTHS = {
 }
 
 
-@dataclass(frozen=True)
-class PublishedScore:
-    """BLEU in percent under the published protocol, its signature, and the number of reference tokens."""
-
-    published_bleu: float
-    published_signature: str
-    published_reference_length: int
-
-
 class PublishedBLEU(BLEU):
     """BLEU of detokenized lines in a language such as "de" under the published protocol."""
 
@@ -44,13 +31,6 @@ class PublishedBLEU(BLEU):
     def _preprocess_segment(self, sent: str) -> str:
         normalized = self._normalizer.normalize(sent.lower())
         return self._tokenizer.tokenize(normalized, aggressive_dash_splits=False, return_str=True)
-
-
-def score_published(hypotheses: Sequence[str], references: Sequence[str], language: str) -> PublishedScore:
-    """Scores detokenized hypotheses in a language such as "de" against unmodified references, line by line."""
-    metric = PublishedBLEU(language)
-    result = metric.corpus_score(hypotheses, [references])
-    return PublishedScore(result.score, str(metric.get_signature()), result.ref_len)
 
 
 def comparability_note(reference_length: int, language: str, split: str) -> str:

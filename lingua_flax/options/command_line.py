@@ -20,23 +20,19 @@ from lingua_flax.options.messages import suggestion, validated
 from lingua_flax.options.schema import Config, DataConfig, MixtureConfig, Section, SectionType, section_of
 
 Given = Mapping[str, Any]  # what a command line says, as text, by the dotted names of fields
-Flag = Annotated[bool, "takes no value"]  # an option --x; other booleans take True or False
-Positional = Annotated[tuple[Path, ...], "needs no name"]  # given before the options
+NO_VALUE, NO_NAME = "takes no value", "has no name"  # marks in the metadata of fields
+Flag = Annotated[bool, NO_VALUE]  # an option --x; other booleans take True or False
+Positional = Annotated[tuple[Path, ...], NO_NAME]  # given before the options
 SHORT = {"training.init_from": "--init-from"}
 
 
 def parse(command: type[Section], argv: Sequence[str], description: str) -> Given:
-    """Returns the options that a command line gives.
+    """Returns the options of a command, a section, that a command line gives; the description is for --help.
 
-    Args:
-      command: the section with all options of the command.
-      description: what the command does, for --help.
-
-    Raises:
-      UserError: an option is unknown, has no value or is given twice.
-      SystemExit: with status 0, after --help or --version.
+    Raises UserError if one is unknown, has no value or is given twice, and SystemExit after --help or --version.
     """
-    usage = f"%(prog)s {'PATH ... ' * any(map(is_positional, command.model_fields.values()))}[OPTION ...]"
+    has_positional = any(NO_NAME in field.metadata for field in command.model_fields.values())
+    usage = f"%(prog)s {'PATH ... ' * has_positional}[OPTION ...]"
     parser = _Parser(sys.argv[0], usage, description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"lingua-flax {VERSION}")
     indices = sorted({int(index) for index in re.findall(r"--data\.mixture\.(\d+)\.", " ".join(argv))})
@@ -53,8 +49,7 @@ def parse(command: type[Section], argv: Sequence[str], description: str) -> Give
 def build(command: type[SectionType], given: Given, **base: Section) -> SectionType:
     """Returns the options of a command: those given, over those of the sections in `base`, over the defaults.
 
-    Raises:
-      UserError: a value is invalid, or an entry of a mixture is neither there nor the next one.
+    Raises UserError if a value is invalid, or an entry of a mixture is neither there nor the next one.
     """
     values: dict[str, Any] = {name: section.model_dump() for name, section in base.items()}  # pydantic converts text
     for name, text in given.items():
@@ -68,10 +63,7 @@ def build(command: type[SectionType], given: Given, **base: Section) -> SectionT
 
 
 def _table(section: Any, table: Any, prefix: str) -> tuple[Any, Any]:
-    """Returns the section with a dotted name and its table of values, which is created if there is none yet.
-
-    The name is that of a section within the given one, and the table is within the given table.
-    """
+    """Returns the section with a dotted name and its table of values, which is created if there is none yet."""
     for part in prefix.split(".") if prefix else ():
         if not part.isdecimal():
             field = section.model_fields[part]
@@ -88,11 +80,7 @@ def _table(section: Any, table: Any, prefix: str) -> tuple[Any, Any]:
 
 
 def build_with_config(command: type[SectionType], given: Given, base: Config) -> tuple[Config, SectionType]:
-    """Returns the config, its paths made absolute, and all options of a command that has every option of a config.
-
-    Raises:
-      UserError: as for `build`.
-    """
+    """Returns the config, with absolute paths, and all options of a command that has those of a config; as `build`."""
     built = build(command, given, **dict(base))
     return with_absolute_paths(Config(**{name: getattr(built, name) for name in Config.model_fields})), built
 
@@ -127,12 +115,7 @@ def refuse(given: Given, names: Iterable[str], reason: str) -> None:
 
 
 def check_languages(data: DataConfig, trained_on: DataConfig, workdir: Path) -> None:
-    """Raises UserError unless the network of a workdir translates between the languages of a corpus.
-
-    Args:
-      data: the corpus to translate.
-      trained_on: the section [data] of the run.
-    """
+    """Raises UserError unless a run, by its section [data], translates between the languages of a corpus."""
     if data.tag_target != trained_on.tag_target:
         raise UserError(f"--data.tag-target must remain {trained_on.tag_target}, as in {workdir}")
     wanted = (data.source_language, data.target_language)
@@ -156,32 +139,21 @@ class _Once(argparse.Action):
 
 def _add_options(parser: _Parser, group: Any, section: type[Section], prefix: str, indices: Sequence[int]) -> None:
     for name, field in section.model_fields.items():
-        if (inner := section_of(field)) and inner is not MixtureConfig:
-            _add_options(parser, parser.add_argument_group(f"[{prefix}{name}]"), inner, f"{prefix}{name}.", indices)
-        elif inner:
+        inner, dest = section_of(field), prefix + (field.alias or name)
+        if inner is MixtureConfig:
             for index in indices:
-                _add_options(parser, parser, inner, f"{prefix}{name}.{index}.", ())
+                _add_options(parser, parser, inner, f"{dest}.{index}.", ())
+        elif inner:
+            _add_options(parser, parser.add_argument_group(f"[{dest}]"), inner, f"{dest}.", indices)
+        elif NO_NAME in field.metadata:
+            group.add_argument(dest, nargs="+", metavar="PATH", help=_help(field))
         else:
-            dest = prefix + (field.alias or name)
-            if is_positional(field):
-                group.add_argument(dest, nargs="+", metavar="PATH", help=_help(field))
-                continue
             dashed, underscored = f"--{dest}".replace("_", "-"), f"--{dest}"
             names = dict.fromkeys([dashed, SHORT.get(dest, dashed), underscored])
-            nargs = 0 if takes_no_value(field) else "+" if get_origin(field.annotation) is tuple else None
+            nargs = 0 if NO_VALUE in field.metadata else "+" if get_origin(field.annotation) is tuple else None
             texts = {"metavar": _metavar(field.annotation), "help": _help(field)}
             option = group.add_argument(*names, dest=dest, action=_Once, nargs=nargs, **texts)
             option.option_strings = [name for name in names if name == dashed or "_" not in name]  # for --help
-
-
-def takes_no_value(field: FieldInfo) -> bool:
-    """Returns whether the option of a field is a `Flag`."""
-    return get_args(Flag)[1] in field.metadata
-
-
-def is_positional(field: FieldInfo) -> bool:
-    """Returns whether a field is given as `Positional` arguments."""
-    return get_args(Positional)[1] in field.metadata
 
 
 def _metavar(kind: Any) -> str:
@@ -198,5 +170,5 @@ METAVARS = {int: "INTEGER", float: "NUMBER", bool: "True|False", Path: "PATH"}
 
 def _help(field: FieldInfo) -> str:
     default = field.get_default(call_default_factory=True)
-    has_default = not field.is_required() and default not in (None, ()) and not takes_no_value(field)
+    has_default = not field.is_required() and default not in (None, ()) and NO_VALUE not in field.metadata
     return (field.description or "").replace("%", "%%") + (f" (default: {default})" if has_default else "")

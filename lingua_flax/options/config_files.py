@@ -29,10 +29,7 @@ PATHS = [name for name, field in all_fields(Config) if field.annotation == Path 
 
 
 def read_config(path: Path) -> Config:
-    """Reads the config of a run from a TOML file, as `read_section` does.
-
-    If there is no such file, the path may be the name of a config of this package, such as "tiny".
-    """
+    """Reads the config of a run as `read_section` does, or one of this package by its name, such as "tiny"."""
     if not path.exists() and path.name == str(path):
         path = packaged_configs().get(path.name, path)
     return read_section(path, Config)
@@ -96,10 +93,7 @@ def to_toml(config: Config) -> str:
 
 
 def with_absolute_paths(section: SectionType) -> SectionType:
-    """Returns a section with all paths in it absolute, so that it means the same in any working directory.
-
-    Raises UserError if a path begins with ~ or ~user and there is no such home directory.
-    """
+    """Returns a section with absolute paths; raises UserError if one begins with ~ or ~user without such a home."""
     return section.model_copy(update={name: _absolute(value) for name, value in section})
 
 
@@ -117,10 +111,8 @@ def _absolute(value: Any) -> Any:
 def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, section: str = "") -> list[str]:
     """Returns the changes with which a run cannot be resumed, such as "model.num_heads: 4 in the workdir, now 8".
 
-    Args:
-      saved: the config that the run was created with, from `as_json`.
-      where: where `saved` was found, such as "in the workdir".
-      section: prefix of the options to compare, such as "model."; by default all are compared.
+    `saved` is the config that the run was created with, from `as_json`, found in a place such as "in the workdir". With
+    a section such as "model.", only its options are compared.
     """
     old, new = flat(saved), flat(as_json(wanted))
     changeable = [*CHANGEABLE, *PATHS]

@@ -23,11 +23,7 @@ def validated(section: type[SectionType], values: Mapping[str, Any]) -> SectionT
 
 
 def suggestion(name: str, section: type[Section], prefix: str = "") -> str:
-    """Returns the end of a message that suggests the option probably meant: "; did you mean model.num_heads?"
-
-    It is empty if no option of the section is similar. With the prefix "--", it is spelled like an option of the
-    command line, with hyphens.
-    """
+    """Returns "; did you mean model.num_heads?" or "", with the prefix "--" spelled as on the command line."""
     number = next(iter(re.findall(r"\.(\d+)\.", name)), "0")
     known = [field_name.replace("#", number) for field_name, _ in all_fields(section)]
     matches = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -47,10 +43,7 @@ def all_fields(section: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def validation_message(error: pydantic.ValidationError, section: type[Section] = Config) -> str:
-    """Returns one sentence for the first error of a validation: the field, what is wrong, and the value given.
-
-    The section has all options to suggest.
-    """
+    """Returns one sentence for the first error: the field, among those of the section, what is wrong, and the value."""
     first = error.errors()[0]
     kind, value, name = first["type"], first["input"], ".".join(map(str, first["loc"]))
     if kind == "extra_forbidden":

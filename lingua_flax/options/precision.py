@@ -6,12 +6,7 @@ from typing import NamedTuple
 
 
 class Precision(NamedTuple):
-    """The types of a network, by name.
-
-    Attributes:
-      activations: type of the activations.
-      products: type to which the operands of products with parameters are rounded. The sums are float32.
-    """
+    """The types of activations, and of the operands of products with parameters, whose sums are float32; by name."""
 
     activations: str
     products: str

@@ -56,11 +56,7 @@ def section_of(field: FieldInfo) -> type[Section] | None:
 
 
 class SectionWithAlternatives(Section):
-    """A table with two options of which exactly one has a value.
-
-    Attributes:
-      alternatives: names of both options; the default of the first is dropped if the second is given.
-    """
+    """A table with two options of which exactly one has a value; the first one's default is dropped for the second."""
 
     alternatives: ClassVar[tuple[str, str]]
 
@@ -149,8 +145,7 @@ class DataConfig(Section):
     row_length: Length = 128
     """Tokens per packed row on each side; training pairs with a longer side are left out, counted and reported."""
     tag_target: bool = False
-    """Put a piece for the target language, such as <2fr>, before each source, so that one model can translate into
-    several languages."""
+    """Put a piece for the target language, such as <2fr>, before each source, so one model translates into several."""
     augment: AugmentConfig = AugmentConfig()
     weight: Weight = 1.0
     """Sampling weight of this corpus: training pairs are drawn from all corpora in proportion to their weights."""
@@ -206,9 +201,8 @@ class TokenizerConfig(Section):
     @names, paths, code in backticks, tags and placeholders of software, numbers of four digits or more, and terms of a
     glossary. A sentence with more of them than pieces is translated around them."""
     sampling_alpha: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
-    """Train on segmentations sampled anew in every epoch; 0 turns sampling off. unigram: in proportion to their
-    probability to the power of alpha, such as 0.2 (Kudo 2018); bpe: by dropping each merge with probability alpha, such
-    as 0.1 (Provilkov et al. 2020)."""
+    """Train on segmentations sampled anew in every epoch; 0: off. unigram: by their probability to the power of alpha,
+    such as 0.2 (Kudo 2018); bpe: each merge is dropped with probability alpha, such as 0.1 (Provilkov et al. 2020)."""
 
     @model_validator(mode="after")
     def _options_agree(self) -> TokenizerConfig:
@@ -257,8 +251,7 @@ class ModelConfig(Section):
     """Dropout rate of the attention weights."""
     attention: Literal["auto", "plain", "fused"] = "auto"
     """Implementation of attention in training: plain, equation 1 of the paper as written; fused, a kernel for TPUs and
-    NVIDIA GPUs; auto, fused if it supports this model and device, otherwise plain. Their results differ in the last
-    digits."""
+    NVIDIA GPUs whose results differ in the last digits; auto, fused if it supports this model and device."""
 
     @model_validator(mode="after")
     def _options_agree(self) -> ModelConfig:
@@ -340,8 +333,7 @@ class TrainingConfig(SectionWithAlternatives):
     tokens_per_batch: PositiveInt = 4096
     """Target positions per optimizer step, padding included, in rows of data.row_length that are about 95% full."""
     accumulation_steps: PositiveInt = 1
-    """Number of parts into which a batch is split to save memory; they are computed one after the other, and the
-    gradients are those of the whole batch."""
+    """Number of parts of a batch that are computed one after the other to save memory; gradients remain the same."""
     label_smoothing: Probability = 0.1
     """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
@@ -351,20 +343,17 @@ class TrainingConfig(SectionWithAlternatives):
     eval_every: Count = 500
     """Steps between validations (loss, greedy BLEU, sample translations), one more at the end; 0 turns them off."""
     checkpoint_every: PositiveInt = 500
-    """Steps between checkpoints; one is also saved after a validation that is the best so far, at the end, and after a
-    signal."""
+    """Steps between checkpoints; one is also saved after the best validation so far, at the end, and after a signal."""
     tensorboard: bool = True
     """Write event files for TensorBoard to the folder tensorboard in the workdir."""
     keep_checkpoints: PositiveInt = 3
     """Number of newest checkpoints to keep, in addition to the best one by validation BLEU."""
     ema_decay: Probability = 0.0
-    """Decay of a moving average of the parameters, such as 0.999, which is then used instead of the parameters in
-    validation, evaluation and translation; 0 turns it off. At first the decay is smaller: (1 + n) / (10 + n) after n
-    updates."""
+    """Decay of a moving average of the parameters, such as 0.999, for validation, evaluation and translation; 0: off.
+    At first the decay is smaller: (1 + n) / (10 + n) after n updates."""
     init_from: Path | None = None
-    """Workdir of another run whose best parameters initialize this one: those that fit are used, and the log lists
-    those that do not. Its tokenizer is used too, unless tokenizer.model_file is given. Ignored once the run has a
-    checkpoint."""
+    """Workdir of another run whose best parameters initialize this one, where they fit; the log lists the others. Its
+    tokenizer is used too, unless tokenizer.model_file is given. Ignored once the run has a checkpoint."""
     patience: Count = 0
     """Stop after this number of consecutive validations without a better BLEU, or with the wsd schedule begin the decay
     of the learning rate and stop after it; 0 never stops early. A run that has stopped continues if it is given more
@@ -428,14 +417,9 @@ class DevicesConfig(ComputeConfig):
 
     @property
     def compute(self) -> ComputeConfig:
-        """Default settings for evaluation and translation with this run.
-
-        If platform is cpu, the model is used on CPUs too, otherwise on the best devices available.
-        """
-        platform: Literal["cpu", "auto"] = "cpu" if self.platform == "cpu" else "auto"
-        return ComputeConfig(
-            platform=platform, precision=self.precision, deterministic=self.deterministic, padding=self.padding
-        )
+        """Default settings of evaluation and translation: on CPUs if the run was, otherwise the best devices."""
+        values = {name: getattr(self, name) for name in ComputeConfig.model_fields}
+        return ComputeConfig(**values | {"platform": "cpu" if self.platform == "cpu" else "auto"})
 
 
 class EvaluationConfig(Section):
@@ -571,8 +555,7 @@ class NetworkOptions(CheckpointOptions):
     """Which networks translate."""
 
     ensemble: tuple[Path, ...] = ()
-    """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all networks are
-    averaged."""
+    """Workdirs of more runs with the same tokenizer, for an ensemble: the probabilities of all are averaged."""
 
 
 class AlignmentOptions(Section):
@@ -599,8 +582,7 @@ class DecodingOptions(Section):
     top_k: PositiveInt | None = None
     """With a temperature: sample each token only from the k likeliest."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """With a temperature: nucleus sampling, from the smallest set of likeliest tokens whose probabilities sum to at
-    least this; applied after top_k."""
+    """With a temperature: nucleus sampling, from the fewest tokens whose probabilities sum to this; after top_k."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """With a temperature: random seed; the same seed samples the same translations, another seed different ones."""
     min_decoding_length: PositiveInt = 1

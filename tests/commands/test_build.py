@@ -73,7 +73,7 @@ def recorder(monkeypatch) -> Recorder:
     recorder = Recorder()
     monkeypatch.setattr(build, "_call", recorder)
     monkeypatch.setattr(build, "lock_until_exit", lambda *_: None)  # which another process would hold
-    monkeypatch.setattr("lingua_flax.commands.build_report.write_report", lambda workdir: None)
+    monkeypatch.setattr(build, "write_report", lambda given: None)
     return recorder
 
 

@@ -19,8 +19,7 @@ import sacrebleu
 from lingua_flax.commands.evaluate import EvaluateCommand, output_files
 from lingua_flax.commands.main import COMMANDS
 from lingua_flax.data.tokenizer import train_tokenizer
-from lingua_flax.evaluation.evaluate import EvaluationSet, evaluate
-from lingua_flax.evaluation.table import print_evaluation
+from lingua_flax.evaluation.evaluate import EvaluationSet, evaluate, print_evaluation
 from lingua_flax.host.digests import json_digest
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import read_config
@@ -545,10 +544,9 @@ def test_decoding_speed_excludes_compilation(monkeypatch, capsys):
         warm_up=warm_up, translate_sentences=translate, tokenizer=SimpleNamespace(lowercase=False), step=1
     )
     data = EvaluationSet("three lines", ["a", "b", "c"], ["a", "b", "c"])
-    result = evaluate(translator, data, DecodingOptions())
-    scores = result.as_json()
+    translations, scores = evaluate(translator, data, DecodingOptions())
     assert (scores["seconds"], scores["compile_seconds"], scores["sentences_per_second"]) == (2.0, 40.0, 1.5)
-    print_evaluation("w", data, result)
+    print_evaluation("w", data, translations, scores)
     table = capsys.readouterr().out
     assert "2.0 s, 1.5 a second" in table
     assert re.search(r"│ compilation +│ 40\.0 s +│", table)
