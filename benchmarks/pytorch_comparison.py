@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def write_tokens(workdir: Path, path: Path) -> int:
     (corpus,) = prepared.planner.corpora
     assert isinstance(corpus, TokenizedPairs)
     pairs = [corpus[i] for i in range(len(corpus))]
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for number, side in enumerate(("source", "target")):
         arrays[side] = np.concatenate([pair[number] for pair in pairs])
         arrays[f"{side}_ends"] = np.cumsum([len(pair[number]) for pair in pairs])

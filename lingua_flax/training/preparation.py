@@ -252,6 +252,14 @@ def _tokenized_pairs(
     return pairs
 
 
+def _log_shares(corpora: Sequence[TrainingCorpus], planner: Planner) -> None:
+    message = "%s%.1f%% of the training pairs drawn, each %.2f times an epoch"
+    for training, pairs in zip(corpora, planner.corpora, strict=True):
+        share = training.weight / sum(planner.weights)
+        times = share * len(planner.draws) / len(pairs)
+        log.info(message, _log_prefix(training, corpora), 100 * share, times)
+
+
 def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
     """Returns the files of the existing tokenizer: in the workdir, tokenizer.model_file, or in training.init_from.
 

@@ -59,6 +59,7 @@ def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
 def _compiled(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     """Compiles the step; for a topology, in the process that `with_compiler` starts."""
     options = config.devices
+    device_memory: int | None
     if options.topology:
         if options.deterministic:
             make_deterministic()
