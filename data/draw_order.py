@@ -3,8 +3,6 @@
 All arithmetic is on integers modulo 2**64, so the order does not depend on the NumPy version or the processor.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

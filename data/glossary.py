@@ -1,7 +1,5 @@
 """Glossaries: terms whose translations are given."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

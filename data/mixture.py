@@ -1,7 +1,5 @@
 """The training corpora of a run: the corpus of [data], and those of [[data.mixture]], which add training pairs."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import re

@@ -4,8 +4,6 @@ A window is a function of (corpora, seed, window number) and does not depend on 
 can make any window, and a position in the data is two integers: a window and a row in it.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Sequence

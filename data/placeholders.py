@@ -5,8 +5,6 @@ that is to be kept becomes one of them, the network translates the rest and plac
 spans back. In a pair to train on, only those spans are replaced that both sides contain equally often.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import zlib

@@ -4,8 +4,6 @@ Unlike SentencePiece's own, which differ between processes, they are a function 
 drawn, so a resumed run sees the same ones.
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 import itertools

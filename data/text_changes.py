@@ -1,7 +1,5 @@
 """Changes that users make to clean text, for training on them and for measuring what they cost."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 

@@ -5,8 +5,6 @@ U+0085 and a lone "\r" are part of the text. In files with Windows line ends, on
 byte-order mark at the start of a file is dropped too. The last line does not need a "\n"; an empty file has no lines.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import gzip

@@ -4,8 +4,6 @@ Planning and sampling are Python code that would hold the interpreter lock (GIL)
 training steps needs; hence processes. Gathering is a few NumPy calls.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator

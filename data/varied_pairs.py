@@ -1,7 +1,5 @@
 """Training pairs that are not the same in every epoch: with changes of their text, and in sampled segmentations."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

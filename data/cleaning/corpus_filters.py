@@ -1,7 +1,5 @@
 """Which pairs of a corpus are left out because of the others, by digests and by the lengths of both sides alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -4,8 +4,6 @@ A file in UTF-16 or UTF-32 is known by its byte-order mark or its zeros. In any 
 in the encoding that Windows used for the language of the file before Unicode.
 """
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import gzip

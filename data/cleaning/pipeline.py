@@ -4,8 +4,6 @@ The first pass stores mended pairs in a temporary file; 41 bytes for each stay i
 Chunks of pairs are processed independently, in any number of processes.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

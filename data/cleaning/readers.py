@@ -1,7 +1,5 @@
 """Pairs from two text files, or from one TSV, CSV, JSON-lines or TMX file, each with its line; bad rows are kept."""
 
-from __future__ import annotations
-
 import csv
 import logging
 import re

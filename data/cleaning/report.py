@@ -1,7 +1,5 @@
 """What was found in a corpus: counts, examples, and a sentence for each fault of the corpus as a whole."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

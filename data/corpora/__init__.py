@@ -1,7 +1,5 @@
 """Parallel corpora, opened by name: phrasebook (built in), multi30k, text (the user's own files), and those of TFDS."""
 
-from __future__ import annotations
-
 import difflib
 
 from lingua_flax.data.corpora.corpus import Corpus, Pair, PairSource

@@ -1,7 +1,5 @@
 """The interface of every corpus: named splits of (source, target) strings, read by position."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

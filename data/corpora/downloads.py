@@ -1,7 +1,5 @@
 """Downloads published files: waiting is limited, and a file with another SHA-256 is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

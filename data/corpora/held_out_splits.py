@@ -6,8 +6,6 @@ hashes of these sources, so that the corpus can be divided in the same way when 
 direction, where they are targets.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter

@@ -4,8 +4,6 @@ The files of https://github.com/multi30k/dataset are downloaded or read from a f
 multi30k.sha256, which is in the format of sha256sum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

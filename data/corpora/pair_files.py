@@ -1,7 +1,5 @@
 """Reads pairs from two aligned text files, or from one TSV or JSON-lines file, plain or as .gz."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ again. A folder gets its name only when it is complete. It contains both sides o
 bytes; corpus.json has their numbers and SHA-256, the notes for the user, and which splits were held out of train.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import operator

@@ -3,8 +3,6 @@
 Each file is read twice, once for the SHA-256 that identifies the prepared copy and once to store its pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -4,8 +4,6 @@ By default TFDS waits forever for a host that does not answer, retries for minut
 folder without verifying its checksum. This module prevents all three.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

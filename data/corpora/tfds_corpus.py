@@ -5,8 +5,6 @@ The builders of TFDS download, verify and read the published archives. Archives 
 keeps its own. Text is stored as the builder returns it; newstest sets of WMT contain SGML entities such as &amp;.
 """
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The command clean: parallel text as people have it -> pairs to train on, and those left out with the reason."""
 
-from __future__ import annotations
-
 import codecs
 import dataclasses
 import json

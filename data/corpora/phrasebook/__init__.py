@@ -4,8 +4,6 @@ Code outside the package imports from here, and only tests from the inner module
 translation conventions, the modules, and how to extend the corpus.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from pathlib import Path

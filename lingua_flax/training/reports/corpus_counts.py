@@ -4,8 +4,6 @@ No text is kept: a pair takes 32 bytes, for the numbers of words and tokens of b
 The tokens of a sentence include </s> and tags, as in data.row_length and model.max_length; its pieces do not.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
