@@ -5,8 +5,6 @@ One module serves as self-attention, masked self-attention and cross-attention.
 Shapes: B batch, S source (key) length, T target (query) length, D model width, N heads, H = D / N head width.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Dropout whose mask is a function of (key, site, position): the same on any number of devices, and after a resume."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
@@ -33,7 +31,7 @@ class Dropout:
         return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))
 
 
-def _flat_indices(shape: tuple[int, ...]) -> UInt32[Array, ...]:
+def _flat_indices(shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     """Returns row-major indices, which wrap around at 2**32, far above the size of any activation."""
     indices = jnp.zeros((1,) * len(shape), jnp.uint32)
     for axis, size in enumerate(shape):

@@ -1,7 +1,5 @@
 """Analytic count of the network's floating-point operations: matrix products only, two for each multiply-add."""
 
-from __future__ import annotations
-
 from lingua_flax.options.schema import ModelConfig
 
 

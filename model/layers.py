@@ -3,8 +3,6 @@
 Shapes: B batch, S source length, T target length, K beams, D model width, F feed-forward width, N heads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

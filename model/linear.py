@@ -6,8 +6,6 @@ operands that it reads row by row.
 Shapes: M positions, I width of the input, O width of the output.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes: M numbers, V rows of the table, D width.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int

@@ -3,8 +3,6 @@
 Shapes: B batch, S source (key) length, T target (query) length, N heads.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """The 32-bit finalizer of MurmurHash3 (Appleby 2011): a few operations, with the same result on every device."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 

@@ -4,8 +4,6 @@ The logical axes are "vocab" (vocabulary pieces), "embed" (model width D), "head
 "mlp" (feed-forward width F). devices/sharding.py maps each of them to a mesh axis.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Input of lines at a terminal."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import signal

@@ -3,8 +3,6 @@
 B sentences, S padded source length, P padded prefix length, K beams or samples, L maximum target length, V vocabulary.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

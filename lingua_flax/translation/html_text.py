@@ -5,8 +5,6 @@ it, such as a bold word or a link. Scripts, code and what is marked with transla
 attributes, except for those whose text is shown or read aloud.
 """
 
-from __future__ import annotations
-
 import html
 import itertools
 import re

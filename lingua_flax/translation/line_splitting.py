@@ -1,7 +1,5 @@
 """Dividing a line into what is translated by itself: its sentences, and parts of those that are too long."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Sequence

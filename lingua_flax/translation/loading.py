@@ -1,7 +1,5 @@
 """Loading the networks of a translator from workdirs, with the checks that their files belong together."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Running a function on several items concurrently, in threads."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

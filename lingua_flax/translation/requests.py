@@ -1,7 +1,5 @@
 """From lines of text to the sentences that are decoded together: parts of lines, with prefixes and limits."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -9,8 +9,6 @@ from one position to the next, but the state is never reordered, because that wo
 beam_history [B, K, R] holds the row that each hypothesis occupied at each position so far.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

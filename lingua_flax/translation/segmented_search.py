@@ -3,8 +3,6 @@
 A server has to end what nobody waits for any more, and does not let a short sentence wait for a long one.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence

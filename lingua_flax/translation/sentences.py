@@ -1,7 +1,5 @@
 """Dividing text into sentences: the library sentencex, and what it does not know about some languages."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

@@ -8,8 +8,6 @@ here, every layer already looks for the next token, and the former is far better
 What is aligned are the characters of tokens, which `word_links` turns into words: what spaces separate.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Splitting text into words, and grouping the pieces of a tokenized sentence into words."""
 
-from __future__ import annotations
-
 import bisect
 import re
 from collections.abc import Sequence
