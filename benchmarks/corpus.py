@@ -5,8 +5,6 @@ Run from the repository root: python benchmarks/corpus.py [--lines 5000000] [--f
 The corpus is synthetic: sentences of 5 to 25 words whose frequencies follow Zipf's law, translated word by word.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -49,11 +47,9 @@ def write_corpus(lines: int, source: Path, target: Path) -> None:
 
 
 def measure_phase(phase: Callable[[], T]) -> tuple[T, dict[str, float]]:
-    """Runs a phase and measures its time and memory.
+    """Returns the result of a phase, its `seconds`, and the peak memory of the process in bytes.
 
-    Returns:
-      The result of the phase, and its measurements: `seconds`, and the peak memory of the process in bytes, `own`
-      (anonymous memory) and `resident` (also pages of mapped files, which the kernel reclaims when needed).
+    That is `own`, anonymous memory, and `resident`, also pages of mapped files, which the kernel reclaims when needed.
     """
     peaks = {"own": 0.0, "resident": 0.0}
     finished = threading.Event()

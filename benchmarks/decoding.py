@@ -10,8 +10,6 @@ benchmarks/configs/width_128.toml.
 Each system runs in a separate process that loads the model once; only one of them is active at a time.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json
@@ -135,15 +133,6 @@ def export(options: argparse.Namespace, folder: Path) -> Path:
     return folder
 
 
-def time_to_first_translation(workdir: Path, options: argparse.Namespace) -> float:
-    """Returns the seconds from the start of lingua-flax translate to its first translation."""
-    command = [sys.executable, "translate.py", "--workdir", str(workdir), "--checkpoint", options.checkpoint]
-    line = next(iter(read_lines(options.input)))
-    started = time.perf_counter()
-    subprocess.run(command, cwd=ROOT, input=line + "\n", text=True, check=True, capture_output=True)
-    return time.perf_counter() - started
-
-
 def request_measurement(process: subprocess.Popen[str], beam_size: int, batch_size: int) -> dict[str, Any]:
     """Has one system translate the input and returns its measurements."""
     assert process.stdin
@@ -153,11 +142,7 @@ def request_measurement(process: subprocess.Popen[str], beam_size: int, batch_si
 
 
 def read_reply(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Returns the next line of JSON that a system prints.
-
-    Raises:
-      SystemExit: its process has ended.
-    """
+    """Returns the next line of JSON that a system prints; raises SystemExit if its process has ended."""
     assert process.stdout
     line = process.stdout.readline()
     if not line:
@@ -224,9 +209,6 @@ def main() -> None:
         if options.ctranslate2:
             systems += [System(CTRANSLATE2, precision, options.ctranslate2) for precision in ("float32", "int8")]
             exported = ["--exported", str(export(options, Path(folder, "exported")))]
-        time_to_first_translation(options.workdir[0], options)  # fills the compilation cache
-        seconds = time_to_first_translation(options.workdir[0], options)
-        print(f"lingua-flax translate: {seconds:.1f} s from its start to the first translation (with a full cache)")
         processes = {}
         for system in systems:
             command = [sys.executable, __file__, *sys.argv[1:], *exported, "--serve", *map(str, system)]

@@ -8,8 +8,6 @@ are in target tokens per second, end to end; padding and the first WARM_UP steps
 first time, are not counted. Other options are passed to lingua-flax train, for example --model.attention plain.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

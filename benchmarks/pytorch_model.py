@@ -3,8 +3,6 @@
 Shapes: B rows, S source length, T target length, D model width, V pieces.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

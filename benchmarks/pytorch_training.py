@@ -3,8 +3,6 @@
 It trains on padded sentences, sorted by length. benchmarks/pytorch_comparison.py runs it, and writes its tokens.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

@@ -7,11 +7,8 @@ Run from the repository root:
 Each client sends --lines random lines of the file a request, one request after the other over a connection that it
 keeps, and compares the answers with those of lingua-flax translate: first while the server compiles, for WARM_UP
 seconds, then for --seconds. Then the server is stopped by SIGTERM under the same load: each request that was sent must
-be answered, with the translation or with status 503. With --requests N, it first answers N requests of random lengths,
-one to five lines each, and prints its memory on the way.
+be answered, with the translation or with status 503.
 """
-
-from __future__ import annotations
 
 import argparse
 import functools
@@ -182,17 +179,6 @@ def report(title: str, clients: Sequence[Client], seconds: float) -> None:
     )
 
 
-def measure_memory(server: Server, languages: tuple[str, str], pairs: Sequence[tuple[str, str]], requests: int) -> None:
-    """Sends requests of one to five random lines, and prints the server's memory ten times."""
-    generator = random.Random(0)
-    client = Client(server.port, languages)
-    for number in range(1, requests + 1):
-        chosen = generator.choices(pairs, k=generator.randint(1, 5))
-        client.translate(*zip(*chosen, strict=True))
-        if number % (requests // 10) == 0:
-            print(f"{number} requests: {server.memory / 2**20:.0f} MiB, {client.wrong} wrong", flush=True)
-
-
 def command(argv: Sequence[str]) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -201,7 +187,6 @@ def command(argv: Sequence[str]) -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--lines", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--requests", type=int, default=0)
     parser.add_argument("server_options", nargs="*")
     options = parser.parse_args(argv)
     lines = list(read_lines(options.input))
@@ -217,8 +202,6 @@ def command(argv: Sequence[str]) -> None:
     rate = translate_rate(options.workdir, options.input, lines, options.seconds, searching)
     print(f"lingua-flax translate: {rate:.0f} lines/s", flush=True)
     server = Server(options.workdir, options.server_options)
-    if options.requests:
-        measure_memory(server, languages, pairs, options.requests)
     for phase, seconds in (("the first", WARM_UP), ("then", options.seconds)):
         clients = [Client(server.port, languages) for _ in range(options.clients)]
         load(clients, pairs, options.lines, functools.partial(time.sleep, seconds))

@@ -5,8 +5,6 @@ Run from the repository root:
 A request has 1, 3, 10 or 40 lines; of one in five, the client closes its connection within a second.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

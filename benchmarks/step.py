@@ -6,8 +6,6 @@ Other options are those of lingua-flax train, for example --model.attention fuse
 loss of every step and of the parameters after the last: processes that compute the same bits print the same.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import statistics

@@ -4,13 +4,11 @@ Text (bytes) and tokens (ids) are stored in the same way. The files are mapped i
 accessed are read, and processes that open the same files share their pages.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -24,7 +22,7 @@ class RaggedArray:
         self.values, self.ends, self._path = values, ends, path
 
     @classmethod
-    def open(cls, path: Path, dtype: str) -> RaggedArray:
+    def open(cls, path: Path, dtype: str) -> Self:
         """Maps the files into memory that a RaggedWriter with the same path and dtype has written.
 
         Raises OSError if a file cannot be read, and ValueError if one does not have the size that was written.

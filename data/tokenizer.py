@@ -1,7 +1,5 @@
 """SentencePiece tokenizers of both sides: training, loading, encoding text as ids, and decoding."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io
@@ -11,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import sentencepiece
 
@@ -77,7 +75,7 @@ class Tokenizer:
         models = self.source.serialized_model_proto() + self.target.serialized_model_proto()
         return hashlib.sha256(models).hexdigest()
 
-    def with_source_tag(self, tag: str) -> Tokenizer:
+    def with_source_tag(self, tag: str) -> Self:
         """Returns a tokenizer with one more tag before each source; raises UserError if it has no such tag."""
         tag_id = self.source.piece_to_id(tag)
         if not self.source.is_control(tag_id):

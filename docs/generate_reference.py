@@ -5,8 +5,6 @@ comments <!-- options of lingua_flax.commands.evaluate.EvaluateCommand -->, whic
 of a config are listed by table, such as [data]; a command refers to them instead of repeating them.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -6,8 +6,6 @@ output contains a line "...", the new one is shortened to as many lines before a
 notebooks of docs/understanding are run last, with the network that the first page has trained.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

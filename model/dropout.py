@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
-from lingua_flax.model.murmur3 import murmur3
-
 
 class Dropout:
     """The dropout masks of one forward pass.
@@ -37,3 +35,18 @@ def _flat_indices(shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     for axis, size in enumerate(shape):
         indices = indices * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     return indices
+
+
+def murmur3(
+    words: UInt32[Array, "*B"], keys: tuple[UInt32[Array, ""], UInt32[Array, ""]] | None = None
+) -> UInt32[Array, "*B"]:
+    """Hashes each element with the 32-bit finalizer of MurmurHash3 (Appleby 2011), the same on every device.
+
+    Before each multiplication a key is mixed in, so that no two pairs give the same pattern.
+    """
+    first, second = keys or (jnp.uint32(0), jnp.uint32(0))
+    words = words + first
+    words = (words ^ (words >> 16)) * jnp.uint32(0x85EBCA6B)
+    words = words ^ second
+    words = (words ^ (words >> 13)) * jnp.uint32(0xC2B2AE35)
+    return words ^ (words >> 16)

@@ -1,7 +1,5 @@
 """What colab_tpu.ipynb does beyond running commands: it installs, shows pictures and the page, and writes a report."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import json

@@ -5,8 +5,6 @@ phrasebook only, so that the notebook contains no paths of the machine it was ru
 must not be redistributed.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

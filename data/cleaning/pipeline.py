@@ -8,9 +8,7 @@ import itertools
 import json
 import math
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -27,7 +25,7 @@ from lingua_flax.data.corpora.pair_files import SIDES, format_of, json_keys
 from lingua_flax.data.text_files import chunks, encode_lines
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import new_file
-from lingua_flax.host.workers import WorkerPool, worker_death_as_run_error
+from lingua_flax.host.workers import WorkerPool, in_order, worker_death_as_run_error
 from lingua_flax.options.schema import CleaningOptions
 
 T = TypeVar("T")
@@ -100,18 +98,12 @@ def clean(
 
 
 def _in_order(pool: WorkerPool | None, processes: int, task: Callable[..., T], tasks: Iterable[Any]) -> Iterator[T]:
-    """Yields the results of a task for each of the tuples of arguments; a few run at the same time."""
+    """Yields the results of a task for each of the tuples of arguments."""
     if not pool:
         yield from itertools.starmap(task, tasks)
         return
-    running: deque[Future[T]] = deque()
     with worker_death_as_run_error("cleans"):
-        for arguments in tasks:
-            running.append(pool.submit(task, *arguments))
-            if len(running) > 2 * processes:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
+        yield from in_order(lambda arguments: pool.submit(task, *arguments), tasks, 2 * processes)
 
 
 def examine(rows: Sequence[Row], expected: Expected) -> tuple[bytes, np.ndarray, dict[str, Found]]:

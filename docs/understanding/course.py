@@ -1,7 +1,5 @@
 """What the notebooks of the course share: labelled matrices, figures, answers to exercises, and short trainings."""
 
-from __future__ import annotations
-
 import functools
 import io
 from collections.abc import Callable, Sequence

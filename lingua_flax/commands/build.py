@@ -5,8 +5,6 @@ commands run; its stage.json, written when it is done, has the command and the d
 a slash is a file, or the folder of a network if it ends in one.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The frame of every command: logging on stderr, and an exit status for every way in which it can end."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

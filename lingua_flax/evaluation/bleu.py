@@ -1,7 +1,5 @@
 """BLEU, chrF and TER by sacreBLEU, each with the signature of how it was computed."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from importlib.util import find_spec

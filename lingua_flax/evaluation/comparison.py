@@ -4,8 +4,6 @@ Both the choice of test sentences and the seeds of training are chance. The Mult
 section 3) resamples both: it extends the paired bootstrap of Koehn (2004), which resamples sentences.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence

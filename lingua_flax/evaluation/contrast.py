@@ -6,8 +6,6 @@ inputs for both sentences are identical except for the number of masked tokens. 
 one of them must then take the other reading, or show neither. As a control, hiding another word should change neither.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

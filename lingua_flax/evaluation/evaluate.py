@@ -1,11 +1,9 @@
 """Translating a set of lines and scoring the translations, line by line, against unmodified references; as a table."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from rich.markup import escape
 from rich.table import Table
@@ -40,7 +38,7 @@ class EvaluationSet:
     more_references: Sequence[Sequence[str]] = ()
 
     @classmethod
-    def from_split(cls, corpus: Corpus, split: str) -> EvaluationSet:
+    def from_split(cls, corpus: Corpus, split: str) -> Self:
         """Returns a split of a corpus as an evaluation set; raises UserError if the corpus has no such split."""
         pairs = list(corpus.split(split))
         return cls(

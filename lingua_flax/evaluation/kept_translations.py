@@ -1,7 +1,5 @@
 """Translations that are kept in the workdir of the run that made them, so that they are made only once."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 The text is in lower case, with normalized punctuation, and tokenized by Moses without aggressive dash splitting.
 """
 
-from __future__ import annotations
-
 from sacrebleu.metrics import BLEU
 
 # Number of reference tokens under this protocol (README of multi30k/dataset) by target language and split. A score with

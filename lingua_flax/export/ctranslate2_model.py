@@ -1,7 +1,5 @@
 """Conversion of a network to CTranslate2, a C++ engine for Transformers on CPUs and GPUs."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any

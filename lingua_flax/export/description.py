@@ -1,7 +1,5 @@
 """What an exported folder says about its network: config.json, README.md and manifest.json."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Export as one HTML file that translates in a browser, offline: the server's page, with the network in JavaScript."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Checks that an exported network translates as the run does: greedy and with beams, without a length penalty."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple

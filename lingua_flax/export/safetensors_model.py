@@ -1,7 +1,5 @@
 """Export as safetensors: the parameters by name, readable from any framework."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 from pathlib import Path

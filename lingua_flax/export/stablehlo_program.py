@@ -1,7 +1,5 @@
 """Export as StableHLO: compiled programs for greedy and beam search that need JAX only."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 from pathlib import Path

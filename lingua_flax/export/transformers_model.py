@@ -4,8 +4,6 @@ Networks with pre-norm become a Pegasus model, those with post-norm a Marian mod
 sinusoids stand in two halves, sines and cosines, while ours alternate, so all dimensions of the stream are reordered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

@@ -5,13 +5,17 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import Any, TypeVar
 
 from lingua_flax.host.errors import RunError
 from lingua_flax.host.interruption import SIGNALS
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class WorkerPool(ProcessPoolExecutor):
@@ -37,6 +41,17 @@ class WorkerPool(ProcessPoolExecutor):
 def usable_cores() -> int:
     """Returns the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(submit: Callable[[Item], Future[Result]], items: Iterable[Item], ahead: int) -> Iterator[Result]:
+    """Yields the results of what is submitted for each item; at most `ahead` are not waited for."""
+    running: deque[Future[Result]] = deque()
+    for item in items:
+        running.append(submit(item))
+        if len(running) > ahead:
+            yield running.popleft().result()
+    while running:
+        yield running.popleft().result()
 
 
 @contextlib.contextmanager

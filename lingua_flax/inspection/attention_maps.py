@@ -3,8 +3,6 @@
 S source tokens, T target tokens, N heads.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 S source or key positions, T target or query positions, D model width, N heads, H head width, V vocabulary.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 S padded source length, T padded target length, V vocabulary, K beams.
 """
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import functools

@@ -3,8 +3,6 @@
 S source tokens, T target tokens, N heads.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

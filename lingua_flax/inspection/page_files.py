@@ -1,7 +1,5 @@
 """The server's page as documents that open without a server: with its style, and its modules as one script."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

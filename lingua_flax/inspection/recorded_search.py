@@ -3,8 +3,6 @@
 It follows the rules of `translation.search.beam_search`, with which tests compare it. V vocabulary, K beams.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Reports on a run, finished or under way, from the files in its workdir."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from pathlib import Path

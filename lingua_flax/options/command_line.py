@@ -1,7 +1,5 @@
 """The command line: argparse finds the options that are given, pydantic checks their values as it does in files."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

@@ -1,7 +1,5 @@
 """Config files: reading and writing TOML, and comparing the configs of a run."""
 
-from __future__ import annotations
-
 import importlib.resources
 import json
 import re

@@ -1,7 +1,5 @@
 """Which formats a network can be exported to, and which options stand in the way: known before it is trained."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 from lingua_flax.host.errors import UserError

@@ -1,7 +1,5 @@
 """One-sentence messages for mistakes in options, in config files as well as on the command line."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The types in which a network computes. Parameters, softmax and loss are float32 in any case."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """What waits for a search, and the batches that are made of it: sentences of similar length, fair between requests."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import time

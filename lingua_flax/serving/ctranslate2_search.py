@@ -1,7 +1,5 @@
 """Searching with CTranslate2, with a model that is exported when the server starts."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What is refused before a request's body is read: foreign hosts and origins."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Answers POST /inspect: what the network does with one sentence, at any checkpoint of the run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The languages that a run translates between, and which of them a text is in."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Metrics for Prometheus: requests, how long they took, and how their sentences were searched."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

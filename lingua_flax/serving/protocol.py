@@ -1,7 +1,5 @@
 """The parameters of requests: those of LibreTranslate, as JSON, as a form or in the query string, and of /inspect."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

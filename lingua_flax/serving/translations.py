@@ -1,7 +1,5 @@
 """Answers POST /translate: from the parameters of a request to the content of its answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,9 +1,7 @@
 """How far a run has come, and what follows from that and its config: when it validates, saves, decays and ends."""
 
-from __future__ import annotations
-
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from lingua_flax.options.schema import Config
 from lingua_flax.training.optimizer import Decay
@@ -23,17 +21,17 @@ class Progress(NamedTuple):
     validations_since_best: int = 0
     decay_start: int | None = None  # the step at which the end of patience began the decay of the "wsd" schedule
 
-    def after_step(self, pairs: int) -> Progress:
+    def after_step(self, pairs: int) -> Self:
         return self._replace(step=self.step + 1, pairs=self.pairs + pairs)
 
-    def after_validation(self, bleu: float | None, loss: float) -> Progress:
+    def after_validation(self, bleu: float | None, loss: float) -> Self:
         """Returns the progress after a validation: higher BLEU is better, then lower loss; no BLEU is the worst."""
         new = self._replace(validated=self.step)
         if self.best_step is None or _rank(bleu, loss) > _rank(self.best_bleu, self.best_loss):
             return new._replace(best_bleu=bleu, best_loss=loss, best_step=self.step, validations_since_best=0)
         return new._replace(validations_since_best=self.validations_since_best + 1)
 
-    def with_validation_set(self, digest: str) -> Progress:
+    def with_validation_set(self, digest: str) -> Self:
         """Returns the progress of a run that validates on this set: what was best on another one is not compared."""
         if digest == self.validation_set:
             return self
@@ -47,7 +45,7 @@ class Progress(NamedTuple):
             return ""
         return f"BLEU {self.best_bleu:.2f}" if self.best_bleu is not None else f"loss {self.best_loss:.3f}"
 
-    def with_new_patience(self) -> Progress:
+    def with_new_patience(self) -> Self:
         """Returns the progress of a run that has been given more steps."""
         return self._replace(validations_since_best=0, decay_start=None)
 

@@ -1,11 +1,9 @@
 """The output of a run: metrics.jsonl, event files, curves.png, progress on stderr and a final table on stdout."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -59,7 +57,7 @@ class Recorder:
         self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
         self._task = self._bar.add_task("training", total=num_steps, completed=first_step, status="compiling")
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 

@@ -15,8 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from lingua_flax.data.batch import Batch
 from lingua_flax.devices.mesh import ROW_AXES
 from lingua_flax.devices.sharding import replicated, row_sharding
-from lingua_flax.model.dropout import Dropout
-from lingua_flax.model.murmur3 import murmur3
+from lingua_flax.model.dropout import Dropout, murmur3
 from lingua_flax.model.transformer import Structure
 from lingua_flax.options.schema import Config
 from lingua_flax.training.loss import cross_entropy

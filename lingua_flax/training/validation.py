@@ -1,13 +1,11 @@
 """Validation: loss, greedy BLEU and a few sample translations."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 from flax import nnx
@@ -63,7 +61,7 @@ class ValidationSet:
     lowercase: bool
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, tokenize: str = "13a") -> ValidationSet:
+    def of(cls, pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, tokenize: str = "13a") -> Self:
         """Tokenizes (source, reference) pairs."""
         sources, references = [source for source, _ in pairs], [target for _, target in pairs]
         source_ids, target_ids = tokenizer.encode_pairs(pairs)

@@ -1,13 +1,14 @@
 """Running a function on several items concurrently, in threads."""
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import jax
 from jax.sharding import Mesh
+
+from lingua_flax.host.workers import in_order
 
 MAX_CONCURRENT_PROGRAMS = 4  # each program allocates separate arrays
 Item = TypeVar("Item")
@@ -31,17 +32,15 @@ def map_concurrently(
     function: Callable[[Item], Result], items: Iterable[Item], max_workers: int
 ) -> Iterator[tuple[Item, Result]]:
     """Yields each item with its result, in order, while later items are being computed."""
+
+    def call(item: Item) -> tuple[Item, Result]:
+        return item, function(item)
+
     if max_workers == 1:
-        yield from ((item, function(item)) for item in items)
+        yield from map(call, items)
         return
-    pending: deque[Future[tuple[Item, Result]]] = deque()
     with ThreadPoolExecutor(max_workers) as threads:
         try:
-            for item in items:
-                pending.append(threads.submit(lambda item: (item, function(item)), item))
-                if len(pending) > max_workers:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            yield from in_order(lambda item: threads.submit(call, item), items, max_workers)
         finally:
             threads.shutdown(cancel_futures=True)

@@ -9,14 +9,12 @@ They are tokenized, decoded in batches of a few padded lengths, and returned in 
         print(translation.text, translation.hypotheses[0].score)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from lingua_flax.data.batch import Batch, length_batches, unpacked_batch
 from lingua_flax.data.glossary import Glossary
@@ -71,7 +69,7 @@ class Translator(TrainedNetwork):
         devices: ComputeConfig | None = None,
         target_language: str | None = None,
         ensemble: Sequence[str | Path] = (),
-    ) -> Translator:
+    ) -> Self:
         """Loads the tokenizer of a run and the parameters of a checkpoint.
 
         Args:
@@ -90,13 +88,13 @@ class Translator(TrainedNetwork):
         first, *others = load_networks(workdirs, checkpoint, devices, target_language)
         return cls(**vars(first), others=tuple(others))
 
-    def with_glossary(self, glossary: Glossary) -> Translator:
+    def with_glossary(self, glossary: Glossary) -> Self:
         """Returns the translator that keeps to a glossary; raises UserError if the network has no placeholders."""
         if not self.tokenizer.placeholders:
             raise UserError("a glossary needs a network with placeholders: train it with tokenizer.placeholders = 8")
         return dataclasses.replace(self, tokenizer=dataclasses.replace(self.tokenizer, glossary=glossary))
 
-    def into(self, language: str) -> Translator:
+    def into(self, language: str) -> Self:
         """Returns the translator into another language; raises UserError if the network has no tag for it."""
         untagged = dataclasses.replace(self.tokenizer, source_tags=())
         tokenizer = untagged.with_source_tag(language_tag(language))

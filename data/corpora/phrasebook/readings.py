@@ -4,8 +4,6 @@ The patterns show which sense a translation has chosen, whatever else it says. E
 pattern of its sense and not that of the other sense (tests/data/test_phrasebook.py).
 """
 
-from __future__ import annotations
-
 import re
 
 from lingua_flax.data.corpora.corpus import Readings

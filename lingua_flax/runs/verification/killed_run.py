@@ -1,7 +1,5 @@
 """Trains in one process after another, each killed at a chosen moment, until the last one finishes the run."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random
@@ -12,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.options.config_files import CONFIG_NAME
@@ -98,7 +96,7 @@ class PhaseDurations(NamedTuple):
     validation: float  # the shortest one, 0 if there was none
 
     @classmethod
-    def of(cls, training: TrainProcess) -> PhaseDurations:
+    def of(cls, training: TrainProcess) -> Self:
         """Returns the durations of a finished run."""
         lines = training.workdir.read_metrics()
         last_step = [line for line in lines if "loss" in line][-1]
