@@ -11,7 +11,6 @@ Each system runs in a separate process that loads the model once; only one of th
 """
 
 import argparse
-import importlib.util
 import json
 import resource
 import statistics
@@ -196,8 +195,6 @@ def main() -> None:
     if options.serve:
         serve(options)
         return
-    if options.ctranslate2 and not importlib.util.find_spec("ctranslate2"):
-        parser.error("CTranslate2 is not installed: pip install -e '.[export]'")
     for path in (*options.workdir, *([options.ctranslate2] if options.ctranslate2 else []), options.input):
         if not path.exists():
             parser.error(f"{path}: no such file or folder")

@@ -139,22 +139,22 @@ def load(clients: Sequence[Client], pairs: Sequence[tuple[str, str]], lines: int
         done.set()
 
 
-def translated(workdir: Path, lines: Sequence[str], options: Sequence[str] = ()) -> list[tuple[str, str]]:
+def translated(workdir: Path, lines: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the lines with what lingua-flax translate makes of them."""
-    command = [sys.executable, "translate.py", "--workdir", str(workdir), *options]
+    command = [sys.executable, "translate.py", "--workdir", str(workdir)]
     text = "".join(f"{line}\n" for line in lines)
     output = subprocess.run(command, cwd=ROOT, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
     return list(zip(lines, output.splitlines(), strict=True))
 
 
-def translate_rate(workdir: Path, path: Path, lines: Sequence[str], seconds: float, options: Sequence[str]) -> float:
+def translate_rate(workdir: Path, lines: Sequence[str], seconds: float) -> float:
     """Returns the lines per second that lingua-flax translate translates, without loading and compiling.
 
     It translates the lines once, and then as many times as take about `seconds`; the rate is that of the difference.
     """
 
     def measure(repetitions: int) -> float:
-        command = [sys.executable, "translate.py", "--workdir", str(workdir), *options]
+        command = [sys.executable, "translate.py", "--workdir", str(workdir)]
         text = "".join(f"{line}\n" for line in lines) * repetitions
         started = time.perf_counter()
         subprocess.run(command, cwd=ROOT, input=text, stdout=subprocess.DEVNULL, text=True, check=True)
@@ -192,14 +192,8 @@ def command(argv: Sequence[str]) -> None:
     lines = list(read_lines(options.input))
     data = read_workdir_config(options.workdir).data
     languages = (data.source_language, data.target_language)
-    searching = [
-        argument
-        for name, argument in zip(options.server_options, options.server_options[1:], strict=False)
-        if name in ("--beam-size", "--length-penalty")
-        for argument in (name, argument)
-    ]
-    pairs = translated(options.workdir, lines, searching)
-    rate = translate_rate(options.workdir, options.input, lines, options.seconds, searching)
+    pairs = translated(options.workdir, lines)
+    rate = translate_rate(options.workdir, lines, options.seconds)
     print(f"lingua-flax translate: {rate:.0f} lines/s", flush=True)
     server = Server(options.workdir, options.server_options)
     for phase, seconds in (("the first", WARM_UP), ("then", options.seconds)):
