@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lingua_flax.devices.sharding import MESH_AXIS_OF, replicated
@@ -67,14 +66,17 @@ def state_shardings(network: Structure, config: Config, mesh: Mesh) -> Any:
     template = jax.eval_shape(lambda params: initial_state(params, config), network.params)
     shardings = param_shardings(network, mesh)
 
-    def like_its_parameter(moment: Any, parameter: Any, sharding: NamedSharding) -> NamedSharding:
-        """Adafactor keeps row and column means, of other shapes."""
-        return sharding if moment.shape == parameter.shape else on_every_device
+    leaves = zip(jax.tree_util.tree_leaves_with_path(network.params), jax.tree.leaves(shardings), strict=True)
+    parameters = {path: (leaf.shape, sharding) for (path, leaf), sharding in leaves}
 
-    moments = (like_its_parameter, template.optimizer, network.params, shardings)
-    optimizer = optax.tree.map_params(
-        make_optimizer(config.optimizer), *moments, transform_non_params=lambda _: on_every_device
-    )
+    def like_its_parameter(path: tuple[Any, ...], moment: Any) -> NamedSharding:
+        """A moment's path ends with that of its parameter; Adafactor keeps row and column means, of other shapes."""
+        ends = (parameters.get(path[start:]) for start in range(len(path)))
+        shape, sharding = next(filter(None, ends), (None, on_every_device))
+        return sharding if moment.shape == shape else on_every_device
+
+    # optax.tree.map_params fails for optimizers that treat some parameters in another way, such as Muon.
+    optimizer = jax.tree_util.tree_map_with_path(like_its_parameter, template.optimizer)
     ema_params = None if template.ema_params is None else shardings
     counters = jax.tree.map(lambda _: on_every_device, template)
     return counters._replace(params=shardings, optimizer=optimizer, ema_params=ema_params)
