@@ -9,6 +9,7 @@ first time, are not counted. Other options are passed to lingua-flax train, for 
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -87,6 +88,10 @@ def command(argv: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60)
     options, others = parser.parse_known_args(argv)
+    if not importlib.util.find_spec("torch"):
+        parser.error("PyTorch is not installed: pip install -e '.[bench]'")
+    if options.steps <= WARM_UP:
+        parser.error(f"--steps {options.steps}: the first {WARM_UP} are not measured, so it must be larger")
     rounds = []
     with tempfile.TemporaryDirectory() as name:
         tokens = Path(name, "tokens.npz")
