@@ -6,6 +6,7 @@ all processes. Only the first process writes files and produces output.
 
 import atexit
 import contextlib
+import functools
 import importlib.util
 import os
 import re
@@ -185,8 +186,12 @@ def process_max(number: int) -> jax.Array | int:
     if jax.process_count() == 1:
         return number
     copies = np.full(len(jax.devices()), number, np.int32)
-    sharding = NamedSharding(Mesh(np.array(jax.devices()), "device"), PartitionSpec("device"))
-    return _max_over_devices(jax.make_array_from_callback(copies.shape, sharding, copies.__getitem__))
+    return _max_over_devices(jax.make_array_from_callback(copies.shape, _one_number_per_device(), copies.__getitem__))
+
+
+@functools.cache  # training asks for it at every step
+def _one_number_per_device() -> NamedSharding:
+    return NamedSharding(Mesh(np.array(jax.devices()), "device"), PartitionSpec("device"))
 
 
 _max_over_devices = jax.jit(jnp.max)
