@@ -50,11 +50,6 @@ class RunReport:
             "label_smoothing": config.training.label_smoothing,
         }
 
-    def samples(self) -> list[dict[str, Any]]:
-        """Returns the samples of the last validation."""
-        self._read_metrics()
-        return self._samples
-
     def _read_metrics(self) -> None:
         """Reads the lines that are new; all of them if the file was replaced, as training does when it resumes."""
         try:
@@ -81,6 +76,17 @@ class RunReport:
             self._samples = line.get("samples") or []
         elif line.get("loss") is not None:
             self._steps.append((line["step"], line["loss"]))
+
+
+def sample_sentence(workdir: Path) -> str | None:
+    """Returns a source of the last validation, or None if there was none."""
+    metrics = Workdir(workdir).metrics
+    with contextlib.suppress(OSError, UserError):
+        for line in reversed(metrics.read_bytes().splitlines()):
+            # Of a long run, only few lines are parsed: the server waits for this when it starts.
+            if b'"samples"' in line and (samples := parse_metrics(line, str(metrics)).get("samples")):
+                return samples[0]["source"]
+    return None
 
 
 def example_sentences(workdir: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from starlette.requests import ClientDisconnect
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.page_files import PAGE_FILES
-from lingua_flax.inspection.run_report import RunReport, example_sentences
+from lingua_flax.inspection.run_report import RunReport, example_sentences, sample_sentence
 from lingua_flax.serving.batcher import Batcher
 from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.languages import Language, detect
@@ -222,8 +222,7 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     app.mount("/docs/files", StaticFiles(directory=SWAGGER_FILES))
     app.mount("/page", StaticFiles(directory=PAGE_FILES))  # not at /, where it would answer wrong methods of all paths
     # The page /docs shows the docstrings of all functions that answer requests.
-    report = RunReport(workdir) if workdir else None
-    sentence = next((sample["source"] for sample in report.samples()), None) if report else None
+    sentence = sample_sentence(workdir) if workdir else None
     app.post("/translate", openapi_extra=TranslateRequest.body(sentence))(server.translate)
     app.post("/inspect", openapi_extra=InspectRequest.body(sentence))(server.inspect)
 
@@ -279,9 +278,9 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
         "/docs": lambda: FileResponse(PAGE_FILES / "docs.html"),
         "/docs/": lambda: RedirectResponse("../docs"),
     }
-    if workdir and report:
+    if workdir:
         answers["/"] = lambda: FileResponse(PAGE_FILES / "index.html")
-        _add_run(app, workdir, report)
+        _add_run(app, workdir)
 
     async def answer(request: Request) -> Response:
         return answers[request.scope["path"]]()
@@ -291,8 +290,9 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     return app
 
 
-def _add_run(app: FastAPI, workdir: Path, report: RunReport) -> None:
+def _add_run(app: FastAPI, workdir: Path) -> None:
     """Adds what the page of a run asks for besides translations."""
+    report = RunReport(workdir)
     reading = threading.Lock()
     examples = functools.cache(example_sentences)
     threading.Thread(target=examples, args=(workdir,), daemon=True).start()  # takes some seconds
