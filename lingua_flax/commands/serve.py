@@ -176,7 +176,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
 
         server.report("exporting")
         searcher = load_ctranslate2(first, decoding, options.quantization, workers)
-        return Engine(translators, first.max_length, searcher, decoding, options, workers)
+        return Engine(translators, searcher, decoding, options, workers)
     server.report("compiling the first program")
     rows = decoding.batch_size or max(1, first.batch_size // workers)
     step_seconds = server.metrics.step_seconds
@@ -184,7 +184,7 @@ def load(options: ServeCommand, server: Server) -> Engine:
     small, *others = shapes(rows, first.max_length)
     segmented.compile(small)
     threading.Thread(target=_compile, args=(segmented, others), daemon=True).start()
-    return Engine(translators, first.max_length, segmented, decoding, options, workers)
+    return Engine(translators, segmented, decoding, options, workers)
 
 
 def _compile(searcher: SegmentedSearch, shapes: Sequence[Shape]) -> None:

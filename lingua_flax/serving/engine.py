@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,6 @@ class Engine:
     """Translates with a translator for each target language; `workers` batches are searched at the same time."""
 
     translators: Mapping[str, Translator]
-    max_length: int
     searcher: SegmentedSearch | CTranslate2Search
     options: DecodingOptions
     alignment: AlignmentOptions
@@ -47,6 +47,11 @@ class Engine:
     def cost(self, part: Part) -> int:
         """Returns what a search costs: tokens times beams."""
         return len(part.source) * self.options.beam_size
+
+    @functools.cached_property
+    def max_length(self) -> int:
+        """The longest sentence that the translators take, in tokens."""
+        return next(iter(self.translators.values())).max_length
 
     @property
     def max_cost(self) -> int:
