@@ -34,7 +34,7 @@ TYPES = {1: "normal", 2: "unknown", 3: "control", 4: "user", 6: "byte"}  # of pi
 def html_document(
     translator: Translator, data: DataConfig, answers: Mapping[str, Any], *, quantized: bool, beam_size: int
 ) -> str:
-    """Returns the file, with answers to GET requests by their paths; raises UserError if the tokenizer has no code."""
+    """Returns the file, with answers to GET requests by their paths; raises UserError if it cannot tokenize."""
     sides = dict.fromkeys((translator.tokenizer.source, translator.tokenizer.target))  # one if the tokenizer is joint
     tokenizers = [_tokenizer(side) for side in sides]
     decoding = DecodingOptions(beam_size=beam_size)

@@ -29,7 +29,7 @@ SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
 
 
 def write_transformers(translator: Translator, data: DataConfig, folder: Path) -> str:
-    """Writes model and tokenizer, and returns their use, as Markdown; raises UserError if no model is the same."""
+    """Writes model and tokenizer, and returns their use; raises UserError if transformers has no such model."""
     config, tokenizer = translator.config, translator.tokenizer
     check_exportable("transformers", config)
     params = params_by_name(jax.device_get(translator.params))

@@ -64,7 +64,7 @@ class Explanation(NamedTuple):
 def explain(
     translator: Translator, source: Sequence[int], target: Sequence[int], masked: Sequence[int], place: Place
 ) -> Explanation:
-    """Returns what a head computes at a query; arguments as of `observe`. Raises UserError if there is no such one."""
+    """Returns what a head computes at a query; raises UserError if there is none. Arguments as of `observe`."""
     queries = len(source) if place.attention == "encoder" else len(target)
     if not 0 <= place.query < queries:
         raise UserError(f"a query must be from 0 to {queries - 1}")

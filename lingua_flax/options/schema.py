@@ -251,7 +251,7 @@ class ModelConfig(Section):
     """Dropout rate of the attention weights."""
     attention: Literal["auto", "plain", "fused"] = "auto"
     """Implementation of attention in training: plain, equation 1 of the paper as written; fused, a kernel for TPUs and
-    NVIDIA GPUs whose results differ in the last digits; auto, fused if it supports this model and device."""
+    NVIDIA GPUs, with other last digits; auto, fused if it supports this model and device, otherwise plain."""
 
     @model_validator(mode="after")
     def _options_agree(self) -> ModelConfig:

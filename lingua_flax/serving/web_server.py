@@ -37,7 +37,7 @@ WARNING_SECONDS = 60.0  # between warnings
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens on the host, an IPv6 address without brackets; raises UserError if none can."""
+    """Returns a socket that listens on the host, an IPv6 address without brackets; raises UserError if it cannot."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)

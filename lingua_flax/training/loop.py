@@ -79,7 +79,7 @@ class SignalExchange:
         self._pending.append(process_max(self._interruption.signal_number))
 
     def check(self) -> None:
-        """Raises Interrupted after a signal, by the exchanges before the steps in flight, for which nothing waits."""
+        """Raises Interrupted after a signal; an exchange is read STEPS_IN_FLIGHT steps later, so that nothing waits."""
         if jax.process_count() == 1:
             self._interruption.check()
         while len(self._pending) > STEPS_IN_FLIGHT:
