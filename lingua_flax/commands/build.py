@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from lingua_flax.data import cleaning
 from lingua_flax.data.corpora.pair_files import read_pairs, sha256
@@ -31,18 +30,16 @@ from lingua_flax.host.files import write_atomically
 from lingua_flax.host.installation import install_command
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.locks import lock_until_exit
-from lingua_flax.host.version import VERSION
 from lingua_flax.options import command_line
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import PositiveInt, Section
 
 PACKAGES = (*cleaning.PACKAGES, "ctranslate2", "safetensors")  # of the extras clean and export
 TEMPLATES = Path(__file__).parent / "build_templates"
-NETWORK = "| {} | {:,} | {bleu:.2f} | {bleu_low:.2f} to {bleu_high:.2f} | {chrf:.2f} | {sentences_per_second:.1f} |"
 FOR_FEW_PAIRS = "--training.tokens-per-batch 512"
 FOR_MANY_PAIRS = "--model.embed-dim 256 --model.mlp-dim 1024 --model.dropout-rate 0.1 --optimizer.peak-lr 2e-3 "
 FOR_MANY_PAIRS += "--training.tokens-per-batch 8192"
-MARK = "build.json"  # in the folder of a build
+MARK = "build"  # a file in the folder of a build
 MEASURED_STEPS = 30
 START_SECONDS = 20  # until a command has loaded and compiled its programs
 # Epochs of training that take as long as translating the corpus: in the first run on two cores of an Intel Xeon, 16,380
@@ -92,7 +89,6 @@ class Stage:
 
     @property
     def shell(self) -> str:
-        """The command as it is typed."""
         return shlex.join(["lingua-flax", *self.command])
 
     def inputs(self) -> dict[str, str]:
@@ -120,8 +116,7 @@ def read_options(argv: Sequence[str]) -> BuildCommand:
 def sizes(given: BuildCommand) -> tuple[int, str]:
     """Returns the number of pieces and the options of training for the cleaned corpus, by docs/guides/own_corpus.md."""
     pairs, words, characters = 0, set[str](), set[str]()
-    cleaned = given.workdir / "clean" / "pairs.jsonl"
-    for pair in read_pairs([cleaned], (given.source_language, given.target_language)):
+    for pair in read_pairs([given.workdir / "clean/pairs.jsonl"], (given.source_language, given.target_language)):
         pairs += 1
         words.update(*(side.split() for side in pair))
         characters.update(*pair)
@@ -154,9 +149,8 @@ def build(argv: Sequence[str]) -> None:
     options.workdir.mkdir(parents=True, exist_ok=True)
     if any(options.workdir.iterdir()) and not (options.workdir / MARK).exists():  # files that a stage could replace
         raise UserError(f"--workdir {options.workdir}: has files, but none of a build; choose a new folder")
-    write_atomically(options.workdir / MARK, json.dumps({"version": VERSION}).encode())
-    refusal = "is building in it; wait until it ends, stop it, or choose another --workdir"
-    lock_until_exit(options.workdir / "build.lock", options.workdir, refusal)
+    (options.workdir / MARK).touch()
+    lock_until_exit(options.workdir / "build.lock", options.workdir, "is building in it; wait until it ends or stop it")
     _run(stages(options)[0], "stage 1")
     size = sizes(options)
     planned = stages(options, *size)
@@ -192,11 +186,7 @@ def _run(stage: Stage, title: str) -> None:
 
 
 def _call(stage: Stage) -> None:
-    """Runs the command of a stage.
-
-    Of SIGTERM, it is told; Ctrl-C reaches it by itself. When it has ended after either, Interrupted is raised. Raises
-    RunError if it was killed, and SystemExit with its status if it failed, which it has explained.
-    """
+    """Runs the command of a stage, which is told of SIGTERM, and raises SystemExit if it failed, which it explains."""
     program = [sys.executable, "-m", "lingua_flax", *stage.command]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # relative ones mean this folder
     with interruption.deferred():
@@ -220,7 +210,6 @@ def _check_monolingual(options: BuildCommand, lines: set[str]) -> None:
 
 
 def _show_plan(given: BuildCommand, planned: Sequence[Stage], rate: float, seconds: float, epoch_steps: float) -> None:
-    """Prints all commands with estimated times, given what `_measure` returns."""
     total = 0.0
     print(f"cd {shlex.quote(str(given.workdir))} && mkdir -p {' '.join(stage.name for stage in planned)}")
     for number, stage in enumerate(planned, start=1):
@@ -251,25 +240,11 @@ def _measure(baseline: Stage) -> tuple[float, float, float]:
 
 def write_report(given: BuildCommand) -> None:
     """Writes report.md: what was cleaned, how well and how fast the networks translate, and how to use them."""
-    import jax  # like the others that are imported here, slow to import
-
-    from lingua_flax.runs.checkpoint import read_item, saved_steps
-    from lingua_flax.runs.workdir import Workdir
-
-    def read(name: str) -> dict[str, Any]:
-        return json.loads((given.workdir / name).read_text(encoding="utf-8"))
-
-    clean = read("clean/report.json")
+    names = ("clean/report.json", "baseline_scores/scores.json", "student_scores/scores.json")
+    clean, baseline, student = (json.loads((given.workdir / name).read_text(encoding="utf-8")) for name in names)
     reasons = [f"| left out, {name} | {found['pairs']:,} |" for name, found in clean["left_out"].items()]
     reasons += [f"| mended, {name} | {found['pairs']:,} |" for name, found in clean["mended"].items()]
-    scores = {name: read(f"{name}_scores/scores.json") for name in ("baseline", "student")}
-    networks = []
-    for name, own in scores.items():
-        checkpoints = Workdir(given.workdir / name).checkpoints
-        params = jax.tree.leaves(read_item(checkpoints, saved_steps(checkpoints)[-1], "params"))
-        networks.append(NETWORK.format(name, sum(each.size for each in params), **own))
+    more = {"cleaned": "\n".join(reasons), "baseline": baseline, "student": student}
     template = (TEMPLATES / "report.md").read_text(encoding="utf-8")
-    languages = {"source": given.source_language, "target": given.target_language}
-    tables = {"cleaned": "\n".join(reasons), "networks": "\n".join(networks)}
-    report = template.format(**clean | scores["student"] | languages | tables)
+    report = template.format(**clean | student | given.model_dump() | more)
     write_atomically(given.workdir / "report.md", report.encode())

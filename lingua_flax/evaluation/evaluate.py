@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
+import jax
 from rich.markup import escape
 from rich.table import Table
 
@@ -83,6 +84,7 @@ def evaluate(
     settings = ("temperature", "top_k", "top_p", "seed") if options.temperature else ("beam_size",)
     record |= {
         "checkpoint_step": translator.step,
+        "parameters": sum(leaf.size for own in translator.networks for leaf in jax.tree.leaves(own.params)),
         **{name: value for name in settings if (value := getattr(options, name)) is not None},
         "seconds": seconds,
         "sentences_per_second": len(translations) / seconds,
