@@ -25,8 +25,8 @@ from lingua_flax.options.exportable import obstacles
 from tests.conftest import HUNG_AFTER
 from tests.processes import digests, start_command, wait_for
 
-STAGES = ["clean", "baseline", "baseline_scores", "reverse", "forward_translations", "reverse_translations", "student"]
-STAGES += ["student_scores", "ctranslate2", "html", "safetensors"]
+STAGES = ["clean", "baseline", "baseline_scores", "reverse", "baseline_2", "reverse_2", "forward_translations"]
+STAGES += ["reverse_translations", "student", "student_scores", "ctranslate2", "html", "safetensors"]
 
 
 def write_pairs(folder: Path, pairs: Sequence[tuple[str, str]] = (("one two", "un deux"),)) -> list[str]:
@@ -99,7 +99,7 @@ def test_a_stage_that_failed_goes_on_or_begins_again(recorder, tmp_path, stage):
     remaining = [name for name in STAGES[STAGES.index(stage) :] if name != stage or name not in finished]
     assert list(recorder.ran) == remaining
     kept = recorder.ran.get(stage)
-    assert bool(kept) == (stage in ("baseline", "reverse", "student"))
+    assert bool(kept) == (stage in ("baseline", "reverse", "baseline_2", "reverse_2", "student"))
 
 
 def test_what_has_changed_is_refused_with_a_list(recorder, tmp_path):
@@ -134,7 +134,7 @@ def test_monolingual_text_without_test_references_is_translated_for_the_student(
     assert remedy[2:] == [str(tmp_path / "built/baseline_scores/translations.reference.txt"), str(text)]
     text.write_text("la porte\n")
     build.build(arguments)
-    assert list(recorder.ran) == [*STAGES[:6], "back_translations", *STAGES[6:]]
+    assert list(recorder.ran) == [*STAGES[:8], "back_translations", *STAGES[8:]]
     student = json.loads((tmp_path / "built/student/stage.json").read_text())
     assert {"back_translations/sources.txt", str(text)} <= student.keys()
 
@@ -163,7 +163,7 @@ def test_the_plan_has_commands_that_can_be_typed(recorder, tmp_path, capsys, mon
     build.build([*write_pairs(tmp_path), "--plan", *(word.replace("TEXT", str(text)) for word in given)])
     assert list(recorder.ran) == ["clean"]
     first, *lines, last = capsys.readouterr().out.splitlines()
-    names = STAGES if "--monolingual" not in given else [*STAGES[:6], "back_translations", *STAGES[6:]]
+    names = STAGES if "--monolingual" not in given else [*STAGES[:8], "back_translations", *STAGES[8:]]
     assert first == f"cd {tmp_path}/built && mkdir -p {' '.join(names)}"
     assert [line.split(", ")[0] for line in lines[::2]] == [f"# {n}. {name}" for n, name in enumerate(names, 1)]
     assert (lines[0], lines[1][:20]) == ("# 1. clean, done", "# lingua-flax clean ")
