@@ -14,6 +14,7 @@ import termios
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -22,7 +23,7 @@ from lingua_flax.commands.translate import CHUNK
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.data.tokenizer import model_paths, parse_tokenizers, train_tokenizer
 from lingua_flax.options.schema import ComputeConfig, TokenizerConfig
-from lingua_flax.runs.checkpoint import Checkpoints, read_metadata, saved_steps
+from lingua_flax.runs.checkpoint import Checkpoints, read_item, read_metadata, saved_steps
 from lingua_flax.translation.line_splitting import split_text
 from lingua_flax.translation.translator import Translator
 from tests.command_server import PROJECT_ON_PATH, python
@@ -96,6 +97,8 @@ def test_averaged_checkpoints_and_ensembles_match_the_translator(trained, run, t
     assert list(read_lines(hypotheses)) == expected
     record = json.loads(scores.read_text())
     assert (record["checkpoint"], record["checkpoint_step"], record["networks"]) == ("average:2", 240, 2)
+    saved = read_item(trained[0] / "checkpoints", 240, "params")
+    assert record["parameters"] == 2 * sum(array.size for array in jax.tree.leaves(saved))
     assert f"{trained[0]} + {second}: text, test" in " ".join(done.stdout.split())  # a title is as wide as its table
 
 
