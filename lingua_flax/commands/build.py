@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ from lingua_flax.host.files import write_atomically
 from lingua_flax.host.installation import install_command
 from lingua_flax.host.interruption import interruption
 from lingua_flax.host.locks import lock_until_exit
+from lingua_flax.host.workers import start_program
 from lingua_flax.options import command_line
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import PositiveInt, Section
@@ -190,7 +190,7 @@ def _call(stage: Stage) -> None:
     program = [sys.executable, "-m", "lingua_flax", *stage.command]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # relative ones mean this folder
     with interruption.deferred():
-        process = subprocess.Popen(program, cwd=stage.workdir, env=environment, stdin=subprocess.DEVNULL)
+        process = start_program(program, stage.workdir, environment)
         while process.poll() is None and interruption.signal_number != signal.SIGTERM:
             time.sleep(0.1)
         process.terminate()  # unless it has ended, as after Ctrl-C, which reaches it by itself

@@ -1,14 +1,18 @@
-"""Pools of worker processes, which neither Ctrl-C nor SIGTERM ends before their parent does."""
+"""Processes that end with their parent: pools of workers, which no signal ends before it does, and other programs."""
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any, TypeVar
 
 from lingua_flax.host.errors import RunError
@@ -43,6 +47,12 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def start_program(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Starts a program in a folder, without input; on Linux, it is killed when this process dies, even of SIGKILL."""
+    at_start = _killed_with_parent if sys.platform == "linux" else None
+    return subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, preexec_fn=at_start)
+
+
 def in_order(submit: Callable[[Item], Future[Result]], items: Iterable[Item], ahead: int) -> Iterator[Result]:
     """Yields the results of what is submitted for each item; at most `ahead` are not waited for."""
     running: deque[Future[Result]] = deque()
@@ -63,6 +73,10 @@ def worker_death_as_run_error(does: str) -> Iterator[None]:
         raise RunError(
             f"a process that {does} was killed, perhaps because memory ran out; run the same command again to continue"
         ) from error
+
+
+def _killed_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
 
 
 def _change_mask(how: str, signals: Iterable[int]) -> Iterable[int]:

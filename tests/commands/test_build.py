@@ -7,11 +7,13 @@ import random
 import re
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from lingua_flax.commands import build, clean, distill, evaluate, export, train, translate
 from lingua_flax.data.corpora import open_corpus
@@ -205,6 +207,20 @@ def test_a_signal_reaches_the_stage_and_gives_its_status(tmp_path, number, send)
     assert "Traceback" not in errors
     assert list((tmp_path / "built/baseline/checkpoints").glob("*/metadata"))
     assert not (tmp_path / "built/baseline/stage.json").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_a_killed_build_leaves_no_stage_behind(tmp_path):
+    """Otherwise, the same command would be refused, or run beside it, until the stage has ended."""
+    process = start_command("build", *write_pairs(tmp_path, generate().train[:400]), "--num-steps", 10_000)
+    lock = tmp_path / "built/baseline/training.lock"
+    wait_for(process, lock.exists)
+    process.kill()
+    process.communicate(timeout=HUNG_AFTER)
+    # The lock's file remains of a process that was killed, but no lock.
+    acquired = FileLock(lock)
+    acquired.acquire(timeout=HUNG_AFTER)
+    acquired.release()
 
 
 def without_speeds(report: str) -> str:
