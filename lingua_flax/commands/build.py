@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from lingua_flax.commands.train import TrainCommand
 from lingua_flax.data import cleaning
 from lingua_flax.data.corpora.pair_files import read_pairs, sha256
 from lingua_flax.data.text_files import read_lines
@@ -36,7 +37,7 @@ from lingua_flax.options.schema import PositiveInt, Section
 
 PACKAGES = (*cleaning.PACKAGES, "ctranslate2", "safetensors")  # of the extras clean and export
 TEMPLATES = Path(__file__).parent / "build_templates"
-FOR_FEW_PAIRS = "--training.tokens-per-batch 512"
+FOR_FEW_PAIRS = "--training.num-epochs 160"
 FOR_MANY_PAIRS = "--model.embed-dim 256 --model.mlp-dim 1024 --model.dropout-rate 0.1 --optimizer.peak-lr 2e-3 "
 FOR_MANY_PAIRS += "--training.tokens-per-batch 8192"
 MARK = "build"  # a file in the folder of a build
@@ -71,14 +72,13 @@ DESCRIPTION = "Makes a translator from parallel text: cleans it, trains networks
 
 @dataclass(frozen=True)
 class Stage:
-    """A command that runs in the folder of a build."""
+    """A command that runs in the folder of a build, where the folder `name` is for its results."""
 
     workdir: Path
     command: Sequence[str]
 
     @property
     def name(self) -> str:
-        """The name of the folder for its results."""
         output = "--workdir" if self.command[0] == "train" else "--output"
         return self.command[self.command.index(output) + 1].partition("/")[0]
 
@@ -121,7 +121,7 @@ def sizes(given: BuildCommand) -> tuple[int, str]:
         characters.update(*pair)
     # SentencePiece finds at most 0.4 to 0.9 pieces a word (100 to 30,000 pairs of the phrasebook and of Multi30k).
     pieces = min(8000 if pairs > 50_000 else 6000, len(words) // 3 + len(characters))
-    return pieces, FOR_FEW_PAIRS if pairs < 1000 else FOR_MANY_PAIRS if pairs > 50_000 else ""
+    return pieces, FOR_FEW_PAIRS if pairs < 2000 else FOR_MANY_PAIRS if pairs > 50_000 else ""
 
 
 def stages(given: BuildCommand, pieces: int = 0, options: str = "") -> list[Stage]:
@@ -129,6 +129,8 @@ def stages(given: BuildCommand, pieces: int = 0, options: str = "") -> list[Stag
     *files, text = (path.expanduser().absolute().as_posix() for path in (*given.train, given.monolingual or Path()))
     lines = (TEMPLATES / "commands.txt").read_text(encoding="utf-8").strip().splitlines()
     template = "\n".join(line for line in lines if given.monolingual or "{monolingual}" not in line)
+    if given.num_steps:
+        options = f"{options.replace(FOR_FEW_PAIRS, '')} --training.num-steps {given.num_steps}"
     filled = template.format(
         train=shlex.join(files),
         monolingual=shlex.quote(text),
@@ -136,7 +138,7 @@ def stages(given: BuildCommand, pieces: int = 0, options: str = "") -> list[Stag
         target=shlex.quote(given.target_language),
         pieces=pieces,
         student_pieces=pieces * 2 // 3,
-        options=f"{options} --training.num-steps {given.num_steps}" if given.num_steps else options,
+        options=options,
     )
     return [Stage(given.workdir, shlex.split(command)) for command in re.split(r"\n(?=\w)", filled)]
 
@@ -187,10 +189,9 @@ def _run(stage: Stage, title: str) -> None:
 
 def _call(stage: Stage) -> None:
     """Runs the command of a stage; raises RunError if it was killed, and SystemExit if it failed, which it explains."""
-    program = [sys.executable, "-m", "lingua_flax", *stage.command]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # relative ones mean this folder
     with interruption.deferred():
-        process = start_program(program, stage.workdir, environment)
+        process = start_program([sys.executable, "-m", "lingua_flax", *stage.command], stage.workdir, environment)
         while process.poll() is None and interruption.signal_number != signal.SIGTERM:
             time.sleep(0.1)
         process.terminate()  # unless it has ended, as after Ctrl-C, which reaches it by itself
@@ -219,8 +220,9 @@ def _show_plan(given: BuildCommand, planned: Sequence[Stage], rate: float, secon
         program, _, config, *_ = stage.command
         steps = TRANSLATION_EPOCHS * epoch_steps if program in ("distill", "translate") else 0.0
         if program == "train":  # on corpora that count as if they were of one size, monolingual text included
-            corpora = sum(word.endswith(".train-source") for word in stage.command)
-            steps = given.num_steps or corpora * (read_config(Path(config)).training.num_epochs or 0) * epoch_steps
+            base, words = dict(read_config(Path(config))), command_line.parse(TrainCommand, stage.command[1:], "")
+            run = command_line.build(TrainCommand, words, **base)
+            steps = run.training.num_steps or (1 + len(run.data.mixture)) * (run.training.num_epochs or 0) * epoch_steps
         minutes = (START_SECONDS + steps * seconds) / 60
         total += minutes
         print(f"# {number}. {stage.name}, about {minutes:,.1f} minutes\n{stage.shell}")
@@ -234,8 +236,7 @@ def _measure(baseline: Stage) -> tuple[float, float, float]:
         command = [word.replace("baseline/", f"{folder}/") for word in baseline.command]
         _call(Stage(baseline.workdir, [*command, *more.split()]))
         line = json.loads((Path(folder) / "metrics.jsonl").read_bytes().splitlines()[-1])
-    rate = line["tokens_per_second"]
-    return rate, line["tokens"] / rate, MEASURED_STEPS / line["epoch"]
+    return line["tokens_per_second"], line["tokens"] / line["tokens_per_second"], MEASURED_STEPS / line["epoch"]
 
 
 def write_report(given: BuildCommand) -> None:
@@ -245,6 +246,5 @@ def write_report(given: BuildCommand) -> None:
     reasons = [f"| left out, {name} | {found['pairs']:,} |" for name, found in clean["left_out"].items()]
     reasons += [f"| mended, {name} | {found['pairs']:,} |" for name, found in clean["mended"].items()]
     more = {"cleaned": "\n".join(reasons), "baseline": baseline, "student": student}
-    template = (TEMPLATES / "report.md").read_text(encoding="utf-8")
-    report = template.format(**clean | student | given.model_dump() | more)
+    report = (TEMPLATES / "report.md").read_text(encoding="utf-8").format(**clean | student | given.model_dump() | more)
     write_atomically(given.workdir / "report.md", report.encode())

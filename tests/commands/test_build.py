@@ -156,6 +156,20 @@ COMMANDS = {"clean": clean.CleanCommand, "train": train.TrainCommand, "evaluate"
 COMMANDS |= {"distill": distill.DistillCommand, "export": export.ExportCommand, "translate": translate.TranslateCommand}
 
 
+@pytest.mark.parametrize(
+    ("pairs", "pieces", "options"),
+    [(1999, 676, build.FOR_FEW_PAIRS), (2000, 676, ""), (50_000, 6000, ""), (50_001, 8000, build.FOR_MANY_PAIRS)],
+)
+def test_sizes_follow_the_number_of_pairs(tmp_path, pairs, pieces, options):
+    """A thousand words are repeated in small corpora: 2,000 on both sides, and ten letters."""
+    words = 1000 if pairs <= 2000 else 20_000
+    (tmp_path / "clean").mkdir()
+    lines = (f'{{"en": "{i % words}", "fr": "{i % words + 100_000}"}}\n' for i in range(pairs))
+    (tmp_path / "clean" / "pairs.jsonl").write_text("".join(lines))
+    given = build.BuildCommand(source_language="en", target_language="fr", train=(), workdir=tmp_path)
+    assert build.sizes(given) == (pieces, options)
+
+
 @pytest.mark.parametrize("given", [[], ["--num-steps", "9"], ["--monolingual", "TEXT"]])
 def test_the_plan_has_commands_that_can_be_typed(recorder, tmp_path, capsys, monkeypatch, given):
     """The first one is done, so it is a comment."""
@@ -169,7 +183,7 @@ def test_the_plan_has_commands_that_can_be_typed(recorder, tmp_path, capsys, mon
     assert first == f"cd {tmp_path}/built && mkdir -p {' '.join(names)}"
     assert [line.split(", ")[0] for line in lines[::2]] == [f"# {n}. {name}" for n, name in enumerate(names, 1)]
     assert (lines[0], lines[1][:20]) == ("# 1. clean, done", "# lingua-flax clean ")
-    epochs, start = 40 * 10 if "--num-steps" not in given else 9, 20
+    epochs, start = 160 * 10 if "--num-steps" not in given else 9, 20
     assert lines[2] == f"# 2. baseline, about {(start + 2.0 * epochs) / 60:,.1f} minutes"
     for line in lines[3::2]:
         program, command, *words = shlex.split(line)
