@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from lingua_flax.commands.train import TrainCommand
 from lingua_flax.data import cleaning
 from lingua_flax.data.corpora.pair_files import read_pairs, sha256
 from lingua_flax.data.text_files import read_lines
@@ -211,18 +210,19 @@ def _check_monolingual(options: BuildCommand, lines: set[str]) -> None:
 
 
 def _show_plan(given: BuildCommand, planned: Sequence[Stage], rate: float, seconds: float, epoch_steps: float) -> None:
-    total = 0.0
+    total, text = 0.0, 0.0  # text is in passes over the corpus
+    if given.monolingual:
+        text = len([*read_lines(given.monolingual)]) / len([*read_lines(given.workdir / "clean/pairs.jsonl")])
     print(f"cd {shlex.quote(str(given.workdir))} && mkdir -p {' '.join(stage.name for stage in planned)}")
     for number, stage in enumerate(planned, start=1):
         if stage.record.exists():
             print(f"# {number}. {stage.name}, done\n# {stage.shell}")
             continue
         program, _, config, *_ = stage.command
-        steps = TRANSLATION_EPOCHS * epoch_steps if program in ("distill", "translate") else 0.0
-        if program == "train":  # on corpora that count as if they were of one size, monolingual text included
-            base, words = dict(read_config(Path(config))), command_line.parse(TrainCommand, stage.command[1:], "")
-            run = command_line.build(TrainCommand, words, **base)
-            steps = run.training.num_steps or (1 + len(run.data.mixture)) * (run.training.num_epochs or 0) * epoch_steps
+        steps = {"distill": 1.0, "translate": text}.get(program, 0.0) * TRANSLATION_EPOCHS * epoch_steps
+        if program == "train":
+            epochs = 160 if FOR_FEW_PAIRS in stage.shell else read_config(Path(config)).training.num_epochs or 0
+            steps = given.num_steps or epochs * epoch_steps * (3.0 + text if stage.name == "student" else 1.0)
         minutes = (START_SECONDS + steps * seconds) / 60
         total += minutes
         print(f"# {number}. {stage.name}, about {minutes:,.1f} minutes\n{stage.shell}")

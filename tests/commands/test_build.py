@@ -175,7 +175,7 @@ def test_the_plan_has_commands_that_can_be_typed(recorder, tmp_path, capsys, mon
     """The first one is done, so it is a comment."""
     monkeypatch.setattr(build, "_measure", lambda options: (1000.0, 2.0, 10.0))
     text = tmp_path / "more.fr"
-    text.write_text("la porte\n")
+    text.write_text("la porte\nle mur\nun jour\n")
     build.build([*write_pairs(tmp_path), "--plan", *(word.replace("TEXT", str(text)) for word in given)])
     assert list(recorder.ran) == ["clean"]
     first, *lines, last = capsys.readouterr().out.splitlines()
@@ -185,6 +185,9 @@ def test_the_plan_has_commands_that_can_be_typed(recorder, tmp_path, capsys, mon
     assert (lines[0], lines[1][:20]) == ("# 1. clean, done", "# lingua-flax clean ")
     epochs, start = 160 * 10 if "--num-steps" not in given else 9, 20
     assert lines[2] == f"# 2. baseline, about {(start + 2.0 * epochs) / 60:,.1f} minutes"
+    if "--monolingual" in given:  # three lines, and one pair
+        assert lines[16] == f"# 9. back_translations, about {(start + 3 * 9 * 10 * 2.0) / 60:,.1f} minutes"
+        assert lines[18] == f"# 10. student, about {(start + 6 * epochs * 2.0) / 60:,.1f} minutes"
     for line in lines[3::2]:
         program, command, *words = shlex.split(line)
         assert program == "lingua-flax"
