@@ -194,6 +194,7 @@ def test_the_warm_up_given_last_wins_in_steps_or_as_a_share(tmp_path):
 
 
 WARM_UPS = {
+    286: "multi30k_en_de_monolingual",
     300: "tiny",
     571: "multi30k_en_de_diversified",
     714: "multi30k_en_fr_diversified",
