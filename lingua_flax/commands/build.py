@@ -36,12 +36,12 @@ from lingua_flax.options.schema import PositiveInt, Section
 
 PACKAGES = (*cleaning.PACKAGES, "ctranslate2", "safetensors")  # of the extras clean and export
 TEMPLATES = Path(__file__).parent / "build_templates"
-FOR_FEW_PAIRS = "--training.num-epochs 160"
+MORE_EPOCHS = 160  # docs/guides/own_corpus.md has what they gain
+FOR_FEW_PAIRS = f"--training.num-epochs {MORE_EPOCHS}"
 FOR_MANY_PAIRS = "--model.embed-dim 256 --model.mlp-dim 1024 --model.dropout-rate 0.1 --optimizer.peak-lr 2e-3 "
 FOR_MANY_PAIRS += "--training.tokens-per-batch 8192"
 MARK = "build"  # a file in the folder of a build
 MEASURED_STEPS = 30
-START_SECONDS = 20  # until a command has loaded and compiled its programs
 # Of training, which take as long as translating the corpus: 9,115 pairs of Multi30k take 9 s, and two teachers 82 s.
 TRANSLATION_EPOCHS = 9
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ DESCRIPTION = "Makes a translator from parallel text: cleans it, trains networks
 
 @dataclass(frozen=True)
 class Stage:
-    """A command that runs in the folder of a build, where the folder `name` is for its results."""
+    """A command that runs in the folder of a build; its results go to the folder `name` in there."""
 
     workdir: Path
     command: Sequence[str]
@@ -221,9 +221,9 @@ def _show_plan(given: BuildCommand, planned: Sequence[Stage], rate: float, secon
         program, _, config, *_ = stage.command
         steps = {"distill": 1.0, "translate": text}.get(program, 0.0) * TRANSLATION_EPOCHS * epoch_steps
         if program == "train":
-            epochs = 160 if FOR_FEW_PAIRS in stage.shell else read_config(Path(config)).training.num_epochs or 0
+            epochs = MORE_EPOCHS if FOR_FEW_PAIRS in stage.shell else read_config(Path(config)).training.num_epochs or 0
             steps = given.num_steps or epochs * epoch_steps * (3.0 + text if stage.name == "student" else 1.0)
-        minutes = (START_SECONDS + steps * seconds) / 60
+        minutes = (20 + steps * seconds) / 60  # 20 s until a command has loaded and compiled its programs
         total += minutes
         print(f"# {number}. {stage.name}, about {minutes:,.1f} minutes\n{stage.shell}")
     print(f"# about {total / 60:,.1f} hours, at {rate:,.0f} target tokens a second in training, measured now")
