@@ -25,7 +25,7 @@ class _Job:
     cost: int  # of those, in tokens times beams
     served: int  # the cost of the others, from the `served` of the other jobs on when this one came
     came: float = dataclasses.field(default_factory=time.monotonic)
-    progressed: float = dataclasses.field(default_factory=time.monotonic)  # when a sentence was found last
+    timeout: asyncio.Timeout = dataclasses.field(default_factory=lambda: asyncio.timeout(None))
     found: dict[int, tuple[Hypothesis, ...]] = dataclasses.field(default_factory=dict)
 
 
@@ -87,12 +87,9 @@ class Batcher:
         self._jobs[job] = None
         self._arrived.set()
         try:
-            while not results.done():
-                left = job.progressed + self._timeout - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError
-                await asyncio.wait({results}, timeout=left)
-            return results.result()
+            async with job.timeout:
+                self._expect_progress(job)
+                return await results
         finally:
             del self._jobs[job]
 
@@ -181,7 +178,14 @@ class Batcher:
         self._progressed = time.monotonic()
         for number, hypotheses in found.items():
             job, index = batch[number]
-            job.found[index], job.progressed = hypotheses, self._progressed
+            job.found[index] = hypotheses
             self._metrics.target_tokens.inc(len(hypotheses[0].tokens))
-            if len(job.found) == len(job.parts) and not job.results.done():
+            if job.results.done():
+                continue
+            if len(job.found) == len(job.parts):
                 job.results.set_result([job.found[i] for i in range(len(job.parts))])
+            else:
+                self._expect_progress(job)
+
+    def _expect_progress(self, job: _Job) -> None:
+        job.timeout.reschedule(asyncio.get_running_loop().time() + self._timeout)

@@ -4,7 +4,6 @@ import time
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -12,12 +11,12 @@ from lingua_flax.serving.prometheus import Metrics
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 ADMIN_PATHS = ("/livez", "/readyz", "/metrics")  # for a cluster, which addresses a server by its IP address
-HEADERS = {
-    "content-security-policy": "default-src 'self'; img-src 'self' data:",  # with the icons of /docs
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-store",
-}
+HEADERS = (
+    (b"content-security-policy", b"default-src 'self'; img-src 'self' data:"),  # with the icons of /docs
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
 
 
 class Guard:
@@ -47,7 +46,7 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                message["headers"].extend(HEADERS)
                 if answers is self._app:
                     self._metrics.count(path, message["status"], started)
             await send(message)
@@ -61,7 +60,7 @@ class Guard:
         elif is_admin and scope["method"] in ("GET", "HEAD"):
             answers = self._app
         else:
-            answers = self._refusal(scope["method"], Headers(scope=scope)) or self._app
+            answers = self._refusal(scope) or self._app
         method = "GET" if scope["method"] == "HEAD" else scope["method"]  # of which uvicorn sends no body
         await answers({**scope, "method": method, "path": path}, receive, send_with_headers)
 
@@ -73,15 +72,18 @@ class Guard:
             return False
         return parts.netloc == host or parts.hostname in self._allowed
 
-    def _refusal(self, method: str, headers: Headers) -> JSONResponse | None:
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
         """Returns the answer to a request that is refused because of its headers."""
-        hosts = [value.lower() for value in headers.getlist("host")]
+        hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
         if len(hosts) != 1 or _name(hosts[0]) not in self._hosts:
             return _refused(403, "the request names another host than this server; allow it with --allowed-host")
-        origins = headers.getlist("origin")
-        if method not in ("GET", "HEAD") and not all(self._is_own(origin.lower(), hosts[0]) for origin in origins):
+        if scope["method"] not in ("GET", "HEAD") and not all(self._is_own(origin, hosts[0]) for origin in origins):
             return _refused(403, "requests from pages of other sites are refused")
         return None
+
+
+def _values(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1").lower() for key, value in scope["headers"] if key == name]
 
 
 def _name(host: str) -> str:

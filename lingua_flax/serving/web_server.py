@@ -196,6 +196,7 @@ class WebServer(uvicorn.Server):
             log_level="error",  # its warnings are about what clients send
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
         super().__init__(config)
