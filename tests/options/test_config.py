@@ -195,7 +195,8 @@ def test_the_warm_up_given_last_wins_in_steps_or_as_a_share(tmp_path):
 
 WARM_UPS = {
     300: "tiny",
-    571: "multi30k_en_de_diversified multi30k_en_de_monolingual",
+    428: "multi30k_en_de_monolingual",
+    571: "multi30k_en_de_diversified",
     714: "multi30k_en_fr_diversified",
     785: "multi30k_en_de_student",
     1000: "multi30k_en_de multi30k_en_fr multi30k_en_de_fr",
