@@ -122,7 +122,8 @@ def warm_up(translator: Translator, data: ValidationSet) -> None:
         for batch in _loss_batches(translator, data.source_ids, data.target_ids):
             compiled_program(loss_sum, translator.params, batch, graphdef=translator.graphdef)
 
-    with contextlib.suppress(jax.errors.JaxRuntimeError):
+    # Of JAX, or of Python when it ends after an interruption: it starts no threads any more.
+    with contextlib.suppress(RuntimeError):
         compile_concurrently(compile_loss, lambda: translator.warm_up(data.sources, GREEDY))
 
 

@@ -97,6 +97,7 @@ def test_run_stopped_while_validation_is_compiled_is_saved(toy, run, tmp_path):
     done = run(script, workdir, "train", *options)
     assert done.returncode == 143
     assert re.search(r"step \d+ is saved; run the same command again to continue", done.stderr)
+    assert "Traceback" not in done.stderr
     assert not [line for line in read_lines(workdir) if "validation_loss" in line]
 
 

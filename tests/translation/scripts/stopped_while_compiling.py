@@ -1,8 +1,12 @@
-"""Runs a command that trains in the given workdir and gets SIGTERM after a step, before it compiles validation."""
+"""Runs a command that trains in the given workdir and gets SIGTERM after a step, before it compiles validation.
+
+It also tries to compile when Python ends, where no thread can be started any more.
+"""
 
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +18,8 @@ def warm_up(*arguments) -> None:
     while not metrics.exists() or not metrics.stat().st_size:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
+    compile_validation(*arguments)
+    threading.main_thread().join()
     compile_validation(*arguments)
 
 
