@@ -195,7 +195,7 @@ def test_the_warm_up_given_last_wins_in_steps_or_as_a_share(tmp_path):
 
 WARM_UPS = {
     300: "tiny",
-    428: "multi30k_en_de_monolingual",
+    357: "multi30k_en_de_monolingual",
     571: "multi30k_en_de_diversified",
     714: "multi30k_en_fr_diversified",
     785: "multi30k_en_de_student",
