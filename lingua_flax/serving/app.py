@@ -38,8 +38,6 @@ from lingua_flax.serving.translations import Translations
 log = logging.getLogger(__name__)
 
 SWAGGER_FILES = Path(fastapi_offline.__file__).parent / "static"  # so that /docs works offline
-# Between two collections of garbage, of which each also calls JAX. Python's 700 took a third of the event loop's time.
-NEW_OBJECTS = 10_000
 MAX_INSPECTIONS = 16  # that wait
 SURE = 90  # per cent from which on a text is not translated because it is in the target language
 FINISH_SECONDS = 2.5  # to answer what was accepted before the server was stopped
@@ -76,7 +74,7 @@ class Server:
         # quarter of the event loop's time, and 1.2 instead of 0.3 s for the 99th percentile of latencies.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(NEW_OBJECTS)
+        gc.set_threshold(10_000)  # with 700, a third of the event loop's time was collection, which also calls JAX
         self.status = "ok"
         log.info("ready")
         await self._batcher.run()
