@@ -227,7 +227,7 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
     sentence = sample_sentence(workdir) if workdir else None
     app.post("/translate", openapi_extra=TranslateRequest.body(sentence))(server.translate)
     app.post("/inspect", openapi_extra=InspectRequest.body(sentence))(server.inspect)
-    # That of /translate is for the documentation: FastAPI's way to the function takes a tenth of the event loop's time.
+    # FastAPI's own route to /translate is for the documentation only: it takes a tenth of the event loop's time.
     app.router.routes.insert(0, Route("/translate", server.translate, methods=["POST"]))
 
     @app.exception_handler(HTTPException)

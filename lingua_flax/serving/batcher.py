@@ -25,7 +25,7 @@ class _Job:
     cost: int  # of those, in tokens times beams
     served: int  # the cost of the others, from the `served` of the other jobs on when this one came
     came: float = dataclasses.field(default_factory=time.monotonic)
-    timeout: asyncio.Timeout = dataclasses.field(default_factory=lambda: asyncio.timeout(None))
+    timeout: asyncio.Timeout = dataclasses.field(default_factory=lambda: asyncio.timeout(None))  # of the next sentence
     found: dict[int, tuple[Hypothesis, ...]] = dataclasses.field(default_factory=dict)
 
 

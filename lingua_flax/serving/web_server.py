@@ -196,7 +196,7 @@ class WebServer(uvicorn.Server):
             log_level="error",  # its warnings are about what clients send
             access_log=False,
             server_header=False,
-            proxy_headers=False,
+            proxy_headers=False,  # nothing asks where a request comes from
             timeout_graceful_shutdown=STOP_SECONDS,
         )
         super().__init__(config)
