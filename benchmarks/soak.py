@@ -29,7 +29,7 @@ class LeavingClient(Client):
             return
         self.send(lines[:count])
         time.sleep(random.random())
-        self.connection.close()
+        self.close()
 
 
 def command(argv: Sequence[str]) -> None:
