@@ -11,7 +11,7 @@ Each system runs in a separate process that loads the model once; only one of th
 """
 
 import argparse
-import json
+import multiprocessing
 import resource
 import statistics
 import subprocess
@@ -19,8 +19,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,6 +49,12 @@ class System(NamedTuple):
         return f"{self.workdir.name}: {self.engine} {self.precision}"
 
 
+class Measurement(NamedTuple):
+    times: list[float]  # seconds of each part
+    texts: list[str]
+    memory: int  # bytes, at most
+
+
 def load_lingua_flax(workdir: Path, precision: str, options: argparse.Namespace) -> Translate:
     """Loads the model and returns this project's translation function."""
     from lingua_flax.devices.compilation import set_up_compilation
@@ -72,7 +79,7 @@ def load_tagged_tokenizer(workdir: Path) -> Tokenizer:
     return tokenizer.with_source_tag(language_tag(config.data.target_language)) if config.data.tag_target else tokenizer
 
 
-def load_ctranslate2(workdir: Path, precision: str, options: argparse.Namespace) -> Translate:
+def load_ctranslate2(workdir: Path, precision: str, options: argparse.Namespace, exported: Path) -> Translate:
     """Loads the exported model and returns CTranslate2's translation function, with the tokenizer of this project."""
     import ctranslate2
 
@@ -81,7 +88,7 @@ def load_ctranslate2(workdir: Path, precision: str, options: argparse.Namespace)
     tokenizer = load_tagged_tokenizer(workdir)
     piece_ids = {piece: i for i, piece in enumerate(tokenizer.target_pieces(range(tokenizer.target_vocab_size)))}
     threads = {"inter_threads": 1, "intra_threads": options.cores}
-    translator = ctranslate2.Translator(str(options.exported), "cpu", compute_type=precision, **threads)
+    translator = ctranslate2.Translator(str(exported), "cpu", compute_type=precision, **threads)
 
     def translate(lines: Sequence[str], beam_size: int, batch_size: int) -> list[str]:
         pieces = [tokenizer.source_pieces(ids) for ids in tokenizer.encode_source(lines)]
@@ -99,75 +106,56 @@ def load_ctranslate2(workdir: Path, precision: str, options: argparse.Namespace)
     return translate
 
 
-def serve(options: argparse.Namespace) -> None:
-    """Runs one system: for each line of standard input (beam size, batch size), prints its measurements as JSON."""
+def serve(requests: Connection, system: System, options: argparse.Namespace, exported: Path) -> None:
+    """Runs one system: for each pair of a beam size and a batch size, sends what it measured."""
     started = time.perf_counter()
-    engine, precision, workdir = options.serve[0], options.serve[1], Path(options.serve[2])
-    if engine == LINGUA_FLAX:
-        translate = load_lingua_flax(workdir, precision, options)
+    if system.engine == LINGUA_FLAX:
+        translate = load_lingua_flax(system.workdir, system.precision, options)
     else:
-        translate = load_ctranslate2(workdir, precision, options)
+        translate = load_ctranslate2(system.workdir, system.precision, options, exported)
     lines = list(read_lines(options.input))
     translate(lines[:1], 5, 1)
-    print(json.dumps({"start": time.perf_counter() - started}), flush=True)
-    for command in sys.stdin:
-        beam_size, batch_size = map(int, command.split())
-        sentences = lines if batch_size > 1 else lines[:SINGLE_SENTENCES]
+    requests.send(time.perf_counter() - started)
+    for beam_size, batch_size in iter(requests.recv, None):
         times, texts = [], []
-        for part in [sentences] if batch_size > 1 else [[line] for line in sentences]:
+        for part in [lines] if batch_size > 1 else [[line] for line in lines[:SINGLE_SENTENCES]]:
             part_started = time.perf_counter()
             texts += translate(part, beam_size, batch_size)
             times.append(time.perf_counter() - part_started)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"times": times, "texts": texts, "memory": memory}), flush=True)
+        requests.send(Measurement(times, texts, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
 
 
-def export(options: argparse.Namespace, folder: Path) -> Path:
+def export(options: argparse.Namespace, folder: Path) -> None:
     """Exports the model for CTranslate2 with lingua-flax export, which compares the two first."""
     command = [sys.executable, "-m", "lingua_flax", "export", "--checkpoint", options.checkpoint]
     command += ["--workdir", str(options.ctranslate2)]
     command += ["--format", "ctranslate2", "--output", str(folder), "--verify", str(options.input)]
     if subprocess.run(command, cwd=ROOT).returncode:  # the command has printed the reason
         raise SystemExit(2)
-    return folder
 
 
-def request_measurement(process: subprocess.Popen[str], beam_size: int, batch_size: int) -> dict[str, Any]:
-    """Has one system translate the input and returns its measurements."""
-    assert process.stdin
-    process.stdin.write(f"{beam_size} {batch_size}\n")
-    process.stdin.flush()
-    return read_reply(process)
+def measure(system: Connection, beam_size: int, batch_size: int) -> Measurement:
+    """Has one system translate the input."""
+    system.send((beam_size, batch_size))
+    return system.recv()
 
 
-def read_reply(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Returns the next line of JSON that a system prints; raises SystemExit if its process has ended."""
-    assert process.stdout
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit("error: the process of one system has ended; see its output above")
-    return json.loads(line)
-
-
-def report(processes: dict[System, subprocess.Popen[str]], beam: int, batch: int, num_rounds: int) -> None:
+def report(systems: dict[System, Connection], beam: int, batch: int, num_rounds: int) -> None:
     """Measures one setting and prints a table row for each system; tokens are those of the translations, with EOS."""
-    first, *_ = processes
-    texts_of = {system: request_measurement(process, beam, batch)["texts"] for system, process in processes.items()}
-    rounds = [
-        {system: request_measurement(process, beam, batch) for system, process in processes.items()}
-        for _ in range(num_rounds)
-    ]
+    first, *_ = systems
+    texts_of = {system: measure(process, beam, batch).texts for system, process in systems.items()}
+    rounds = [{system: measure(process, beam, batch) for system, process in systems.items()} for _ in range(num_rounds)]
     for system, texts in texts_of.items():
         tokenizer = load_tagged_tokenizer(system.workdir)
-        seconds = statistics.median(sum(replies[system]["times"]) for replies in rounds)
+        seconds = statistics.median(sum(replies[system].times) for replies in rounds)
         tokens = sum(map(len, tokenizer.encode_target(texts)))
-        ratio = statistics.median(sum(replies[first]["times"]) / sum(replies[system]["times"]) for replies in rounds)
+        ratio = statistics.median(sum(replies[first].times) / sum(replies[system].times) for replies in rounds)
         latency = ""
         if batch == 1:
-            latencies = 1e3 * np.array([replies[system]["times"] for replies in rounds]).min(axis=0)
+            latencies = 1e3 * np.array([replies[system].times for replies in rounds]).min(axis=0)
             latency = f"{np.median(latencies):.1f}, {np.percentile(latencies, 95):.1f}"
         same = sum(text == other for text, other in zip(texts, texts_of[first], strict=True)) / len(texts)
-        memory = max(replies[system]["memory"] for replies in rounds) / 1e6
+        memory = max(replies[system].memory for replies in rounds) / 1e6
         rates = f"{len(texts) / seconds:,.0f} | {tokens / seconds:,.0f}"
         print(
             f"| {beam} | {batch} | {system} | {rates} | {ratio:.2f} | {latency} | {same:.1%} | {memory:,.0f} |",
@@ -189,29 +177,25 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="best")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2, help="threads of CTranslate2")
-    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
-    parser.add_argument("--exported", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.serve:
-        serve(options)
-        return
     for path in (*options.workdir, *([options.ctranslate2] if options.ctranslate2 else []), options.input):
         if not path.exists():
             parser.error(f"{path}: no such file or folder")
     systems = [
         System(LINGUA_FLAX, precision, workdir) for workdir in options.workdir for precision in options.precision
     ]
-    exported = []
+    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
+        exported = Path(folder, "exported")
         if options.ctranslate2:
             systems += [System(CTRANSLATE2, precision, options.ctranslate2) for precision in ("float32", "int8")]
-            exported = ["--exported", str(export(options, Path(folder, "exported")))]
+            export(options, exported)
         processes = {}
         for system in systems:
-            command = [sys.executable, __file__, *sys.argv[1:], *exported, "--serve", *map(str, system)]
-            processes[system] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            seconds = read_reply(processes[system])["start"]
-            print(f"{system}: {seconds:.1f} s for imports, loading the model and the first sentence")
+            processes[system], other_end = context.Pipe()
+            context.Process(target=serve, args=(other_end, system, options, exported), daemon=True).start()
+            other_end.close()  # so that the end of the process is noticed
+            print(f"{system}: {processes[system].recv():.1f} s for imports, loading the model and the first sentence")
         print(
             "\n| beam | batch | | sentences/s | tokens/s | speed relative to the first | "
             "single-sentence latency, ms: median, 95th percentile | same as the first | peak MB |"
@@ -220,9 +204,7 @@ def main() -> None:
         for beam, batch in ((1, 64), (5, 64), (1, 1), (5, 1)):
             report(processes, beam, batch, options.rounds)
         for process in processes.values():
-            assert process.stdin
-            process.stdin.close()
-            process.wait()
+            process.send(None)
 
 
 if __name__ == "__main__":
