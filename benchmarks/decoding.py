@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -134,10 +134,18 @@ def export(options: argparse.Namespace, folder: Path) -> None:
         raise SystemExit(2)
 
 
+def received(system: Connection) -> Any:
+    """Returns the next thing that a system sends; raises SystemExit if its process has ended."""
+    try:
+        return system.recv()
+    except EOFError:
+        raise SystemExit("error: the process of one system has ended; see its output above") from None
+
+
 def measure(system: Connection, beam_size: int, batch_size: int) -> Measurement:
     """Has one system translate the input."""
     system.send((beam_size, batch_size))
-    return system.recv()
+    return received(system)
 
 
 def report(systems: dict[System, Connection], beam: int, batch: int, num_rounds: int) -> None:
@@ -195,7 +203,8 @@ def main() -> None:
             processes[system], other_end = context.Pipe()
             context.Process(target=serve, args=(other_end, system, options, exported), daemon=True).start()
             other_end.close()  # so that the end of the process is noticed
-            print(f"{system}: {processes[system].recv():.1f} s for imports, loading the model and the first sentence")
+            seconds = received(processes[system])
+            print(f"{system}: {seconds:.1f} s for imports, loading the model and the first sentence")
         print(
             "\n| beam | batch | | sentences/s | tokens/s | speed relative to the first | "
             "single-sentence latency, ms: median, 95th percentile | same as the first | peak MB |"

@@ -222,9 +222,9 @@ def command(argv: Sequence[str]) -> None:
         report(title, clients, time.perf_counter() - started)
 
     def wait() -> None:
-        for minute in range(int(options.seconds // 60)):
-            print(f"{server.memory / 2**20:,.0f} MiB after {minute} min", flush=True)
+        for minute in range(1, int(options.seconds // 60) + 1):
             time.sleep(60)
+            print(f"{server.memory / 2**20:,.0f} MiB after {minute} min", flush=True)
         time.sleep(options.seconds % 60)
 
     def stop() -> None:
