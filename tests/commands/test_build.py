@@ -217,7 +217,8 @@ def test_a_signal_reaches_the_stage_and_gives_its_status(tmp_path, number, send)
     """SIGTERM comes to one process, Ctrl-C to all of a terminal's."""
     options = [*write_pairs(tmp_path, generate().train[:400]), "--num-steps", 10_000]
     process = start_command("build", *options, start_new_session=True)
-    wait_for(process, lambda: (tmp_path / "built/baseline/metrics.jsonl").exists())
+    before = list(itertools.takewhile(lambda line: not line.startswith("step 1 started"), process.stderr))
+    assert process.poll() is None, before
     send(process.pid, number)
     _, errors = process.communicate(timeout=HUNG_AFTER)
     assert process.returncode == 128 + number, errors

@@ -23,10 +23,11 @@ from tests.export.test_export_formats import LINES, random_translator
 SCRIPTS = Path(__file__).parent / "scripts"
 NETWORKS = {
     "pre-norm": (True, {}),
-    "post-norm": (True, {"norm": "post", "activation": "gelu"}),
-    "learned positions": (True, {"positions": "learned", "tied_embeddings": "decoder"}),
-    "two tokenizers": (False, {"tied_embeddings": "none", "embed_dim": 18}),
-    "rotary": (True, {"positions": "rotary", "qk_norm": True, "position_base": 50.0}),
+    "post-norm, learned positions, two tokenizers": (
+        False,
+        {"norm": "post", "activation": "gelu", "positions": "learned", "tied_embeddings": "none", "embed_dim": 18},
+    ),
+    "rotary": (True, {"positions": "rotary", "qk_norm": True, "position_base": 50.0, "tied_embeddings": "decoder"}),
     "rotary in self-attention": (True, {"positions": "rotary", "rotary_cross_attention": False, "qk_norm": "self"}),
 }
 QUESTIONS = [
