@@ -220,7 +220,8 @@ def test_a_signal_reaches_the_stage_and_gives_its_status(tmp_path, number, send)
     before = list(itertools.takewhile(lambda line: not line.startswith("step 1 started"), process.stderr))
     assert process.poll() is None, before
     send(process.pid, number)
-    _, errors = process.communicate(timeout=HUNG_AFTER)
+    _, after = process.communicate(timeout=HUNG_AFTER)
+    errors = "".join([*before, after])
     assert process.returncode == 128 + number, errors
     assert "Traceback" not in errors, errors  # in full
     assert list((tmp_path / "built/baseline/checkpoints").glob("*/metadata"))

@@ -39,9 +39,9 @@ def workdir(run, tmp_path_factory):
     if given := os.environ.get("LINGUA_PHRASEBOOK_RUN"):
         return Path(given)
     workdir = tmp_path_factory.mktemp("runs") / "phrasebook"
-    steps = ("--training.num-steps", 60, "--training.eval-every", 30, "--training.checkpoint-every", 30)
-    few = ("--training.tokens-per-batch", 512)
-    done = run("train", "--config", "configs/tiny.toml", "--workdir", workdir, *steps, *few)
+    options = ("--training.num-steps", 60, "--training.eval-every", 30, "--training.checkpoint-every", 30)
+    options += ("--training.tokens-per-batch", 512)
+    done = run("train", "--config", "configs/tiny.toml", "--workdir", workdir, *options)
     assert done.returncode == 0, done.stderr
     return workdir
 
@@ -755,8 +755,9 @@ def test_attention_page_opens_without_a_server(workdir, run, open_page, url, tmp
 def exported(workdir, run, tmp_path_factory):
     """Returns the HTML file of the network, with its exact weights."""
     path = tmp_path_factory.mktemp("exported") / "translator.html"
-    path.with_suffix(".txt").write_text(f"{SENTENCE}\n")
-    options = ("--quantization", "float32", "--beam-size", 4, "--verify", path.with_suffix(".txt"))
+    line = path.with_suffix(".txt")  # to compare, instead of 100, which takes half a minute
+    line.write_text(f"{SENTENCE}\n")
+    options = ("--quantization", "float32", "--beam-size", 4, "--verify", line)
     done = run("export", "--workdir", workdir, "--format", "html", "--output", path, *options)
     assert done.returncode == 0, done.stderr
     return path
