@@ -1,6 +1,7 @@
 """Starts commands in the background, and reads the files of a run without the timings in them."""
 
 import json
+import os
 import socket
 import subprocess
 import time
@@ -22,6 +23,12 @@ def start_command(program, *arguments, **options) -> subprocess.Popen:
 def start(config, workdir, *arguments, **options) -> subprocess.Popen:
     """Starts training."""
     return start_command("train", "--config", config, "--workdir", workdir, *arguments, **options)
+
+
+def simulated_devices(count: int) -> dict[str, str]:
+    """Returns the environment for a command that finds so many devices, which share the cores of this machine."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    return os.environ | {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={count}"}
 
 
 def free_port() -> int:

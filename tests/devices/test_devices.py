@@ -19,10 +19,9 @@ from lingua_flax.options.config_files import CONFIG_NAME, read_workdir_config
 from lingua_flax.options.schema import Config, DecodingOptions, MeshConfig
 from lingua_flax.training.state import state_shardings
 from lingua_flax.translation.translator import Translator
-from tests.processes import metrics
+from tests.processes import metrics, simulated_devices
 
 SCRIPTS = Path(__file__).parent / "scripts"
-EIGHT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
 MESHES = {
     "data": ["--devices.mesh.data", 8],
     "fsdp": ["--devices.mesh.fsdp", -1, "--devices.mesh.data", 1],
@@ -63,7 +62,7 @@ def test_every_mesh_has_the_losses_of_one_device(one_device, toy, run, tmp_path,
         parts.append((RESUMED_ON[mesh], ALL_STEPS))
     for name, steps in parts:
         options = [*OPTIONS, *MESHES[name], "--training.num-steps", steps]
-        done = run("train", "--config", toy, "--workdir", workdir, *options, env=os.environ | EIGHT)
+        done = run("train", "--config", toy, "--workdir", workdir, *options, env=simulated_devices(8))
         assert done.returncode == 0, done.stderr
     assert len(losses(workdir)) == steps
     assert losses(workdir) == pytest.approx(losses(one_device)[:steps], rel=1e-4)
@@ -77,11 +76,11 @@ def test_every_mesh_has_the_losses_of_one_device(one_device, toy, run, tmp_path,
 @pytest.mark.slow
 def test_bfloat16_has_the_losses_of_one_device(toy, run, tmp_path):
     options = [*OPTIONS, "--training.num-steps", 2, "--devices.precision", "bfloat16"]
-    for devices, mesh in (({}, []), (EIGHT, MESHES["mixed"])):
-        workdir = tmp_path / f"{len(devices)}"
-        done = run("train", "--config", toy, "--workdir", workdir, *options, *mesh, env=os.environ | devices)
+    for count, mesh in ((1, []), (8, MESHES["mixed"])):
+        workdir = tmp_path / f"{count}"
+        done = run("train", "--config", toy, "--workdir", workdir, *options, *mesh, env=simulated_devices(count))
         assert done.returncode == 0, done.stderr
-    assert losses(tmp_path / "1") == pytest.approx(losses(tmp_path / "0"), rel=1e-3)
+    assert losses(tmp_path / "8") == pytest.approx(losses(tmp_path / "1"), rel=1e-3)
 
 
 @pytest.mark.slow
@@ -89,9 +88,9 @@ def test_evaluation_and_translation_use_all_devices_and_keep_order(trained, run,
     lines = (toy.parent / "test.en").read_text(encoding="utf-8").splitlines()
     source = tmp_path / "in.en"
     source.write_text("\n".join([*lines, "", *reversed(lines)]) + "\n", encoding="utf-8")
-    for devices in ({}, EIGHT):
-        name = tmp_path / f"{len(devices)}"
-        env = os.environ | devices
+    for count in (1, 8):
+        name = tmp_path / f"{count}"
+        env = simulated_devices(count)
         evaluated = run("evaluate", "--workdir", trained[0], "--output", f"{name}.test", env=env)
         files = ["--input", source, "--output", f"{name}.out"]
         translated = run("translate", "--workdir", trained[0], *files, "--batch-size", 13, env=env)
@@ -99,10 +98,10 @@ def test_evaluation_and_translation_use_all_devices_and_keep_order(trained, run,
         for done in (evaluated, translated, scored):
             assert done.returncode == 0, done.stderr
     for ending in ("test", "out"):
-        one, eight = ((tmp_path / f"{name}.{ending}").read_text(encoding="utf-8") for name in (0, 1))
+        one, eight = ((tmp_path / f"{name}.{ending}").read_text(encoding="utf-8") for name in (1, 8))
         assert one == eight
     assert len(one.splitlines()) == 2 * len(lines) + 1
-    one, eight = (np.loadtxt(tmp_path / f"{name}.score") for name in (0, 1))
+    one, eight = (np.loadtxt(tmp_path / f"{name}.score") for name in (1, 8))
     np.testing.assert_allclose(one, eight, atol=2e-3)
 
 
@@ -133,7 +132,7 @@ REFUSED = [
 
 def test_mesh_that_does_not_divide_a_dimension_is_refused(run):
     configs = json.dumps([{"devices": {"mesh": mesh}} | options for mesh, options, _ in REFUSED])
-    done = run(SCRIPTS / "refused_meshes.py", configs, env=os.environ | EIGHT)
+    done = run(SCRIPTS / "refused_meshes.py", configs, env=simulated_devices(8))
     assert done.returncode == 0, done.stderr
     for line, (_, _, message) in zip(done.stdout.splitlines(), REFUSED, strict=True):
         assert re.search(message, line), line
@@ -197,8 +196,7 @@ def test_gpus_compute_the_same_bits_unless_the_option_is_false(trained, run, opt
 
 def test_translator_is_placed_on_the_requested_platform(trained, run):
     """Of two CPUs, the first stands for JAX's default devices and the second for those of another platform."""
-    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    done = run(SCRIPTS / "place_translator.py", trained[0], env=os.environ | two)
+    done = run(SCRIPTS / "place_translator.py", trained[0], env=simulated_devices(2))
     assert done.returncode == 0, done.stderr
     *translations, refusal = done.stdout.splitlines()
     assert translations == ["deux un !"] * 2

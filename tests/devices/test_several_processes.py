@@ -16,7 +16,7 @@ from lingua_flax.options.schema import ProcessOptions
 from lingua_flax.runs.checkpoint import saved_steps
 from tests.command_server import run_forked
 from tests.conftest import HUNG_AFTER
-from tests.processes import finish, free_port, metrics, start_together, wait_for
+from tests.processes import finish, free_port, metrics, simulated_devices, start_together, wait_for
 
 SCRIPTS = Path(__file__).parent / "scripts"
 STEPS = ["--training.checkpoint-every", 6, "--training.log-every", 1]
@@ -49,8 +49,8 @@ def killed_after(step, count, toy, workdir, *options) -> list[tuple[int, str, st
     Each process has two devices, and the parameters are sharded across the devices of all processes.
     """
     mesh = ["--devices.mesh.fsdp", 2 * count, "--devices.mesh.data", 1]
-    two_devices = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    running = start_training(count, toy, workdir, "--training.num-steps", 100000, *mesh, *options, env=two_devices)
+    options = (*options, "--training.num-steps", 100000)
+    running = start_training(count, toy, workdir, *mesh, *options, env=simulated_devices(2))
     wait_for(running[0], lambda: len(steps(workdir)) > step)
     running[-1].kill()
     return finish(running)

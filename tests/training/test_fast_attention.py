@@ -1,6 +1,5 @@
 """Fast attention against equation 1 as written: values and gradients, mainly of packed rows."""
 
-import os
 from types import SimpleNamespace
 
 import jax
@@ -18,8 +17,8 @@ from lingua_flax.model.transformer import structure
 from lingua_flax.options.schema import Config, MeshConfig, ModelConfig
 from lingua_flax.training.kernels.fast_attention import FusedAttention, fast_attention
 from lingua_flax.training.loss import cross_entropy
-from tests.devices.test_devices import EIGHT
 from tests.model.test_transformer import random_params
+from tests.processes import simulated_devices
 
 # Segments of the queries and keys of packed rows: several sentences and padding, padded targets with a source that
 # fills its row and the reverse, a row without tokens on one side, and one without any.
@@ -137,7 +136,7 @@ def check_on_a_mesh() -> None:
 def test_sharded_attention_matches_equation_1(run, tmp_path):
     program = tmp_path / "check.py"
     program.write_text("from tests.training.test_fast_attention import check_on_a_mesh; check_on_a_mesh()")
-    result = run(program, env=os.environ | EIGHT)
+    result = run(program, env=simulated_devices(8))
     assert result.returncode == 0, result.stderr
 
 

@@ -1,7 +1,5 @@
 """The loss without stored logits against optax: values and gradients, for any block sizes and meshes."""
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +10,7 @@ from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.options.schema import MeshConfig
 from lingua_flax.training.kernels.fused_loss import FusedLogNormalizer, block_sizes
 from lingua_flax.training.loss import cross_entropy
-from tests.devices.test_devices import EIGHT
+from tests.processes import simulated_devices
 from tests.training.test_training_step import reference_loss
 
 
@@ -61,7 +59,7 @@ def check_on_a_mesh() -> None:
 def test_sharded_loss_matches_optax(run, tmp_path):
     program = tmp_path / "check.py"
     program.write_text("from tests.training.test_fused_loss import check_on_a_mesh; check_on_a_mesh()")
-    result = run(program, env=os.environ | EIGHT)
+    result = run(program, env=simulated_devices(8))
     assert result.returncode == 0, result.stderr
 
 
