@@ -31,10 +31,10 @@ PROMPTLY = 240
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Saves time, before any module of tests is imported, with which XLA may start.
+    """Makes compiling quicker, before an imported test module can start XLA, which then has read its flags.
 
     In the default run, commands are compiled without most optimizations; if slow tests are selected too, they are
-    compiled as they are for users. XLA_FLAGS and the garbage collector, which also calls JAX, together take
+    compiled as they are for users. The flags, and fewer collections of garbage, which also call JAX, take
     tests/model/test_transformer.py from 53 to 33 s of CPU time.
     """
     gc.set_threshold(10_000)
@@ -48,8 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def _compilation(tmp_path_factory: pytest.TempPathFactory):
     """Gives the session one cache folder, for the commands that tests run and for what tests compile themselves.
 
-    All test processes share it: the key of a compiled program depends on the path of the cache. What tests
-    compile themselves is compiled without most optimizations.
+    All test processes share it: the key of a compiled program depends on the path of the cache. What tests compile
+    themselves is always compiled without most optimizations.
     """
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
