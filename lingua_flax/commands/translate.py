@@ -54,8 +54,8 @@ class TranslateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.Ali
     one_sentence_per_line: Flag = False
     """Take each input line as a single sentence, rather than translate each of its sentences by itself."""
     translate_unknown: Flag = False
-    """Translate also sentences of whose characters the network has never seen most, rather than keep them as they are.
-    What it makes of them is invented."""
+    """Also translate sentences that consist mostly of characters the network has never seen, instead of copying them;
+    the result is invented."""
     glossary: Path | None = None
     """Text file with a term and its translation on each line, separated by a tab. Terms are found as whole words, the
     longest at a place. For a model trained with tokenizer.placeholders."""
