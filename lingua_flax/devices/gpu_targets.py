@@ -1,5 +1,7 @@
 """NVIDIA GPUs for which programs can be compiled, as XLA's compiler describes them."""
 
+from pathlib import Path
+from string import Template
 from typing import NamedTuple
 
 
@@ -40,28 +42,6 @@ def target_config(kind: str) -> str:
     gpu = GPUS[kind]
     major, minor = gpu.capability
     feature = "feature_extension: ACCELERATED_FEATURES" if gpu.capability == (9, 0) else ""
-    return f"""
-        platform_name: "CUDA"
-        device_description_str: "{gpu.name}"
-        dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
-        runtime_version {{ major: 13 minor: 0 patch: 0 }}
-        gpu_device_info {{
-          name: "{gpu.name}"
-          device_vendor: "NVIDIA Corporation"
-          cuda_compute_capability {{ major: {major} minor: {minor} {feature} }}
-          platform_version: "Compute Capability {major}.{minor}"
-          driver_version: "13.0.0" runtime_version: "13.0.0" compile_time_toolkit_version: "13.0.0"
-          dnn_version: "9.10.0"
-          core_count: {gpu.multiprocessors} fpus_per_core: {gpu.cores}
-          threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: {gpu.threads}
-          registers_per_core_limit: 65536 registers_per_block_limit: 65536
-          shared_memory_per_core: {gpu.shared_memory} shared_memory_per_block: 49152
-          shared_memory_per_block_optin: {gpu.shared_memory_per_block}
-          block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-          thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
-          device_address_bits: 64 ecc_enabled: true
-          l2_cache_size: {gpu.l2_cache} device_memory_size: {gpu.memory}
-          memory_bandwidth: {int(gpu.bytes_per_second)} clock_rate_ghz: {gpu.clock}
-          device_interconnect_info {{ active_links: {gpu.links} }}
-        }}
-    """
+    template = Template((Path(__file__).parent / "gpu_target.textproto").read_text(encoding="utf-8"))
+    own = {"major": major, "minor": minor, "feature": feature, "bandwidth": int(gpu.bytes_per_second)}
+    return template.substitute(gpu._asdict() | own)
