@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from urllib.parse import parse_qsl
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, StrictInt, TypeAdapter, WithJsonSchema
@@ -15,6 +16,7 @@ from lingua_flax.inspection.explanation import Head, Place
 from lingua_flax.options.messages import validation_message
 
 SENTENCE = "Two dogs are playing in the snow."
+MAX_FIELDS = 1000
 
 
 class Limits(NamedTuple):
@@ -168,7 +170,8 @@ def _message(error: pydantic.ValidationError) -> str:
 
 async def _values(request: Request) -> dict[str, Any]:
     body = await request.body()  # all of it, so that a client that still sends can read the answer
-    if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
+    content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if content_type == "application/json":
         try:
             content = json.loads(body)
             json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
@@ -177,5 +180,16 @@ async def _values(request: Request) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise HTTPException(400, "Invalid JSON format")
         return content
-    form = await request.form()
-    return {**request.query_params, **{name: value for name, value in form.items() if isinstance(value, str)}}
+    try:
+        values = _fields(request.scope["query_string"])
+        if content_type == "application/x-www-form-urlencoded":
+            return values | _fields(body)
+        form = await request.form()
+        return values | {name: value for name, value in form.items() if isinstance(value, str)}
+    except ValueError as error:
+        raise HTTPException(400, "Invalid form or query string") from error
+
+
+def _fields(encoded: bytes) -> dict[str, str]:
+    """Returns the fields of a form; raises ValueError if they are not UTF-8, escaped or not, or too many."""
+    return dict(parse_qsl(encoded.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS))

@@ -79,6 +79,20 @@ def test_forms_and_query_strings_are_answered(url):
     assert request(url, query, method="POST")[1] == {"translatedText": "ONE", "alternatives": ["ONE'"]}
 
 
+@pytest.mark.parametrize("text", ["à l'été", "%C3%A0+l'%C3%A9t%C3%A9"])
+def test_forms_are_utf_8(url, text):
+    """Clients such as curl -d do not escape it."""
+    body = f"q={text}&source=en&target=fr".encode()
+    assert request(url, "/translate", body)[:2] == (200, {"translatedText": "À L'ÉTÉ"})
+
+
+@pytest.mark.parametrize("text", [b"\xe0", b"%E0", b"&" * 1200])
+def test_forms_that_are_invalid_are_refused(url, text):
+    """Latin-1, or too many fields."""
+    answer = request(url, "/translate", b"source=en&target=fr&q=" + text)
+    assert answer[:2] == (400, {"error": "Invalid form or query string"})
+
+
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
