@@ -27,6 +27,7 @@ from lingua_flax.serving import app
 from lingua_flax.serving.ctranslate2_search import load_ctranslate2
 from lingua_flax.serving.guard import Guard
 from lingua_flax.serving.languages import languages
+from lingua_flax.serving.web_server import ConnectionLimits
 from lingua_flax.translation import parallel
 from lingua_flax.translation.translator import Translator
 from tests.conftest import PROMPTLY
@@ -143,6 +144,25 @@ def test_other_paths_and_methods_are_errors_too(url):
 def test_invalid_json_is_refused(url, body):
     status, answer, _ = request(url, "/translate", body, **JSON)
     assert (status, answer) == (400, {"error": "Invalid JSON format"})
+
+
+@pytest.mark.parametrize("glossary", ["[" * 3000, '{"\\ud800": "one"}'])
+def test_invalid_json_in_a_form_is_refused(engine, glossary):
+    limits = ConnectionLimits(100, body=10_000)
+    with serving(lambda _: engine, limits=limits) as (server, url):
+        until(lambda: server.status == "ok")
+        form = urllib.parse.urlencode({"q": "one", "source": "en", "target": "fr", "glossary": glossary})
+        answer = (400, {"error": "Invalid request: glossary: Invalid JSON format"})
+        assert request(url, "/translate", form.encode())[:2] == answer
+
+
+@pytest.mark.parametrize(("charset", "text"), [("unicode_escape", r"\ud800"), ("utf-7", "+2AA-")])
+def test_forms_of_several_parts_that_are_no_text_are_refused(url, charset, text):
+    fields = {"q": text, "source": "en", "target": "fr"}.items()
+    parts = [f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields]
+    kind = f"multipart/form-data; boundary=b; charset={charset}"
+    answer = request(url, "/translate", f"{''.join(parts)}--b--\r\n".encode(), **{"Content-Type": kind})
+    assert answer[:2] == (400, {"error": "Invalid form or query string"})
 
 
 @pytest.mark.parametrize(
