@@ -483,6 +483,31 @@ def test_stopping_server_refuses_what_it_cannot_answer_in_time(engine, monkeypat
     assert engine.unwanted == ["one two"]
 
 
+@pytest.mark.parametrize(
+    ("path", "parameters"),
+    [("/inspect", {"q": "one"}), ("/translate", {"q": "one", "source": "en", "target": "fr", "alignments": True})],
+)
+def test_stopping_server_refuses_what_other_threads_compute(engine, monkeypatch, path, parameters):
+    monkeypatch.setattr(app, "FINISH_SECONDS", 0.1)
+    answers, is_computing, may_end = [], threading.Event(), threading.Event()
+
+    def compute(*_):
+        is_computing.set()
+        may_end.wait(PROMPTLY)
+        return []
+
+    engine.align = compute
+    with serving(lambda _: engine) as (server, url):
+        server.inspector = compute
+        until(lambda: server.status == "ok")
+        thread = threading.Thread(target=lambda: answers.append(request(url, path, parameters)))
+        thread.start()
+        assert is_computing.wait(PROMPTLY)
+        threading.Timer(0.0, lambda: (thread.join(), may_end.set())).start()
+    ((status, answer, headers),) = answers
+    assert (status, answer, headers["Retry-After"]) == (503, {"error": "the server is stopping"}, "1")
+
+
 def test_batches_run_at_the_same_time(engine):
     engine.workers = 2
     engine.may_go_on.clear()
