@@ -134,7 +134,8 @@ class Server:
         if parameters.target == detected["language"]:
             answer: dict[str, Any] = {"translatedText": parameters.q}
         else:
-            answer = await self._translations.answer(parameters, self.limits.beam_size)
+            resolved = parameters.model_copy(update={"source": detected["language"]})
+            answer = await self._translations.answer(resolved, self.limits.beam_size)
         if parameters.source == "auto":
             answer["detectedLanguage"] = detected if isinstance(parameters.q, str) else [detected] * len(parameters.q)
         return answer

@@ -1,6 +1,7 @@
 """The HTTP server: LibreTranslate's protocol, its limits and faults. Most tests replace the network by a function."""
 
 import asyncio
+import dataclasses
 import http.client
 import json
 import re
@@ -22,9 +23,10 @@ import lingua_flax.commands.serve
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.export import ctranslate2_model
 from lingua_flax.inspection.page_files import PAGE_FILES
-from lingua_flax.options.schema import DataConfig, DecodingOptions
+from lingua_flax.options.schema import AlignmentOptions, DataConfig, DecodingOptions
 from lingua_flax.serving import app
 from lingua_flax.serving.ctranslate2_search import load_ctranslate2
+from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.guard import Guard
 from lingua_flax.serving.languages import languages
 from lingua_flax.serving.web_server import ConnectionLimits
@@ -301,6 +303,21 @@ def metric(url, name):
 
 def waiting_lines(url):
     return metric(url, "lingua_flax_waiting_cost")
+
+
+def test_engine_is_told_which_language_a_text_is_in(url, engine):
+    for source in ("EN", "auto"):
+        translate(url, "The cat was tired.", source=source)
+    assert engine.directions == [("en", "fr")] * 2
+
+
+def test_sentences_are_those_of_the_language_a_text_is_in(trained):
+    """Not of the language in which another direction of the same network begins."""
+    translator = Translator.load(trained[0])
+    translators = {"en": dataclasses.replace(translator, languages=("en", "de"), translate_unknown=True)}
+    engine = Engine(translators, Mock(), DecodingOptions(), AlignmentOptions(), workers=1)
+    parts, _ = next(engine.searches(["Er kam am 3. Oktober nach Berlin."], ("de", "en"), 1, None))
+    assert [part.text for part in parts] == ["Er kam am 3. Oktober nach Berlin."]
 
 
 def test_requests_are_counted(url):
