@@ -17,6 +17,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, cast
 
+import httptools
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -103,7 +104,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._header_bytes += len(data)
             if self._timer is None and self._is_waiting:
                 self._expect_within(HEADERS_SECONDS)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._header_bytes > MAX_HEADERS:
             self._refuse(431, f"the headers are larger than {MAX_HEADERS:,} bytes")
         elif unfinished.get(self, 0) > 2 * self._limits.body + MAX_HEADERS:  # with lengths of chunks, and trailers
@@ -111,7 +113,24 @@ class BoundedProtocol(HttpToolsProtocol):
         elif sum(unfinished.values()) > self._limits.bodies:
             max(unfinished, key=unfinished.__getitem__)._refuse(503, "too much is being sent; try again later")
 
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._refuse(400, "Invalid HTTP request received.")
+        except httptools.HttpParserUpgrade as upgrade:
+            # Java asks for HTTP/2 this way, which may be ignored (RFC 9110, section 7.8). httptools takes what follows
+            # for the other protocol, so the request is parsed again as if it had not asked; CONNECT cannot be.
+            headers = [own for own in self.headers if own[0] != b"upgrade"]
+            if headers == self.headers:
+                return self._refuse(400, "Invalid HTTP request received.")
+            line = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+            head = [line, *(b": ".join(own) for own in headers), b"", b""]
+            self._parse(b"\r\n".join(head) + data[upgrade.args[0] :])
+
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._header_bytes = self._body_bytes = 0
         self._check_body(int(dict(self.headers).get(b"content-length", 0)))
         super().on_headers_complete()
@@ -129,6 +148,8 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError  # ends the parser
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         self._forget_request()
 
@@ -144,9 +165,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if self in self._limits.unfinished:
             self._refuse(503, "the server is stopping")
         super().shutdown()
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(400, msg)
 
     def _expect_within(self, seconds: float) -> None:
         """Gives the client so many seconds to send all headers, or the whole body."""
@@ -193,6 +211,7 @@ class WebServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=functools.partial(BoundedProtocol, limits),  # type: ignore[arg-type]  # it is called, no more
+            ws="none",  # whatever is installed
             log_level="error",  # its warnings are about what clients send
             access_log=False,
             server_header=False,

@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import re
 import socket
 import threading
 import time
@@ -60,6 +61,39 @@ def test_what_takes_too_long_ends(url, monkeypatch, pieces, status):
     monkeypatch.setattr(web_server, "HEADERS_SECONDS", 0.1)
     monkeypatch.setattr(web_server, "BODY_SECONDS", 0.1)
     assert status_of(raw(url, *pieces)) == status
+
+
+FORM = b"q=one&source=en&target=fr"
+UPGRADE = (
+    b"POST /translate HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    b"HTTP2-Settings: AAMAAABk\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+)
+WITH_LENGTH = b"Content-Length: %d\r\n\r\n%s" % (len(FORM), FORM)
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n5\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (FORM[:5], len(FORM) - 5, FORM[5:])
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("body", [WITH_LENGTH, CHUNKED])
+@pytest.mark.parametrize("size", [1, 60, 1000])
+def test_upgrades_are_ignored(url, engine, body, size):
+    """Java's client offers one with every request; several requests, in packets of any size."""
+    sent = 3 * (UPGRADE + body) + HEAD + b"Content-Type: application/x-www-form-urlencoded\r\n" + body
+    answers = raw(url, *[sent[start : start + size] for start in range(0, len(sent), size)])
+    assert answers.count(b"HTTP/1.1 ") == answers.count(b"HTTP/1.1 200 OK") == 4
+    assert answers.count(b'{"translatedText":"ONE"}') == 4
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+def test_body_after_an_upgrade_is_no_request(url, protocol):
+    head = UPGRADE.replace(b"h2c", protocol) + b"Content-Length: %d\r\n\r\n" % len(SMUGGLED)
+    answers = raw(url, head, SMUGGLED, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"400", b"200"]  # there is no q
+
+
+@pytest.mark.parametrize("headers", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
+def test_connect_is_refused(url, headers):
+    answers = raw(url, b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n" + SMUGGLED)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"400"]
 
 
 def test_connections_that_wait_make_room(engine, caplog):
