@@ -7,11 +7,13 @@ nothing stayed open for ever. By its code, granian, embedded in another program,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import json
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -53,9 +55,14 @@ def max_connections() -> int:
         import resource
     except ImportError:  # on Windows
         return MAX_CONNECTIONS
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, hard - OTHER_FILES))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if own == resource.RLIM_INFINITY else own for own in limits)
+    wanted = min(hard, MAX_CONNECTIONS + OTHER_FILES)
+    if soft < wanted:  # and not beyond, which macOS refuses
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
+            soft = wanted
+    return max(1, min(MAX_CONNECTIONS, soft - OTHER_FILES))
 
 
 @dataclasses.dataclass

@@ -4,6 +4,7 @@ import json
 import logging
 import random
 import re
+import resource
 import socket
 import threading
 import time
@@ -114,6 +115,31 @@ def test_connections_that_wait_make_room(engine, caplog):
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
         "more than 5 connections: those that wait longest are closed"
     ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "may_set", "connections", "set_to"),
+    [
+        ((256, resource.RLIM_INFINITY), True, 512, [(612, resource.RLIM_INFINITY)]),  # macOS
+        ((256, resource.RLIM_INFINITY), False, 156, []),
+        ((1024, 4096), True, 512, []),
+        ((256, 300), True, 200, [(300, 300)]),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), True, 512, []),
+        ((50, 50), True, 1, []),
+    ],
+)
+def test_connections_are_those_for_which_files_may_be_open(monkeypatch, limits, may_set, connections, set_to):
+    calls = []
+
+    def setrlimit(_, limits):
+        if not may_set:
+            raise ValueError("current limit exceeds maximum limit")
+        calls.append(limits)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    assert web_server.max_connections() == connections
+    assert calls == set_to
 
 
 def test_largest_of_too_many_unfinished_bodies_is_refused(engine):
