@@ -31,11 +31,13 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 0.5  # for which open connections may send another request, each of which is then closed
 STOP_SECONDS = 4  # for answers, before those that are still being sent are cut off
 MAX_CONNECTIONS = 512
-OTHER_FILES = 100  # that the process may open
+MAX_ENDING = 64  # connections, besides, that are refused or closed, but not gone yet
+OTHER_FILES = MAX_ENDING + 100  # that the process may open
 MAX_HEADERS = 2**16  # bytes
 HEADERS_SECONDS = 10.0  # from the opening of a connection, or the first byte of a later request, to the last header
 BODY_SECONDS = 30.0
 LINGER_SECONDS = 5.0  # for which what a refused client still sends is read: it would not see the answer otherwise
+WRITE_SECONDS = 30.0  # after which a client that reads nothing of its answer is given up
 WARNING_SECONDS = 60.0  # between warnings
 
 
@@ -89,17 +91,23 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # so that `pause_writing` is called as soon as the client does not read
         self._expect_within(HEADERS_SECONDS)
-        if len(self.connections) > self._limits.connections:
+        connections = sorted(cast(set[BoundedProtocol], self.connections), key=lambda own: own._since)
+        ending = [own for own in connections if own._is_refused or own.transport.is_closing()]
+        for own in ending[:-MAX_ENDING]:
+            own.transport.abort()
+        if len(connections) - len(ending) > self._limits.connections:
             if time.monotonic() - self._limits.warned > WARNING_SECONDS:
                 self._limits.warned = time.monotonic()
                 log.warning("more than %d connections: those that wait longest are closed", self._limits.connections)
-            waiting = [own for own in cast(set[BoundedProtocol], self.connections) if own._is_waiting]
-            min(waiting, key=lambda own: own._since)._refuse(503, "there are too many connections")
+            waiting = next(own for own in connections if own not in ending and own._is_waiting)
+            waiting._refuse(503, "there are too many connections")
 
     @property
     def _is_waiting(self) -> bool:  # for the client
-        return self in self._limits.unfinished or self.cycle is None or self.cycle.response_complete
+        is_idle = self.cycle is None or self.cycle.response_complete
+        return is_idle or self in self._limits.unfinished or self.flow.write_paused
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -164,6 +172,22 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         self._since = time.monotonic()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._since = time.monotonic()
+        self._expect_reader(sys.maxsize)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._write_timer.cancel()
+
+    def _expect_reader(self, unsent: int) -> None:
+        """Closes the connection unless the client has read something since so many bytes were not sent."""
+        if (left := self.transport.get_write_buffer_size()) >= unsent:
+            self.transport.abort()
+        else:
+            self._write_timer = self.loop.call_later(WRITE_SECONDS, self._expect_reader, left)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_request()
         super().connection_lost(exc)
@@ -203,7 +227,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode())
         self.transport.write_eof()
         self.flow.resume_reading()
-        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
 
 class WebServer(uvicorn.Server):

@@ -1,19 +1,23 @@
 """Clients that send too much, too slowly, or too many at once, and what the others notice of them."""
 
+import contextlib
 import json
 import logging
 import random
 import re
 import resource
 import socket
+import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
 from lingua_flax.serving import web_server
-from lingua_flax.serving.web_server import ConnectionLimits
+from lingua_flax.serving.web_server import BoundedProtocol, ConnectionLimits
+from lingua_flax.translation.hypotheses import Hypothesis
 from tests.conftest import HUNG_AFTER, PROMPTLY
 from tests.processes import start_command
 from tests.serving.servers import raw, request, serving, translate, until
@@ -120,10 +124,10 @@ def test_connections_that_wait_make_room(engine, caplog):
 @pytest.mark.parametrize(
     ("limits", "may_set", "connections", "set_to"),
     [
-        ((256, resource.RLIM_INFINITY), True, 512, [(612, resource.RLIM_INFINITY)]),  # macOS
-        ((256, resource.RLIM_INFINITY), False, 156, []),
+        ((256, resource.RLIM_INFINITY), True, 512, [(676, resource.RLIM_INFINITY)]),  # macOS
+        ((256, resource.RLIM_INFINITY), False, 92, []),
         ((1024, 4096), True, 512, []),
-        ((256, 300), True, 200, [(300, 300)]),
+        ((256, 300), True, 136, [(300, 300)]),
         ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), True, 512, []),
         ((50, 50), True, 1, []),
     ],
@@ -140,6 +144,68 @@ def test_connections_are_those_for_which_files_may_be_open(monkeypatch, limits, 
     monkeypatch.setattr(resource, "setrlimit", setrlimit)
     assert web_server.max_connections() == connections
     assert calls == set_to
+
+
+def test_every_connection_beyond_the_limit_is_refused(engine):
+    """Those that wait do not keep others out, not even while they linger."""
+    with serving(lambda _: engine, limits=ConnectionLimits(connections=5, body=2000)) as (server, url):
+        until(lambda: server.status == "ok")
+        others = [connected(url) for _ in range(100)]
+        assert request(url, "/health")[0] == 200
+        answers = []
+        for each in others[:-4]:
+            with contextlib.suppress(ConnectionResetError):  # more than MAX_ENDING
+                answers.append(status_of(each.recv(1000)))
+        assert set(answers[-32:]) == {503}
+        for each in others[-4:]:
+            each.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                each.recv(1000)
+        for each in others:
+            each.close()
+
+
+def unread(url, engine):
+    """Returns a connection with two requests for large answers, which are not read."""
+    engine.search = lambda *_: [{0: (Hypothesis("x" * 8_000_000, 0.0),)}]
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(PROMPTLY)
+    connection.connect((host, int(port)))
+    kept = HEAD.replace(b"Connection: close\r\n", b"")
+    connection.sendall(2 * (kept + b"Content-Type: application/x-www-form-urlencoded\r\n" + WITH_LENGTH))
+    connection.recv(100)
+    return connection
+
+
+def test_clients_that_do_not_read_keep_nobody_out(engine):
+    with serving(lambda _: engine, limits=ConnectionLimits(connections=5, body=2000)) as (server, url):
+        until(lambda: server.status == "ok")
+        others = [unread(url, engine) for _ in range(5)]
+        assert request(url, "/health")[0] == 200
+        for each in others:
+            each.close()
+
+
+def test_clients_that_do_not_read_are_given_up(url, engine, monkeypatch):
+    monkeypatch.setattr(web_server, "WRITE_SECONDS", 0.1)
+    with unread(url, engine) as other:
+        own = other.getsockname()
+        until(lambda: all(each.raddr != own for each in psutil.Process().net_connections() if each.fd != -1))
+        with contextlib.suppress(ConnectionResetError):
+            assert sum(map(len, iter(lambda: other.recv(2**20), b""))) < 8_000_000
+
+
+def test_clients_that_read_slowly_are_not_given_up():
+    connection = BoundedProtocol.__new__(BoundedProtocol)
+    connection.loop, connection.transport = Mock(), Mock()
+    connection.transport.get_write_buffer_size.side_effect = [30, 20, 20]
+    connection._expect_reader(sys.maxsize)
+    for is_given_up in (False, True):
+        _, check, unsent = connection.loop.call_later.call_args.args
+        check(unsent)
+        assert connection.transport.abort.called == is_given_up
 
 
 def test_largest_of_too_many_unfinished_bodies_is_refused(engine):
