@@ -22,7 +22,7 @@ from typing import Any, cast
 import httptools
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from lingua_flax.host.errors import UserError
 
@@ -33,6 +33,7 @@ STOP_SECONDS = 4  # for answers, before those that are still being sent are cut 
 MAX_CONNECTIONS = 512
 MAX_ENDING = 64  # connections, besides, that are refused or closed, but not gone yet
 OTHER_FILES = MAX_ENDING + 100  # that the process may open
+MAX_PIPELINED = 16  # requests that wait on a connection for the answer to an earlier one
 MAX_HEADERS = 2**16  # bytes
 HEADERS_SECONDS = 10.0  # from the opening of a connection, or the first byte of a later request, to the last header
 BODY_SECONDS = 30.0
@@ -88,6 +89,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = self._body_bytes = 0  # of the request that is arriving
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
+        self._answered: RequestResponseCycle | None = None  # while others wait in `pipeline`
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -106,8 +108,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _is_waiting(self) -> bool:  # for the client
-        is_idle = self.cycle is None or self.cycle.response_complete
-        return is_idle or self in self._limits.unfinished or self.flow.write_paused
+        is_idle = self._answered is None or self._answered.response_complete
+        return is_idle or self._timer is not None or self.flow.write_paused
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -149,7 +151,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = self._body_bytes = 0
         self._check_body(int(dict(self.headers).get(b"content-length", 0)))
         super().on_headers_complete()
-        self._limits.unfinished[self] = 0
+        if not self.pipeline:
+            self._answered = self.cycle
+        elif len(self.pipeline) > MAX_PIPELINED:
+            self._refuse(429, f"more than {MAX_PIPELINED} requests wait for the answer to another one")
+            raise ValueError  # ends the parser
+        self._limits.unfinished.setdefault(self, 0)
         self._expect_within(BODY_SECONDS)
 
     def on_body(self, body: bytes) -> None:
@@ -166,11 +173,19 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         super().on_message_complete()
-        self._forget_request()
+        self._stop_timer()
+        if not self.pipeline:
+            self._limits.unfinished.pop(self, None)
 
     def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._answered, _ = self.pipeline[-1]
         super().on_response_complete()
         self._since = time.monotonic()
+        if self.pipeline:
+            self.flow.pause_reading()
+        elif self._timer is None:
+            self._limits.unfinished.pop(self, None)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -189,39 +204,41 @@ class BoundedProtocol(HttpToolsProtocol):
             self._write_timer = self.loop.call_later(WRITE_SECONDS, self._expect_reader, left)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget_request()
+        self._forget_requests()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        if self in self._limits.unfinished:
+        if self._timer and self in self._limits.unfinished:
             self._refuse(503, "the server is stopping")
         super().shutdown()
 
     def _expect_within(self, seconds: float) -> None:
         """Gives the client so many seconds to send all headers, or the whole body."""
-        if self._timer:
-            self._timer.cancel()
+        self._stop_timer()
         self._since = time.monotonic()
         self._timer = self.loop.call_later(seconds, self._refuse, 408, "the request took too long to arrive")
 
-    def _forget_request(self) -> None:
-        self._limits.unfinished.pop(self, None)
+    def _stop_timer(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None
+
+    def _forget_requests(self) -> None:
+        self._stop_timer()
+        self._limits.unfinished.pop(self, None)
+        self.pipeline.clear()
+        if self._answered:
+            self._answered.disconnected = True  # for the application
+            self._answered.message_event.set()
 
     def _refuse(self, status: int, message: str) -> None:
         """Answers, unless the application does, and closes the connection once the client has, or seconds later."""
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused = True
-        self._forget_request()
+        self._forget_requests()
         self._unset_keepalive_if_required()
-        is_answering = bool(self.cycle and self.cycle.response_started and not self.cycle.response_complete)
-        if self.cycle and not self.cycle.response_complete:
-            self.cycle.disconnected = True  # for the application
-            self.cycle.message_event.set()
-        if not is_answering:
+        if not self._answered or self._answered.response_complete or not self._answered.response_started:
             body = json.dumps({"error": message})
             head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
             self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode())

@@ -101,6 +101,62 @@ def test_connect_is_refused(url, headers):
     assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"400"]
 
 
+KEPT = HEAD.replace(b"Connection: close\r\n", b"") + b"Content-Type: application/x-www-form-urlencoded\r\n"
+
+
+def has_left(url):
+    """Returns whether a request was given up because its client has left."""
+    return b'status="499"' in raw(url, b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+
+def test_requests_may_wait_for_an_answer(url, engine):
+    engine.may_go_on.clear()
+    with connected(url) as connection:
+        connection.sendall(16 * (KEPT + WITH_LENGTH))
+        until(lambda: engine.batches)
+        connection.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        engine.may_go_on.set()
+        answers = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert (answers.count(b"HTTP/1.1 200 OK"), answers.count(b'{"translatedText":"ONE"}')) == (17, 16)
+
+
+@pytest.mark.parametrize(
+    ("later", "status"),
+    [
+        (2000 * (KEPT + WITH_LENGTH), 429),
+        (4 * (KEPT + b"Content-Length: 1500\r\n\r\n" + 1500 * b"x"), 503),
+        (b"no request\r\n\r\n", 400),
+    ],
+)
+def test_requests_that_wait_for_an_answer_are_limited(engine, caplog, later, status):
+    """In number and size; none of them is answered, nor the one that they wait for."""
+    with serving(lambda _: engine, limits=ConnectionLimits(connections=50, body=2000, bodies=5000)) as (server, url):
+        until(lambda: server.status == "ok")
+        engine.may_go_on.clear()
+        with connected(url) as connection:
+            connection.sendall(3 * (KEPT + WITH_LENGTH))
+            until(lambda: engine.batches)
+            connection.sendall(later)
+            answers = b"".join(iter(lambda: connection.recv(65536), b""))
+            assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"%d" % status]
+        until(lambda: has_left(url))
+        engine.may_go_on.set()
+        assert translate(url)[0] == 200
+        assert engine.unwanted == ["one"]
+    assert engine.batches == [["one"], ["one two"]]
+    assert not caplog.records
+
+
+def test_requests_that_wait_for_an_answer_end_with_the_connection(url, engine):
+    engine.may_go_on.clear()
+    with connected(url) as connection:
+        connection.sendall(2 * (KEPT + WITH_LENGTH))
+        until(lambda: engine.batches)
+    until(lambda: has_left(url))
+    engine.may_go_on.set()
+    until(lambda: engine.unwanted == ["one"])
+
+
 def test_connections_that_wait_make_room(engine, caplog):
     with serving(lambda _: engine, limits=ConnectionLimits(connections=5, body=2000)) as (server, url):
         until(lambda: server.status == "ok")
@@ -173,8 +229,7 @@ def unread(url, engine):
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(PROMPTLY)
     connection.connect((host, int(port)))
-    kept = HEAD.replace(b"Connection: close\r\n", b"")
-    connection.sendall(2 * (kept + b"Content-Type: application/x-www-form-urlencoded\r\n" + WITH_LENGTH))
+    connection.sendall(2 * (KEPT + WITH_LENGTH))
     connection.recv(100)
     return connection
 
