@@ -60,8 +60,7 @@ class ServeCommand(schema.CheckpointOptions, schema.AlignmentOptions):
     one_sentence_per_line: Flag = False
     """Take each line as a single sentence, rather than translate each of its sentences by itself."""
     translate_unknown: Flag = False
-    """Also translate sentences that consist mostly of characters the network has never seen, instead of copying
-    them."""
+    """Also translate sentences that consist mostly of characters the network has never seen, rather than copy them."""
     batch_size: schema.PositiveInt | None = None
     """Number of sentences translated together; by default 512 on accelerators, and on CPUs 64 divided by the number of
     cores, of which at most 4 count (ctranslate2: 32). With fewer, the server compiles fewer programs, but translates

@@ -176,11 +176,9 @@ class Server:
         answer, gone, _ = tasks = [asyncio.ensure_future(own) for own in waits]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return JSONResponse(answer.result())
-            if gone.done():
-                return Response(status_code=CLIENT_LEFT)
-            raise unavailable("the server is stopping")
+            if not answer.done() and not gone.done():
+                raise unavailable("the server is stopping")
+            return JSONResponse(answer.result()) if answer.done() else Response(status_code=CLIENT_LEFT)
         except HTTPException:
             raise
         except UserError as error:

@@ -16,7 +16,6 @@ from lingua_flax.inspection.explanation import Head, Place
 from lingua_flax.options.messages import validation_message
 
 SENTENCE = "Two dogs are playing in the snow."
-MAX_FIELDS = 1000
 
 
 class Limits(NamedTuple):
@@ -198,4 +197,4 @@ def _json_object(encoded: bytes | str) -> dict[str, Any]:
 
 def _fields(encoded: bytes) -> dict[str, str]:
     """Returns the fields of a form; raises ValueError if they are not UTF-8, escaped or not, or too many."""
-    return dict(parse_qsl(encoded.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS))
+    return dict(parse_qsl(encoded.decode(), keep_blank_values=True, errors="strict", max_num_fields=1000))

@@ -173,9 +173,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         super().on_message_complete()
-        self._stop_timer()
-        if not self.pipeline:
-            self._limits.unfinished.pop(self, None)
+        self._forget_request()
 
     def on_response_complete(self) -> None:
         if self.pipeline:
@@ -185,7 +183,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.pipeline:
             self.flow.pause_reading()
         elif self._timer is None:
-            self._limits.unfinished.pop(self, None)
+            self._forget_request()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -204,7 +202,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._write_timer = self.loop.call_later(WRITE_SECONDS, self._expect_reader, left)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget_requests()
+        self._abandon()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -214,19 +212,21 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _expect_within(self, seconds: float) -> None:
         """Gives the client so many seconds to send all headers, or the whole body."""
-        self._stop_timer()
+        if self._timer:
+            self._timer.cancel()
         self._since = time.monotonic()
         self._timer = self.loop.call_later(seconds, self._refuse, 408, "the request took too long to arrive")
 
-    def _stop_timer(self) -> None:
+    def _forget_request(self) -> None:
+        if not self.pipeline:
+            self._limits.unfinished.pop(self, None)
         if self._timer:
             self._timer.cancel()
             self._timer = None
 
-    def _forget_requests(self) -> None:
-        self._stop_timer()
-        self._limits.unfinished.pop(self, None)
+    def _abandon(self) -> None:
         self.pipeline.clear()
+        self._forget_request()
         if self._answered:
             self._answered.disconnected = True  # for the application
             self._answered.message_event.set()
@@ -236,7 +236,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused = True
-        self._forget_requests()
+        self._abandon()
         self._unset_keepalive_if_required()
         if not self._answered or self._answered.response_complete or not self._answered.response_started:
             body = json.dumps({"error": message})
