@@ -103,7 +103,9 @@ def export(argv: Sequence[str]) -> None:
     config = read_workdir_config(options.workdir)
     devices = ComputeConfig(platform="cpu", precision="float32")
     translator = Translator.load(options.workdir, options.checkpoint, devices, options.target_language)
-    data = direction_into(options.target_language, config.data) if options.target_language else config.data
+    source_language, target_language = translator.languages
+    update = {"source_language": source_language, "target_language": target_language}
+    data = config.data.model_copy(update=update)
     lines = lines_to_verify(translator, data, options)
     if options.format == "html":
         write_page(translator, data, options, lines)
@@ -139,12 +141,6 @@ def write_page(translator: Translator, data: DataConfig, options: ExportCommand,
     check_parity(translator, options, load_engine, lines)
     write_atomically(options.output, document.encode())
     log.info("exported to %s, %.2f MB; open it in a browser", options.output, len(document) / 1e6)
-
-
-def direction_into(target_language: str, data: DataConfig) -> DataConfig:
-    """Returns the [data] section with the languages of the run's first direction into a language."""
-    source = next(source for source, target in data.directions if target == target_language)
-    return data.model_copy(update={"source_language": source, "target_language": target_language})
 
 
 def read_scores(path: Path) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class ServeCommand(schema.CheckpointOptions, schema.AlignmentOptions):
     one_sentence_per_line: Flag = False
     """Take each line as a single sentence, rather than translate each of its sentences by itself."""
     translate_unknown: Flag = False
-    """Also translate sentences that consist mostly of characters the network has never seen, instead of copying them."""
+    """Also translate sentences that consist mostly of characters the network has never seen, rather than copy them."""
     batch_size: schema.PositiveInt | None = None
     """Number of sentences translated together; by default 512 on accelerators, and on CPUs 64 divided by the number of
     cores, of which at most 4 count (ctranslate2: 32). With fewer, the server compiles fewer programs, but translates
@@ -154,16 +154,16 @@ def load(options: ServeCommand, server: Server) -> Engine:
             time.sleep(CHECKPOINT_SECONDS)
     server.report("loading the network")
     config = read_workdir_config(options.workdir)
-    devices = config.devices.compute.model_copy(update={"platform": options.device})
+    data, devices = config.data, config.devices.compute.model_copy(update={"platform": options.device})
 
     def load_checkpoint(checkpoint: str) -> dict[str, Translator]:
         """Returns a translator into each target language."""
         own = Translator.load(options.workdir, checkpoint, devices)
         one_sentence = options.one_sentence_per_line or own.one_sentence_per_line
         own = dataclasses.replace(own, one_sentence_per_line=one_sentence, translate_unknown=options.translate_unknown)
-        if config.data.tag_target:
-            return {language: own.into(language) for language in config.data.target_languages}
-        return {config.data.target_language: own}
+        if data.tag_target:
+            return {language: own.into(*data.direction_into(language)) for language in data.target_languages}
+        return {data.target_language: own}
 
     translators = load_checkpoint(options.checkpoint)
     decoding = schema.DecodingOptions(**options.model_dump(include={"beam_size", "length_penalty", "batch_size"}))

@@ -173,6 +173,10 @@ class DataConfig(Section):
         """Languages that the model learns to translate into, without duplicates; that of [data] comes first."""
         return list(dict.fromkeys(target for _, target in self.directions))
 
+    def direction_into(self, language: str) -> tuple[str, str]:
+        """Returns the first of the directions into a language."""
+        return next(own for own in [*self.directions, (self.source_language, language)] if own[1] == language)
+
 
 class TokenizerConfig(Section):
     """The SentencePiece tokenizer, trained on the training split and saved in the workdir when a run starts."""

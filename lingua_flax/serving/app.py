@@ -61,6 +61,7 @@ class Server:
         self._max_waiting = max_waiting
         self._batcher: Batcher | None = None
         self._translations: Translations | None = None
+        self._given_up = asyncio.Event()  # FINISH_SECONDS after `stop`
         self._inspections = 0
         self._inspecting = ThreadPoolExecutor(1, thread_name_prefix="inspection")
 
@@ -88,7 +89,7 @@ class Server:
         """Refuses further requests; those that wait are still answered, with a refusal after FINISH_SECONDS."""
         if self._batcher:
             self._batcher.stop()
-            asyncio.get_running_loop().call_later(FINISH_SECONDS, self._batcher.give_up)
+        asyncio.get_running_loop().call_later(FINISH_SECONDS, self._given_up.set)
 
     @property
     def readiness(self) -> str:
@@ -133,7 +134,8 @@ class Server:
         if parameters.target == detected["language"]:
             answer: dict[str, Any] = {"translatedText": parameters.q}
         else:
-            answer = await self._translations.answer(parameters, self.limits.beam_size)
+            resolved = parameters.model_copy(update={"source": detected["language"]})
+            answer = await self._translations.answer(resolved, self.limits.beam_size)
         if parameters.source == "auto":
             answer["detectedLanguage"] = detected if isinstance(parameters.q, str) else [detected] * len(parameters.q)
         return answer
@@ -170,9 +172,12 @@ class Server:
 
     async def _answered(self, request: Request, content: Coroutine[Any, Any, dict[str, Any]]) -> Response:
         """Returns the content as JSON; nothing more is computed for a client that has closed its connection."""
-        answer, gone = asyncio.ensure_future(content), asyncio.ensure_future(_disconnected(request))
+        waits = (content, _disconnected(request), self._given_up.wait())
+        answer, gone, _ = tasks = [asyncio.ensure_future(own) for own in waits]
         try:
-            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done() and not gone.done():
+                raise unavailable("the server is stopping")
             return JSONResponse(answer.result()) if answer.done() else Response(status_code=CLIENT_LEFT)
         except HTTPException:
             raise
@@ -184,8 +189,8 @@ class Server:
             log.exception("a batch could not be translated")
             raise HTTPException(500, "the text could not be translated") from error
         finally:
-            answer.cancel()
-            gone.cancel()
+            for task in tasks:
+                task.cancel()
 
 
 def _without_folders(message: str) -> str:

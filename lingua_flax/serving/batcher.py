@@ -107,13 +107,6 @@ class Batcher:
         self.is_stopping = True
         self._arrived.set()
 
-    def give_up(self) -> None:
-        """Ends all searches with HTTPException."""
-        for job in self._jobs:
-            if not job.results.done():
-                job.results.set_exception(unavailable("the server is stopping"))
-                job.waiting.clear()
-
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:

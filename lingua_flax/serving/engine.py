@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Engine:
-    """Translates with a translator for each target language; `workers` batches are searched at the same time."""
+    """Translates with a translator for each target language, from any of the run's; `workers` batches at a time."""
 
     translators: Mapping[str, Translator]
     searcher: SegmentedSearch | CTranslate2Search
@@ -31,10 +31,10 @@ class Engine:
     workers: int
 
     def searches(
-        self, lines: Sequence[str], target: str, num_hypotheses: int, glossary: Glossary | None
+        self, lines: Sequence[str], languages: tuple[str, str], num_hypotheses: int, glossary: Glossary | None
     ) -> Searches[list[Translation]]:
         """Returns the searches that translate lines; raises UserError if the network has no place for a glossary."""
-        translator = self.translators[target]
+        translator = dataclasses.replace(self.translators[languages[1]], languages=languages)
         if glossary:
             translator = translator.with_glossary(glossary)
         return translator.searches(lines, self.options, num_hypotheses)

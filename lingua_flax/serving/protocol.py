@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from urllib.parse import parse_qsl
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, StrictInt, TypeAdapter, WithJsonSchema
@@ -117,7 +118,7 @@ class TranslateRequest(DetectRequest):
     @field_validator("glossary", mode="before")
     @classmethod
     def _reads_json(cls, glossary: Any) -> Any:  # of a form
-        return json.loads(glossary) if isinstance(glossary, str) else glossary
+        return _json_object(glossary) if isinstance(glossary, str) else glossary
 
     @property
     def plain_text(self) -> str:
@@ -168,14 +169,32 @@ def _message(error: pydantic.ValidationError) -> str:
 
 async def _values(request: Request) -> dict[str, Any]:
     body = await request.body()  # all of it, so that a client that still sends can read the answer
-    if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
-        try:
-            content = json.loads(body)
-            json.dumps(content, ensure_ascii=False).encode()  # half of a surrogate pair is no text
-        except (ValueError, RecursionError) as error:
-            raise HTTPException(400, "Invalid JSON format") from error
-        if not isinstance(content, dict):
-            raise HTTPException(400, "Invalid JSON format")
-        return content
-    form = await request.form()
-    return {**request.query_params, **{name: value for name, value in form.items() if isinstance(value, str)}}
+    content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    is_json = content_type == "application/json"
+    try:
+        if is_json:
+            return _json_object(body)
+        values = _fields(request.scope["query_string"])
+        if content_type == "application/x-www-form-urlencoded":
+            return values | _fields(body)
+        form = await request.form()
+        values |= {name: value for name, value in form.items() if isinstance(value, str)}
+        "".join(values.values()).encode()  # fails for half of a surrogate pair, which some encodings can express
+        return values
+    except ValueError as error:
+        raise HTTPException(400, "Invalid JSON format" if is_json else "Invalid form or query string") from error
+
+
+def _json_object(encoded: bytes | str) -> dict[str, Any]:
+    """Returns an object; raises ValueError for any other value, deep nesting, and halves of surrogate pairs."""
+    try:
+        content = {**json.loads(encoded)}
+        json.dumps(content, ensure_ascii=False).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError("Invalid JSON format") from error
+    return content
+
+
+def _fields(encoded: bytes) -> dict[str, str]:
+    """Returns the fields of a form; raises ValueError if they are not UTF-8, escaped or not, or too many."""
+    return dict(parse_qsl(encoded.decode(), keep_blank_values=True, errors="strict", max_num_fields=1000))

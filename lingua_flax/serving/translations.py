@@ -56,7 +56,7 @@ class Translations:
         self, lines: Sequence[str], size: int, parameters: TranslateRequest, count: int
     ) -> list[Translation]:
         glossary = Glossary(tuple(parameters.glossary.items())) if parameters.glossary else None
-        searches = self._engine.searches(lines, parameters.target, count, glossary)
+        searches = self._engine.searches(lines, (parameters.source, parameters.target), count, glossary)
         found: list[tuple[Hypothesis, ...]] | None = None
         while True:
             parts, wanted, translations = await self._compute(size, _resumed, searches, found)

@@ -7,19 +7,22 @@ nothing stayed open for ever. By its code, granian, embedded in another program,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import json
 import logging
 import socket
+import sys
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, cast
 
+import httptools
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from lingua_flax.host.errors import UserError
 
@@ -28,11 +31,14 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS = 0.5  # for which open connections may send another request, each of which is then closed
 STOP_SECONDS = 4  # for answers, before those that are still being sent are cut off
 MAX_CONNECTIONS = 512
-OTHER_FILES = 100  # that the process may open
+MAX_ENDING = 64  # connections, besides, that are refused or closed, but not gone yet
+OTHER_FILES = MAX_ENDING + 100  # that the process may open
+MAX_PIPELINED = 16  # requests that wait on a connection for the answer to an earlier one
 MAX_HEADERS = 2**16  # bytes
 HEADERS_SECONDS = 10.0  # from the opening of a connection, or the first byte of a later request, to the last header
 BODY_SECONDS = 30.0
 LINGER_SECONDS = 5.0  # for which what a refused client still sends is read: it would not see the answer otherwise
+WRITE_SECONDS = 30.0  # after which a client that reads nothing of its answer is given up
 WARNING_SECONDS = 60.0  # between warnings
 
 
@@ -52,9 +58,14 @@ def max_connections() -> int:
         import resource
     except ImportError:  # on Windows
         return MAX_CONNECTIONS
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, hard - OTHER_FILES))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if own == resource.RLIM_INFINITY else own for own in limits)
+    wanted = min(hard, MAX_CONNECTIONS + OTHER_FILES)
+    if soft < wanted:  # and not beyond, which macOS refuses
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
+            soft = wanted
+    return max(1, min(MAX_CONNECTIONS, soft - OTHER_FILES))
 
 
 @dataclasses.dataclass
@@ -78,20 +89,27 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = self._body_bytes = 0  # of the request that is arriving
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
+        self._answered: RequestResponseCycle | None = None  # while others wait in `pipeline`
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # so that `pause_writing` is called as soon as the client does not read
         self._expect_within(HEADERS_SECONDS)
-        if len(self.connections) > self._limits.connections:
+        connections = sorted(cast(set[BoundedProtocol], self.connections), key=lambda own: own._since)
+        ending = [own for own in connections if own._is_refused or own.transport.is_closing()]
+        for own in ending[:-MAX_ENDING]:
+            own.transport.abort()
+        if len(connections) - len(ending) > self._limits.connections:
             if time.monotonic() - self._limits.warned > WARNING_SECONDS:
                 self._limits.warned = time.monotonic()
                 log.warning("more than %d connections: those that wait longest are closed", self._limits.connections)
-            waiting = [own for own in cast(set[BoundedProtocol], self.connections) if own._is_waiting]
-            min(waiting, key=lambda own: own._since)._refuse(503, "there are too many connections")
+            waiting = next(own for own in connections if own not in ending and own._is_waiting)
+            waiting._refuse(503, "there are too many connections")
 
     @property
     def _is_waiting(self) -> bool:  # for the client
-        return self in self._limits.unfinished or self.cycle is None or self.cycle.response_complete
+        is_idle = self._answered is None or self._answered.response_complete
+        return is_idle or self._timer is not None or self.flow.write_paused
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -103,7 +121,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._header_bytes += len(data)
             if self._timer is None and self._is_waiting:
                 self._expect_within(HEADERS_SECONDS)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._header_bytes > MAX_HEADERS:
             self._refuse(431, f"the headers are larger than {MAX_HEADERS:,} bytes")
         elif unfinished.get(self, 0) > 2 * self._limits.body + MAX_HEADERS:  # with lengths of chunks, and trailers
@@ -111,11 +130,33 @@ class BoundedProtocol(HttpToolsProtocol):
         elif sum(unfinished.values()) > self._limits.bodies:
             max(unfinished, key=unfinished.__getitem__)._refuse(503, "too much is being sent; try again later")
 
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._refuse(400, "Invalid HTTP request received.")
+        except httptools.HttpParserUpgrade as upgrade:
+            # Java asks for HTTP/2 this way, which may be ignored (RFC 9110, section 7.8). httptools takes what follows
+            # for the other protocol, so the request is parsed again as if it had not asked; CONNECT cannot be.
+            headers = [own for own in self.headers if own[0] != b"upgrade"]
+            if headers == self.headers:
+                return self._refuse(400, "Invalid HTTP request received.")
+            line = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+            head = [line, *(b": ".join(own) for own in headers), b"", b""]
+            self._parse(b"\r\n".join(head) + data[upgrade.args[0] :])
+
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._header_bytes = self._body_bytes = 0
         self._check_body(int(dict(self.headers).get(b"content-length", 0)))
         super().on_headers_complete()
-        self._limits.unfinished[self] = 0
+        if not self.pipeline:
+            self._answered = self.cycle
+        elif len(self.pipeline) > MAX_PIPELINED:
+            self._refuse(429, f"more than {MAX_PIPELINED} requests wait for the answer to another one")
+            raise ValueError  # ends the parser
+        self._limits.unfinished.setdefault(self, 0)
         self._expect_within(BODY_SECONDS)
 
     def on_body(self, body: bytes) -> None:
@@ -129,24 +170,45 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError  # ends the parser
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         self._forget_request()
 
     def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._answered, _ = self.pipeline[-1]
         super().on_response_complete()
         self._since = time.monotonic()
+        if self.pipeline:
+            self.flow.pause_reading()
+        elif self._timer is None:
+            self._forget_request()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._since = time.monotonic()
+        self._expect_reader(sys.maxsize)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._write_timer.cancel()
+
+    def _expect_reader(self, unsent: int) -> None:
+        """Closes the connection unless the client has read something since so many bytes were not sent."""
+        if (left := self.transport.get_write_buffer_size()) >= unsent:
+            self.transport.abort()
+        else:
+            self._write_timer = self.loop.call_later(WRITE_SECONDS, self._expect_reader, left)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget_request()
+        self._abandon()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        if self in self._limits.unfinished:
+        if self._timer and self in self._limits.unfinished:
             self._refuse(503, "the server is stopping")
         super().shutdown()
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(400, msg)
 
     def _expect_within(self, seconds: float) -> None:
         """Gives the client so many seconds to send all headers, or the whole body."""
@@ -156,29 +218,33 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(seconds, self._refuse, 408, "the request took too long to arrive")
 
     def _forget_request(self) -> None:
-        self._limits.unfinished.pop(self, None)
+        if not self.pipeline:
+            self._limits.unfinished.pop(self, None)
         if self._timer:
             self._timer.cancel()
             self._timer = None
+
+    def _abandon(self) -> None:
+        self.pipeline.clear()
+        self._forget_request()
+        if self._answered:
+            self._answered.disconnected = True  # for the application
+            self._answered.message_event.set()
 
     def _refuse(self, status: int, message: str) -> None:
         """Answers, unless the application does, and closes the connection once the client has, or seconds later."""
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused = True
-        self._forget_request()
+        self._abandon()
         self._unset_keepalive_if_required()
-        is_answering = bool(self.cycle and self.cycle.response_started and not self.cycle.response_complete)
-        if self.cycle and not self.cycle.response_complete:
-            self.cycle.disconnected = True  # for the application
-            self.cycle.message_event.set()
-        if not is_answering:
+        if not self._answered or self._answered.response_complete or not self._answered.response_started:
             body = json.dumps({"error": message})
             head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
             self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode())
         self.transport.write_eof()
         self.flow.resume_reading()
-        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
 
 class WebServer(uvicorn.Server):
@@ -193,6 +259,7 @@ class WebServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=functools.partial(BoundedProtocol, limits),  # type: ignore[arg-type]  # it is called, no more
+            ws="none",  # whatever is installed
             log_level="error",  # its warnings are about what clients send
             access_log=False,
             server_header=False,

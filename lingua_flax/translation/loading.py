@@ -98,7 +98,6 @@ def _load_one(
             raise UserError(f"{workdir}: its {CONFIG_NAME} differs from its checkpoints: {'; '.join(changed)}")
 
     step, params, metadata = load_params(Workdir(workdir).checkpoints, checkpoint, network.params, check)
-    source, target = config.data.directions[0]
     return TrainedNetwork(
         network.graphdef,
         put_on_devices(params, replicated(mesh)),
@@ -107,6 +106,6 @@ def _load_one(
         step,
         mesh,
         pads_to_longest(devices.padding, mesh),
-        languages=(source, target_language or target),
+        languages=config.data.direction_into(target_language or language),
         one_sentence_per_line=metadata["several_sentences"] > MAX_SEVERAL_SENTENCES,
     )

@@ -94,11 +94,11 @@ class Translator(TrainedNetwork):
             raise UserError("a glossary needs a network with placeholders: train it with tokenizer.placeholders = 8")
         return dataclasses.replace(self, tokenizer=dataclasses.replace(self.tokenizer, glossary=glossary))
 
-    def into(self, language: str) -> Self:
-        """Returns the translator into another language; raises UserError if the network has no tag for it."""
+    def into(self, source: str, target: str) -> Self:
+        """Returns the translator between other languages; raises UserError if the network has no tag for the target."""
         untagged = dataclasses.replace(self.tokenizer, source_tags=())
-        tokenizer = untagged.with_source_tag(language_tag(language))
-        return dataclasses.replace(self, tokenizer=tokenizer, languages=(self.languages[0], language))
+        tokenizer = untagged.with_source_tag(language_tag(target))
+        return dataclasses.replace(self, tokenizer=tokenizer, languages=(source, target))
 
     @property
     def max_length(self) -> int:

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import shutil
 import signal
 import tomllib
 from contextlib import closing
@@ -239,6 +240,16 @@ def test_translate_uses_the_requested_language(trained, run):
     assert {"zwei", "vier", "eins"} & words_of(result.stdout)
     with pytest.raises(UserError, match="no tag <2es>; it has <2fr>, <2de>"):
         Translator.load(trained[0], target_language="es")
+
+
+def test_source_language_is_that_of_the_first_direction_into_the_target_language(trained, tmp_path):
+    """By its rules, text is divided into sentences."""
+    workdir = shutil.copytree(trained[0], tmp_path / "w")
+    config = tomllib.loads((workdir / "config.toml").read_text(encoding="utf-8"))
+    config["data"]["mixture"][0]["source_language"] = "nl"
+    (workdir / "config.toml").write_text(tomli_w.dumps(config), encoding="utf-8")
+    languages = [Translator.load(workdir, target_language=language).languages for language in (None, "fr", "de")]
+    assert languages == [("en", "fr"), ("en", "fr"), ("nl", "de")]
 
 
 def test_evaluate_scores_test_split_of_data_and_any_of_the_languages(trained, run, tmp_path):

@@ -41,10 +41,12 @@ class UpperCase:
         self.searcher = self
         self.batches = []
         self.unwanted = []
+        self.directions = []
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
-    def searches(self, lines, target, num_hypotheses, glossary):
+    def searches(self, lines, languages, num_hypotheses, glossary):
+        self.directions.append(languages)
         if glossary:
             raise UserError("a glossary needs a network with placeholders")
         return self._searches(lines, num_hypotheses)

@@ -1,17 +1,23 @@
 """Clients that send too much, too slowly, or too many at once, and what the others notice of them."""
 
+import contextlib
 import json
 import logging
 import random
+import re
+import resource
 import socket
+import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
 from lingua_flax.serving import web_server
-from lingua_flax.serving.web_server import ConnectionLimits
+from lingua_flax.serving.web_server import BoundedProtocol, ConnectionLimits
+from lingua_flax.translation.hypotheses import Hypothesis
 from tests.conftest import HUNG_AFTER, PROMPTLY
 from tests.processes import start_command
 from tests.serving.servers import raw, request, serving, translate, until
@@ -62,6 +68,95 @@ def test_what_takes_too_long_ends(url, monkeypatch, pieces, status):
     assert status_of(raw(url, *pieces)) == status
 
 
+FORM = b"q=one&source=en&target=fr"
+UPGRADE = (
+    b"POST /translate HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    b"HTTP2-Settings: AAMAAABk\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+)
+WITH_LENGTH = b"Content-Length: %d\r\n\r\n%s" % (len(FORM), FORM)
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n5\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (FORM[:5], len(FORM) - 5, FORM[5:])
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("body", [WITH_LENGTH, CHUNKED])
+@pytest.mark.parametrize("size", [1, 60, 1000])
+def test_upgrades_are_ignored(url, engine, body, size):
+    """Java's client offers one with every request; several requests, in packets of any size."""
+    sent = 3 * (UPGRADE + body) + HEAD + b"Content-Type: application/x-www-form-urlencoded\r\n" + body
+    answers = raw(url, *[sent[start : start + size] for start in range(0, len(sent), size)])
+    assert answers.count(b"HTTP/1.1 ") == answers.count(b"HTTP/1.1 200 OK") == 4
+    assert answers.count(b'{"translatedText":"ONE"}') == 4
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+def test_body_after_an_upgrade_is_no_request(url, protocol):
+    head = UPGRADE.replace(b"h2c", protocol) + b"Content-Length: %d\r\n\r\n" % len(SMUGGLED)
+    answers = raw(url, head, SMUGGLED, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"400", b"200"]  # there is no q
+
+
+@pytest.mark.parametrize("headers", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
+def test_connect_is_refused(url, headers):
+    answers = raw(url, b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n" + SMUGGLED)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"400"]
+
+
+KEPT = HEAD.replace(b"Connection: close\r\n", b"") + b"Content-Type: application/x-www-form-urlencoded\r\n"
+
+
+def has_left(url):
+    """Returns whether a request was given up because its client has left."""
+    return b'status="499"' in raw(url, b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+
+def test_requests_may_wait_for_an_answer(url, engine):
+    engine.may_go_on.clear()
+    with connected(url) as connection:
+        connection.sendall(16 * (KEPT + WITH_LENGTH))
+        until(lambda: engine.batches)
+        connection.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        engine.may_go_on.set()
+        answers = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert (answers.count(b"HTTP/1.1 200 OK"), answers.count(b'{"translatedText":"ONE"}')) == (17, 16)
+
+
+@pytest.mark.parametrize(
+    ("later", "status"),
+    [
+        (2000 * (KEPT + WITH_LENGTH), 429),
+        (4 * (KEPT + b"Content-Length: 1500\r\n\r\n" + 1500 * b"x"), 503),
+        (b"no request\r\n\r\n", 400),
+    ],
+)
+def test_requests_that_wait_for_an_answer_are_limited(engine, caplog, later, status):
+    """In number and size; none of them is answered, nor the one that they wait for."""
+    with serving(lambda _: engine, limits=ConnectionLimits(connections=50, body=2000, bodies=5000)) as (server, url):
+        until(lambda: server.status == "ok")
+        engine.may_go_on.clear()
+        with connected(url) as connection:
+            connection.sendall(3 * (KEPT + WITH_LENGTH))
+            until(lambda: engine.batches)
+            connection.sendall(later)
+            answers = b"".join(iter(lambda: connection.recv(65536), b""))
+            assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"%d" % status]
+        until(lambda: has_left(url))
+        engine.may_go_on.set()
+        assert translate(url)[0] == 200
+        assert engine.unwanted == ["one"]
+    assert engine.batches == [["one"], ["one two"]]
+    assert not caplog.records
+
+
+def test_requests_that_wait_for_an_answer_end_with_the_connection(url, engine):
+    engine.may_go_on.clear()
+    with connected(url) as connection:
+        connection.sendall(2 * (KEPT + WITH_LENGTH))
+        until(lambda: engine.batches)
+    until(lambda: has_left(url))
+    engine.may_go_on.set()
+    until(lambda: engine.unwanted == ["one"])
+
+
 def test_connections_that_wait_make_room(engine, caplog):
     with serving(lambda _: engine, limits=ConnectionLimits(connections=5, body=2000)) as (server, url):
         until(lambda: server.status == "ok")
@@ -80,6 +175,92 @@ def test_connections_that_wait_make_room(engine, caplog):
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
         "more than 5 connections: those that wait longest are closed"
     ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "may_set", "connections", "set_to"),
+    [
+        ((256, resource.RLIM_INFINITY), True, 512, [(676, resource.RLIM_INFINITY)]),  # macOS
+        ((256, resource.RLIM_INFINITY), False, 92, []),
+        ((1024, 4096), True, 512, []),
+        ((256, 300), True, 136, [(300, 300)]),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), True, 512, []),
+        ((50, 50), True, 1, []),
+    ],
+)
+def test_connections_are_those_for_which_files_may_be_open(monkeypatch, limits, may_set, connections, set_to):
+    calls = []
+
+    def setrlimit(_, limits):
+        if not may_set:
+            raise ValueError("current limit exceeds maximum limit")
+        calls.append(limits)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    assert web_server.max_connections() == connections
+    assert calls == set_to
+
+
+def test_every_connection_beyond_the_limit_is_refused(engine):
+    """Those that wait do not keep others out, not even while they linger."""
+    with serving(lambda _: engine, limits=ConnectionLimits(connections=5, body=2000)) as (server, url):
+        until(lambda: server.status == "ok")
+        others = [connected(url) for _ in range(100)]
+        assert request(url, "/health")[0] == 200
+        answers = []
+        for each in others[:-4]:
+            with contextlib.suppress(ConnectionResetError):  # more than MAX_ENDING
+                answers.append(status_of(each.recv(1000)))
+        assert set(answers[-32:]) == {503}
+        for each in others[-4:]:
+            each.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                each.recv(1000)
+        for each in others:
+            each.close()
+
+
+def unread(url, engine):
+    """Returns a connection with two requests for large answers, which are not read."""
+    engine.search = lambda *_: [{0: (Hypothesis("x" * 8_000_000, 0.0),)}]
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(PROMPTLY)
+    connection.connect((host, int(port)))
+    connection.sendall(2 * (KEPT + WITH_LENGTH))
+    connection.recv(100)
+    return connection
+
+
+def test_clients_that_do_not_read_keep_nobody_out(engine):
+    with serving(lambda _: engine, limits=ConnectionLimits(connections=5, body=2000)) as (server, url):
+        until(lambda: server.status == "ok")
+        others = [unread(url, engine) for _ in range(5)]
+        assert request(url, "/health")[0] == 200
+        for each in others:
+            each.close()
+
+
+def test_clients_that_do_not_read_are_given_up(url, engine, monkeypatch):
+    monkeypatch.setattr(web_server, "WRITE_SECONDS", 0.1)
+    with unread(url, engine) as other:
+        own = other.getsockname()
+        until(lambda: all(each.raddr != own for each in psutil.Process().net_connections() if each.fd != -1))
+        with contextlib.suppress(ConnectionResetError):
+            assert sum(map(len, iter(lambda: other.recv(2**20), b""))) < 8_000_000
+
+
+def test_clients_that_read_slowly_are_not_given_up():
+    connection = BoundedProtocol.__new__(BoundedProtocol)
+    connection.loop, connection.transport = Mock(), Mock()
+    connection.transport.get_write_buffer_size.side_effect = [30, 20, 20]
+    connection._expect_reader(sys.maxsize)
+    for is_given_up in (False, True):
+        _, check, unsent = connection.loop.call_later.call_args.args
+        check(unsent)
+        assert connection.transport.abort.called == is_given_up
 
 
 def test_largest_of_too_many_unfinished_bodies_is_refused(engine):

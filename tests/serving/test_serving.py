@@ -1,6 +1,7 @@
 """The HTTP server: LibreTranslate's protocol, its limits and faults. Most tests replace the network by a function."""
 
 import asyncio
+import dataclasses
 import http.client
 import json
 import re
@@ -22,11 +23,13 @@ import lingua_flax.commands.serve
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.export import ctranslate2_model
 from lingua_flax.inspection.page_files import PAGE_FILES
-from lingua_flax.options.schema import DataConfig, DecodingOptions
+from lingua_flax.options.schema import AlignmentOptions, DataConfig, DecodingOptions
 from lingua_flax.serving import app
 from lingua_flax.serving.ctranslate2_search import load_ctranslate2
+from lingua_flax.serving.engine import Engine
 from lingua_flax.serving.guard import Guard
 from lingua_flax.serving.languages import languages
+from lingua_flax.serving.web_server import ConnectionLimits
 from lingua_flax.translation import parallel
 from lingua_flax.translation.translator import Translator
 from tests.conftest import PROMPTLY
@@ -79,6 +82,20 @@ def test_forms_and_query_strings_are_answered(url):
     assert request(url, query, method="POST")[1] == {"translatedText": "ONE", "alternatives": ["ONE'"]}
 
 
+@pytest.mark.parametrize("text", ["à l'été", "%C3%A0+l'%C3%A9t%C3%A9"])
+def test_forms_are_utf_8(url, text):
+    """Clients such as curl -d do not escape it."""
+    body = f"q={text}&source=en&target=fr".encode()
+    assert request(url, "/translate", body)[:2] == (200, {"translatedText": "À L'ÉTÉ"})
+
+
+@pytest.mark.parametrize("text", [b"\xe0", b"%E0", b"&" * 1200])
+def test_forms_that_are_invalid_are_refused(url, text):
+    """Latin-1, or too many fields."""
+    answer = request(url, "/translate", b"source=en&target=fr&q=" + text)
+    assert answer[:2] == (400, {"error": "Invalid form or query string"})
+
+
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
@@ -129,6 +146,25 @@ def test_other_paths_and_methods_are_errors_too(url):
 def test_invalid_json_is_refused(url, body):
     status, answer, _ = request(url, "/translate", body, **JSON)
     assert (status, answer) == (400, {"error": "Invalid JSON format"})
+
+
+@pytest.mark.parametrize("glossary", ["[" * 3000, '{"\\ud800": "one"}'])
+def test_invalid_json_in_a_form_is_refused(engine, glossary):
+    limits = ConnectionLimits(100, body=10_000)
+    with serving(lambda _: engine, limits=limits) as (server, url):
+        until(lambda: server.status == "ok")
+        form = urllib.parse.urlencode({"q": "one", "source": "en", "target": "fr", "glossary": glossary})
+        answer = (400, {"error": "Invalid request: glossary: Invalid JSON format"})
+        assert request(url, "/translate", form.encode())[:2] == answer
+
+
+@pytest.mark.parametrize(("charset", "text"), [("unicode_escape", r"\ud800"), ("utf-7", "+2AA-")])
+def test_forms_of_several_parts_that_are_no_text_are_refused(url, charset, text):
+    fields = {"q": text, "source": "en", "target": "fr"}.items()
+    parts = [f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields]
+    kind = f"multipart/form-data; boundary=b; charset={charset}"
+    answer = request(url, "/translate", f"{''.join(parts)}--b--\r\n".encode(), **{"Content-Type": kind})
+    assert answer[:2] == (400, {"error": "Invalid form or query string"})
 
 
 @pytest.mark.parametrize(
@@ -267,6 +303,21 @@ def metric(url, name):
 
 def waiting_lines(url):
     return metric(url, "lingua_flax_waiting_cost")
+
+
+def test_engine_is_told_which_language_a_text_is_in(url, engine):
+    for source in ("EN", "auto"):
+        translate(url, "The cat was tired.", source=source)
+    assert engine.directions == [("en", "fr")] * 2
+
+
+def test_sentences_are_those_of_the_language_a_text_is_in(trained):
+    """Not of the language in which another direction of the same network begins."""
+    translator = Translator.load(trained[0])
+    translators = {"en": dataclasses.replace(translator, languages=("en", "de"), translate_unknown=True)}
+    engine = Engine(translators, Mock(), DecodingOptions(), AlignmentOptions(), workers=1)
+    parts, _ = next(engine.searches(["Er kam am 3. Oktober nach Berlin."], ("de", "en"), 1, None))
+    assert [part.text for part in parts] == ["Er kam am 3. Oktober nach Berlin."]
 
 
 def test_requests_are_counted(url):
@@ -447,6 +498,31 @@ def test_stopping_server_refuses_what_it_cannot_answer_in_time(engine, monkeypat
         threading.Timer(0.0, lambda: (thread.join(), engine.may_go_on.set())).start()
     assert answers == [(503, {"error": "the server is stopping"})]
     assert engine.unwanted == ["one two"]
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters"),
+    [("/inspect", {"q": "one"}), ("/translate", {"q": "one", "source": "en", "target": "fr", "alignments": True})],
+)
+def test_stopping_server_refuses_what_other_threads_compute(engine, monkeypatch, path, parameters):
+    monkeypatch.setattr(app, "FINISH_SECONDS", 0.1)
+    answers, is_computing, may_end = [], threading.Event(), threading.Event()
+
+    def compute(*_):
+        is_computing.set()
+        may_end.wait(PROMPTLY)
+        return []
+
+    engine.align = compute
+    with serving(lambda _: engine) as (server, url):
+        server.inspector = compute
+        until(lambda: server.status == "ok")
+        thread = threading.Thread(target=lambda: answers.append(request(url, path, parameters)))
+        thread.start()
+        assert is_computing.wait(PROMPTLY)
+        threading.Timer(0.0, lambda: (thread.join(), may_end.set())).start()
+    ((status, answer, headers),) = answers
+    assert (status, answer, headers["Retry-After"]) == (503, {"error": "the server is stopping"}, "1")
 
 
 def test_batches_run_at_the_same_time(engine):
