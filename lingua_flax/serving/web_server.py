@@ -239,8 +239,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._abandon()
         self._unset_keepalive_if_required()
         if not self._answered or self._answered.response_complete or not self._answered.response_started:
-            body = json.dumps({"error": message})
-            head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+            body, retry = json.dumps({"error": message}), "retry-after: 1\r\n" if status == 503 else ""
+            head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n{retry}"
             self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode())
         self.transport.write_eof()
         self.flow.resume_reading()

@@ -167,7 +167,8 @@ def test_connections_that_wait_make_room(engine, caplog):
         others = [connected(url) for _ in range(7)]
         others[-1].sendall(HEAD)
         assert request(url, "/health")[0] == 200
-        assert status_of(others[0].recv(1000)) == 503
+        refusal = others[0].recv(1000)
+        assert (status_of(refusal), b"\r\nretry-after: 1\r\n" in refusal) == (503, True)
         engine.may_go_on.set()
         busy.join()
         for each in others:
