@@ -30,11 +30,21 @@ def test_nineteen_of_twenty_texts_are_divided_correctly():
     assert min(right.values()) >= 38, right
 
 
-@given(st.lists(LINES, max_size=4).map(" ".join), st.sampled_from(["en", "fr", "de", "ja", "zh", "pt-BR", "xx", ""]))
+ABBREVIATIONS = st.text("AÉb. \u0085\u00a0\u2028\u3000", max_size=9)
+TEXTS = st.lists(LINES | ABBREVIATIONS, max_size=4).map(" ".join)
+
+
+@given(TEXTS, st.sampled_from(["en", "fr", "de", "ja", "zh", "pt-BR", "xx", ""]))
 def test_sentences_add_up_to_the_text(text, language):
     sentences = split_sentences(text, language)
     assert "".join(sentences) == text
     assert all(sentences) or not text
+
+
+@pytest.mark.parametrize("space", "\u0085\u00a0\u2003\u2028\u202f\u3000")
+def test_spaces_before_a_full_stop_are_no_obstacle(space):
+    assert split_sentences(f"Choose plan B{space}. Then go on.", "en") == [f"Choose plan B{space}. ", "Then go on."]
+    assert split_sentences(f"Written in C{space}.NET.", "en") == [f"Written in C{space}.NET."]
 
 
 class Characters:
