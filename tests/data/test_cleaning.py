@@ -107,7 +107,7 @@ def test_faults_of_pairs(fault, pair):
     ],
 )
 def test_good_pairs_have_no_fault(pair):
-    expected = EXPECTED if pair.source.isascii() else Expected(OPTIONS, ["", ""], [None, None])
+    expected = EXPECTED if pair.source.isascii() else Expected(OPTIONS, ["", ""], [frozenset()] * 2)
     assert find_fault(pair, expected) == ""
 
 
@@ -115,9 +115,32 @@ def test_languages_and_scripts():
     assert [known_language(name) for name in ("en-GB", "NB", "zh_Hant", "tlh")] == ["en", "no", "zh", ""]
     assert frequent_language([GOOD.target] * 8 + [GOOD.source] * 2) == "de"
     assert frequent_language([GOOD.target] * 7 + [GOOD.source] * 3) == ""
-    japanese = frequent_scripts(["これは日本語です", "漢字"])
-    assert [bool(japanese.search(text)) for text in ("の", "字", "word", "слово")] == [True, True, False, False]
-    assert frequent_scripts(["123"]) is None
+    assert frequent_scripts(["123"]) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("corpus", "same", "other"),
+    [
+        (["これは日本語です", "漢字"], ["の", "字", "キャンセル", "ｷｬﾝｾﾙ", "ログイン OK"], ["word", "слово", "단어"]),
+        (["안녕하세요"], ["단어"], ["word", "の"]),
+        (["Straße", "größer"], ["Fuß", "Ｆｕßｂａｌｌ"], ["слово", "తెలుగు", "の"]),
+        (["తెలుగు భాష", "Windows"], ["రద్దు", "word"], ["слово"]),
+        (["ខ្ញុំស្រឡាញ់ភាសាខ្មែរខ្លាំងណាស់ហើយវាជាភាសាដ៏ស្រស់ស្អាត", "OK"], ["បោះបង់"], ["word", "తెలుగు"]),
+        (["አማርኛ"], ["ሰርዝ"], ["word"]),
+        (["བོད་སྐད"], ["ཡིག"], ["word"]),
+    ],
+)
+def test_texts_in_other_scripts_are_told(corpus, same, other):
+    expected = Expected(OPTIONS, ["", ""], [frequent_scripts(["word"]), frequent_scripts(corpus)])
+    assert [find_fault(Pair("the word", text), expected) for text in same] == [""] * len(same)
+    assert [find_fault(Pair("the word", text), expected) for text in other] == ["script"] * len(other)
+
+
+def test_one_foreign_word_does_not_reject_a_corpus():
+    rows = [Row(number, f"line {number}", f"పంక్తి సంఖ్య {number}") for number in range(20)]
+    rows.append(Row(21, "Windows is here", "Windows ఇక్కడ ఉంది"))
+    report = pipeline.clean(rows, CleaningOptions(language=False, duplicates="none"), ("en", "te"))
+    assert report.kept == len(rows), report.left_out
 
 
 # Pairs among others.
