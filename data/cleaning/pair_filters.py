@@ -26,7 +26,9 @@ MIN_SCRIPT = 0.05  # the share of the letters that makes a script one of the cor
 _KANA = frozenset(("HIRAGANA", "KATAKANA"))
 _LETTER = regex.compile(r"[\p{L}\p{M}]")
 _NUMBER = re.compile(r"\d{2,18}")
-_ADDRESS = re.compile(r"(?:https?://|www\.)(?:www\.)?([\w.-]*\w)|([\w.+-]+@[\w-]+(?:\.\w+)+)", re.IGNORECASE)
+_THOUSANDS = re.compile(r"(?<=\d)[.,'’ ](?=(?:\d\d,)*\d{3}(?!\d))")  # 1,500, 1 500 000 and, in India, 15,00,000
+# Up to what is not ASCII or a top-level domain: words may follow directly (Chinese), or after a hyphen (Hungarian).
+_ADDRESS = re.compile(r"(?:https?://|www\.)(?:www\.)?([\w.-]*\.[a-z]+)|([\w.+-]+@[\w-]+(?:\.\w+)+)", re.ASCII | re.I)
 
 # Mending.
 
@@ -161,7 +163,12 @@ def _has_other_language(text: str, language: str) -> bool:
 
 
 def _has_other_numbers(pair: Pair) -> bool:
-    first, second = (Counter(map(int, _NUMBER.findall(text))) for text in pair)
+    # "12 100" may be two numbers, too.
+    return all(map(_differ_in_numbers, (pair, [_THOUSANDS.sub("", text) for text in pair])))
+
+
+def _differ_in_numbers(texts: Sequence[str]) -> bool:
+    first, second = (Counter(map(int, _NUMBER.findall(text))) for text in texts)
     return bool(first and second) and 4 * (first & second).total() < first.total() + second.total()
 
 
