@@ -77,7 +77,18 @@ def test_every_line_is_decoded_as_what_it_is(tmp_path, language, encoding, text)
     assert [bool(line.garbled) for line in found] == [number % 3 == 0 for number in range(30)]
 
 
-@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz"])  # zstandard reads as far as it can
+@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstandard"])
+def test_files_compressed_one_after_the_other_are_one_text(tmp_path, compression):
+    lines = [f"line {number}" for number in range(5000)]
+    parts = [COMPRESSIONS[compression]("".join(f"{line}\n" for line in part).encode()) for part in (lines, [], lines)]
+    (tmp_path / "joined").write_bytes(b"".join(parts))
+    assert [line.text for line in read_lines(tmp_path / "joined", "cp1252")] == 2 * lines
+    (tmp_path / "joined").write_bytes(b"".join(parts)[:-1])
+    with pytest.raises(UserError, match="joined: truncated or damaged"):
+        list(read_lines(tmp_path / "joined", "cp1252"))
+
+
+@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstandard"])
 def test_a_truncated_file_is_an_error(tmp_path, compression):
     content = COMPRESSIONS[compression]("".join(f"line {number}\n" for number in range(5000)).encode())
     (tmp_path / "cut").write_bytes(content[: len(content) // 2])
