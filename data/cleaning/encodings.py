@@ -99,7 +99,7 @@ def read_lines(path: Path, encoding: str, advance: Callable[[int], object] = lam
         opener = next((each for mark, each in _OPENERS.items() if file.peek(6).startswith(mark)), None)
         for line in _decoded(io.BufferedReader(opener(file) if opener else file), encoding):
             yield line
-            if line.number % TOLD_EVERY == 0:
+            if line.number % TOLD_EVERY == 0 and file.seekable():  # a pipe has no size either
                 advance(file.tell() - told)
                 told = file.tell()
         advance(path.stat().st_size - told)

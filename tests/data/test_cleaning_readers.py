@@ -8,7 +8,9 @@ import gzip
 import io
 import json
 import lzma
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,18 @@ def test_a_truncated_file_is_an_error(tmp_path, compression):
     (tmp_path / "cut").write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match="cut: truncated or damaged"):
         list(read_lines(tmp_path / "cut", "cp1252"))
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_pipe_is_read_like_a_file(tmp_path, compression):
+    lines = [f"line {number}" for number in range(2500)]
+    content = COMPRESSIONS[compression]("\n".join(lines).encode())
+    os.mkfifo(tmp_path / "pipe.tmx")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit((tmp_path / "pipe.tmx").write_bytes, content)
+        assert [line.text for line in read_lines(tmp_path / "pipe.tmx", "cp1252")] == lines
+    with pytest.raises(UserError, match="pipe can be read only once; give --source-language"):
+        tmx_languages(tmp_path / "pipe.tmx")
 
 
 def test_what_is_not_text_is_refused(tmp_path):
