@@ -12,8 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import regex
+
 from lingua_flax.data.corpora.corpus import Pair
-from lingua_flax.data.glossary import Glossary
+from lingua_flax.data.glossary import UNSPACED, Glossary
 from lingua_flax.options.schema import MAX_PLACEHOLDERS
 
 FIRST_PLACEHOLDER = 0x10F000  # of the last plane for private use: text hardly ever has one of its characters
@@ -44,6 +46,8 @@ _TO_KEEP = re.compile(
         )
     )
 )
+# The end of a word and the beginning of a span that is no tag, or the reverse, in a script without spaces in between.
+_JOINT = regex.compile(rf"(?=.?[{UNSPACED}\p{{Hangul}}])[\w#%&+/=@`{{}}~-]{{2}}")
 
 
 class Span(NamedTuple):
@@ -98,8 +102,11 @@ class Protected(NamedTuple):
         """Whether there is anything to translate; true of a text without spans."""
         return not self.spans or any(map(str.isalnum, _replaced(self.source, self.spans, [""] * len(self.spans))))
 
-    def chunks(self) -> Iterator[tuple[str, str, bool]]:
-        """Yields spans and what is between them: the text, the white space after it, and whether it has no words."""
+    def chunks(self, space: str = "") -> Iterator[tuple[str, str, bool]]:
+        """Yields spans and what is between them: the text, the white space after it, and whether it has no words.
+
+        The white space is `space` where there is none because words are written without it in the source.
+        """
         places = [0, *(place for span in self.spans for place in (span.begin, span.end)), len(self.source)]
         found = []
         for number, (begin, end) in enumerate(itertools.pairwise(places)):
@@ -109,7 +116,8 @@ class Protected(NamedTuple):
                 found.append((begin, begin + len(text.strip()), bool(number % 2) or not any(map(str.isalnum, text))))
         ends = [*(begin for begin, _, _ in found), len(self.source)][1:]
         for (begin, end, is_kept), following in zip(found, ends, strict=True):
-            yield self.source[begin:end], self.source[end:following], is_kept
+            after = space if _JOINT.fullmatch(self.source[end - 1 : following + 1]) else self.source[end:following]
+            yield self.source[begin:end], after, is_kept
 
     def placed(self, prefix: str) -> str:
         """Returns the beginning of a translation, in which the spans stand, with placeholders."""

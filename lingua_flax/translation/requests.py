@@ -24,6 +24,7 @@ class Part(NamedTuple):
     text: str
     source: list[int]
     after: str = ""  # what stands between its translation and the next one
+    space: str = ""  # what stands between words of its translation
     is_cut: bool = False  # a part of a sentence that is too long
     is_kept: bool = False  # not translated: it has no words, or the network has never seen most of its characters
     line: int = 1  # its number
@@ -75,7 +76,7 @@ def parts_of(
 def around_spans(part: Part, tokenizer: Tokenizer, options: DecodingOptions, max_length: int) -> list[Part]:
     """Returns a part as several: what it must contain, which is kept, and what stands around it, to be translated."""
     parts: list[Part] = []
-    for text, space, is_kept in tokenizer.protect(part.text).chunks():
+    for text, space, is_kept in tokenizer.protect(part.text).chunks(part.space):
         (ids,), prefix = tokenizer.encode_source([text]), [] if parts else part.prefix
         limit = length_limit(len(ids), len(prefix), options, max_length)
         parts.append(part._replace(text=text, source=ids, after=space, is_kept=is_kept, prefix=prefix, limit=limit))

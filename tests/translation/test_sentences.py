@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingua_flax.data.placeholders import protect
+from lingua_flax.data.placeholders import PLACEHOLDERS, protect
+from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.line_splitting import split_lines
+from lingua_flax.translation.requests import parts_of
 from lingua_flax.translation.sentences import split_sentences
 from tests.data.test_properties import LINES
 
@@ -50,11 +52,14 @@ def test_spaces_before_a_full_stop_are_no_obstacle(space):
 class Characters:
     """A tokenizer with a token for every character."""
 
+    def __init__(self, placeholders=""):
+        self.placeholders = placeholders
+
     def encode_source(self, lines):
         return [[*map(ord, line), 3] for line in lines]
 
     def protect(self, line):
-        return protect(line, "")
+        return protect(line, self.placeholders)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +80,15 @@ def test_white_space_is_that_between_the_sentences(line, languages, texts, after
     assert [piece.text for piece in pieces] == texts
     assert [piece.after for piece in pieces] == after
     assert [piece.is_cut for piece in pieces] == [len(text) > 7 for text in texts]
+
+
+@pytest.mark.parametrize(("target", "after"), [("en", [" ", " ", " ", " ", ""]), ("ja", [""] * 5)])
+def test_pieces_around_what_stays_are_separated_as_the_target_language_wants(target, after):
+    tokenizer = Characters(PLACEHOLDERS[:1])
+    divided = split_lines(["请打开https://example.org/页面并发给me@example.org好。"], tokenizer, ("zh", target), 100)
+    parts = parts_of(divided, None, tokenizer, DecodingOptions(), 100)
+    assert [part.text for part in parts] == ["请打开", "https://example.org/", "页面并发给", "me@example.org", "好。"]
+    assert [part.after for part in parts] == after
 
 
 SENTENCES = ["two nine nine eight.", "three zero.", "four eight three two."]
