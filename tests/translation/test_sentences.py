@@ -58,6 +58,8 @@ class Characters:
     def encode_source(self, lines):
         return [[*map(ord, line), 3] for line in lines]
 
+    encode_target = encode_source
+
     def protect(self, line):
         return protect(line, self.placeholders)
 
@@ -89,6 +91,26 @@ def test_pieces_around_what_stays_are_separated_as_the_target_language_wants(tar
     parts = parts_of(divided, None, tokenizer, DecodingOptions(), 100)
     assert [part.text for part in parts] == ["请打开", "https://example.org/", "页面并发给", "me@example.org", "好。"]
     assert [part.after for part in parts] == after
+
+
+@pytest.mark.parametrize(
+    ("line", "begun"),
+    [
+        ("www.a.org one", "www.a.org one"),
+        ("www.a.org and me@b.org", "and"),
+        ("12345. Two.", "Two."),
+        ("www.a.org, me@b.org, two. One.", ", two."),
+        ("www.a.org", None),
+    ],
+)
+def test_a_prefix_is_that_of_the_first_piece_that_is_translated(line, begun):
+    tokenizer = Characters(PLACEHOLDERS[:1])
+    divided = split_lines([line], tokenizer, ("en", "fr"), 100)
+    kept = [not tokenizer.protect(part.text).has_words_around_spans for part in divided[0]]
+    divided = [[part._replace(is_kept=is_kept) for part, is_kept in zip(divided[0], kept, strict=True)]]
+    parts = parts_of(divided, ["un"], tokenizer, DecodingOptions(), 100)
+    assert [part.text for part in parts if part.prefix] == ([begun] if begun else [])
+    assert [part.prefix for part in parts if part.prefix] == ([[ord("u"), ord("n")]] if begun else [])
 
 
 SENTENCES = ["two nine nine eight.", "three zero.", "four eight three two."]
