@@ -96,6 +96,13 @@ def test_a_prefix_is_used_as_soon_as_something_is_translated(placing, run):
     assert f"{PREFIX_UNUSED}: line 1\n" in done.stderr
 
 
+@pytest.mark.parametrize("line", ["12345", "{name} %1$s 12345 me@example.org one."])
+def test_attention_is_shown_of_a_single_pass_only(placing, run, tmp_path, line):
+    done = run("translate", "--workdir", placing, "--attention", tmp_path / "a.json", input=line)
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
+    assert "--attention shows one pass of the network, but the line" in done.stderr.splitlines()[-1]
+
+
 def test_terms_of_a_glossary_are_placed(placing, run, tmp_path):
     lines = [re.sub(r"\bnine\b", "nine hundred", line) for line in lines_with_things(40, 1, seed=2)]
     terms = {"nine hundred": "neuf-cents", "seven": "SEPT", "nine": "9"}

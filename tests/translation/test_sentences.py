@@ -154,10 +154,8 @@ def test_attention_is_that_of_a_single_sentence(trained, run, tmp_path):
     options = ("translate", "--workdir", trained[0], "--attention", tmp_path / "a.json")
     done = run(*options, input=PARAGRAPH)
     assert (done.returncode, done.stdout) == (2, "")
-    message = (
-        "--attention shows a single sentence, but the line has 3: give one of them, or add --one-sentence-per-line"
-    )
-    assert done.stderr.splitlines()[-1] == f"error: {message}"
+    message = "the line is translated in 3 parts: give one short sentence, or add --one-sentence-per-line"
+    assert done.stderr.splitlines()[-1] == f"error: --attention shows one pass of the network, but {message}"
     assert run(*options, "--one-sentence-per-line", input=PARAGRAPH).returncode == 0
 
 
