@@ -26,23 +26,21 @@ class _ZstandardFile(io.RawIOBase):
     """The text in all frames of a compressed file; zstandard's own reader does not notice if the last one is cut."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+        self._file, self._text = file, io.BytesIO()
         self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._text = io.BytesIO()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         while not (size := self._text.readinto(buffer)):
-            data = self._frame.unused_data or self._file.read(io.DEFAULT_BUFFER_SIZE)
-            if not data and not self._frame.eof:
-                raise EOFError("the end is missing")
-            if not data:
-                return 0
+            if not (data := self._frame.unused_data or self._file.read(io.DEFAULT_BUFFER_SIZE)):
+                break
             if self._frame.eof:
                 self._frame = zstandard.ZstdDecompressor().decompressobj()
             self._text = io.BytesIO(self._frame.decompress(data))
+        if not size and not self._frame.eof:
+            raise EOFError("the end is missing")
         return size
 
 

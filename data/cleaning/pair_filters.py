@@ -163,13 +163,9 @@ def _has_other_language(text: str, language: str) -> bool:
 
 
 def _has_other_numbers(pair: Pair) -> bool:
-    # "12 100" may be two numbers, too.
-    return all(map(_differ_in_numbers, (pair, [_THOUSANDS.sub("", text) for text in pair])))
-
-
-def _differ_in_numbers(texts: Sequence[str]) -> bool:
-    first, second = (Counter(map(int, _NUMBER.findall(text))) for text in texts)
-    return bool(first and second) and 4 * (first & second).total() < first.total() + second.total()
+    readings = (pair, [_THOUSANDS.sub("", text) for text in pair])  # "12 100" may be two numbers, too
+    counts = [[Counter(map(int, _NUMBER.findall(text))) for text in texts] for texts in readings]
+    return all(a and b and 4 * (a & b).total() < a.total() + b.total() for a, b in counts)
 
 
 def _addresses(text: str) -> Counter[str]:

@@ -51,8 +51,7 @@ def parts_of(
     encoded: list[list[int]] = [[] for _ in lines]
     if prefixes:
         begun = [next((part for part in divided if not part.is_kept), divided[0]) for divided in lines]
-        first = [tokenizer.protect(part.text) for part in begun]
-        placed = [own.placed(prefix) for own, prefix in zip(first, prefixes, strict=True)]
+        placed = [tokenizer.protect(part.text).placed(prefix) for part, prefix in zip(begun, prefixes, strict=True)]
         encoded = [ids[:-1] for ids in tokenizer.encode_target(placed)]
         if unknown := next((prefix for prefix, ids in zip(placed, encoded, strict=True) if UNK_ID in ids), None):
             raise UserError(f'prefix "{unknown}": the model has no token for one of its characters')

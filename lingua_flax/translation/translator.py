@@ -183,9 +183,8 @@ class Translator(TrainedNetwork):
             requests.warn_about_cut_sentences(divided, first_line, self.max_length)
             unknown = {part.line for part in parts if part.is_kept and UNK_ID in part.source}
             requests.warn_about(NOT_TRANSLATED, unknown)
-            kept = {part.line for part in parts} - {part.line for part in parts if not part.is_kept}
-            with_prefix = {line for line, prefix in enumerate(prefixes or (), first_line) if prefix}
-            requests.warn_about(PREFIX_UNUSED, kept & with_prefix)
+            begun = {i for i, both in enumerate(zip(lines, prefixes or [], strict=False), first_line) if all(both)}
+            requests.warn_about(PREFIX_UNUSED, begun - {part.line for part in parts if not part.is_kept})
         after_batch(len(lines) - sum(part.part == 0 and not part.is_kept for part in parts))  # begun without a batch
         searches = self._translated(parts, options, num_hypotheses)
         try:

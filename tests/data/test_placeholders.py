@@ -72,6 +72,7 @@ def test_nothing_is_lost_whatever_the_text(text):
         ("请看(https://example.org/)。", "请看(|https://example.org/|)。"),
         ("<b>页面</b>有{n}个，2024年", "<b>|页面|</b>|有 | {n} | 个，|2024 | 年"),
         ("我在銀行，銀行在那里", "我在 | 銀行|，|銀行 | 在那里"),
+        (f"请看{FEW[3]}吧", f"请看 | {FEW[3]} | 吧"),  # an element of HTML that counts as a word
         ("ดู`make`ก่อน", "ดู | `make` | ก่อน"),
         ("example@a.org에서 확인", "example@a.org | 에서 확인"),
         ("pre{name}fix a `b`.", "pre|{name}|fix a |`b`|."),
