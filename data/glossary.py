@@ -11,8 +11,8 @@ from lingua_flax.data.corpora.pair_files import read_tsv
 from lingua_flax.host.errors import UserError
 
 # Where words are written without spaces, every character counts as one.
-_WITHOUT_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-WORD = regex.compile(rf"[{_WITHOUT_SPACES}]|[[\p{{L}}\p{{M}}\p{{N}}_]--[{_WITHOUT_SPACES}]]+|\S", regex.V1)
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+WORD = regex.compile(rf"[{UNSPACED}]|[[\p{{L}}\p{{M}}\p{{N}}_]--[{UNSPACED}]]+|\S", regex.V1)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import regex
+
 from lingua_flax.data.corpora.corpus import Pair
-from lingua_flax.data.glossary import Glossary
+from lingua_flax.data.glossary import UNSPACED, Glossary
 from lingua_flax.options.schema import MAX_PLACEHOLDERS
 
 FIRST_PLACEHOLDER = 0x10F000  # of the last plane for private use: text hardly ever has one of its characters
 PLACEHOLDERS = "".join(chr(FIRST_PLACEHOLDER + number) for number in range(MAX_PLACEHOLDERS))
+_STRIPPED = re.compile(r"\S(?:.*\S)?", re.DOTALL)  # a text without white space around it
 _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS}]")
 
 # Letters, digits and "_", but not those of Chinese and Japanese, where words begin and end without a space.
@@ -44,6 +47,8 @@ _TO_KEEP = re.compile(
         )
     )
 )
+# The end of a word and the beginning of a span that is no tag, or the reverse, in a script without spaces in between.
+_JOINT = regex.compile(rf"(?=.?[{UNSPACED}\p{{Hangul}}])[\w{PLACEHOLDERS}#%&+/=@`{{}}~-]{{2}}")
 
 
 class Span(NamedTuple):
@@ -98,18 +103,16 @@ class Protected(NamedTuple):
         """Whether there is anything to translate; true of a text without spans."""
         return not self.spans or any(map(str.isalnum, _replaced(self.source, self.spans, [""] * len(self.spans))))
 
-    def chunks(self) -> Iterator[tuple[str, str, bool]]:
-        """Yields spans and what is between them: the text, the white space after it, and whether it has no words."""
+    def chunks(self, space: str = "") -> Iterator[tuple[str, str, bool]]:
+        """Yields spans and the rest: the text, the white space after it (`space` in scripts without), if it is kept."""
         places = [0, *(place for span in self.spans for place in (span.begin, span.end)), len(self.source)]
         found = []
         for number, (begin, end) in enumerate(itertools.pairwise(places)):
-            text = self.source[begin:end]
-            if number % 2 or text.strip():
-                begin += len(text) - len(text.lstrip())
-                found.append((begin, begin + len(text.strip()), bool(number % 2) or not any(map(str.isalnum, text))))
-        ends = [*(begin for begin, _, _ in found), len(self.source)][1:]
-        for (begin, end, is_kept), following in zip(found, ends, strict=True):
-            yield self.source[begin:end], self.source[end:following], is_kept
+            if text := _STRIPPED.search(self.source, begin, end):
+                found.append((*text.span(), bool(number % 2) or not any(map(str.isalnum, text[0]))))
+        for (begin, end, is_kept), (following, _, _) in itertools.pairwise([*found, (len(self.source), 0, True)]):
+            after = space if _JOINT.fullmatch(self.source[end - 1 : following + 1]) else self.source[end:following]
+            yield self.source[begin:end], after, is_kept
 
     def placed(self, prefix: str) -> str:
         """Returns the beginning of a translation, in which the spans stand, with placeholders."""

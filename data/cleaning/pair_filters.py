@@ -23,10 +23,12 @@ UNLIKELY, LIKELY = 0.1, 0.5  # the probabilities of its language and of another 
 ENOUGH = 120  # characters that tell a language; identification takes most of the time
 CLEAR = 0.8  # the share of a sample that must agree on its language
 MIN_SCRIPT = 0.05  # the share of the letters that makes a script one of the corpus
-_SCRIPTS = "Latin Cyrillic Greek Arabic Hebrew Devanagari Bengali Tamil Thai Georgian Armenian Han Hiragana Hangul"
+_KANA = frozenset(("HIRAGANA", "KATAKANA"))
 _LETTER = regex.compile(r"[\p{L}\p{M}]")
 _NUMBER = re.compile(r"\d{2,18}")
-_ADDRESS = re.compile(r"(?:https?://|www\.)(?:www\.)?([\w.-]*\w)|([\w.+-]+@[\w-]+(?:\.\w+)+)", re.IGNORECASE)
+_THOUSANDS = re.compile(r"(?<=\d)[.,'’ ](?=(?:\d\d,)*\d{3}(?!\d))")  # 1,500, 1 500 000 and, in India, 15,00,000
+# Up to what is not ASCII or a top-level domain: words may follow directly (Chinese), or after a hyphen (Hungarian).
+_ADDRESS = re.compile(r"(?:https?://|www\.)(?:www\.)?([\w.-]*\.[a-z]+)|([\w.+-]+@[\w-]+(?:\.\w+)+)", re.ASCII | re.I)
 
 # Mending.
 
@@ -61,11 +63,11 @@ def mend(text: str, options: CleaningOptions) -> tuple[str, list[str]]:
 
 
 class Expected(NamedTuple):
-    """What pairs are compared with: languages of py3langid, and what finds a letter of their scripts; if known."""
+    """What pairs are compared with: languages of py3langid, and the names of their scripts; if known."""
 
     options: CleaningOptions
     languages: Sequence[str]
-    scripts: Sequence[regex.Pattern[str] | None]
+    scripts: Sequence[frozenset[str]]
 
 
 def expected_of(
@@ -112,11 +114,18 @@ def frequent_language(texts: Sequence[str]) -> str:
     return code if count >= CLEAR * len(texts) else ""
 
 
-def frequent_scripts(texts: Sequence[str]) -> regex.Pattern[str] | None:
-    """Returns what finds a letter of the scripts of these texts; None if they are in none of those known."""
-    counts = {name: len(regex.findall(rf"\p{{{name}}}", "".join(texts))) for name in _SCRIPTS.split()}
-    used = [rf"\p{{{name}}}" for name, count in counts.items() if count > MIN_SCRIPT * sum(counts.values())]
-    return regex.compile(f"[{''.join(used)}]") if used else None
+@functools.cache
+def _script(letter: str) -> str:
+    """Returns the first word of a letter's name, which is that of its script, such as LATIN; CJK for Han."""
+    letter = unicodedata.normalize("NFKC", letter)[0]  # full-width Latin letters are Latin, too
+    return re.split("[ -]", unicodedata.name(letter, ""))[0]
+
+
+def frequent_scripts(texts: Sequence[str]) -> frozenset[str]:
+    """Returns the names of the scripts of these texts; none if they have no letters."""
+    counts = Counter(map(_script, _LETTER.findall("".join(texts))))
+    used = frozenset(name for name, count in counts.items() if count > MIN_SCRIPT * counts.total())
+    return used if used.isdisjoint(_KANA) else used | _KANA | {"CJK"}
 
 
 def are_swapped(pairs: Sequence[Pair], languages: Sequence[str]) -> bool:
@@ -137,8 +146,8 @@ def _has_letters(text: str, min_share: float) -> bool:
     return sum(map(str.isalpha, text)) >= wanted or len(_LETTER.findall(text)) >= wanted
 
 
-def _has_other_script(text: str, script: regex.Pattern[str] | None) -> bool:
-    return bool(script and not script.search(text) and _LETTER.search(text))
+def _has_other_script(text: str, scripts: frozenset[str]) -> bool:
+    return bool(scripts and scripts.isdisjoint(map(_script, filter(str.isalpha, text))) and _LETTER.search(text))
 
 
 def _is_swapped(pair: Pair, languages: Sequence[str]) -> bool:
@@ -154,8 +163,9 @@ def _has_other_language(text: str, language: str) -> bool:
 
 
 def _has_other_numbers(pair: Pair) -> bool:
-    first, second = (Counter(map(int, _NUMBER.findall(text))) for text in pair)
-    return bool(first and second) and 4 * (first & second).total() < first.total() + second.total()
+    readings = (pair, [_THOUSANDS.sub("", text) for text in pair])  # "12 100" may be two numbers, too
+    counts = [[Counter(map(int, _NUMBER.findall(text))) for text in texts] for texts in readings]
+    return all(a and b and 4 * (a & b).total() < a.total() + b.total() for a, b in counts)
 
 
 def _addresses(text: str) -> Counter[str]:

@@ -142,9 +142,8 @@ def _judge(pairs: np.ndarray, options: CleaningOptions, report: Report) -> None:
             reasons[kept[find(kept)]] = REASONS.index(reason)
 
     if options.duplicates != "none":
-        leave_out("duplicates", lambda kept: corpus_filters.occurrences(repeated[kept, 0]) > 0)
-    if options.duplicates == "similar":
-        leave_out("duplicates", lambda kept: corpus_filters.occurrences(repeated[kept, 1]) > 0)
+        digest = int(options.duplicates == "similar")
+        leave_out("duplicates", lambda kept: corpus_filters.occurrences(repeated[kept, digest]) > 0)
     if options.max_targets:
         leave_out("max_targets", lambda kept: corpus_filters.occurrences(repeated[kept, 2]) >= options.max_targets)
     if options.max_deviation:

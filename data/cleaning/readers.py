@@ -140,7 +140,9 @@ def _index(name: str, header: list[str], path: Path) -> int:
 
 
 def tmx_languages(path: Path) -> tuple[str, str]:
-    """Returns the two languages of a TMX file; raises UserError unless its first units have two."""
+    """Returns the two languages of a TMX file; raises UserError if it is a pipe, or unless its first units have two."""
+    if path.is_fifo():
+        raise UserError(f"{path}: a pipe can be read only once; give --source-language and --target-language")
     found: dict[str, None] = {}
     for unit in islice(_units(read_lines(path, code_page([]))), SAMPLED):
         with suppress(ValueError):

@@ -221,20 +221,17 @@ def _translated_chunks(
     translator: Translator, pairs: Iterator[tuple[str, str]], options: TranslateCommand
 ) -> Iterator[list[Translation]]:
     """Yields the translations of some lines at a time; raises UserError if one cannot be translated or shown."""
-    from lingua_flax.inspection.observation import source_tokens
-
     first = 1
     for chunk in chunks(pairs, 1 if at_a_terminal(options) else CHUNK):
         lines, prefixes = map(list, zip(*chunk, strict=True))
-        if options.attention:
-            source_tokens(translator, lines[0])  # refuses a line that no map can show
-            if (sentences := len(translator.divided(lines)[0])) > 1:
-                raise UserError(
-                    f"--attention shows a single sentence, but the line has {sentences}: give one of them, or add "
-                    "--one-sentence-per-line"
-                )
         count = options.num_hypotheses
-        yield translator.translate(lines, options, num_hypotheses=count, prefixes=prefixes, first_line=first)
+        translations = translator.translate(lines, options, num_hypotheses=count, prefixes=prefixes, first_line=first)
+        best = translations[0].hypotheses[0]
+        if options.attention and (best.parts or not best.tokens):
+            how = f"is translated in {len(best.parts)} parts" if best.parts else "stays as it is"
+            remedy = "give one short sentence, or add --one-sentence-per-line"
+            raise UserError(f"--attention shows one pass of the network, but the line {how}: {remedy}")
+        yield translations
         first += len(chunk)
 
 

@@ -39,16 +39,16 @@ def split_lines(
     sentences = [[(line, "")] if one_sentence else _sentences(line, source, mask) for line in lines]
     # Encoded all at once, which takes a tenth of the time.
     all_ids = iter(tokenizer.encode_source([text for own in sentences for text, _ in own]))
-    divided = []
+    divided, between = [], _separator("", target)
     for own in sentences:
         parts: list[Part] = []
         for text, space in own:
             if len(ids := next(all_ids)) <= max_length:
-                parts.append(Part(text, ids, _separator(space, target)))
+                parts.append(Part(text, ids, _separator(space, target), between))
                 continue
             for part, after, is_cut in split_text(text, source, lambda text: len(encoded(text)) <= max_length, mask):
                 # It can only still be too long if it is a single character with more byte tokens than max_length.
-                parts.append(Part(part, cut(encoded(part), max_length), _separator(after, target), is_cut))
+                parts.append(Part(part, cut(encoded(part), max_length), _separator(after, target), between, is_cut))
             parts[-1] = parts[-1]._replace(after=_separator(space, target))
         divided.append([*parts[:-1], parts[-1]._replace(after="")])
     return divided

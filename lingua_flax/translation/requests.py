@@ -24,6 +24,7 @@ class Part(NamedTuple):
     text: str
     source: list[int]
     after: str = ""  # what stands between its translation and the next one
+    space: str = ""  # what stands between words of its translation
     is_cut: bool = False  # a part of a sentence that is too long
     is_kept: bool = False  # not translated: it has no words, or the network has never seen most of its characters
     line: int = 1  # its number
@@ -43,21 +44,21 @@ def parts_of(
 ) -> list[Part]:
     """Returns the parts to translate of divided lines, with numbers, prefixes and limits: only those with tokens.
 
-    Lines are numbered from `first_line`, and a prefix is that of a line's first part. Raises UserError if a prefix has
-    a character without a token, or is as long as its translation may be.
+    Lines are numbered from `first_line`, and a prefix is that of the first part that is not kept. Raises UserError if a
+    prefix has a character without a token, or is as long as its translation may be.
     """
     parts: list[Part] = []
     encoded: list[list[int]] = [[] for _ in lines]
     if prefixes:
-        first = [tokenizer.protect(divided[0].text) for divided in lines]
-        placed = [own.placed(prefix) for own, prefix in zip(first, prefixes, strict=True)]
+        begun = [next((part for part in divided if not part.is_kept), divided[0]) for divided in lines]
+        placed = [tokenizer.protect(part.text).placed(prefix) for part, prefix in zip(begun, prefixes, strict=True)]
         encoded = [ids[:-1] for ids in tokenizer.encode_target(placed)]
         if unknown := next((prefix for prefix, ids in zip(placed, encoded, strict=True) if UNK_ID in ids), None):
             raise UserError(f'prefix "{unknown}": the model has no token for one of its characters')
     for line, (divided, prefix) in enumerate(zip(lines, encoded, strict=True), first_line):
         own: list[Part] = []
-        for number, part in enumerate([part for part in divided if len(part.source) > 1] or divided):
-            part_prefix = [] if number else prefix
+        for part in [part for part in divided if len(part.source) > 1] or divided:
+            part_prefix, prefix = ([], prefix) if part.is_kept else (prefix, [])
             limit = length_limit(len(part.source), len(part_prefix), options, max_length)
             if len(part_prefix) >= limit:
                 raise UserError(
@@ -74,9 +75,10 @@ def parts_of(
 
 def around_spans(part: Part, tokenizer: Tokenizer, options: DecodingOptions, max_length: int) -> list[Part]:
     """Returns a part as several: what it must contain, which is kept, and what stands around it, to be translated."""
-    parts: list[Part] = []
-    for text, space, is_kept in tokenizer.protect(part.text).chunks():
-        (ids,), prefix = tokenizer.encode_source([text]), [] if parts else part.prefix
+    parts, unused = [], part.prefix
+    for text, space, is_kept in tokenizer.protect(part.text).chunks(part.space):
+        (ids,) = tokenizer.encode_source([text])
+        prefix, unused = ([], unused) if is_kept else (unused, [])
         limit = length_limit(len(ids), len(prefix), options, max_length)
         parts.append(part._replace(text=text, source=ids, after=space, is_kept=is_kept, prefix=prefix, limit=limit))
     return [*parts[:-1], parts[-1]._replace(after=part.after)]

@@ -56,6 +56,7 @@ CONTINUATIONS = {
 }
 
 
+_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\.)")  # sentencex 1.0.32 panics if it stands after a capital
 _POSSIBLE_ENDS = re.compile(r"(?<=[.!?…\"'»”’)\]])\s+|[）)]")
 
 
@@ -67,7 +68,7 @@ def language_code(language: str) -> str:
 def split_sentences(text: str, language: str) -> list[str]:
     """Returns the sentences of a text, each with the white space that follows it; joined, they are the text."""
     code = language_code(language)
-    places = set(itertools.accumulate(len(sentence) for sentence in sentencex.segment(code, text)))
+    places = set(itertools.accumulate(map(len, sentencex.segment(code, _SPACE_BEFORE_STOP.sub(" ", text)))))
     places -= {place for place in places if _matches(CONTINUATIONS, code, text, place)}
     more = {match.end() for match in _POSSIBLE_ENDS.finditer(text)} - places
     places |= {place for place in more if _matches(BEGINNINGS, code, text, place)}

@@ -44,6 +44,7 @@ BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
 MAX_CACHE_ELEMENTS = 2**31
 SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
 NOT_TRANSLATED = "not translated, because the network has never seen most of the characters of a sentence"
+PREFIX_UNUSED = "prefix not used, because nothing of the line is translated"
 TRANSLATED_AROUND = "translated around what must stay as it is, because the network omitted or repeated it"
 
 
@@ -182,6 +183,8 @@ class Translator(TrainedNetwork):
             requests.warn_about_cut_sentences(divided, first_line, self.max_length)
             unknown = {part.line for part in parts if part.is_kept and UNK_ID in part.source}
             requests.warn_about(NOT_TRANSLATED, unknown)
+            begun = {i for i, both in enumerate(zip(lines, prefixes or [], strict=False), first_line) if all(both)}
+            requests.warn_about(PREFIX_UNUSED, begun - {part.line for part in parts if not part.is_kept})
         after_batch(len(lines) - sum(part.part == 0 and not part.is_kept for part in parts))  # begun without a batch
         searches = self._translated(parts, options, num_hypotheses)
         try:

@@ -71,6 +71,7 @@ def test_mending(text, mended, changed):
 # Pairs by themselves.
 
 EXPECTED = Expected(OPTIONS, ["en", "de"], [frequent_scripts(["latin"]), frequent_scripts(["größer"])])
+UNKNOWN = Expected(OPTIONS, ["", ""], [frozenset()] * 2)
 GOOD = Pair("The cat sat on the old mat in 1999.", "Die Katze saß 1999 auf der alten Matte.")
 FAULTY = {
     "empty": Pair("", "Die Katze"),
@@ -107,17 +108,65 @@ def test_faults_of_pairs(fault, pair):
     ],
 )
 def test_good_pairs_have_no_fault(pair):
-    expected = EXPECTED if pair.source.isascii() else Expected(OPTIONS, ["", ""], [None, None])
+    expected = EXPECTED if pair.source.isascii() else UNKNOWN
     assert find_fault(pair, expected) == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("About 1,500 people", "Unas 1500 personas"),
+        ("About 250,000 people", "Rund 250000 Menschen"),
+        ("About 1,500,000 people", "Rund 1 500 000 Menschen"),
+        ("About 1,500,000 people", "लगभग 15,00,000 लोग"),
+        ("It is 12.5 degrees", "Es sind 12,5 Grad"),
+        ("On May 12 100 men came", "Am 12. Mai kamen 100 Männer"),
+        ("Rooms 101,102,103", "Räume 101, 102 und 103"),
+        ("请联系info@example.com了解", "write to info@example.com for"),
+        ("See www.example.com for more", "www.example.com에서 자세히 보기"),
+        ("See www.example.com/en for more", "További részletek a www.example.com-on"),
+    ],
+)
+def test_numbers_and_addresses_are_the_same_in_every_notation(source, target):
+    assert find_fault(Pair(source, target), UNKNOWN) == ""
+    assert find_fault(Pair(target, source), UNKNOWN) == ""
+
+
+def test_numbers_and_addresses_that_differ_are_told_in_every_notation():
+    assert find_fault(Pair("About 1,500 people", "Unas 1800 personas"), UNKNOWN) == "numbers"
+    assert find_fault(Pair("请联系info@example.com了解", "write to info@example.org for"), UNKNOWN) == "addresses"
 
 
 def test_languages_and_scripts():
     assert [known_language(name) for name in ("en-GB", "NB", "zh_Hant", "tlh")] == ["en", "no", "zh", ""]
     assert frequent_language([GOOD.target] * 8 + [GOOD.source] * 2) == "de"
     assert frequent_language([GOOD.target] * 7 + [GOOD.source] * 3) == ""
-    japanese = frequent_scripts(["これは日本語です", "漢字"])
-    assert [bool(japanese.search(text)) for text in ("の", "字", "word", "слово")] == [True, True, False, False]
-    assert frequent_scripts(["123"]) is None
+    assert frequent_scripts(["123"]) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("corpus", "same", "other"),
+    [
+        (["これは日本語です", "漢字"], ["の", "字", "キャンセル", "ｷｬﾝｾﾙ", "ログイン OK"], ["word", "слово", "단어"]),
+        (["안녕하세요"], ["단어"], ["word", "の"]),
+        (["Straße", "größer"], ["Fuß", "Ｆｕßｂａｌｌ"], ["слово", "తెలుగు", "の"]),
+        (["తెలుగు భాష", "Windows"], ["రద్దు", "word"], ["слово"]),
+        (["ខ្ញុំស្រឡាញ់ភាសាខ្មែរខ្លាំងណាស់ហើយវាជាភាសាដ៏ស្រស់ស្អាត", "OK"], ["បោះបង់"], ["word", "తెలుగు"]),
+        (["አማርኛ"], ["ሰርዝ"], ["word"]),
+        (["བོད་སྐད"], ["ཡིག"], ["word"]),
+    ],
+)
+def test_texts_in_other_scripts_are_told(corpus, same, other):
+    expected = Expected(OPTIONS, ["", ""], [frequent_scripts(["word"]), frequent_scripts(corpus)])
+    assert [find_fault(Pair("the word", text), expected) for text in same] == [""] * len(same)
+    assert [find_fault(Pair("the word", text), expected) for text in other] == ["script"] * len(other)
+
+
+def test_one_foreign_word_does_not_reject_a_corpus():
+    rows = [Row(number, f"line {number}", f"పంక్తి సంఖ్య {number}") for number in range(20)]
+    rows.append(Row(21, "Windows is here", "Windows ఇక్కడ ఉంది"))
+    report = pipeline.clean(rows, CleaningOptions(language=False, duplicates="none"), ("en", "te"))
+    assert report.kept == len(rows), report.left_out
 
 
 # Pairs among others.

@@ -8,7 +8,9 @@ import gzip
 import io
 import json
 import lzma
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -77,12 +79,35 @@ def test_every_line_is_decoded_as_what_it_is(tmp_path, language, encoding, text)
     assert [bool(line.garbled) for line in found] == [number % 3 == 0 for number in range(30)]
 
 
-@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz"])  # zstandard reads as far as it can
+@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstandard"])
+def test_files_compressed_one_after_the_other_are_one_text(tmp_path, compression):
+    lines = [f"line {number}" for number in range(5000)]
+    parts = [COMPRESSIONS[compression]("".join(f"{line}\n" for line in part).encode()) for part in (lines, [], lines)]
+    (tmp_path / "joined").write_bytes(b"".join(parts))
+    assert [line.text for line in read_lines(tmp_path / "joined", "cp1252")] == 2 * lines
+    (tmp_path / "joined").write_bytes(b"".join(parts)[:-1])
+    with pytest.raises(UserError, match="joined: truncated or damaged"):
+        list(read_lines(tmp_path / "joined", "cp1252"))
+
+
+@pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz", "zstandard"])
 def test_a_truncated_file_is_an_error(tmp_path, compression):
     content = COMPRESSIONS[compression]("".join(f"line {number}\n" for number in range(5000)).encode())
     (tmp_path / "cut").write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match="cut: truncated or damaged"):
         list(read_lines(tmp_path / "cut", "cp1252"))
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_pipe_is_read_like_a_file(tmp_path, compression):
+    lines = [f"line {number}" for number in range(2500)]
+    content = COMPRESSIONS[compression]("\n".join(lines).encode())
+    os.mkfifo(tmp_path / "pipe.tmx")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit((tmp_path / "pipe.tmx").write_bytes, content)
+        assert [line.text for line in read_lines(tmp_path / "pipe.tmx", "cp1252")] == lines
+    with pytest.raises(UserError, match="pipe can be read only once; give --source-language"):
+        tmx_languages(tmp_path / "pipe.tmx")
 
 
 def test_what_is_not_text_is_refused(tmp_path):

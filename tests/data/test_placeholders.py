@@ -65,6 +65,25 @@ def test_nothing_is_lost_whatever_the_text(text):
     assert protected.is_complete(protected.text.replace(protected.placeholders[:1], "")) == (not protected.spans)
 
 
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("请打开https://example.org/页面并点击。", "请打开 | https://example.org/ | 页面并点击。"),
+        ("请看(https://example.org/)。", "请看(|https://example.org/|)。"),
+        ("<b>页面</b>有{n}个，2024年", "<b>|页面|</b>|有 | {n} | 个，|2024 | 年"),
+        ("我在銀行，銀行在那里", "我在 | 銀行|，|銀行 | 在那里"),
+        (f"请看{FEW[3]}吧", f"请看 | {FEW[3]} | 吧"),  # an element of HTML that counts as a word
+        ("ดู`make`ก่อน", "ดู | `make` | ก่อน"),
+        ("example@a.org에서 확인", "example@a.org | 에서 확인"),
+        ("pre{name}fix a `b`.", "pre|{name}|fix a |`b`|."),
+    ],
+)
+def test_words_that_meet_without_a_space_get_one(text, pieces):
+    protected = protect(text, FEW, GLOSSARY)
+    assert "|".join(part + space for part, space, _ in protected.chunks()) == pieces.replace(" | ", "|")
+    assert "|".join(part + space for part, space, _ in protected.chunks("_")) == pieces.replace(" | ", "_|")
+
+
 @given(TEXTS, TEXTS)
 def test_both_sides_of_a_pair_have_the_same_placeholders(source, target):
     pair = protect_pair(Pair(source, target), PLACEHOLDERS[8:16])

@@ -286,13 +286,16 @@ def test_invalid_requests_are_refused_before_the_network_is_loaded(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_line_that_no_map_can_show_leaves_existing_files_unchanged(run, trained, tmp_path):
+@pytest.mark.parametrize(
+    ("line", "how"), [("one " * 60, "is translated in 2 parts"), ("", "stays as it is"), ("我们", "stays as it is")]
+)
+def test_a_line_that_no_map_can_show_leaves_existing_files_unchanged(run, trained, tmp_path, line, how):
     out = tmp_path / "out.txt"
     out.write_text("before", encoding="utf-8")
     options = ["--attention", tmp_path / "a.png", "--output", out]
-    done = run("translate", "--workdir", trained[0], *options, input="one " * 60 + "\n")
-    assert done.returncode == 2
-    assert "an attention map shows one pass of the network" in done.stderr
+    done = run("translate", "--workdir", trained[0], *options, input=f"{line}\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--attention shows one pass of the network, but the line {how}: " in done.stderr
     assert "Traceback" not in done.stderr
     assert out.read_text(encoding="utf-8") == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]

@@ -16,7 +16,7 @@ from lingua_flax.data.tokenizer import load_tokenizer
 from lingua_flax.inspection.attention_maps import attention_maps
 from lingua_flax.inspection.interventions import inspect, inspection_of
 from lingua_flax.options.schema import DecodingOptions
-from lingua_flax.translation.translator import TRANSLATED_AROUND, Translator
+from lingua_flax.translation.translator import PREFIX_UNUSED, TRANSLATED_AROUND, Translator
 from lingua_flax.translation.word_alignment import align_translations, word_links
 from tests.toy import ENGLISH, FRENCH
 
@@ -84,6 +84,23 @@ def test_prefixes_may_contain_what_must_stay(placing):
     (line,) = translator.translate(["one {name} two."], prefixes=["deux {name}"])
     assert line.text.startswith("deux {name}")
     assert line.text.count("{name}") == 1
+
+
+def test_a_prefix_is_used_as_soon_as_something_is_translated(placing, run):
+    lines = ["12345", "", "{name} %1$s 12345 me@example.org one.", "one two."]
+    done = run("translate", "--workdir", placing, "--prefix", "deux", input="\n".join(lines))
+    kept, empty, around, plain = done.stdout.splitlines()
+    assert (kept, empty) == ("12345", "")
+    assert around.startswith("{name} %1$s 12345 me@example.org deux")
+    assert plain.startswith("deux")
+    assert f"{PREFIX_UNUSED}: line 1\n" in done.stderr
+
+
+@pytest.mark.parametrize("line", ["12345", "{name} %1$s 12345 me@example.org one."])
+def test_attention_is_shown_of_a_single_pass_only(placing, run, tmp_path, line):
+    done = run("translate", "--workdir", placing, "--attention", tmp_path / "a.json", input=line)
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
+    assert "--attention shows one pass of the network, but the line" in done.stderr.splitlines()[-1]
 
 
 def test_terms_of_a_glossary_are_placed(placing, run, tmp_path):

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingua_flax.data.placeholders import protect
+from lingua_flax.data.placeholders import PLACEHOLDERS, protect
+from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.line_splitting import split_lines
+from lingua_flax.translation.requests import parts_of
 from lingua_flax.translation.sentences import split_sentences
 from tests.data.test_properties import LINES
 
@@ -30,21 +32,36 @@ def test_nineteen_of_twenty_texts_are_divided_correctly():
     assert min(right.values()) >= 38, right
 
 
-@given(st.lists(LINES, max_size=4).map(" ".join), st.sampled_from(["en", "fr", "de", "ja", "zh", "pt-BR", "xx", ""]))
+ABBREVIATIONS = st.text("AÉb. \u0085\u00a0\u2028\u3000", max_size=9)
+TEXTS = st.lists(LINES | ABBREVIATIONS, max_size=4).map(" ".join)
+
+
+@given(TEXTS, st.sampled_from(["en", "fr", "de", "ja", "zh", "pt-BR", "xx", ""]))
 def test_sentences_add_up_to_the_text(text, language):
     sentences = split_sentences(text, language)
     assert "".join(sentences) == text
     assert all(sentences) or not text
 
 
+@pytest.mark.parametrize("space", "\u0085\u00a0\u2003\u2028\u202f\u3000")
+def test_spaces_before_a_full_stop_are_no_obstacle(space):
+    assert split_sentences(f"Choose plan B{space}. Then go on.", "en") == [f"Choose plan B{space}. ", "Then go on."]
+    assert split_sentences(f"Written in C{space}.NET.", "en") == [f"Written in C{space}.NET."]
+
+
 class Characters:
     """A tokenizer with a token for every character."""
+
+    def __init__(self, placeholders=""):
+        self.placeholders = placeholders
 
     def encode_source(self, lines):
         return [[*map(ord, line), 3] for line in lines]
 
+    encode_target = encode_source
+
     def protect(self, line):
-        return protect(line, "")
+        return protect(line, self.placeholders)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +82,35 @@ def test_white_space_is_that_between_the_sentences(line, languages, texts, after
     assert [piece.text for piece in pieces] == texts
     assert [piece.after for piece in pieces] == after
     assert [piece.is_cut for piece in pieces] == [len(text) > 7 for text in texts]
+
+
+@pytest.mark.parametrize(("target", "after"), [("en", [" ", " ", " ", " ", ""]), ("ja", [""] * 5)])
+def test_pieces_around_what_stays_are_separated_as_the_target_language_wants(target, after):
+    tokenizer = Characters(PLACEHOLDERS[:1])
+    divided = split_lines(["请打开https://example.org/页面并发给me@example.org好。"], tokenizer, ("zh", target), 100)
+    parts = parts_of(divided, None, tokenizer, DecodingOptions(), 100)
+    assert [part.text for part in parts] == ["请打开", "https://example.org/", "页面并发给", "me@example.org", "好。"]
+    assert [part.after for part in parts] == after
+
+
+@pytest.mark.parametrize(
+    ("line", "begun"),
+    [
+        ("www.a.org one", "www.a.org one"),
+        ("www.a.org and me@b.org", "and"),
+        ("12345. Two.", "Two."),
+        ("www.a.org, me@b.org, two. One.", ", two."),
+        ("www.a.org", None),
+    ],
+)
+def test_a_prefix_is_that_of_the_first_piece_that_is_translated(line, begun):
+    tokenizer = Characters(PLACEHOLDERS[:1])
+    divided = split_lines([line], tokenizer, ("en", "fr"), 100)
+    kept = [not tokenizer.protect(part.text).has_words_around_spans for part in divided[0]]
+    divided = [[part._replace(is_kept=is_kept) for part, is_kept in zip(divided[0], kept, strict=True)]]
+    parts = parts_of(divided, ["un"], tokenizer, DecodingOptions(), 100)
+    assert [part.text for part in parts if part.prefix] == ([begun] if begun else [])
+    assert [part.prefix for part in parts if part.prefix] == ([[ord("u"), ord("n")]] if begun else [])
 
 
 SENTENCES = ["two nine nine eight.", "three zero.", "four eight three two."]
@@ -108,10 +154,8 @@ def test_attention_is_that_of_a_single_sentence(trained, run, tmp_path):
     options = ("translate", "--workdir", trained[0], "--attention", tmp_path / "a.json")
     done = run(*options, input=PARAGRAPH)
     assert (done.returncode, done.stdout) == (2, "")
-    message = (
-        "--attention shows a single sentence, but the line has 3: give one of them, or add --one-sentence-per-line"
-    )
-    assert done.stderr.splitlines()[-1] == f"error: {message}"
+    message = "the line is translated in 3 parts: give one short sentence, or add --one-sentence-per-line"
+    assert done.stderr.splitlines()[-1] == f"error: --attention shows one pass of the network, but {message}"
     assert run(*options, "--one-sentence-per-line", input=PARAGRAPH).returncode == 0
 
 
