@@ -126,10 +126,10 @@ def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, sectio
 
 
 def differing_options(systems: Mapping[str, Sequence[Config]]) -> dict[str, dict[str, list[Any]]]:
-    """Returns the options of runs, other than the seed, that differ: the different values of each system's runs."""
+    """Returns the options of runs that differ, and each system's values; not the seed, nor a run's copy of held_out."""
     options = {system: [flat(as_json(config)) for config in configs] for system, configs in systems.items()}
     names = dict.fromkeys(name for configs in options.values() for each in configs for name in each)
-    del names["training.seed"]
+    del names["training.seed"], names["data.held_out"]
     values = {
         name: {system: list(dict.fromkeys(each.get(name) for each in configs)) for system, configs in options.items()}
         for name in names
