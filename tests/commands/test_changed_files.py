@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pytest
 
@@ -54,6 +55,12 @@ def test_replaced_validation_set_is_not_compared_with_the_best_of_the_old_one(ru
     options = ("--training.checkpoint-every", 40, "--training.eval-every", 40, "--training.patience", 3)
     done = run("train", "--config", toy, "--workdir", workdir, *options, "--training.num-steps", 120)
     assert done.returncode == 0, done.stderr
+    best = re.search(r"best validation (?:BLEU|loss) .* at step (\d+)", done.stdout)[1]
+    unvalidated = ("--training.eval-every", 0, "--training.patience", 0, "--training.keep-checkpoints", 1)
+    done = run("train", "--workdir", workdir, *unvalidated, "--training.num-steps", 130)
+    assert done.returncode == 0, done.stderr
+    assert "the validation set or its scoring has changed" not in done.stderr
+    assert {path.name for path in (workdir / "checkpoints").iterdir()} == {best, "130"}
     write_pairs(tmp_path, "other", [[n, n] for n in range(10)] * 2)
     other = ("--data.validation-source", tmp_path / "other.fr", "--data.validation-target", tmp_path / "other.en")
     done = run("train", "--workdir", workdir, *options, *other, "--training.num-steps", 160)
