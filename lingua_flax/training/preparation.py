@@ -258,24 +258,20 @@ def _log_shares(corpora: Sequence[TrainingCorpus], planner: Planner) -> None:
 def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
     """Returns the files of the existing tokenizer: in the workdir, tokenizer.model_file, or in training.init_from.
 
-    That in a workdir without a config, which is written after it, may be that of another run, which was killed. Raises
-    UserError if one that is not in the workdir does not agree with the config.
+    That in a workdir without a config, which is written after it, may be that of another run, which was killed.
     """
     in_workdir = model_paths(workdir, joint=config.tokenizer.joint) if workdir else []
     if workdir and all(path.exists() for path in [*in_workdir, workdir / CONFIG_NAME]):
         return in_workdir
     if config.tokenizer.model_file:
-        paths = [config.tokenizer.model_file]
-    elif origin := config.training.init_from:
-        paths = model_paths(origin, joint=read_workdir_config(origin).tokenizer.joint)
-    else:
-        return []
-    _check_options(paths, config.tokenizer)
-    return paths
+        return _checked([config.tokenizer.model_file], config.tokenizer)
+    if origin := config.training.init_from:
+        return _checked(model_paths(origin, joint=read_workdir_config(origin).tokenizer.joint), config.tokenizer)
+    return []
 
 
-def _check_options(paths: Sequence[Path], wanted: TokenizerConfig) -> None:
-    """Warns of options without effect on an existing tokenizer; raises UserError if the run depends on one of them."""
+def _checked(paths: list[Path], wanted: TokenizerConfig) -> list[Path]:
+    """Returns the paths; warns of options that this tokenizer was not trained with, and raises UserError for some."""
     from sentencepiece import sentencepiece_model_pb2 as proto  # slow to import, so only when needed
 
     tokenizer = load_tokenizer(paths)
@@ -287,11 +283,10 @@ def _check_options(paths: Sequence[Path], wanted: TokenizerConfig) -> None:
     unused = [name for name, value in (theirs | {"normalization": rules}).items() if value != getattr(wanted, name)]
     for name in unused:
         if name in ("joint", "lowercase") or (name == "placeholders" and wanted.placeholders):
-            both = f"its tokenizer.{name} is {theirs[name]}, but this run's is {getattr(wanted, name)}"
-            raise UserError(f"{paths[0]}: {both}; they must agree")
+            raise UserError(f"{paths[0]}: tokenizer.{name} must be {theirs[name]} with it, not {getattr(wanted, name)}")
     if unused:
-        message = "the tokenizer is that in %s, so this run's tokenizer.%s has no effect"
-        log.warning(message, paths[0], ", tokenizer.".join(unused))
+        log.warning("the tokenizer is %s, so this run's tokenizer.%s has no effect", paths[0], ", ".join(unused))
+    return paths
 
 
 def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[bytes]:

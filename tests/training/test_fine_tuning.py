@@ -131,10 +131,10 @@ def test_options_of_a_tokenizer_that_is_not_trained_are_reported(trained, toy, t
     assert "has no effect" not in caplog.text
     others = ["--tokenizer.kind", "bpe", "--tokenizer.vocab-size", 99, "--tokenizer.normalization", "nfkc"]
     same = prepared(toy, tmp_path / "other", *given, *others)
-    unused = "tokenizer.kind, tokenizer.vocab_size, tokenizer.normalization"
-    assert f"the tokenizer is that in {model}, so this run's {unused} has no effect" in caplog.text
+    unused = "tokenizer.kind, vocab_size, normalization"
+    assert f"the tokenizer is {model}, so this run's {unused} has no effect" in caplog.text
     assert same.tokenizer.source_vocab_size == 45
-    message = f"{model}: its tokenizer.lowercase is False, but this run's is True; they must agree"
+    message = f"{model}: tokenizer.lowercase must be False with it, not True"
     with pytest.raises(UserError, match=re.escape(message)):
         prepared(toy, tmp_path / "lower", *given, "--tokenizer.lowercase", "True")
 
@@ -153,7 +153,10 @@ def test_options_of_sentencepiece_are_read_from_its_models(toy, tmp_path, caplog
 def test_unusable_original_runs_are_refused(trained, toy, run, tmp_path):
     for options, words in (
         (["--init-from", tmp_path / "none"], "none: not a workdir"),
-        (["--init-from", trained[0], "--tokenizer.joint", "False", "--model.tied-embeddings", "decoder"], "must agree"),
+        (
+            ["--init-from", trained[0], "--tokenizer.joint", "False", "--model.tied-embeddings", "decoder"],
+            "joint must be True with",
+        ),
     ):
         result = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)
         assert result.returncode == 2, result.stderr
