@@ -35,6 +35,7 @@ from lingua_flax.host.workers import start_program
 from lingua_flax.options import command_line
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import PositiveInt, Section, TokenizerConfig
+from lingua_flax.runs.workdir import Workdir
 
 PACKAGES = (*cleaning.PACKAGES, "ctranslate2", "safetensors")  # of the extras clean and export
 TEMPLATES = Path(__file__).parent / "build_templates"
@@ -152,6 +153,7 @@ def build(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     monolingual = set(read_lines(options.monolingual)) if options.monolingual else set()  # an error shows now
+    Workdir(options.workdir).check_creatable()
     options.workdir.mkdir(parents=True, exist_ok=True)
     if any(options.workdir.iterdir()) and not (options.workdir / MARK).exists():  # files that a stage could replace
         raise UserError(f"--workdir {options.workdir}: has files, but none of a build; choose a new folder")

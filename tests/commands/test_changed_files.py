@@ -3,9 +3,12 @@
 import json
 import random
 import re
+import shutil
 
 import pytest
 
+from lingua_flax.host.errors import UserError
+from lingua_flax.runs.checkpoint import check_corpus
 from tests.toy import ENGLISH, FRENCH, NETWORK
 
 
@@ -44,6 +47,14 @@ def test_split_held_out_of_other_pairs_is_refused(filtered_run, run, tmp_path):
     done = run("train", "--workdir", filtered_run, "--inspect-data")
     assert done.returncode == 0, done.stderr
     assert said in done.stderr
+    checkpoint = shutil.copytree(filtered_run, tmp_path / "damaged") / "checkpoints" / "2"
+    (checkpoint / "metadata" / "metadata").write_text("{")
+    done = run("train", "--workdir", tmp_path / "damaged", "--inspect-data")
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint 2: its metadata cannot be read" in done.stderr
+    (checkpoint / "record").mkdir()  # of an earlier version
+    with pytest.raises(UserError, match="in a format that this version"):
+        check_corpus(tmp_path / "damaged", 2, "", "train")
     files = ("--source", tmp_path / "train.en", "--reference", tmp_path / "train.fr")
     done = run("evaluate", "--workdir", filtered_run, *files, "--beam-size", 1, "--max-decoding-length", 4)
     assert done.returncode == 0, done.stderr
