@@ -71,12 +71,11 @@ def read_workdir_config(workdir: Path) -> Config:
             f"{workdir}: not a workdir ({state}); train one with lingua-flax train --config C --workdir {workdir}"
         )
     config = read_config(workdir / CONFIG_NAME)
-    # A run that has held nothing out has no copy, and does not need that of another run, which may be gone.
     return with_held_out(config, workdir.absolute() / HELD_OUT_NAME) if config.data.held_out else config
 
 
 def with_held_out(config: Config, file: Path | None) -> Config:
-    """Returns the config with this file as data.held_out, or with none if it does not exist."""
+    """Returns the config with this file as data.held_out, or none if it does not exist: nothing was held out then."""
     data = config.data.model_copy(update={"held_out": file if file and file.exists() else None})
     return config.model_copy(update={"data": data})
 

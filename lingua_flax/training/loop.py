@@ -126,12 +126,10 @@ class Run:
             )
         self.progress = self.progress.with_validation_set(validates_on)
         if is_first_process():
-            corpus, described = self._prepared.corpus, self._validation_set.bleu_description
+            corpus, bleu = self._prepared.corpus, self._validation_set.bleu_description
             title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
             steps = (self.plan.last_step(self.progress), self.progress.step)
-            self._recorder = Recorder(
-                self._workdir, title, self._prepared.config, *steps, self._logged_lines, described
-            )
+            self._recorder = Recorder(self._workdir, title, self._prepared.config, *steps, self._logged_lines, bleu)
         with (
             self._interruption.deferred(),
             contextlib.closing(self.batches),

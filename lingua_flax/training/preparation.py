@@ -206,8 +206,7 @@ def open_with_tokenizer(
 
 def vocab_sizes(config: Config, workdir: Path | None) -> tuple[int, int]:
     """Returns the source and target vocabulary sizes, from the tokenizer if it exists, otherwise from the config."""
-    paths = _tokenizer_files(config, workdir)
-    if not paths:
+    if not (paths := _tokenizer_files(config, workdir)):
         return config.tokenizer.vocab_size, config.tokenizer.vocab_size
     tokenizer = load_tokenizer(paths)
     return tokenizer.source_vocab_size, tokenizer.target_vocab_size

@@ -58,8 +58,7 @@ def report_data(config: Config, workdir: Path | None) -> None:
     count = sum(len(corpus.splits[split]) for _, corpus, split in inspected_splits(corpora))
     with progress_bar(count, "pairs") as advance:
         splits = inspect_corpora(corpora, tokenizers, advance)
-    titles = (f"{corpus.name}, {corpus.source_language} to {corpus.target_language}" for corpus in corpora.values())
-    title = "; ".join(titles)
+    title = "; ".join(f"{each.name}, {each.source_language} to {each.target_language}" for each in corpora.values())
     picture.parent.mkdir(parents=True, exist_ok=True)
     save_figure(_histograms(title, splits, config.data.row_length), picture)
     tables = (_pairs_table(title, splits, config.data.row_length), _lengths_table(splits))
