@@ -281,5 +281,5 @@ def _explain(error: str, config: TokenizerConfig) -> str:
     if match := re.search(r"value <= (\d+)", error):
         return f"{size} is larger than the corpus supports; the largest that works is {match[1]}"
     if match := re.search(r"required_chars\. \d+ vs (\d+)", error):
-        return f"{size} is too small for the characters of the corpus; the smallest that works is {int(match[1]) + 1}"
+        return f"{size} is too small for the characters of the corpus; the smallest that works is {match[1]}"
     return f"SentencePiece cannot train on this corpus: {error.strip()}"

@@ -15,10 +15,12 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+from sentencepiece import SentencePieceNormalizer
 
 from lingua_flax.data import cleaning
 from lingua_flax.data.corpora.pair_files import read_pairs, sha256
@@ -32,7 +34,8 @@ from lingua_flax.host.locks import lock_until_exit
 from lingua_flax.host.workers import start_program
 from lingua_flax.options import command_line
 from lingua_flax.options.config_files import read_config
-from lingua_flax.options.schema import PositiveInt, Section
+from lingua_flax.options.schema import PositiveInt, Section, TokenizerConfig
+from lingua_flax.runs.workdir import Workdir
 
 PACKAGES = (*cleaning.PACKAGES, "ctranslate2", "safetensors")  # of the extras clean and export
 TEMPLATES = Path(__file__).parent / "build_templates"
@@ -111,20 +114,24 @@ def read_options(argv: Sequence[str]) -> BuildCommand:
     return options
 
 
-def sizes(given: BuildCommand) -> tuple[int, str]:
-    """Returns the number of pieces and the options of training for the cleaned corpus, by docs/guides/own_corpus.md."""
+def sizes(given: BuildCommand, monolingual: Iterable[str]) -> tuple[int, int, str]:
+    """Returns the pieces of teachers and of the student, and the options of training, by docs/guides/building.md."""
     pairs, words, characters = 0, set[str](), set[str]()
     for pair in read_pairs([given.workdir / "clean/pairs.jsonl"], (given.source_language, given.target_language)):
         pairs += 1
         words.update(*(side.split() for side in pair))
         characters.update(*pair)
     # SentencePiece finds at most 0.4 to 0.9 pieces a word (100 to 30,000 pairs of the phrasebook and of Multi30k).
-    pieces = min(8000 if pairs > 50_000 else 6000, len(words) // 3 + len(characters))
-    return pieces, FOR_FEW_PAIRS if pairs < 2000 else FOR_MANY_PAIRS if pairs > 50_000 else ""
+    pieces = min(max(8000 if pairs > 50_000 else 6000, 3 * len(characters)), len(words) // 3 + len(characters))
+    normalize = SentencePieceNormalizer(rule_name=TokenizerConfig().normalization).normalize
+    # It needs one for each character, for <pad>, <s>, </s>, <unk>, <bt>, a space, and the "?" that <unk> becomes.
+    fewest = 7 + len(set[str]().union(*map(normalize, [*characters, *monolingual])))
+    options = FOR_FEW_PAIRS if pairs < 2000 else FOR_MANY_PAIRS if pairs > 50_000 else ""
+    return pieces, max(pieces * 2 // 3, fewest), options
 
 
-def stages(given: BuildCommand, pieces: int = 0, options: str = "") -> list[Stage]:
-    """Returns the stages in order; those that train have this number of pieces and these options."""
+def stages(given: BuildCommand, pieces: int = 0, student_pieces: int = 0, options: str = "") -> list[Stage]:
+    """Returns the stages in order; those that train have these numbers of pieces and these options."""
     *files, text = (path.expanduser().absolute().as_posix() for path in (*given.train, given.monolingual or Path()))
     lines = (TEMPLATES / "commands.txt").read_text(encoding="utf-8").strip().splitlines()
     template = "\n".join(line for line in lines if given.monolingual or "{monolingual}" not in line)
@@ -136,7 +143,7 @@ def stages(given: BuildCommand, pieces: int = 0, options: str = "") -> list[Stag
         source=shlex.quote(given.source_language),
         target=shlex.quote(given.target_language),
         pieces=pieces,
-        student_pieces=pieces * 2 // 3,
+        student_pieces=student_pieces,
         options=options,
     )
     return [Stage(given.workdir, shlex.split(command)) for command in re.split(r"\n(?=\w)", filled)]
@@ -146,6 +153,7 @@ def build(argv: Sequence[str]) -> None:
     """Runs the command."""
     options = read_options(argv)
     monolingual = set(read_lines(options.monolingual)) if options.monolingual else set()  # an error shows now
+    Workdir(options.workdir).check_creatable()
     options.workdir.mkdir(parents=True, exist_ok=True)
     if any(options.workdir.iterdir()) and not (options.workdir / MARK).exists():  # files that a stage could replace
         raise UserError(f"--workdir {options.workdir}: has files, but none of a build; choose a new folder")
@@ -153,7 +161,7 @@ def build(argv: Sequence[str]) -> None:
     refusal = "is building in it; wait until it ends, stop it, or choose another --workdir"
     lock_until_exit(options.workdir / "build.lock", options.workdir, refusal)
     _run(stages(options)[0], "stage 1")
-    size = sizes(options)
+    size = sizes(options, monolingual)
     planned = stages(options, *size)
     if options.plan:
         few_steps = stages(options.model_copy(update={"num_steps": MEASURED_STEPS}), *size)

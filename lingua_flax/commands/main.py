@@ -24,7 +24,7 @@ COMMANDS = {  # each is the function of that name in the module of that name in 
     "verify-resume": "kill a run again and again, and compare it with an uninterrupted one",
 }
 # Errors that the user can correct, caused by a path.
-_BAD_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR)
+_BAD_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST)
 
 
 class _StderrHandler(logging.StreamHandler):

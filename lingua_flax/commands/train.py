@@ -71,7 +71,7 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
     saved = read_workdir_config(workdir) if workdir and (workdir / CONFIG_NAME).exists() else None
     base = read_config(Path(given["config"])) if given.get("config") else saved
     config, command = build_with_config(TrainCommand, given, base or Config())
-    if not config.data.held_out:
+    if not config.data.held_out or (saved and not config.data.held_out.exists()):  # it has a copy, if it needs one
         origin = config.training.init_from
         config = with_held_out(config, saved.data.held_out if saved else origin and origin / HELD_OUT_NAME)
     command.check()

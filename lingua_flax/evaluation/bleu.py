@@ -70,8 +70,8 @@ def score(
     """Returns scores in percent and sacreBLEU's signatures, by their names in JSON (docs/reference/formats.md).
 
     Compares detokenized hypotheses with one or several unmodified references, ignoring case if `lowercase`. BLEU uses
-    sacreBLEU's tokenizer `tokenize`; its interval is that of 95% of bootstrap resamples (Koehn 2004). TER (Snover et
-    al. 2006) is computed only `with_ter`, since it takes seconds for 1,000 captions and longer for long sentences.
+    sacreBLEU's tokenizer `tokenize`; its interval is as wide as the middle 95% of bootstrap resamples (Koehn 2004). TER
+    (Snover et al. 2006) is computed only `with_ter`, since it takes seconds for 1,000 captions, more for long lines.
     """
     streams = list(map(list, references))
     metrics = make_metrics(tokenize=tokenize, lowercase=lowercase, with_ter=with_ter)
@@ -80,7 +80,8 @@ def score(
         scores[name] = metric.corpus_score(hypotheses, streams).score
         scores[f"{name}_signature"] = str(metric.get_signature())
     interval: Any = metrics["bleu"].corpus_score(hypotheses, streams, n_bootstrap=BOOTSTRAP_SAMPLES)
-    low, high = interval._mean - interval._ci, interval._mean + interval._ci  # not available otherwise
+    mean, half = interval._mean, interval._ci  # not available otherwise
+    low, high = (min(max(0.0, end), 100.0) for end in (mean - half, mean + half))
     return scores | {"bleu_low": low, "bleu_high": high, "sentences": len(hypotheses)}
 
 

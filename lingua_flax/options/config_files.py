@@ -75,9 +75,9 @@ def read_workdir_config(workdir: Path) -> Config:
 
 
 def with_held_out(config: Config, file: Path | None) -> Config:
-    """Returns the config with this file as data.held_out, if it exists."""
-    data = config.data.model_copy(update={"held_out": file})
-    return config.model_copy(update={"data": data}) if file and file.exists() else config
+    """Returns the config with this file as data.held_out, or none if it does not exist: nothing was held out then."""
+    data = config.data.model_copy(update={"held_out": file if file and file.exists() else None})
+    return config.model_copy(update={"data": data})
 
 
 def as_json(config: Config) -> dict[str, Any]:
@@ -125,10 +125,10 @@ def refused_changes(saved: Mapping[str, Any], wanted: Config, where: str, sectio
 
 
 def differing_options(systems: Mapping[str, Sequence[Config]]) -> dict[str, dict[str, list[Any]]]:
-    """Returns the options of runs, other than the seed, that differ: the different values of each system's runs."""
+    """Returns the options of runs that differ, and each system's values; not the seed, nor a run's copy of held_out."""
     options = {system: [flat(as_json(config)) for config in configs] for system, configs in systems.items()}
     names = dict.fromkeys(name for configs in options.values() for each in configs for name in each)
-    del names["training.seed"]
+    del names["training.seed"], names["data.held_out"]
     values = {
         name: {system: list(dict.fromkeys(each.get(name) for each in configs)) for system, configs in options.items()}
         for name in names

@@ -86,13 +86,15 @@ def read_metadata(directory: Path, step: int) -> dict[str, Any]:
 
 
 def check_corpus(workdir: Path, step: int, fingerprint: str, split: str, held_out: Sequence[str] = ()) -> None:
-    """Raises UserError if a split depends on the training pairs, and these are not those of the checkpoint.
+    """Raises UserError if a split depends on the training pairs, and these are not those of the intact checkpoint.
 
     A split that was held out of them is chosen anew after a change: it may have pairs that the network was trained on.
     """
     if split != "train" and split not in held_out:
         return
-    if read_metadata(Workdir(workdir).checkpoints, step)["fingerprints"]["corpus"] != fingerprint:
+    metadata = read_metadata(Workdir(workdir).checkpoints, step)
+    check_format(metadata, workdir)
+    if metadata["fingerprints"]["corpus"] != fingerprint:
         raise UserError(
             f"{workdir}: its corpus has changed since checkpoint {step}, so the {split} split is no longer the same, "
             "and the network may have been trained on what is now held out; restore the original files (lingua-flax "

@@ -117,7 +117,8 @@ class Run:
 
     def train(self) -> None:
         """Trains to the end of the run; saves the state before it raises Interrupted for a signal."""
-        validates_on = self._validation_set.digest
+        # Without validations, the best so far stays the best.
+        validates_on = self._validation_set.digest if self._validation_set else self.progress.validation_set
         if self.progress.best_step and self.progress.validation_set != validates_on:
             log.warning(
                 "the validation set or its scoring has changed: validations are no longer compared with the best so "
@@ -125,12 +126,10 @@ class Run:
             )
         self.progress = self.progress.with_validation_set(validates_on)
         if is_first_process():
-            corpus, described = self._prepared.corpus, self._validation_set.bleu_description
+            corpus, bleu = self._prepared.corpus, self._validation_set.bleu_description
             title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
             steps = (self.plan.last_step(self.progress), self.progress.step)
-            self._recorder = Recorder(
-                self._workdir, title, self._prepared.config, *steps, self._logged_lines, described
-            )
+            self._recorder = Recorder(self._workdir, title, self._prepared.config, *steps, self._logged_lines, bleu)
         with (
             self._interruption.deferred(),
             contextlib.closing(self.batches),
@@ -236,6 +235,6 @@ class Run:
         }
         if progress.best_step:
             measure, value = progress.best.split()
-            description = f" ({self._validation_set.bleu_description})" if measure == "BLEU" else ""
-            rows[f"best validation {measure}"] = f"{value} at step {progress.best_step:,}{description}"
+            how = f" ({self._validation_set.bleu_description})" if measure == "BLEU" and self._validation_set else ""
+            rows[f"best validation {measure}"] = f"{value} at step {progress.best_step:,}{how}"
         return rows

@@ -190,11 +190,6 @@ def open_with_tokenizer(
     paths = _tokenizer_files(config, workdir)
     models = read_models(paths) if paths else _train_tokenizer(config, corpora)
     tokenizer = parse_tokenizers(models, [str(path) for path in paths] or ("source", "target"))
-    if (wanted := config.tokenizer.placeholders) and wanted != len(tokenizer.placeholders):
-        raise UserError(
-            f"{paths[0]}: the tokenizer has {len(tokenizer.placeholders)} placeholders, not {wanted}: set "
-            "tokenizer.placeholders accordingly, or train a tokenizer"
-        )
     given = config.tokenizer.model_file
     if given and given.exists() and load_tokenizer([given]).fingerprint != tokenizer.fingerprint:
         raise UserError(
@@ -211,8 +206,7 @@ def open_with_tokenizer(
 
 def vocab_sizes(config: Config, workdir: Path | None) -> tuple[int, int]:
     """Returns the source and target vocabulary sizes, from the tokenizer if it exists, otherwise from the config."""
-    paths = _tokenizer_files(config, workdir)
-    if not paths:
+    if not (paths := _tokenizer_files(config, workdir)):
         return config.tokenizer.vocab_size, config.tokenizer.vocab_size
     tokenizer = load_tokenizer(paths)
     return tokenizer.source_vocab_size, tokenizer.target_vocab_size
@@ -269,21 +263,29 @@ def _tokenizer_files(config: Config, workdir: Path | None) -> list[Path]:
     if workdir and all(path.exists() for path in [*in_workdir, workdir / CONFIG_NAME]):
         return in_workdir
     if config.tokenizer.model_file:
-        return [config.tokenizer.model_file]
-    return _tokenizer_files_of(config.training.init_from, config.tokenizer) if config.training.init_from else []
+        return _checked([config.tokenizer.model_file], config.tokenizer)
+    if origin := config.training.init_from:
+        return _checked(model_paths(origin, joint=read_workdir_config(origin).tokenizer.joint), config.tokenizer)
+    return []
 
 
-def _tokenizer_files_of(origin: Path, wanted: TokenizerConfig) -> list[Path]:
-    theirs = read_workdir_config(origin).tokenizer
-    if theirs.joint != wanted.joint:
-        raise UserError(
-            f"{origin}: its tokenizer.joint is {theirs.joint}, but this run's is {wanted.joint}; they must agree"
-        )
-    text_options = ("character_coverage", "byte_fallback", "normalization", "lowercase", "placeholders")
-    of_training = ("kind", "vocab_size", *text_options)
-    if unused := [name for name in of_training if getattr(theirs, name) != getattr(wanted, name)]:
-        log.warning("the tokenizer is that of %s, so this run's tokenizer.%s has no effect", origin, ", ".join(unused))
-    return model_paths(origin, joint=theirs.joint)
+def _checked(paths: list[Path], wanted: TokenizerConfig) -> list[Path]:
+    """Returns the paths; warns of options that this tokenizer was not trained with, and raises UserError for some."""
+    from sentencepiece import sentencepiece_model_pb2 as proto  # slow to import, so only when needed
+
+    tokenizer = load_tokenizer(paths)
+    model = proto.ModelProto.FromString(tokenizer.target.serialized_model_proto())  # type: ignore[attr-defined]
+    spec, rules = model.trainer_spec, model.normalizer_spec.name.removesuffix("_cf")
+    theirs = {"joint": len(paths) == 1, "lowercase": tokenizer.lowercase, "placeholders": len(tokenizer.placeholders)}
+    theirs |= {"kind": spec.ModelType.Name(spec.model_type).lower(), "vocab_size": tokenizer.target_vocab_size}
+    theirs |= {"character_coverage": round(spec.character_coverage, 6), "byte_fallback": spec.byte_fallback}
+    unused = [name for name, value in (theirs | {"normalization": rules}).items() if value != getattr(wanted, name)]
+    for name in unused:
+        if name in ("joint", "lowercase") or (name == "placeholders" and wanted.placeholders):
+            raise UserError(f"{paths[0]}: tokenizer.{name} must be {theirs[name]} with it, not {getattr(wanted, name)}")
+    if unused:
+        log.warning("the tokenizer is %s, so this run's tokenizer.%s has no effect", paths[0], ", ".join(unused))
+    return paths
 
 
 def _train_tokenizer(config: Config, corpora: Sequence[TrainingCorpus]) -> list[bytes]:

@@ -153,6 +153,14 @@ def test_workdir_that_cannot_be_created(refused, corpus, tmp_path):
         words=["file: not a directory"],
     )
     refused("train", "--config", corpus / "toy.toml", "--workdir", "/proc/w", words=["/proc: cannot be written"])
+    build = ["build", "--source-language", "en", "--target-language", "fr", "--train", *corpus.glob("train.??")]
+    refused(*build, "--workdir", tmp_path / "file", words=["file: not a directory; choose another --workdir"])
+    refused(*build, "--workdir", "/proc/w", words=["/proc: cannot be written .* choose another --workdir"])
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    for name in ("build", "clean"):  # the second is a folder of a build
+        (begun / name).write_text("")
+    refused(*build, "--workdir", begun, words=["clean: File exists"])
     (tmp_path / "link").symlink_to("not mounted")
     for workdir in (tmp_path / "link", tmp_path / "link" / "w"):
         refused("train", "--config", corpus / "toy.toml", "--workdir", workdir, words=["link: not a directory"])

@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 import time
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,13 +18,16 @@ from filelock import FileLock
 
 from lingua_flax.commands import build, clean, distill, evaluate, export, train, translate
 from lingua_flax.data.corpora import open_corpus
+from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.corpora.pair_files import read_pairs
 from lingua_flax.data.corpora.phrasebook.generator import generate
+from lingua_flax.data.tokenizer import MIXTURE_TAG, train_tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.command_line import build as build_options
 from lingua_flax.options.command_line import parse
 from lingua_flax.options.config_files import read_config, read_workdir_config
 from lingua_flax.options.exportable import obstacles
+from lingua_flax.options.schema import TokenizerConfig
 from tests.conftest import HUNG_AFTER
 from tests.processes import digests, start_command, wait_for
 
@@ -167,7 +171,26 @@ def test_sizes_follow_the_number_of_pairs(tmp_path, pairs, pieces, options):
     lines = (f'{{"en": "{i % words}", "fr": "{i % words + 100_000}"}}\n' for i in range(pairs))
     (tmp_path / "clean" / "pairs.jsonl").write_text("".join(lines))
     given = build.BuildCommand(source_language="en", target_language="fr", train=(), workdir=tmp_path)
-    assert build.sizes(given) == (pieces, options)
+    assert build.sizes(given, ["1", "2"]) == (pieces, pieces * 2 // 3, options)
+
+
+def test_the_pieces_suffice_for_thousands_of_characters(tmp_path):
+    """Most of them are only in the target language, and some only in --monolingual, some of these as two characters."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefghijklm", k=draw.randint(2, 7))) for _ in range(2000)]
+    kanji = [chr(0x4E00 + number) for number in range(4500)]
+    pairs = [Pair(" ".join(draw.choices(words, k=6)), "".join(draw.choices(kanji, k=15))) for _ in range(3000)]
+    syllables = [chr(0xAC00 + number) for number in range(28 * 100)]
+    monolingual = [unicodedata.normalize("NFD", "".join(syllables[i : i + 28])) for i in range(0, 2800, 28)]
+    (tmp_path / "clean").mkdir()
+    lines = (json.dumps({"en": source, "zh": target}) + "\n" for source, target in pairs)
+    (tmp_path / "clean" / "pairs.jsonl").write_text("".join(lines))
+    given = build.BuildCommand(source_language="en", target_language="zh", train=(), workdir=tmp_path)
+    for more in ([], monolingual):
+        pieces, student_pieces, _ = build.sizes(given, more)
+        train_tokenizer(pairs, TokenizerConfig(vocab_size=pieces))
+        student_pairs = [*pairs, *(Pair("back ?", line) for line in more)]
+        train_tokenizer(student_pairs, TokenizerConfig(vocab_size=student_pieces), [MIXTURE_TAG])
 
 
 @pytest.mark.parametrize("given", [[], ["--num-steps", "9"], ["--monolingual", "TEXT"]])

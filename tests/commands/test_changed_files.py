@@ -2,9 +2,13 @@
 
 import json
 import random
+import re
+import shutil
 
 import pytest
 
+from lingua_flax.host.errors import UserError
+from lingua_flax.runs.checkpoint import check_corpus
 from tests.toy import ENGLISH, FRENCH, NETWORK
 
 
@@ -43,6 +47,14 @@ def test_split_held_out_of_other_pairs_is_refused(filtered_run, run, tmp_path):
     done = run("train", "--workdir", filtered_run, "--inspect-data")
     assert done.returncode == 0, done.stderr
     assert said in done.stderr
+    checkpoint = shutil.copytree(filtered_run, tmp_path / "damaged") / "checkpoints" / "2"
+    (checkpoint / "metadata" / "metadata").write_text("{")
+    done = run("train", "--workdir", tmp_path / "damaged", "--inspect-data")
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint 2: its metadata cannot be read" in done.stderr
+    (checkpoint / "record").mkdir()  # of an earlier version
+    with pytest.raises(UserError, match="in a format that this version"):
+        check_corpus(tmp_path / "damaged", 2, "", "train")
     files = ("--source", tmp_path / "train.en", "--reference", tmp_path / "train.fr")
     done = run("evaluate", "--workdir", filtered_run, *files, "--beam-size", 1, "--max-decoding-length", 4)
     assert done.returncode == 0, done.stderr
@@ -54,6 +66,12 @@ def test_replaced_validation_set_is_not_compared_with_the_best_of_the_old_one(ru
     options = ("--training.checkpoint-every", 40, "--training.eval-every", 40, "--training.patience", 3)
     done = run("train", "--config", toy, "--workdir", workdir, *options, "--training.num-steps", 120)
     assert done.returncode == 0, done.stderr
+    best = re.search(r"best validation (?:BLEU|loss) .* at step (\d+)", done.stdout)[1]
+    unvalidated = ("--training.eval-every", 0, "--training.patience", 0, "--training.keep-checkpoints", 1)
+    done = run("train", "--workdir", workdir, *unvalidated, "--training.num-steps", 130)
+    assert done.returncode == 0, done.stderr
+    assert "the validation set or its scoring has changed" not in done.stderr
+    assert {path.name for path in (workdir / "checkpoints").iterdir()} == {best, "130"}
     write_pairs(tmp_path, "other", [[n, n] for n in range(10)] * 2)
     other = ("--data.validation-source", tmp_path / "other.fr", "--data.validation-target", tmp_path / "other.en")
     done = run("train", "--workdir", workdir, *options, *other, "--training.num-steps", 160)

@@ -23,8 +23,10 @@ def runs(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("systems")
     for name, seed in SEEDS.items():
         shutil.copytree(trained[0], folder / name)
+        (folder / name / "held_out.json").write_text('{"test": []}')  # started with one data.held_out, they have copies
         config = (folder / name / "config.toml").read_text(encoding="utf-8")
         config = config.replace("\nseed = 1\n", f"\nseed = {seed}\n")
+        config = config.replace("[data]", '[data]\nheld_out = "first.json"')
         config = config.replace("num_steps = 240", f"num_steps = {250 + ord(name[0])}")
         (folder / name / "config.toml").write_text(config, encoding="utf-8")
     for name, steps in {"a2": [240], "b1": [240, 160]}.items():  # which leaves 160, the best then, and 200
@@ -173,6 +175,7 @@ def test_translations_are_not_kept_in_a_read_only_workdir(caplog):
         (["a1", "--names", "x", "y"], "--names: there must be 1"),
         (["a1", "--baseline", "b1", "--names", "x"], "--names: there must be 2"),
         (["a1", "--baseline", "b1", "--names", "x", "x"], "--names: there must be 2"),
+        (["a1", "--baseline", "b1", "--names", "x", "x", "y"], "--names: there must be 2, all different, got x, x, y"),
         (["a1", "--plot", "a.jpg"], "--plot a.jpg: the name must end in .png or .svg or .pdf"),
         (["a1", "--plot", "no/a.png"], "there is no folder"),
         (["a1", "--split", "train", "--source", "x.tsv"], "--split has no effect with --source"),

@@ -113,11 +113,13 @@ def test_largest_vocabulary_named_in_the_error_is_the_limit():
         trained(vocab_size=largest + 1)
 
 
-def test_smallest_vocabulary_named_in_the_error_works():
+def test_smallest_vocabulary_named_in_the_error_is_the_limit():
     with pytest.raises(UserError) as caught:
         trained(vocab_size=10)
     smallest = int(str(caught.value).rsplit(" ", 1)[1])
     assert trained(vocab_size=smallest).source_vocab_size == smallest
+    with pytest.raises(UserError, match=f"the smallest that works is {smallest}"):
+        trained(vocab_size=smallest - 1)
 
 
 def test_model_with_other_special_ids_is_refused(tmp_path):

@@ -97,6 +97,22 @@ def test_the_new_run_needs_nothing_of_the_old_one(grown, run, tmp_path):
     assert len(scored.stdout.splitlines()) == 1000
 
 
+def test_a_run_with_all_splits_needs_nothing_of_the_old_one_either(grown, run, tmp_path):
+    """It holds nothing out, so that it has no copy of held_out.json, whose path its config has."""
+    origin, workdir = shutil.copytree(grown[0] / "first", tmp_path / "first"), tmp_path / "w"
+    write_pairs(tmp_path, draw_pairs(100, 4))
+    train = ["train", "--config", write_config(tmp_path), "--init-from", origin, "--workdir", workdir, *OPTIONS[2:]]
+    for split in ("validation", "test"):
+        train += [f"--data.{split}-source", tmp_path / "train.en", f"--data.{split}-target", tmp_path / "train.fr"]
+    done = run(*train, "--training.num-steps", 2)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(origin)
+    assert len(splits_of(workdir)["test"]) == 100
+    resumed = run(*train, "--data.held-out", origin / "held_out.json", "--training.num-steps", 3)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming from step 2" in resumed.stderr
+
+
 def test_a_warning_tells_that_the_first_run_was_trained_on_test_sentences(grown, run, tmp_path):
     """First that run's corpus has grown, then it is where it was."""
     folder, before, pairs = grown

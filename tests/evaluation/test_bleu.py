@@ -83,6 +83,18 @@ def test_scores_have_both_cases_and_an_interval():
     assert scores == score(hypotheses, references)
 
 
+def test_interval_is_that_of_sacrebleu_within_what_a_score_can_be():
+    """Few of the resamples have none of the lines that are wrong, or right, so the middle ones are not symmetric."""
+    good, bad = "the cat sat there on the mat.", "rien du tout, mais sept mots."
+    for wrong, is_cut in ((1, (False, True)), (20, (False, False)), (39, (True, False))):
+        hypotheses, references = [bad] * wrong + [good] * (40 - wrong), [good] * 40
+        scores = score(hypotheses, references)
+        of_sacrebleu = sacrebleu.BLEU().corpus_score(hypotheses, [references], n_bootstrap=1000)
+        ends = of_sacrebleu._mean - of_sacrebleu._ci, of_sacrebleu._mean + of_sacrebleu._ci
+        assert (ends[0] < 0, ends[1] > 100) == is_cut
+        assert (scores["bleu_low"], scores["bleu_high"]) == (max(ends[0], 0), min(ends[1], 100))
+
+
 def test_lowercase_scores_and_comparisons_ignore_case():
     """The hypotheses differ from the references only in case."""
     hypotheses = ["a dog sleeps in the old house.", "nobody knows the way back home."] * 5

@@ -11,6 +11,7 @@ from matplotlib.image import imread
 
 from lingua_flax.commands.train import train
 from lingua_flax.data.corpora.corpus import Corpus, Pair
+from lingua_flax.data.placeholders import PLACEHOLDERS
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.terminal import share
@@ -91,7 +92,7 @@ def test_training_pairs_of_all_corpora_of_a_mixture_count_as_train(tokenizer):
     more = Corpus("more", "en", "de", "", {"train": [Pair("c", "zz"), Pair("c", "")], "test": [Pair("b", "y")]})
     tokenizers = {
         "data": replace(tokenizer, source_tags=(2,)),
-        "data.mixture.0": replace(tokenizer, source_tags=(2, 3)),
+        "data.mixture.0": replace(tokenizer, source_tags=(2, 2)),
     }
     counts = inspect_corpora({"data": corpus_of(SPLITS), "data.mixture.0": more}, tokenizers)
     assert list(counts) == ["train", "data.mixture.0", "validation", "test"]
@@ -101,6 +102,16 @@ def test_training_pairs_of_all_corpora_of_a_mixture_count_as_train(tokenizer):
     assert (counts["train"].source.tokens.sum(), counts["train"].source.pieces) == (56 + 6, 50)
     mixed = counts["data.mixture.0"].source
     assert mixed.tokens.sum() == mixed.pieces + 2 * 3
+
+
+def test_what_both_sides_contain_is_counted_as_the_placeholder_that_training_sees():
+    """One token instead of 19, of which most characters would be unknown; the year is only in the source."""
+    splits = {"train": [("a https://example.org c", "x https://example.org")], "validation": [("a 1984", "x")]}
+    model = train_model(["a c x"] * 9, model_type="char", vocab_size=16, user_defined_symbols=[*PLACEHOLDERS[:8]])
+    train, validation = inspect_corpora({"data": corpus_of(splits)}, {"data": parse_tokenizers([model])}).values()
+    assert (train.source.tokens.tolist(), train.target.tokens.tolist()) == ([7], [5])
+    assert (train.source.words.tolist(), train.source.pieces, train.source.fallbacks) == ([3], 6, 0)
+    assert (validation.source.tokens.tolist(), validation.source.fallbacks) == ([5], 1)  # unknown ones are merged
 
 
 def test_byte_tokens_are_counted():

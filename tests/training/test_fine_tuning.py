@@ -122,18 +122,41 @@ def test_fitting_arrays_are_taken_and_all_others_are_reported(trained, toy, tmp_
     assert "newly initialized (different vocabulary): target_embedding" in caplog.text
 
 
-def test_options_of_a_tokenizer_that_is_not_trained_are_reported(trained, toy, tmp_path, caplog):
-    prepared(toy, tmp_path / "same", "--init-from", trained[0])
+@pytest.mark.parametrize("option", ["--training.init-from", "--tokenizer.model-file"])
+def test_options_of_a_tokenizer_that_is_not_trained_are_reported(trained, toy, tmp_path, caplog, option):
+    """One that the rest of the run depends on is refused."""
+    model = trained[0] / "tokenizer.model"
+    given = [option, trained[0] if option == "--training.init-from" else model]
+    prepared(toy, tmp_path / "same", *given, "--tokenizer.character-coverage", 1)
     assert "has no effect" not in caplog.text
-    same = prepared(toy, tmp_path / "other", "--init-from", trained[0], "--tokenizer.vocab-size", 99)
-    assert f"the tokenizer is that of {trained[0]}, so this run's tokenizer.vocab_size has no effect" in caplog.text
+    others = ["--tokenizer.kind", "bpe", "--tokenizer.vocab-size", 99, "--tokenizer.normalization", "nfkc"]
+    same = prepared(toy, tmp_path / "other", *given, *others)
+    unused = "tokenizer.kind, vocab_size, normalization"
+    assert f"the tokenizer is {model}, so this run's {unused} has no effect" in caplog.text
     assert same.tokenizer.source_vocab_size == 45
+    message = f"{model}: tokenizer.lowercase must be False with it, not True"
+    with pytest.raises(UserError, match=re.escape(message)):
+        prepared(toy, tmp_path / "lower", *given, "--tokenizer.lowercase", "True")
+
+
+def test_options_of_sentencepiece_are_read_from_its_models(toy, tmp_path, caplog):
+    """Of a model for each side, with options that are not the default."""
+    options = ["--tokenizer.lowercase", "True", "--tokenizer.character-coverage", 0.9995, "--tokenizer.placeholders", 2]
+    options += ["--tokenizer.normalization", "nfkc", "--tokenizer.kind", "bpe"]
+    first = prepared(toy, tmp_path, *options)
+    (tmp_path / "a.model").write_bytes(first.tokenizer_models[0])
+    again = prepared(toy, tmp_path, *options, "--tokenizer.model-file", tmp_path / "a.model")
+    assert again.tokenizer.fingerprint == first.tokenizer.fingerprint
+    assert "has no effect" not in caplog.text
 
 
 def test_unusable_original_runs_are_refused(trained, toy, run, tmp_path):
     for options, words in (
         (["--init-from", tmp_path / "none"], "none: not a workdir"),
-        (["--init-from", trained[0], "--tokenizer.joint", "False", "--model.tied-embeddings", "decoder"], "must agree"),
+        (
+            ["--init-from", trained[0], "--tokenizer.joint", "False", "--model.tied-embeddings", "decoder"],
+            "joint must be True with",
+        ),
     ):
         result = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)
         assert result.returncode == 2, result.stderr

@@ -156,9 +156,7 @@ def test_placeholders_belong_to_the_tokenizer(placing, trained, toy, run, tmp_pa
     given = ("--tokenizer.model-file", placing / "tokenizer.model", "--training.num-steps", 1)
     done = run("train", "--config", toy, "--workdir", tmp_path / "w", *given, "--tokenizer.placeholders", 5)
     assert done.returncode == 2
-    message = (
-        f"the tokenizer has {COUNT} placeholders, not 5: set tokenizer.placeholders accordingly, or train a tokenizer"
-    )
+    message = f"tokenizer.placeholders must be {COUNT} with it, not 5"
     assert done.stderr.splitlines()[-1] == f"error: {placing / 'tokenizer.model'}: {message}"
     done = run("train", "--config", toy, "--workdir", tmp_path / "w", *given, "--tokenizer.sampling-alpha", 0.5)
     assert done.returncode == 0, done.stderr

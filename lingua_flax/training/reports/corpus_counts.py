@@ -28,22 +28,22 @@ class SideCounts:
       normalized: the number of sentences in which the tokenizer changes more than white space and case.
     """
 
-    def __init__(self, language: str, processor: sentencepiece.SentencePieceProcessor, control_tokens: int, pairs: int):
+    def __init__(self, language: str, processor: sentencepiece.SentencePieceProcessor, pairs: int):
         ids = range(processor.get_piece_size())
-        self.language, self._processor, self._control_tokens = language, processor, control_tokens
+        self.language, self._processor = language, processor
         self.spells_bytes = any(map(processor.is_byte, ids))
         self._is_fallback = np.array([processor.is_unknown(i) or processor.is_byte(i) for i in ids])
+        self._is_piece = np.array([not processor.is_control(i) for i in ids])
         self.words, self.tokens = np.zeros((2, pairs), np.int32)
         self.pieces = self.fallbacks = self.normalized = 0
 
-    def add(self, begin: int, lines: Sequence[str]) -> None:
-        """Counts the lines from number `begin` on."""
-        sentences = self._processor.encode(lines)
-        pieces = np.fromiter(itertools.chain.from_iterable(sentences), np.int64)
+    def add(self, begin: int, lines: Sequence[str], sentences: Sequence[Sequence[int]]) -> None:
+        """Counts the lines from number `begin` on, which have these tokens."""
+        tokens = np.fromiter(itertools.chain.from_iterable(sentences), np.int64)
         self.words[begin : begin + len(lines)] = [len(line.split()) for line in lines]
-        self.tokens[begin : begin + len(lines)] = [len(ids) + self._control_tokens for ids in sentences]
-        self.pieces += len(pieces)
-        self.fallbacks += int(self._is_fallback[pieces].sum())
+        self.tokens[begin : begin + len(lines)] = [len(ids) for ids in sentences]
+        self.pieces += int(self._is_piece[tokens].sum())
+        self.fallbacks += int(self._is_fallback[tokens].sum())
         normalized = zip(self._processor.normalize(list(lines)), lines, strict=True)
         self.normalized += sum(_words(new.replace(SPACE, " ")) != _words(old) for new, old in normalized)
 
@@ -73,12 +73,13 @@ def inspect_corpora(
     for name, corpus, split in inspected_splits(corpora):
         tokenizer = tokenizers.get(name, tokenizers[main])
         count = len(corpus.splits[split])
-        source = SideCounts(corpus.source_language, tokenizer.source, 1 + len(tokenizer.source_tags), count)
-        target = SideCounts(corpus.target_language, tokenizer.target, 1, count)
+        source = SideCounts(corpus.source_language, tokenizer.source, count)
+        target = SideCounts(corpus.target_language, tokenizer.target, count)
         digests = np.zeros((2, count), np.uint64)
         for begin, chunk in zip(itertools.count(0, CHUNK), chunks(corpus.splits[split], CHUNK), strict=False):
-            source.add(begin, [pair.source for pair in chunk])
-            target.add(begin, [pair.target for pair in chunk])
+            source_ids, target_ids = tokenizer.encode_pairs(chunk)  # as in training
+            source.add(begin, [pair.source for pair in chunk], source_ids)
+            target.add(begin, [pair.target for pair in chunk], target_ids)
             for row, texts in zip(digests, (map("\n".join, chunk), (pair.source for pair in chunk)), strict=True):
                 row[begin : begin + len(chunk)] = [np.uint64(short_digest(text.encode())) for text in texts]
             after_chunk(len(chunk))

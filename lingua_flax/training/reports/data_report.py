@@ -21,7 +21,7 @@ from lingua_flax.host.installation import install_command
 from lingua_flax.host.terminal import print_table, progress_bar, share
 from lingua_flax.host.workers import usable_cores
 from lingua_flax.options.schema import CleaningOptions, Config, DataConfig
-from lingua_flax.runs.checkpoint import check_corpus, saved_steps
+from lingua_flax.runs.checkpoint import DamagedCheckpoint, check_corpus, saved_steps
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.preparation import open_with_tokenizer, tagged_tokenizer
 from lingua_flax.training.reports.corpus_counts import SideCounts, SplitCounts, inspect_corpora, inspected_splits
@@ -51,15 +51,14 @@ def report_data(config: Config, workdir: Path | None) -> None:
     if workdir and (steps := saved_steps(Workdir(workdir).checkpoints)):
         try:
             check_corpus(workdir, steps[-1], training[0].corpus.fingerprint, "train")
-        except UserError as error:
-            log.warning("%s", error)
+        except (UserError, DamagedCheckpoint) as error:
+            log.warning("checkpoint %d: %s", steps[-1], error)
     corpora = {entry.option: entry.corpus for entry in training}
     tokenizers = {entry.option: tagged_tokenizer(config, entry, tokenizer) for entry in training}
     count = sum(len(corpus.splits[split]) for _, corpus, split in inspected_splits(corpora))
     with progress_bar(count, "pairs") as advance:
         splits = inspect_corpora(corpora, tokenizers, advance)
-    titles = (f"{corpus.name}, {corpus.source_language} to {corpus.target_language}" for corpus in corpora.values())
-    title = "; ".join(titles)
+    title = "; ".join(f"{each.name}, {each.source_language} to {each.target_language}" for each in corpora.values())
     picture.parent.mkdir(parents=True, exist_ok=True)
     save_figure(_histograms(title, splits, config.data.row_length), picture)
     tables = (_pairs_table(title, splits, config.data.row_length), _lengths_table(splits))
