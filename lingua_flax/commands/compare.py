@@ -75,7 +75,8 @@ def read_options(argv: Sequence[str]) -> tuple[CompareCommand, Evaluations]:
     resolved = [workdir.resolve() for workdir in workdirs]
     if repeated := next((workdir for workdir in workdirs if resolved.count(workdir.resolve()) > 1), None):
         raise UserError(f"{repeated} is given twice; each run counts once")
-    if "names" in given and not (wanted := 1 + bool(options.baseline)) == len(options.names) == len(set(options.names)):
+    wanted = 2 if options.baseline else 1
+    if "names" in given and not len(options.names) == len(set(options.names)) == wanted:
         raise UserError(f"--names: there must be {wanted}, all different, got {', '.join(options.names)}")
     if options.plot and options.plot.suffix.lower() not in FORMATS:
         raise UserError(f"--plot {options.plot}: the name must end in {' or '.join(FORMATS)}")

@@ -103,9 +103,8 @@ def export(argv: Sequence[str]) -> None:
     config = read_workdir_config(options.workdir)
     devices = ComputeConfig(platform="cpu", precision="float32")
     translator = Translator.load(options.workdir, options.checkpoint, devices, options.target_language)
-    source_language, target_language = translator.languages
-    update = {"source_language": source_language, "target_language": target_language}
-    data = config.data.model_copy(update=update)
+    languages = zip(("source_language", "target_language"), translator.languages, strict=True)
+    data = config.data.model_copy(update=dict(languages))
     lines = lines_to_verify(translator, data, options)
     if options.format == "html":
         write_page(translator, data, options, lines)

@@ -174,7 +174,7 @@ class DataConfig(Section):
         return list(dict.fromkeys(target for _, target in self.directions))
 
     def direction_into(self, language: str) -> tuple[str, str]:
-        """Returns the first of the directions into a language."""
+        """Returns the first of the directions into a language; if there is none, from the source language of [data]."""
         return next(own for own in [*self.directions, (self.source_language, language)] if own[1] == language)
 
 

@@ -95,6 +95,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         transport.set_write_buffer_limits(0)  # so that `pause_writing` is called as soon as the client does not read
         self._expect_within(HEADERS_SECONDS)
+        if len(self.connections) > self._limits.connections:
+            self._make_room()
+
+    def _make_room(self) -> None:
         connections = sorted(cast(set[BoundedProtocol], self.connections), key=lambda own: own._since)
         ending = [own for own in connections if own._is_refused or own.transport.is_closing()]
         for own in ending[:-MAX_ENDING]:
