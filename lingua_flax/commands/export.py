@@ -105,7 +105,7 @@ def export(argv: Sequence[str]) -> None:
     translator = Translator.load(options.workdir, options.checkpoint, devices, options.target_language)
     languages = zip(("source_language", "target_language"), translator.languages, strict=True)
     data = config.data.model_copy(update=dict(languages))
-    lines = lines_to_verify(translator, data, options)
+    lines = lines_to_verify(translator, config.data, options)
     if options.format == "html":
         write_page(translator, data, options, lines)
         return
@@ -169,7 +169,11 @@ def lines_to_verify(translator: Translator, data: DataConfig, options: ExportCom
         return lines
     try:
         with offline():
-            sources = (pair.source for pair in open_corpus(data).split("validation"))
+            sides = (data.source_language, data.target_language)
+            if translator.languages[0] not in sides:
+                raise UserError(f"the validation split is not in {translator.languages[0]}")
+            side = sides.index(translator.languages[0])
+            sources = (pair[side] for pair in open_corpus(data).split("validation"))
             if lines := lines_to_compare(sources, translator.tokenizer, longest):
                 return lines
             reason = f"the validation split has no lines of at most {longest} tokens"

@@ -111,6 +111,8 @@ def read_options(argv: Sequence[str]) -> TranslateCommand:
         refuse(given, ONLY_FOR_LINES, "with HTML, which is translated as a whole")
     if options.match_case and not options.glossary:
         raise UserError("--match-case has no effect without --glossary FILE")
+    if sys.stdout is None and not (options.output or options.positions):
+        raise UserError("standard output is closed; write to a file with --output")
     written = (options.output, options.attention, options.alignments)
     check_distinct_files(read=(options.input, options.prefix_file, options.glossary), written=written)
     return options

@@ -168,6 +168,8 @@ def main() -> None:
     parser.add_argument("--beam-size", type=int, default=5)
     parser.add_argument("--length-penalty", type=float, default=0.6)
     options = parser.parse_args()
+    if options.beam_size < 1:
+        parser.error("--beam-size must be at least 1")
     folder = Path(__file__).parent
     check_files(folder)
     network = Network(folder)

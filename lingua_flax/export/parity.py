@@ -38,8 +38,9 @@ class Parity(NamedTuple):
 
 
 def lines_to_compare(lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int) -> list[str]:
-    """Returns the first LINES lines that have tokens, but no more than `max_tokens`."""
-    suitable = (line for line in lines if 1 < len(tokenizer.encode_source([line])[0]) <= max_tokens)
+    """Returns the first LINES lines that have tokens, no more than `max_tokens`, and nothing that is to be kept."""
+    plain = (line for line in lines if not tokenizer.protect(line).spans)  # exports know nothing of placeholders
+    suitable = (line for line in plain if 1 < len(tokenizer.encode_source([line])[0]) <= max_tokens)
     return list(itertools.islice(suitable, LINES))
 
 

@@ -63,16 +63,18 @@ def write_transformers(translator: Translator, data: DataConfig, folder: Path) -
         },
     )
     write_json(folder / "generation_config.json", {**special, "num_beams": 5, "max_length": config.max_length})
-    _write_tokenizer(translator, data, folder)
-    return filled("transformers", longest=config.max_length - 1)
+    tag = f">>{data.target_language}<<" if tokenizer.source_tags else ""  # as MarianTokenizer takes it before a text
+    _write_tokenizer(translator, data, folder, tag)
+    return filled("transformers", tag=f"{tag} ".lstrip(), longest=config.max_length - 1)
 
 
-def _write_tokenizer(translator: Translator, data: DataConfig, folder: Path) -> None:
+def _write_tokenizer(translator: Translator, data: DataConfig, folder: Path, tag: str) -> None:
     tokenizer = translator.tokenizer
     for name, side in (("source.spm", tokenizer.source), ("target.spm", tokenizer.target)):
         (folder / name).write_bytes(side.serialized_model_proto())
     pieces = tokenizer.target_pieces(range(tokenizer.target_vocab_size))
-    write_json(folder / "vocab.json", {piece: number for number, piece in enumerate(pieces)})
+    names = [tag if number in tokenizer.source_tags else piece for number, piece in enumerate(pieces)]
+    write_json(folder / "vocab.json", {name: number for number, name in enumerate(names)})
     settings = {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": data.source_language,

@@ -1,8 +1,11 @@
 """Bad input is refused by the commands with one error line on stderr and exit status 2, and nothing is written."""
 
 import gzip
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from lingua_flax.data.tokenizer import train_tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
 from lingua_flax.runs.workdir import Workdir
+from tests.command_server import PROJECT_ON_PATH
 from tests.toy import write_corpus
 
 
@@ -42,6 +46,14 @@ def refused(run, tmp_path):
         return errors[0]
 
     return run_refused
+
+
+def test_translations_are_not_lost_to_a_closed_output(trained):
+    command = f"{sys.executable} -m lingua_flax translate --workdir '{trained[0]}' >&-"
+    done = subprocess.run(
+        command, shell=True, input="one.", stderr=subprocess.PIPE, text=True, env=os.environ | PROJECT_ON_PATH
+    )
+    assert (done.returncode, done.stderr) == (2, "error: standard output is closed; write to a file with --output\n")
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """lingua-flax export: folders that translate without this repository, or no folder at all."""
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -14,12 +15,15 @@ import lingua_flax.commands.export
 from lingua_flax.commands.export import ExportCommand, check_parity, lines_to_verify, write_format
 from lingua_flax.data.corpora import open_corpus
 from lingua_flax.data.corpora.downloads import offline
-from lingua_flax.export.parity import Parity
+from lingua_flax.data.placeholders import PLACEHOLDERS
+from lingua_flax.export import numpy_translator
+from lingua_flax.export.parity import Parity, lines_to_compare
 from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.files import new_folder
-from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.config_files import read_config, read_workdir_config
 from lingua_flax.options.schema import DataConfig
 from lingua_flax.translation.translator import Translator
+from tests.export.test_export_formats import random_translator
 from tests.processes import start_command, wait_for
 
 LINES = ["one two three.", "", "nine.", "four four five."]
@@ -167,6 +171,31 @@ def test_direction_of_an_export_is_one_of_the_run():
     data = DataConfig(name="multi30k", source_language="en", target_language="de", tag_target=True, mixture=mixture)
     directions = [data.direction_into(language) for language in ("de", "fr", "en", "cs")]
     assert directions == [("en", "de"), ("en", "fr"), ("de", "en"), ("en", "cs")]
+
+
+def test_an_export_into_the_source_language_is_compared_on_sources_of_its_own(toy, tmp_path):
+    """A text corpus is the same two files in either direction."""
+    data = read_config(toy).data
+    options = ExportCommand(workdir=tmp_path, format="safetensors", output=tmp_path / "new")
+    pairs = open_corpus(data).split("validation")
+    for languages, side in ((("en", "fr"), 0), (("fr", "en"), 1)):
+        translator = dataclasses.replace(random_translator(), languages=languages)
+        assert lines_to_verify(translator, data, options)[0] == next(iter(pairs))[side]
+    assert lines_to_verify(dataclasses.replace(translator, languages=("de", "en")), data, options) == []
+
+
+def test_lines_with_what_placeholders_stand_for_are_not_compared():
+    """The run keeps a URL, which the exported network has to translate."""
+    tokenizer = dataclasses.replace(random_translator().tokenizer, placeholders=PLACEHOLDERS[:3])
+    lines = ["the cat eats", "https://example.org/a", "20,500", "milk at https://example.org/a", "milk"]
+    assert lines_to_compare(lines, tokenizer, 64) == ["the cat eats", "milk"]
+
+
+def test_an_exported_program_refuses_to_search_without_a_beam(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["translate.py", "--beam-size", "0"])
+    with pytest.raises(SystemExit, match="2"):
+        numpy_translator.main()
+    assert "--beam-size must be at least 1" in capsys.readouterr().err
 
 
 def test_a_corpus_is_not_downloaded_for_the_comparison(tmp_path):

@@ -1,5 +1,6 @@
 """lingua-flax export --format transformers: what that library computes, in an environment that holds nothing else."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,15 +11,17 @@ import numpy as np
 import pytest
 
 from lingua_flax.data.corpora import open_corpus
+from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.export.description import model_card, write_readme
 from lingua_flax.export.transformers_model import write_transformers
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.exportable import obstacles
-from lingua_flax.options.schema import DataConfig, ModelConfig
+from lingua_flax.options.schema import DataConfig, ModelConfig, TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import default_max_length
 from lingua_flax.translation.translator import Translator
+from tests.data.test_data import PAIRS
 from tests.export.test_export_formats import forward_pass, random_translator
 
 SCRIPT = Path(__file__).parent / "scripts" / "translate_with_transformers.py"
@@ -113,6 +116,18 @@ def test_what_transformers_cannot_represent_is_refused(tmp_path, options, obstac
     assert not list(tmp_path.iterdir())
     assert len(obstacles("transformers", ModelConfig(**options))) == 1
     assert obstacles("safetensors", ModelConfig(**options)) == []
+
+
+def test_tags_of_languages_are_named_as_its_tokenizer_reads_them(tmp_path):
+    """MarianTokenizer takes >>fr<< at the beginning of a text for one piece; <2fr> would be characters."""
+    model = train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80), ["<2de>", "<2fr>"])
+    tagged = parse_tokenizers(model).with_source_tag("<2fr>")
+    translator = dataclasses.replace(random_translator(), tokenizer=tagged)
+    usage = write_transformers(translator, DataConfig(target_language="fr"), tmp_path)
+    vocabulary = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
+    assert ([vocabulary[">>fr<<"]], "<2fr>" in vocabulary) == (list(tagged.source_tags), False)
+    assert list(vocabulary.values()) == list(range(tagged.source_vocab_size))
+    assert 'tokenizer([">>fr<< ' in usage
 
 
 def test_model_card_has_metadata_that_the_hub_reads(tmp_path):
