@@ -158,6 +158,8 @@ def _read_data(splits: Sequence[str], evaluations: Evaluations, steps: Mapping[P
     """Reads the splits or the file; raises UserError if they are not the same for all runs, or cannot be read."""
     expected: list[EvaluationSet] = []
     first, *_ = evaluations
+    if len(into := {each.data.target_language for each in evaluations.values()}) > 1:
+        raise UserError(f"the runs translate into {' and '.join(sorted(into))}; scores compare only within a language")
     for path, each in evaluations.items():
         own = [each.model_copy(update={"split": split}) for split in dict.fromkeys(splits)]
         read = [read_lines_to_score([steps[path]], options) for options in own]
@@ -170,7 +172,6 @@ def _read_data(splits: Sequence[str], evaluations: Evaluations, steps: Mapping[P
 
 
 def _note(lines: EvaluationSet) -> str:
-    """Returns what a reader of scores must know about the lines."""
     from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU, comparability_note
 
     note = f"{len(lines.sources):,} sentences"

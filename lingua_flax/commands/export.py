@@ -169,11 +169,10 @@ def lines_to_verify(translator: Translator, data: DataConfig, options: ExportCom
         return lines
     try:
         with offline():
-            sides = (data.source_language, data.target_language)
-            if translator.languages[0] not in sides:
-                raise UserError(f"the validation split is not in {translator.languages[0]}")
-            side = sides.index(translator.languages[0])
-            sources = (pair[side] for pair in open_corpus(data).split("validation"))
+            sides, language = (data.source_language, data.target_language), translator.languages[0]
+            if language not in sides:
+                raise UserError(f"the validation split is not in {language}")
+            sources = (pair[sides.index(language)] for pair in open_corpus(data).split("validation"))
             if lines := lines_to_compare(sources, translator.tokenizer, longest):
                 return lines
             reason = f"the validation split has no lines of at most {longest} tokens"

@@ -151,7 +151,6 @@ class Batcher:
         return batch
 
     def _take(self, job: _Job, length: int) -> tuple[_Job, int]:
-        """Takes a sentence of this length."""
         index = job.waiting[length].popleft()
         if not job.waiting[length]:
             del job.waiting[length]

@@ -207,3 +207,17 @@ def test_different_lines_are_refused(runs, run, tmp_path):
     done = run("compare", runs / "a1", "--baseline", tmp_path / "b1")
     assert (done.returncode, done.stdout) == (2, "")
     assert "b1: text, test is not that of" in done.stderr.splitlines()[-1]
+
+
+def test_networks_of_different_languages_are_not_compared(runs, run, tmp_path):
+    """Not even on the same lines, of which one network knows neither language."""
+    shutil.copytree(runs / "b1", tmp_path / "b1")
+    config = (tmp_path / "b1" / "config.toml").read_text(encoding="utf-8")
+    assert 'target_language = "fr"' in config
+    swapped = config.replace('source_language = "en"', 'source_language = "fr"')
+    swapped = swapped.replace('target_language = "fr"', 'target_language = "en"')
+    (tmp_path / "b1" / "config.toml").write_text(swapped, encoding="utf-8")
+    (tmp_path / "lines.tsv").write_text("one.\tun !\n", encoding="utf-8")
+    done = run("compare", runs / "a1", "--baseline", tmp_path / "b1", "--source", tmp_path / "lines.tsv")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the runs translate into en and fr" in done.stderr.splitlines()[-1]

@@ -149,12 +149,10 @@ def _sides_table(splits: Mapping[str, SplitCounts], max_length: int) -> Table:
 
 
 def _sides(splits: Mapping[str, SplitCounts]) -> Iterator[tuple[str, SideCounts]]:
-    """Returns the name of each split with its source and with its target side."""
     return ((escape(name), side) for name, split in splits.items() for side in (split.source, split.target))
 
 
 def _statistics(lengths: np.ndarray) -> list[str]:
-    """Returns the sum, mean, median, 99th percentile and maximum."""
     median, high = _percentiles(lengths, [50, 99])
     return [f"{lengths.sum():,}", f"{lengths.mean():.1f}", f"{median:,}", f"{high:,}", f"{lengths.max():,}"]
 
