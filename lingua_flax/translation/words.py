@@ -4,6 +4,7 @@ import bisect
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
+from unicodedata import category
 
 from lingua_flax.data.tokenizer import CONTROL_PIECES, SPACE, Characters
 
@@ -38,7 +39,7 @@ def is_part_of_word(text: str, words: Sequence[Characters], token: Characters) -
 def group_pieces(pieces: Sequence[str]) -> list[Word]:
     """Groups the pieces of a sentence into words: ▁a cross ▁the ▁river . </s> -> across, the, river, ., </s>.
 
-    A word begins after a space, between an alphanumeric character and any other, and before and after a control token.
+    A word begins after a space, between a letter, mark or digit and any other, and before and after a control token.
     """
     words: list[Word] = []
     for position, piece in enumerate(pieces):
@@ -49,7 +50,7 @@ def group_pieces(pieces: Sequence[str]) -> list[Word]:
             or piece.startswith(SPACE)
             or piece in CONTROL_PIECES
             or word.text in CONTROL_PIECES
-            or (word.text and text and word.text[-1].isalnum() != text[0].isalnum())
+            or (word.text and text and (category(word.text[-1])[0] in "LMN") != (category(text[0])[0] in "LMN"))
         ):
             words.append(Word(text, (position,)))
         else:

@@ -124,6 +124,21 @@ def test_file_answers_as_the_server(tmp_path, name):
         assert_same(attended(inspected(translator, question)), attended(answer["answer"]))
 
 
+@pytest.mark.parametrize("language", ["en_US", "deu_Latn", "x"])
+def test_file_translates_from_a_language_of_any_code(tmp_path, language):
+    document = html_document(
+        random_translator(), DataConfig(source_language=language), {}, quantized=False, beam_size=4
+    )
+    (answer,) = ask(document, tmp_path / "file.html", QUESTIONS[:1])
+    assert "answer" in answer
+
+
+def test_file_refuses_to_hide_everything(tmp_path):
+    document = html_document(random_translator(), DataConfig(), {}, quantized=False, beam_size=4)
+    (answer,) = ask(document, tmp_path / "file.html", [{"q": "milk", "masked": list(range(30))}])
+    assert answer["error"] == "at least one source token must remain visible"
+
+
 def test_integers_are_the_nearest(tmp_path):
     """The largest number of each row of a matrix is 127, and the others differ by half a step at most."""
     translator = random_translator()

@@ -120,6 +120,8 @@ def test_pieces_are_grouped_into_words():
         ("...", (8,)),
         ("</s>", (9,)),
     ]
+    assert [word.text for word in group_pieces(["▁क", "ि", "ताब", "!", "</s>"])] == ["किताब", "!", "</s>"]
+    assert [word.text for word in group_pieces(["▁ca", "fe", "\u0301", "s"])] == ["cafe\u0301s"]
 
 
 def test_attended_words_by_hand():

@@ -293,6 +293,53 @@ def test_masked_source_tokens(page, url):
     expect(page.get_by_label("Source tokens").locator("[aria-pressed=true]")).to_have_count(0)
 
 
+def test_tokens_are_hidden_and_shown_by_keyboard(page):
+    """Enter shows again what it has hidden, even if another token has the same name; so do the buttons, if all are."""
+    write(page, "the river the bank")
+    tokens = page.get_by_label("Source tokens").get_by_role("button")
+    names = [token.get_attribute("aria-label") for token in tokens.all()]
+    last = max(i for i, name in enumerate(names) if names.index(name) < i)
+    tokens.nth(last).focus()
+    for pressed in (1, 0):
+        page.keyboard.press("Enter")
+        expect(page.get_by_label("Source tokens").locator("[aria-pressed=true]")).to_have_count(pressed)
+        expect(tokens.nth(last)).to_be_focused()
+    before = translation(page).inner_text()
+    for position in range(len(names) - 1):
+        tokens.nth(position).click()
+        expect(page.get_by_label("Source tokens").locator("[aria-pressed=true]")).to_have_count(position + 1)
+    tokens.nth(len(names) - 1).click()
+    expect(page.locator(".message")).to_contain_text("at least one source token must remain visible")
+    undo = page.get_by_role("button", name="Undo: masked")
+    expect(undo).to_have_count(len(names))
+    for left in reversed(range(len(names))):
+        undo.first.click()
+        expect(undo).to_have_count(left)
+    expect(translation(page)).to_have_text(before)
+
+
+def test_text_is_laid_out_as_its_script_is(page):
+    """The full stop of a Hebrew sentence stands to the left of it, and characters of columns lie on their sides."""
+    write(page, "שלום עולם.")
+    places = page.get_by_label("Sentence", exact=True).first.evaluate("""(area) => {
+      const text = document.createElement("p");
+      text.className = "text";
+      area.after(Object.assign(text, { textContent: area.value }));
+      const left = [0, area.value.length - 1].map((at) => {
+        const range = document.createRange();
+        range.setStart(text.firstChild, at);
+        range.setEnd(text.firstChild, at + 1);
+        return range.getBoundingClientRect().x;
+      });
+      text.remove();
+      return left;
+    }""")
+    assert places[1] < places[0]
+    write(page, SENTENCE)
+    tab(page, "Attention")
+    expect(page.locator(".heat thead th span").last).to_have_css("text-orientation", "sideways")
+
+
 @pytest.mark.parametrize("kind", NAMES)
 def test_heat_map_has_the_weights_of_tokens(kind, page, url):
     tab(page, "Attention")

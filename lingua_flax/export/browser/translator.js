@@ -38,7 +38,8 @@ export class Translator {
     this.tags = source_tags;
     this.source = new Tokenizer(tokenizers[0], charsmaps[0]);
     this.target = tokenizers[1] ? new Tokenizer(tokenizers[1], charsmaps[1]) : this.source;
-    this.segmenter = new Intl.Segmenter(source_language, { granularity: "sentence" });
+    const language = /^[a-z]{2,3}(?![a-z])/i.exec(source_language)?.[0]; // of a code such as pt_BR
+    this.segmenter = new Intl.Segmenter(language, { granularity: "sentence" });
     /** @type {Map<string, string>} translations of sentences that were asked for */
     this.known = new Map();
   }
@@ -52,6 +53,7 @@ export class Translator {
     const text = sentences.length > 1 ? sentences[sentence] : q;
     const ids = this.sourceIds(text);
     const visible = ids.map((_, position) => !masked.includes(position));
+    if (!visible.includes(true)) throw new RangeError("at least one source token must remain visible");
     this.network.off = new Set(heads_off.map(({ attention, layer, head }) => `${nameOf(attention, layer)}/${head}`));
     /** @type {Traces} */
     const traces = {};
@@ -185,7 +187,7 @@ function nameOf(kind, layer) {
  * @returns {(Token & { word: number })[]}
  */
 function withWords(tokens) {
-  const isLetter = (/** @type {string | undefined} */ character) => /[\p{L}\p{N}]/u.test(character ?? "");
+  const isLetter = (/** @type {string | undefined} */ character) => /[\p{L}\p{M}\p{N}]/u.test(character ?? "");
   let [number, word] = [-1, ""];
   return tokens.map((token) => {
     const text = token.piece.replaceAll("▁", " ").trim();

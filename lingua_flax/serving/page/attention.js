@@ -50,8 +50,11 @@ export function showAttention(place, inspection, selection, actions) {
     toggle(title, name === kind, () => actions.change({ kind: name, ...inspection.attention[name].clearest() }))
   );
   /** @param {number} query @param {number} key */
-  const open = (query, key) =>
-    actions.open?.(strongest(inspection, selection, table.queries[query].positions, table.keys[key].positions));
+  const open = (query, key) => {
+    const { positions } = table.queries[query];
+    if (kind === "encoder" && positions.every((position) => inspection.source[position].masked)) return;
+    actions.open?.(strongest(inspection, selection, positions, table.keys[key].positions));
+  };
   /** @param {number} query @param {number} key */
   const isOpen = (query, key) =>
     !!actions.pair && table.queries[query].positions.includes(actions.pair.query) &&

@@ -250,8 +250,9 @@ export class Panel {
       this.content.replaceChildren();
       return;
     }
-    const label = document.activeElement?.getAttribute("aria-label");
-    const hadFocus = this.content.contains(document.activeElement);
+    const label = CSS.escape(document.activeElement?.getAttribute("aria-label") ?? "");
+    const named = () => [...this.content.querySelectorAll(`[aria-label="${label}"]`)];
+    const place = named().findIndex((element) => element === document.activeElement); // -1 if it is elsewhere
     this.chooseMap();
     if (this.view === "translation") {
       showTranslation(this.content, inspection, this.unchanged, this.choices.prefix.length, this.shared.smoothing, {
@@ -267,10 +268,8 @@ export class Panel {
     } else {
       showBeam(this.content, inspection);
     }
-    if (hadFocus && label) {
-      const again = this.content.querySelector(`[aria-label="${CSS.escape(label)}"]`);
-      if (again instanceof HTMLElement) again.focus(); // the element with the focus was replaced
-    }
+    const again = named()[place];
+    if (again instanceof HTMLElement) again.focus(); // the element with the focus was replaced
   }
 
   /** @param {Inspection} inspection */
@@ -319,8 +318,8 @@ export class Panel {
     /** @type {(name: string, undo: () => void) => HTMLElement} */
     const change = (name, undo) => html("button", { "aria-label": `Undo: ${name}`, click: undo }, `${name} ×`);
     this.changes.replaceChildren(
-      ...masked.filter((position) => source[position]).map((position) =>
-        change(`masked: ${readable(source[position].piece)}`, () => this.toggleMasked(position))
+      ...masked.map((position) =>
+        change(`masked: ${readable(source[position]?.piece ?? `${position + 1}`)}`, () => this.toggleMasked(position))
       ),
       ...(prefix.length ? [change("chosen tokens", () => this.change({ prefix: [] }))] : []),
       ...this.shared.headsOff.map((head) =>

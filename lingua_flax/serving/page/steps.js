@@ -89,6 +89,7 @@ export function drawSteps(inspection, explanation, key, choose, close) {
   const scores = products.map(sum);
   const from = attention === "cross" ? "the encoder's output at" : "x of";
   const read = norm === "pre" ? "x, layer normalized, of" : "x of";
+  const place = attention === "cross" ? "the place of " : ""; // the decoder has not read the word that is named
   return html(
     "section",
     { class: "steps", "aria-label": "How this weight is made" },
@@ -105,13 +106,14 @@ export function drawSteps(inspection, explanation, key, choose, close) {
       {},
       step(
         "What both words bring",
-        `The vector of “${queryName}” asks, and that of “${names[key]}” answers.`,
-        vector(`${read} ${queryName}`, explanation.read),
+        `The vector of ${place}“${queryName}” asks, and that of “${names[key]}” answers.`,
+        vector(`${read} ${place}${queryName}`, explanation.read),
         vector(`${attention === "cross" ? from : read} ${names[key]}`, explanation.memory[key]),
       ),
       step(
         "Query times key",
-        `This head multiplies them by its matrices W_Q and W_K. The products of both, element by element, add up to ` +
+        `This head multiplies them by its matrices W_Q and W_K, and then normalizes or rotates them if the run says so ` +
+          `(qk_norm, rotary positions). The products of both, element by element, add up to ` +
           `${fixed(scores[key])}; divided by √${width} = ${fixed(root)}, the score is ${fixed(scores[key] / root)}.`,
         vector("query", explanation.query_vector),
         vector("key", explanation.keys[key]),

@@ -17,7 +17,7 @@ import { percent, readable } from "./dom.js";
 /** @typedef {Pair & { layer: number, head: number, weight: number }} Strongest */
 
 const NAMED = 4; // labels that are named in a sentence
-const SINK = /^(<\/s>|[^\p{L}\p{N}]+)$/u;
+const SINK = /^(<\/s>|[^\p{L}\p{M}\p{N}]+)$/u;
 
 /** The attention weights of all heads of one kind. */
 export class Weights {
