@@ -159,7 +159,7 @@ def _read_data(splits: Sequence[str], evaluations: Evaluations, steps: Mapping[P
     expected: list[EvaluationSet] = []
     first, *_ = evaluations
     if len(into := {each.data.target_language for each in evaluations.values()}) > 1:
-        raise UserError(f"the runs translate into {' and '.join(sorted(into))}; scores compare only within a language")
+        raise UserError(f"the runs translate into {' and '.join(sorted(into))}; scores are comparable only within one")
     for path, each in evaluations.items():
         own = [each.model_copy(update={"split": split}) for split in dict.fromkeys(splits)]
         read = [read_lines_to_score([steps[path]], options) for options in own]

@@ -95,7 +95,6 @@ def _lock(output: Path) -> None:
 
 
 def _identity(translator: Translator, corpus_fingerprint: str, options: DistillCommand) -> str:
-    """Returns a digest of everything that determines the translations."""
     from lingua_flax.devices.platform import compute_precision
     from lingua_flax.runs.checkpoint import digests
 

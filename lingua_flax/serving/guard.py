@@ -73,7 +73,6 @@ class Guard:
         return parts.netloc == host or parts.hostname in self._allowed
 
     def _refusal(self, scope: Scope) -> JSONResponse | None:
-        """Returns the answer to a request that is refused because of its headers."""
         hosts, origins = _values(scope, b"host"), _values(scope, b"origin")
         if len(hosts) != 1 or _name(hosts[0]) not in self._hosts:
             return _refused(403, "the request names another host than this server; allow it with --allowed-host")

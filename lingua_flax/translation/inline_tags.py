@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from lingua_flax.data.glossary import WORD
 from lingua_flax.data.tokenizer import Characters
 from lingua_flax.translation.word_alignment import Link
+from lingua_flax.translation.words import LETTER
 
 
 @dataclasses.dataclass
@@ -116,10 +117,10 @@ class _Placement:
         """Returns the words with the punctuation beside them, where the child begins or ends with punctuation, too."""
         source = self.text[child.begin : child.end].strip()
         sides = ((source[0], chosen[0] - 1), (source[-1], chosen[-1] + 1))
-        return sorted([*chosen, *(i for sign, i in sides if i in free and self._is_sign(i) and not sign.isalnum())])
+        return sorted([*chosen, *(i for sign, i in sides if i in free and self._is_sign(i) and not LETTER.match(sign))])
 
     def _is_sign(self, word: int) -> bool:
-        return not any(map(str.isalnum, self.translation[slice(*self.words[word])]))
+        return not LETTER.search(self.translation[slice(*self.words[word])])
 
     def _near(self, child: Element, element: Element, free: Sequence[int]) -> list[int]:
         """Returns the free word that is about as far into the translation as the child is into the text, if any.

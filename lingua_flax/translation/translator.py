@@ -281,7 +281,6 @@ class Translator(TrainedNetwork):
         ]
 
     def _is_kept(self, part: requests.Part, *, translate_unknown: bool) -> bool:
-        """Returns whether nothing of a part is to be translated."""
         if not self.tokenizer.protect(part.text).has_words_around_spans:
             return True
         return not translate_unknown and self.tokenizer.unknown_share(part.text, part.source) > MAX_UNKNOWN_SHARE

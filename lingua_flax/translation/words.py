@@ -4,12 +4,14 @@ import bisect
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
-from unicodedata import category
+
+import regex
 
 from lingua_flax.data.tokenizer import CONTROL_PIECES, SPACE, Characters
 
 # SentencePiece keeps or drops these control characters, whereas Python considers them spaces.
 WORD = re.compile(r"[\S\v\x1c-\x1f\x85]+")
+LETTER = regex.compile(r"[\p{L}\p{M}\p{N}]")  # of words: also a mark, such as a vowel sign, and a digit
 
 
 class Word(NamedTuple):
@@ -33,7 +35,7 @@ def word_at(words: Sequence[Characters], token: Characters) -> int:
 def is_part_of_word(text: str, words: Sequence[Characters], token: Characters) -> bool:
     """Returns whether a token is anything but punctuation that is attached to a word."""
     own, word = text[slice(*token)].strip(), words[word_at(words, token)] if words else token
-    return not own or any(map(str.isalnum, own)) or not any(map(str.isalnum, text[slice(*word)]))
+    return not own or bool(LETTER.search(own)) or not LETTER.search(text[slice(*word)])
 
 
 def group_pieces(pieces: Sequence[str]) -> list[Word]:
@@ -50,7 +52,7 @@ def group_pieces(pieces: Sequence[str]) -> list[Word]:
             or piece.startswith(SPACE)
             or piece in CONTROL_PIECES
             or word.text in CONTROL_PIECES
-            or (word.text and text and (category(word.text[-1])[0] in "LMN") != (category(text[0])[0] in "LMN"))
+            or (word.text and text and bool(LETTER.match(word.text[-1])) != bool(LETTER.match(text)))
         ):
             words.append(Word(text, (position,)))
         else:

@@ -40,6 +40,7 @@ def aligned_words(translator, translations, options=AlignmentOptions()):
         (["a b", "c ", "d"], [0, 1, 2], [1, 1, 1]),  # with spaces inside, as of tokenizers trained elsewhere
         (["a", " \x85", " b"], [0, 1, 2], [1, 1, 1]),  # a space to Python, but not to SentencePiece
         (["a", "", "", "\U0001f600", " b"], [0, 0, 0, 0, 1], [1, 1, 1, 0, 1]),  # bytes of a character
+        (["क", "ि", "ताब", "!"], [0, 0, 0, 0], [1, 1, 1, 0]),  # a vowel sign is no punctuation
         ([], [], []),
     ],
 )

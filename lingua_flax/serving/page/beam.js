@@ -104,7 +104,7 @@ function drawTree(steps, column, said) {
         );
       }
       const name = readable(piece);
-      const beginning = [...name].slice(0, letters - 1).join("");
+      const shown = [...name].length > letters ? `${[...name].slice(0, letters - 1).join("")}…` : name;
       const text = readable(hypothesis(steps, step, index));
       const show = () => said.textContent = `Step ${step + 1}, ${outcome}: “${text}”, ${score.toFixed(3)}`;
       return svg(
@@ -126,7 +126,7 @@ function drawTree(steps, column, said) {
         },
         svg("title", {}, `${text}  ${score.toFixed(3)}  ${outcome}`),
         svg("rect", { x, y, width: node, height: ROW - 4, rx: 5 }),
-        svg("text", { x: x + 5, y: y + 15 }, name.length > letters ? `${beginning}…` : name),
+        svg("text", { x: x + 5, y: y + 15 }, shown),
         hasScores &&
           svg("text", { x: x + node - 4, y: y + 15, "text-anchor": "end", class: "score" }, score.toFixed(2)),
       );
