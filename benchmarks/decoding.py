@@ -11,7 +11,6 @@ Each system runs in a separate process that loads the model once; only one of th
 """
 
 import argparse
-import multiprocessing
 import resource
 import statistics
 import subprocess
@@ -19,14 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
+from lingua_flax.host.workers import WorkerPool
 from lingua_flax.options.config_files import read_workdir_config
 from lingua_flax.options.schema import DecodingOptions
 
@@ -106,23 +105,31 @@ def load_ctranslate2(workdir: Path, precision: str, options: argparse.Namespace,
     return translate
 
 
-def serve(requests: Connection, system: System, options: argparse.Namespace, exported: Path) -> None:
-    """Runs one system: for each pair of a beam size and a batch size, sends what it measured."""
+_loaded: tuple[Translate, list[str]]  # of the process of a system: how it translates, and what
+
+
+def load(system: System, options: argparse.Namespace, exported: Path) -> float:
+    """Loads a system in its process; returns the seconds that this takes, with the first sentence."""
+    global _loaded
     started = time.perf_counter()
     if system.engine == LINGUA_FLAX:
         translate = load_lingua_flax(system.workdir, system.precision, options)
     else:
         translate = load_ctranslate2(system.workdir, system.precision, options, exported)
-    lines = list(read_lines(options.input))
-    translate(lines[:1], 5, 1)
-    requests.send(time.perf_counter() - started)
-    for beam_size, batch_size in iter(requests.recv, None):
-        times, texts = [], []
-        for part in [lines] if batch_size > 1 else [[line] for line in lines[:SINGLE_SENTENCES]]:
-            part_started = time.perf_counter()
-            texts += translate(part, beam_size, batch_size)
-            times.append(time.perf_counter() - part_started)
-        requests.send(Measurement(times, texts, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+    _loaded = translate, list(read_lines(options.input))
+    translate(_loaded[1][:1], 5, 1)
+    return time.perf_counter() - started
+
+
+def translate_input(beam_size: int, batch_size: int) -> Measurement:
+    """Translates with the system of this process."""
+    translate, lines = _loaded
+    times, texts = [], []
+    for part in [lines] if batch_size > 1 else [[line] for line in lines[:SINGLE_SENTENCES]]:
+        started = time.perf_counter()
+        texts += translate(part, beam_size, batch_size)
+        times.append(time.perf_counter() - started)
+    return Measurement(times, texts, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def export(options: argparse.Namespace, folder: Path) -> None:
@@ -134,25 +141,15 @@ def export(options: argparse.Namespace, folder: Path) -> None:
         raise SystemExit(2)
 
 
-def received(system: Connection) -> Any:
-    """Returns the next thing that a system sends; raises SystemExit if its process has ended."""
-    try:
-        return system.recv()
-    except EOFError:
-        raise SystemExit("error: the process of one system has ended; see its output above") from None
-
-
-def measure(system: Connection, beam_size: int, batch_size: int) -> Measurement:
-    """Has one system translate the input."""
-    system.send((beam_size, batch_size))
-    return received(system)
-
-
-def report(systems: dict[System, Connection], beam: int, batch: int, num_rounds: int) -> None:
+def report(systems: dict[System, WorkerPool], beam: int, batch: int, num_rounds: int) -> None:
     """Measures one setting and prints a table row for each system; tokens are those of the translations, with EOS."""
     first, *_ = systems
-    texts_of = {system: measure(process, beam, batch).texts for system, process in systems.items()}
-    rounds = [{system: measure(process, beam, batch) for system, process in systems.items()} for _ in range(num_rounds)]
+
+    def measured() -> dict[System, Measurement]:
+        return {system: pool.submit(translate_input, beam, batch).result() for system, pool in systems.items()}
+
+    texts_of = {system: measurement.texts for system, measurement in measured().items()}
+    rounds = [measured() for _ in range(num_rounds)]
     for system, texts in texts_of.items():
         tokenizer = load_tagged_tokenizer(system.workdir)
         seconds = statistics.median(sum(replies[system].times) for replies in rounds)
@@ -165,19 +162,15 @@ def report(systems: dict[System, Connection], beam: int, batch: int, num_rounds:
         same = sum(text == other for text, other in zip(texts, texts_of[first], strict=True)) / len(texts)
         memory = max(replies[system].memory for replies in rounds) / 1e6
         rates = f"{len(texts) / seconds:,.0f} | {tokens / seconds:,.0f}"
-        print(
-            f"| {beam} | {batch} | {system} | {rates} | {ratio:.2f} | {latency} | {same:.1%} | {memory:,.0f} |",
-            flush=True,
-        )
+        row = f"| {beam} | {batch} | {system} | {rates} | {ratio:.2f} | {latency} | {same:.1%} | {memory:,.0f} |"
+        print(row, flush=True)
 
 
 def main() -> None:
     """Prints a table with a row for each system and setting."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", type=Path, nargs="+", required=True, help="runs to translate with")
-    parser.add_argument(
-        "--ctranslate2", type=Path, metavar="WORKDIR", help="a run to translate with in CTranslate2 too"
-    )
+    parser.add_argument("--ctranslate2", type=Path, metavar="WORKDIR", help="a run that CTranslate2 translates with")
     parser.add_argument(
         "--precision", nargs="+", default=["float32"], choices=["float32", "bfloat16"], help="as in devices.precision"
     )
@@ -192,18 +185,14 @@ def main() -> None:
     systems = [
         System(LINGUA_FLAX, precision, workdir) for workdir in options.workdir for precision in options.precision
     ]
-    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder, "exported")
         if options.ctranslate2:
             systems += [System(CTRANSLATE2, precision, options.ctranslate2) for precision in ("float32", "int8")]
             export(options, exported)
-        processes = {}
-        for system in systems:
-            processes[system], other_end = context.Pipe()
-            context.Process(target=serve, args=(other_end, system, options, exported), daemon=True).start()
-            other_end.close()  # so that the end of the process is noticed
-            seconds = received(processes[system])
+        processes = {system: WorkerPool(1, f"the process of {system} has ended; see its output") for system in systems}
+        for system, process in processes.items():
+            seconds = process.submit(load, system, options, exported).result()
             print(f"{system}: {seconds:.1f} s for imports, loading the model and the first sentence")
         print(
             "\n| beam | batch | | sentences/s | tokens/s | speed relative to the first | "
@@ -212,8 +201,6 @@ def main() -> None:
         print("|---|---|---|---|---|---|---|---|---|")
         for beam, batch in ((1, 64), (5, 64), (1, 1), (5, 1)):
             report(processes, beam, batch, options.rounds)
-        for process in processes.values():
-            process.send(None)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 
 from lingua_flax.data.batch import Batch, FlatIds, gather
 from lingua_flax.data.packing import Planner, Window
-from lingua_flax.host.workers import WorkerPool, usable_cores, worker_death_as_run_error
+from lingua_flax.host.workers import KILLED, WorkerPool, usable_cores
 
 WINDOWS_AHEAD = 2  # at least; more if segmentations are sampled or a batch takes several windows
 
@@ -91,24 +91,20 @@ class TrainingBatches(Iterator[TrainingBatch]):
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _current_window(self) -> Window:
-        """Returns the window of the next row, which may have been planned ahead."""
         if self._current is None or self._current[0] != self._window:
             planned = self._planned.pop(self._window, None)
-            with worker_death_as_run_error("plans batches"):
-                window = planned.result() if planned else self._planner.window(self._window)
+            window = planned.result() if planned else self._planner.window(self._window)
             self._current = self._window, window
             self._ahead = max(self._ahead, 2 * math.ceil(self._rows / len(window)))
         return self._current[1]
 
     def _plan_ahead(self, first: int) -> None:
-        """Submits windows from number `first` on to the worker processes, enough for the next batch."""
         if not self._processes:
             return
-        self._pool = self._pool or WorkerPool(min(self._processes, self._ahead))
-        with worker_death_as_run_error("plans batches"):
-            for number in range(first, first + self._ahead):
-                if number not in self._planned:
-                    self._planned[number] = self._pool.submit(_window, self._planner, number)
+        self._pool = self._pool or WorkerPool(min(self._processes, self._ahead), KILLED.format("plans batches"))
+        for number in range(first, first + self._ahead):
+            if number not in self._planned:
+                self._planned[number] = self._pool.submit(_window, self._planner, number)
 
 
 def rows_per_epoch(planner: Planner) -> int:
@@ -116,7 +112,7 @@ def rows_per_epoch(planner: Planner) -> int:
     numbers = range(planner.windows_per_epoch)
     if len(numbers) < 4 * usable_cores():
         return sum(len(planner.window(number)) for number in numbers)
-    with worker_death_as_run_error("plans batches"), WorkerPool(usable_cores()) as pool:
+    with WorkerPool(usable_cores(), KILLED.format("plans batches")) as pool:
         return sum(pool.map(functools.partial(_number_of_rows, planner), numbers))
 
 

@@ -81,7 +81,6 @@ def _facts(schema: dict[str, Any], field: FieldInfo) -> str:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """Returns the type of a value in words, with its bounds."""
     if "enum" in schema or "const" in schema:
         return " or ".join(f'`"{value}"`' for value in schema.get("enum", [schema.get("const")]))
     if schema["type"] == "array":

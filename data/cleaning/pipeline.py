@@ -25,7 +25,7 @@ from lingua_flax.data.corpora.pair_files import SIDES, format_of, json_keys
 from lingua_flax.data.text_files import chunks, encode_lines
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import new_file
-from lingua_flax.host.workers import WorkerPool, in_order, worker_death_as_run_error
+from lingua_flax.host.workers import KILLED, WorkerPool, in_order
 from lingua_flax.options.schema import CleaningOptions
 
 T = TypeVar("T")
@@ -67,8 +67,9 @@ def clean(
         reason = f" that can be read (line {first[0].line}: {first[0].fault})" if first else ""
         raise UserError(f"{file or 'the corpus'} has no pairs{reason}")
     expected = expected_of(sample, options, languages, report.notes)
+    if_killed = KILLED.format("cleans")
     with (
-        WorkerPool(processes) if processes > 1 and len(first) == CHUNK else nullcontext() as pool,
+        WorkerPool(processes, if_killed) if processes > 1 and len(first) == CHUNK else nullcontext() as pool,
         tempfile.TemporaryFile(dir=output.absolute().parent if output else None) as stored,
         new_file(output) if output else nullcontext() as kept_file,
         new_file(rejected) if rejected else nullcontext() as rejected_file,
@@ -98,12 +99,9 @@ def clean(
 
 
 def _in_order(pool: WorkerPool | None, processes: int, task: Callable[..., T], tasks: Iterable[Any]) -> Iterator[T]:
-    """Yields the results of a task for each of the tuples of arguments."""
     if not pool:
-        yield from itertools.starmap(task, tasks)
-        return
-    with worker_death_as_run_error("cleans"):
-        yield from in_order(lambda arguments: pool.submit(task, *arguments), tasks, 2 * processes)
+        return itertools.starmap(task, tasks)
+    return in_order(lambda arguments: pool.submit(task, *arguments), tasks, 2 * processes)
 
 
 def examine(rows: Sequence[Row], expected: Expected) -> tuple[bytes, np.ndarray, dict[str, Found]]:

@@ -4,14 +4,13 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 from jax.experimental import topologies
 
 from lingua_flax.devices.gpu_targets import GPUS, target_config
-from lingua_flax.host.errors import RunError, UserError
+from lingua_flax.host.errors import UserError
 from lingua_flax.host.installation import install_command
 from lingua_flax.host.workers import WorkerPool
 
@@ -42,6 +41,7 @@ CHIPS = {
     "a100": _gpu("a100", 312e12, 600e9),
     "t4": _gpu("t4", 8.1e12, 32e9),
 }
+_COMPILER_ENDED = "the compiler of devices.topology has failed and ended its process; any output above may say why"
 # Makes libtpu compile without looking for a TPU; the accelerator type does not restrict the topologies.
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -100,11 +100,8 @@ def with_compiler(function: Callable[..., Result], *arguments: Any) -> Result:
     previous = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     os.environ.update(_ENVIRONMENT)
     try:
-        with WorkerPool(1) as process:
+        with WorkerPool(1, _COMPILER_ENDED) as process:
             return process.submit(function, *arguments).result()
-    except BrokenProcessPool as error:
-        message = "the compiler of devices.topology has failed and ended its process; any output above may say why"
-        raise RunError(message) from error
     finally:
         for name in _ENVIRONMENT:
             del os.environ[name]

@@ -2,44 +2,58 @@
 
 import contextlib
 import ctypes
+import functools
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lingua_flax.host.errors import RunError
 from lingua_flax.host.interruption import SIGNALS
 
+KILLED = "a process that {} was killed, perhaps because memory ran out; run the same command again to continue"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class WorkerPool(ProcessPoolExecutor):
-    """A pool whose processes are started one by one as tasks arrive.
+class WorkerPool(ThreadPoolExecutor):
+    """A pool of threads, each of which passes its tasks to a process of its own, started with the first one.
 
-    Both signals can reach the whole process group. A worker that dies of one while it still imports would leave its
-    parent waiting, so they are blocked while it starts, and ignored from then on. Large data belongs in the arguments
-    of tasks, which a thread sends: what a process is started with, its parent writes before anyone may be reading.
+    A process shares neither a pipe nor a lock with others, so one that is killed while it reads, writes or waits leaves
+    nobody waiting, as it would in ProcessPoolExecutor. Large data belongs in the arguments of tasks: what a process is
+    started with, its parent writes before anyone may be reading.
     """
 
-    def __init__(self, processes: int):
-        # A process with threads, such as JAX's, must not be forked.
-        super().__init__(processes, multiprocessing.get_context("spawn"), _become_worker)
+    def __init__(self, processes: int, if_killed: str):
+        """`if_killed` is the message of the RunError that a task of a killed process raises."""
+        super().__init__(processes, initializer=_block_signals)
+        self._if_killed = if_killed
+        self._own = threading.local()
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        blocked = _change_mask("SIG_BLOCK", SIGNALS)
+        return super().submit(self._call, functools.partial(task, *arguments, **options))
+
+    def _call(self, task: Callable[[], Any]) -> Any:
         try:
-            return super().submit(task, *arguments, **options)
-        finally:
-            _change_mask("SIG_SETMASK", blocked)
+            if not hasattr(self._own, "worker"):
+                self._own.worker = _start_worker()
+            self._own.worker.send(task)
+            succeeded, result = self._own.worker.recv()
+        except (EOFError, OSError) as error:
+            raise RunError(self._if_killed) from error
+        if not succeeded:
+            raise result
+        return result
 
 
 def usable_cores() -> int:
@@ -64,38 +78,53 @@ def in_order(submit: Callable[[Item], Future[Result]], items: Iterable[Item], ah
         yield running.popleft().result()
 
 
-@contextlib.contextmanager
-def worker_death_as_run_error(does: str) -> Iterator[None]:
-    """Raises RunError if a worker is killed; `does` is what a process does."""
-    try:
-        yield
-    except BrokenProcessPool as error:
-        raise RunError(
-            f"a process that {does} was killed, perhaps because memory ran out; run the same command again to continue"
-        ) from error
-
-
 def _killed_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
 
 
-def _change_mask(how: str, signals: Iterable[int]) -> Iterable[int]:
-    """Changes which signals are blocked in this thread and returns the previous ones; does nothing on Windows."""
-    if not hasattr(signal, "pthread_sigmask"):
-        return ()
-    return signal.pthread_sigmask(getattr(signal, how), signals)
+def _block_signals() -> None:
+    """Blocks both signals in this thread, and thereby in the processes that it starts, until these ignore them.
+
+    They can reach the whole process group, and a worker that died of one while it imports would end its parent's work.
+    """
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        resource_tracker.ensure_running()  # or the start of a process starts it, which unblocks the signals
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
-def _become_worker() -> None:
-    """Makes this process ignore the signals, which it was started with blocked, and end with its parent."""
+def _start_worker() -> Connection:
+    context = multiprocessing.get_context("spawn")  # a process with threads, such as JAX's, must not be forked
+    connection, of_worker = context.Pipe()
+    with of_worker:
+        context.Process(target=_work, args=(of_worker,)).start()
+    return connection
+
+
+def _work(connection: Connection) -> None:
+    """Does the tasks of a thread of the parent until that has ended, and with it its end of the connection."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    _change_mask("SIG_UNBLOCK", SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            connection.send(_outcome(connection))
+
+
+def _outcome(connection: Connection) -> tuple[bool, Any]:
+    """Returns whether the next task succeeded, and its result or exception; raises EOFError if there is no task."""
+    task = None
+    try:
+        task = connection.recv()
+        return True, task()
+    except Exception as error:
+        if not task and isinstance(error, EOFError):
+            raise
+        error.add_note(f"in a worker process:\n{traceback.format_exc()}")
+        return False, error
 
 
 def _end_with_parent() -> None:
-    """Ends a worker whose parent was killed, which would otherwise wait forever for its next task."""
+    """Ends a worker whose parent was killed, without doing its task to the end."""
     parent = multiprocessing.parent_process()
     assert parent
     parent.join()

@@ -300,7 +300,6 @@ def make_app(server: Server, load: Callable[[Server], Engine], workdir: Path | N
 
 
 def _add_run(app: FastAPI, workdir: Path) -> None:
-    """Adds what the page of a run asks for besides translations."""
     report = RunReport(workdir)
     reading = threading.Lock()
     examples = functools.cache(example_sentences)

@@ -1,6 +1,5 @@
 """Running a function on several items concurrently, in threads."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -8,7 +7,7 @@ from typing import TypeVar
 import jax
 from jax.sharding import Mesh
 
-from lingua_flax.host.workers import in_order
+from lingua_flax.host.workers import in_order, usable_cores
 
 MAX_CONCURRENT_PROGRAMS = 4  # each program allocates separate arrays
 Item = TypeVar("Item")
@@ -23,9 +22,7 @@ def num_concurrent_programs(mesh: Mesh) -> int:
     same order, hence one at a time.
     """
     single_cpu = mesh.size == 1 and jax.process_count() == 1 and mesh.devices.item().platform == "cpu"
-    if single_cpu and hasattr(os, "sched_getaffinity"):
-        return min(MAX_CONCURRENT_PROGRAMS, len(os.sched_getaffinity(0)))
-    return 1
+    return min(MAX_CONCURRENT_PROGRAMS, usable_cores()) if single_cpu else 1
 
 
 def map_concurrently(

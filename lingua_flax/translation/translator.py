@@ -415,7 +415,6 @@ class Translator(TrainedNetwork):
 def _joined(
     lines: Sequence[str], parts: Sequence[tuple[requests.Part, tuple[Hypothesis, ...]]], first_line: int = 1
 ) -> list[Translation]:
-    """Returns the translations of lines, given the hypotheses of their parts."""
     by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
     for part, hypotheses in parts:
         by_line[part.line - first_line].append((part.text, part.after, hypotheses))

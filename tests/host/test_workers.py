@@ -1,13 +1,20 @@
-"""Worker processes: a signal to the whole process group ends only their parent, and its death ends them."""
+"""Worker processes: they survive a signal to the whole process group, but not their parent, which notices their death.
 
+Of each pool here, at most two processes are started, by tasks that are in this module.
+"""
+
+import multiprocessing
 import os
 import signal
 import subprocess
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
+from lingua_flax.host.errors import RunError
+from lingua_flax.host.workers import WorkerPool
 from tests.command_server import python
 from tests.conftest import HUNG_AFTER, ROOT
 
@@ -49,3 +56,58 @@ def test_signal_while_workers_start(toy, tmp_path, number):
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def killed_within_its_result() -> bytes:
+    def write_half(connection: Connection, message: bytes) -> None:
+        os.write(connection.fileno(), message[: len(message) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Connection._send = write_half
+    return bytes(1_000_000)
+
+
+def length_of(task: bytes) -> int:
+    return len(task)
+
+
+def unreadable() -> None:
+    (Path(__file__) / "nothing").read_text()
+
+
+def kill_workers() -> None:
+    for process in multiprocessing.active_children():
+        process.kill()
+
+
+def test_worker_killed_while_it_writes_a_result():
+    with WorkerPool(2, "it was killed") as pool:
+        pool.submit(time.sleep, 0).result()
+        with pytest.raises(RunError, match="it was killed"):
+            pool.submit(killed_within_its_result).result(HUNG_AFTER)
+
+
+def test_worker_killed_before_it_has_read_a_large_task():
+    with WorkerPool(1, "it was killed") as pool:
+        large = pool.submit(length_of, bytes(100_000_000))
+        while not multiprocessing.active_children():
+            time.sleep(0.001)
+        kill_workers()
+        with pytest.raises(RunError, match="it was killed"):
+            large.result(HUNG_AFTER)
+
+
+def test_workers_killed_while_they_wait_for_tasks():
+    with WorkerPool(2, "it was killed") as pool:
+        assert list(pool.map(length_of, [b"a", b"bc", b"def"])) == [1, 2, 3]
+        kill_workers()
+        with pytest.raises(RunError, match="it was killed"):
+            pool.submit(length_of, b"a").result(HUNG_AFTER)
+
+
+def test_exception_of_a_task_tells_where_it_was_raised():
+    with WorkerPool(1, "it was killed") as pool:
+        with pytest.raises(NotADirectoryError) as raised:
+            pool.submit(unreadable).result(HUNG_AFTER)
+        assert "in unreadable" in raised.value.__notes__[0]
+        assert pool.submit(length_of, b"a").result(HUNG_AFTER) == 1

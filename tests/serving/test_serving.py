@@ -646,7 +646,7 @@ def test_ctranslate2_computes_with_one_thread_a_worker(trained, monkeypatch):
     """Several threads of a product wait for each other on busy cores: 1 to 5 lines/s instead of 41 to 122."""
     given = []
     monkeypatch.setattr(ctranslate2, "Translator", lambda folder, **options: given.append(options))
-    monkeypatch.setattr(parallel.os, "sched_getaffinity", lambda process: range(2))
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
     options = lingua_flax.commands.serve.ServeCommand(workdir=trained[0], engine="ctranslate2")
     engine = lingua_flax.commands.serve.load(options, Mock())
     assert engine.workers == 2

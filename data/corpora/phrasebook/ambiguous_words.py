@@ -43,7 +43,6 @@ def _verb_puzzle(word: str, senses: tuple[Noun, Noun], deciders: str) -> VerbPuz
 
 
 def _read_puzzle(header: str, entries: list[str]) -> Puzzle:
-    """Returns the puzzle of a section of words/ambiguous_words.txt."""
     word, kind, *options = header.split()
     (first, _, first_deciders), (second, _, second_deciders) = (entry.partition(" : ") for entry in entries)
     deciders = f"{first_deciders} | {second_deciders}"
