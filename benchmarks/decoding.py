@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lingua_flax.commands.main import exit_status
 from lingua_flax.data.text_files import read_lines
 from lingua_flax.data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
 from lingua_flax.host.workers import WorkerPool
@@ -151,9 +152,8 @@ def report(systems: dict[System, WorkerPool], beam: int, batch: int, num_rounds:
     texts_of = {system: measurement.texts for system, measurement in measured().items()}
     rounds = [measured() for _ in range(num_rounds)]
     for system, texts in texts_of.items():
-        tokenizer = load_tagged_tokenizer(system.workdir)
         seconds = statistics.median(sum(replies[system].times) for replies in rounds)
-        tokens = sum(map(len, tokenizer.encode_target(texts)))
+        tokens = sum(map(len, load_tagged_tokenizer(system.workdir).encode_target(texts)))
         ratio = statistics.median(sum(replies[first].times) / sum(replies[system].times) for replies in rounds)
         latency = ""
         if batch == 1:
@@ -166,7 +166,7 @@ def report(systems: dict[System, WorkerPool], beam: int, batch: int, num_rounds:
         print(row, flush=True)
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> None:
     """Prints a table with a row for each system and setting."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", type=Path, nargs="+", required=True, help="runs to translate with")
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="best")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2, help="threads of CTranslate2")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     for path in (*options.workdir, *([options.ctranslate2] if options.ctranslate2 else []), options.input):
         if not path.exists():
             parser.error(f"{path}: no such file or folder")
@@ -204,4 +204,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status(main, sys.argv[1:]))

@@ -1,10 +1,12 @@
-"""Starts commands in the background, and reads the files of a run without the timings in them."""
+"""Starts commands in the background, kills workers, and reads the files of a run without the timings in them."""
 
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from lingua_flax.runs.checkpoint import read_metadata, saved_steps
@@ -23,6 +25,14 @@ def start_command(program, *arguments, **options) -> subprocess.Popen:
 def start(config, workdir, *arguments, **options) -> subprocess.Popen:
     """Starts training."""
     return start_command("train", "--config", config, "--workdir", workdir, *arguments, **options)
+
+
+def kill_workers(earlier: Sequence[multiprocessing.Process]) -> None:
+    """Kills the worker processes of this one, at least one, except for earlier ones, which may still be ending."""
+    while not (workers := set(multiprocessing.active_children()) - set(earlier)):
+        time.sleep(0.001)
+    for process in workers:
+        process.kill()
 
 
 def simulated_devices(count: int) -> dict[str, str]:

@@ -44,9 +44,9 @@ class WorkerPool(ThreadPoolExecutor):
         return super().submit(self._call, functools.partial(task, *arguments, **options))
 
     def _call(self, task: Callable[[], Any]) -> Any:
+        if not hasattr(self._own, "worker"):
+            self._own.worker = _start_worker()
         try:
-            if not hasattr(self._own, "worker"):
-                self._own.worker = _start_worker()
             self._own.worker.send(task)
             succeeded, result = self._own.worker.recv()
         except (EOFError, OSError) as error:

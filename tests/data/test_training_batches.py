@@ -22,6 +22,7 @@ from lingua_flax.host.errors import RunError
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID
 from tests.command_server import PROJECT_ON_PATH
 from tests.conftest import HUNG_AFTER
+from tests.processes import kill_workers
 from tests.toy import tokenized
 
 needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
@@ -204,11 +205,11 @@ def test_a_short_run_starts_no_process(planner, batches_of):
 
 
 def test_a_killed_worker_ends_the_run_with_one_sentence(planner, batches_of):
+    earlier = multiprocessing.active_children()
     batches = batches_of(planner, rows=256, processes=1)
     while batches.state()["window"] == 0:
         next(batches)
-    for process in multiprocessing.active_children():
-        process.kill()
+    kill_workers(earlier)
     with pytest.raises(RunError, match="a process that plans batches was killed"):
         list(itertools.islice(batches, 2000))
 

@@ -1,11 +1,10 @@
-"""Worker processes: they survive a signal to the whole process group, not their parent, which notices their death."""
+"""Worker processes: a signal to the whole group ends only their parent, whose death ends them; theirs ends its work."""
 
 import multiprocessing
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from lingua_flax.host.errors import RunError
 from lingua_flax.host.workers import WorkerPool
 from tests.command_server import python
 from tests.conftest import HUNG_AFTER, ROOT
+from tests.processes import kill_workers
 
 
 def workers_of(process: subprocess.Popen) -> list[int]:
@@ -73,14 +73,6 @@ def unreadable() -> None:
     (Path(__file__) / "nothing").read_text()
 
 
-def kill_workers(earlier: Sequence[multiprocessing.Process] = ()) -> None:
-    """Kills the children, at least one, that are not among earlier ones, which may still be ending."""
-    while not (workers := set(multiprocessing.active_children()) - set(earlier)):
-        time.sleep(0.001)
-    for process in workers:
-        process.kill()
-
-
 def test_worker_killed_while_it_writes_a_result():
     with WorkerPool(1, "it was killed") as pool, pytest.raises(RunError, match="it was killed"):
         pool.submit(killed_within_its_result).result(HUNG_AFTER)
@@ -96,9 +88,10 @@ def test_worker_killed_before_it_has_read_a_large_task():
 
 
 def test_worker_killed_while_it_waits_for_a_task():
+    earlier = multiprocessing.active_children()
     with WorkerPool(1, "it was killed") as pool:
         assert list(pool.map(length_of, [b"a", b"bc", b"def"])) == [1, 2, 3]
-        kill_workers()
+        kill_workers(earlier)
         with pytest.raises(RunError, match="it was killed"):
             pool.submit(length_of, b"a").result(HUNG_AFTER)
 
