@@ -5,27 +5,34 @@ BIN := .venv/bin
 PAGE := lingua_flax/serving/page
 SCRIPTS := $(PAGE) lingua_flax/export/browser
 WORKDIR ?= checkpoints/tiny
+SHIPPED := checkpoints/phrasebook
 CONFIG ?= configs/tiny.toml
 KILLS ?= 5
 # Versions to install; empty for the newest ones that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
-INSTALL = $(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
+# pip is silent while it unpacks hundreds of megabytes: meanwhile, a dot every five seconds.
+define INSTALL
+@echo "installing $(1) into .venv: one to five minutes"
+@(while sleep 5 >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do printf .; done) & \
+  $(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) --editable '$(1)'; \
+  status=$$?; kill $$!; echo; exit $$status
+endef
 # Most tests wait for subprocesses that do not keep two cores busy. loadfile: the tests of a file share fixtures.
 TESTS_AT_ONCE ?= --numprocesses 2 --dist loadfile
 
 # Otherwise make deletes these files, which only other targets depend on.
-.SECONDARY: .venv/installed-test .venv/installed-serve .venv/installed-docs
-.PHONY: train serve verify-resume docs docs-outputs pictures notebook lint test test-all coverage mutants install clean
+.SECONDARY: .venv/installed-test .venv/installed-serve .venv/installed-docs .venv/installed-export
+.PHONY: train phrasebook serve verify-resume docs docs-outputs pictures notebook lint test test-all coverage mutants install clean
 
 install: .venv/installed
 
 .venv/installed: pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(INSTALL) --editable .
+	$(call INSTALL,.)
 	touch $@
 
 .venv/installed-%: .venv/installed
-	$(INSTALL) --editable '.[$*]'
+	$(call INSTALL,.[$*])
 	touch $@
 
 train: install
@@ -35,6 +42,17 @@ train: install
 	@printf 'I deposited my paycheck at the bank yesterday.\n' | $(BIN)/lingua-flax translate --workdir $(WORKDIR)
 	@printf 'I swam across the river to get to the other bank.\n' \
 	  | $(BIN)/lingua-flax translate --workdir $(WORKDIR) --attention $(WORKDIR)/attention.png
+
+# Renews the network that is shipped from the run of `make train`: at most once an issue, since each adds 2.5 MB to the
+# history.
+phrasebook: train .venv/installed-export
+	rm -rf $(SHIPPED)
+	$(BIN)/lingua-flax evaluate --workdir $(WORKDIR) --json $(WORKDIR)/scores.json
+	$(BIN)/lingua-flax export --workdir $(WORKDIR) --format workdir --output $(SHIPPED) --scores $(WORKDIR)/scores.json
+	$(BIN)/lingua-flax evaluate --workdir $(SHIPPED) --json $(SHIPPED)/test.json
+	$(BIN)/lingua-flax evaluate --workdir $(SHIPPED) --split contrast --json $(SHIPPED)/contrast.json
+	printf '\nMade by `make phrasebook` at commit %s; `manifest.json` has the digests of the files.\n' \
+	  "$$(git rev-parse --short HEAD)" >> $(SHIPPED)/README.md
 
 serve: .venv/installed-serve
 	$(BIN)/lingua-flax serve --workdir $(WORKDIR)

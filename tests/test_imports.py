@@ -18,7 +18,7 @@ ALLOWED = {
     "translation": {"data", "devices", "host", "model", "options", "runs"},
     "inspection": {"data", "devices", "host", "model", "options", "runs", "translation"},
     "evaluation": {"data", "host", "options", "translation"},
-    "export": {"data", "host", "inspection", "model", "options", "translation"},
+    "export": {"data", "host", "inspection", "model", "options", "runs", "translation"},
     "serving": {"data", "export", "host", "inspection", "model", "options", "runs", "translation"},
     "training": {"data", "devices", "evaluation", "host", "model", "options", "runs", "translation"},
     "commands": {"data", "devices", "evaluation", "export", "host", "inspection", "options", "runs", "serving"}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PACKAGES = {"ctranslate2": "ctranslate2", "stablehlo": "flatbuffers"}  # that formats need; the others: safetensors
+PACKAGES = {"ctranslate2": "ctranslate2", "stablehlo": "flatbuffers", "workdir": "jax"}  # the others: safetensors
 
 
 class ExportCommand(CheckpointOptions):
@@ -37,14 +37,15 @@ class ExportCommand(CheckpointOptions):
     format: ExportFormat
     """ctranslate2: for CTranslate2, a fast engine in C++; stablehlo: compiled searches that need JAX only; safetensors:
     the parameters by name, with the network in NumPy; transformers: a model of that library, for the Hugging Face
-    hub; html: one file that translates in any browser, without a network connection."""
+    hub; html: one file that translates in any browser, without a network connection; workdir: the network alone, for
+    other users of this program, who can also begin with it (--init-from)."""
     output: Path
     """Folder to write, or file of html; it must not exist yet."""
     target_language: str | None = None
     """Language to translate into, for a model trained with data.tag_target; by default its data.target_language."""
     quantization: Quantization | None = None
-    """Type of the matrices of ctranslate2, by default float32, or of html, by default int8, otherwise float32.
-    Translations in another type than float32 are compared, but not judged."""
+    """Type of the matrices of ctranslate2 (by default float32), of html (int8, or float32), or of all parameters of
+    workdir (bfloat16, or float32). Translations in another type than float32 are compared, but not judged."""
     beam_size: PositiveInt = 5
     """Number of beams of the comparison, and of the exported beam search of stablehlo and html."""
     batch_size: PositiveInt = 8
@@ -60,15 +61,16 @@ class ExportCommand(CheckpointOptions):
     @property
     def matrix_type(self) -> Quantization:
         """The type of the matrices."""
-        return self.quantization or ("int8" if self.format == "html" else "float32")
+        return self.quantization or TYPES.get(self.format, ("float32",))[0]
 
 
 DESCRIPTION = "Exports the network of a run, and checks that the export translates as the run does."
+TYPES: dict[ExportFormat, tuple[Quantization, ...]] = {"html": ("int8", "float32"), "workdir": ("bfloat16", "float32")}
 ONLY_WITH: dict[str, list[ExportFormat]] = {
     "batch_size": ["stablehlo"],
     "source_length": ["stablehlo"],
-    "quantization": ["ctranslate2", "html"],
-    "scores": ["ctranslate2", "stablehlo", "safetensors", "transformers"],
+    "quantization": ["ctranslate2", "html", "workdir"],
+    "scores": ["ctranslate2", "stablehlo", "safetensors", "transformers", "workdir"],
 }
 
 
@@ -81,8 +83,9 @@ def read_options(argv: Sequence[str]) -> ExportCommand:
     for name, owners in ONLY_WITH.items():
         if options.format not in owners:
             refuse(given, [name], f"with --format {options.format}, only with {' and '.join(owners)}")
-    if options.format == "html" and options.matrix_type not in ("int8", "float32"):
-        raise UserError(f"--quantization {options.quantization}: html has int8 and float32")
+    types = TYPES.get(options.format, (options.matrix_type,))
+    if options.matrix_type not in types:
+        raise UserError(f"--quantization {options.quantization}: {options.format} has {' and '.join(types)}")
     if not importlib.util.find_spec(PACKAGES.get(options.format, "safetensors")):
         raise UserError(f"--format {options.format} needs the extra export: {install_command('export')}")
     return options
@@ -111,7 +114,7 @@ def export(argv: Sequence[str]) -> None:
         return
     try:
         with interruption.deferred(), new_folder(options.output) as folder:
-            usage, load_engine = write_format(translator, data, options, folder)
+            usage, load_engine = write_format(translator, data, options, folder, lines)
             usage = with_example(usage, translator, lines)
             interruption.check()
             is_for_hub = options.format == "transformers"
@@ -201,9 +204,13 @@ def source_length(translator: Translator, options: ExportCommand) -> int:
 
 
 def write_format(
-    translator: Translator, data: DataConfig, options: ExportCommand, folder: Path
+    translator: Translator, data: DataConfig, options: ExportCommand, folder: Path, lines: Sequence[str]
 ) -> tuple[str, Callable[[], Engine]]:
-    """Writes the files of the format, and returns how they are used, as Markdown, and what loads them."""
+    """Writes the files of the format; returns how they are used, as Markdown, and what loads them for the lines."""
+    if options.format == "workdir":
+        from lingua_flax.export.network_workdir import write_workdir
+
+        return write_workdir(translator, options.workdir, folder, options.matrix_type, lines)
     if options.format == "ctranslate2":
         from lingua_flax.export.ctranslate2_model import ctranslate2_engine, write_ctranslate2
 

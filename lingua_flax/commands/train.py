@@ -114,11 +114,16 @@ def train(argv: Sequence[str]) -> None:
     from lingua_flax.devices.mesh import check_divides, make_mesh
     from lingua_flax.devices.platform import computing
     from lingua_flax.devices.processes import in_all_processes, on_first_process
+    from lingua_flax.runs.checkpoint import holds_only_a_network
     from lingua_flax.training import loop
     from lingua_flax.training.kernels.fast_attention import fast_attention
     from lingua_flax.training.preparation import prepare
 
     files = Workdir(workdir)
+    if holds_only_a_network(files.checkpoints):
+        how = f"train --init-from {workdir} begins with its parameters, in another --workdir"
+        print(f"{workdir}: finished: it holds a trained network without what training needs to go on; {how}.")
+        return
     files.check_creatable()
     with computing(config.devices, command) as compilations:
         on_first_process(files.lock)

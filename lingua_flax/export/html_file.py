@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import functools
 import gzip
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,6 @@ from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.page_files import bundled, in_script, page_html
 from lingua_flax.model.parameters import params_by_name, replace_params
 from lingua_flax.options.schema import DataConfig, DecodingOptions
-from lingua_flax.translation.hypotheses import Hypothesis
 from lingua_flax.translation.translator import Translator
 
 MODULES = Path(__file__).parent / "browser"
@@ -66,19 +64,7 @@ def html_engine(translator: Translator, lines: Sequence[str], *, quantized: bool
         if not name.endswith(ROW_SCALE):
             rows = array * arrays[name + ROW_SCALE][:, None] if name + ROW_SCALE in arrays else array
             weights[name] = rows.T if name.endswith("kernel") else rows
-    own = dataclasses.replace(translator, params=replace_params(translator.params, weights))
-
-    @functools.cache
-    def best(beam_size: int) -> dict[tuple[int, ...], Hypothesis]:  # all at once, by their ids
-        ids = map(tuple, translator.tokenizer.encode_source(lines))
-        found = own.translate_sentences(lines, beam_size=beam_size, length_penalty=0.0, warn=False)
-        return {source: each.hypotheses[0] for source, each in zip(ids, found, strict=True)}
-
-    def translate(ids: list[int], beam_size: int) -> tuple[list[int], float]:
-        hypothesis = best(beam_size)[tuple(ids)]
-        return list(hypothesis.tokens[:-1]), hypothesis.score
-
-    return translate
+    return engine_of(dataclasses.replace(translator, params=replace_params(translator.params, weights)), lines)
 
 
 def _stored(translator: Translator, *, quantized: bool) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """Checks that an exported network translates as the run does: greedy and with beams, without a length penalty."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from lingua_flax.host.interruption import interruption
 from lingua_flax.host.terminal import print_table
 from lingua_flax.options.special_ids import EOS_ID
 from lingua_flax.translation.decoding import default_max_length
-from lingua_flax.translation.translator import Translator
+from lingua_flax.translation.translator import Hypothesis, Translator
 
 LINES = 100
 TOLERANCE = 1e-3  # of scores, which are sums of natural log-probabilities
@@ -42,6 +43,22 @@ def lines_to_compare(lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int
     plain = (line for line in lines if not tokenizer.protect(line).spans)  # exports know nothing of placeholders
     suitable = (line for line in plain if 1 < len(tokenizer.encode_source([line])[0]) <= max_tokens)
     return list(itertools.islice(suitable, LINES))
+
+
+def engine_of(translator: Translator, lines: Sequence[str]) -> Engine:
+    """Returns the engine that translates these lines with a translator, all of them when it is first asked."""
+
+    @functools.cache
+    def best(beam_size: int) -> dict[tuple[int, ...], Hypothesis]:
+        ids = map(tuple, translator.tokenizer.encode_source(lines))
+        found = translator.translate_sentences(lines, beam_size=beam_size, length_penalty=0.0, warn=False)
+        return {source: each.hypotheses[0] for source, each in zip(ids, found, strict=True)}
+
+    def translate(ids: list[int], beam_size: int) -> tuple[list[int], float]:
+        hypothesis = best(beam_size)[tuple(ids)]
+        return list(hypothesis.tokens[:-1]), hypothesis.score
+
+    return translate
 
 
 def compare(

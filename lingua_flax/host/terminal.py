@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ MAX_TEXT_LENGTH = 36  # characters of a sentence in a table
 def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
     """Shows a progress bar on stderr, but only on a terminal; yields the function that advances it by some items."""
     console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn())  # the clock moves while programs are compiled
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.update(task, advance=count)
 

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import ModelConfig
 
-ExportFormat = Literal["ctranslate2", "stablehlo", "safetensors", "transformers", "html"]
+ExportFormat = Literal["ctranslate2", "stablehlo", "safetensors", "transformers", "html", "workdir"]
 
 
 def obstacles(export_format: ExportFormat, config: ModelConfig) -> list[str]:

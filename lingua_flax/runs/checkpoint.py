@@ -119,15 +119,45 @@ def read_item(directory: Path, step: int, item: str, template: Any = None) -> An
 
 
 def restore_item(directory: Path, step: int, item: str, template: Any, metadata: dict[str, Any]) -> Any:
-    """Reads an item; raises DamagedCheckpoint also if it differs from the template or the metadata's digests."""
-    tree = read_item(directory, step, item, template)
+    """Reads an item in the types of the template, whatever those on disk are.
+
+    Raises DamagedCheckpoint also if its shapes differ from the template or its arrays from the metadata's digests.
+    """
+    saved_type = metadata.get(f"{item}_type")  # only that of an exported network is another one
+    saved = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, saved_type or leaf.dtype), template)
+    tree = read_item(directory, step, item, saved)
     for leaf, expected in zip(jax.tree.leaves(tree), jax.tree.leaves(template), strict=True):
         if leaf.shape != expected.shape:
             raise DamagedCheckpoint(f"an array in its {item} has the shape {leaf.shape}, expected {expected.shape}")
     for path, digest in digests(item, tree).items():
         if metadata["digests"].get(path) != digest:
             raise DamagedCheckpoint(f"{path} is not what was saved (SHA-256 differs)")
-    return tree
+    return jax.tree.map(lambda leaf, expected: leaf.astype(expected.dtype, copy=False), tree, template)
+
+
+def save_network(directory: Path, step: int, params: Any, metadata: dict[str, Any]) -> None:
+    """Saves parameters (numpy, all of one type) in a new folder, as a step from which no training can resume."""
+    params_type = str(jax.tree.leaves(params)[0].dtype)
+    with ocp.CheckpointManager(directory) as manager:
+        manager.save(step, args=_items({"params": params}, metadata | {"step": step, "params_type": params_type}))
+
+
+def holds_only_a_network(directory: Path) -> bool:
+    """Returns whether the newest step is one of `save_network`."""
+    steps = saved_steps(directory)
+    return bool(steps) and not (directory / str(steps[-1]) / "training").exists()
+
+
+def _items(trees: Mapping[str, Any], metadata: dict[str, Any]) -> ocp.args.Composite:
+    """Returns what Orbax is to save: the trees, each as an item, and the metadata with the digests of their arrays."""
+    hashed: dict[str, str] = {}
+    for item, tree in trees.items():
+        hashed |= digests(item, tree)
+    metadata = metadata | {"digests": hashed}
+    saved = {item: ocp.args.StandardSave(tree) for item, tree in trees.items()}
+    return ocp.args.Composite(
+        **saved, metadata=ocp.args.JsonSave(metadata | {"metadata_digest": json_digest(metadata)})
+    )
 
 
 def best_saved_step(directory: Path, steps: Sequence[int]) -> int | None:
@@ -257,12 +287,7 @@ class Checkpoints:
         """Hashes and saves a step, and then deletes the folder of an earlier save of it, if any."""
         # If a write fails, those that TensorStore still has pending print dozens of tracebacks.
         check_free_space(self._directory, sum(leaf.nbytes for leaf in jax.tree.leaves((params, training))))
-        metadata = metadata | {"digests": digests("params", params) | digests("training", training)}
-        items = ocp.args.Composite(
-            params=ocp.args.StandardSave(params),
-            training=ocp.args.StandardSave(training),
-            metadata=ocp.args.JsonSave(metadata | {"metadata_digest": json_digest(metadata)}),
-        )
+        items = _items({"params": params, "training": training}, metadata)
         self._manager.save(step, args=items, force=True)
         if replaced or jax.process_count() == 1:
             self._manager.wait_until_finished()

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from lingua_flax.host.figures import save_figure
@@ -53,7 +53,8 @@ class Recorder:
             options = flat(as_json(config))
             self._events = EventFiles(workdir.path / EVENTS_FOLDER, logged_lines, first_step, options)
         console = Console(stderr=True)
-        columns = ("step", MofNCompleteColumn(), BarColumn(), "{task.fields[status]}", TimeRemainingColumn())
+        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        columns = ("step", MofNCompleteColumn(), BarColumn(), "{task.fields[status]}", *times)
         self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
         self._task = self._bar.add_task("training", total=num_steps, completed=first_step, status="compiling")
 
