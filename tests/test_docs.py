@@ -60,6 +60,7 @@ def commands(page: str) -> list[list[str]]:
     """Returns the name and arguments of each command in shell blocks; pipes are split and continued lines joined."""
     result = []
     for kind, text in blocks(page):
+        text = re.sub(r"\bpython (train|evaluate|translate)\.py\b", r"lingua-flax \1", text)
         for line in text.replace("\\\n", " ").splitlines() if kind in SHELL else []:
             for part in line.removeprefix("$ ").removesuffix(" &").split(" | "):
                 command = re.match(r"(?:srun .*?)?(?:\w+=\S+ )*(?:\.venv/bin/)?lingua-flax (.*)", part)
@@ -113,7 +114,8 @@ def test_commands_and_configs_are_valid(page, folder):
 def test_python_code_runs(page, trained, folder):
     """A toy network stands in for the phrasebook's."""
     (folder / "checkpoints").mkdir()
-    (folder / "checkpoints" / "tiny").symlink_to(trained[0])
+    for name in ("tiny", "phrasebook"):
+        (folder / "checkpoints" / name).symlink_to(trained[0])
     for kind, text in blocks(page):
         if kind == "python":
             exec(compile(text, page, "exec"), {})
