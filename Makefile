@@ -46,7 +46,7 @@ docs: .venv/installed-docs
 	$(BIN)/python -m docs.generate_reference
 	JAX_PLATFORMS=cpu $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build/html
 	rm -f docs/_build/html/translator.html
-	test ! -d $(WORKDIR)/checkpoints || $(BIN)/lingua-flax export --workdir $(WORKDIR) --format html \
+	test ! -d checkpoints/phrasebook || $(BIN)/lingua-flax export --workdir checkpoints/phrasebook --format html \
 	  --output docs/_build/html/translator.html
 	@echo "the documentation is in docs/_build/html/index.html"
 
