@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from lingua_flax.translation.translator import Translator
 
 log = logging.getLogger(__name__)
-
-
-class Evaluation(NamedTuple):
-    """What was translated, the translations, and their scores by the names in docs/reference/formats.md."""
-
-    data: EvaluationSet
-    translations: list[str]
-    scores: dict[str, Any]
 
 
 class EvaluateCommand(schema.NetworkOptions, schema.DecodingOptions, schema.ProcessOptions):
@@ -169,8 +161,11 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
 
 def score_translations(
     translator: Translator, options: EvaluateCommand, lines: EvaluationSet | None = None
-) -> Evaluation:
-    """Translates and scores the given lines, by default those of the options; writes --json and --output, if given."""
+) -> tuple[EvaluationSet, list[str], dict[str, Any]]:
+    """Returns the lines, by default those of the options, their translations, and the scores; writes the output files.
+
+    The scores are those that --json writes, by the names in docs/reference/formats.md.
+    """
     from lingua_flax.devices.processes import in_all_processes, is_first_process
     from lingua_flax.evaluation.bleu import bleu_tokenizer
     from lingua_flax.evaluation.evaluate import evaluate, perturbed_scores
@@ -200,7 +195,7 @@ def score_translations(
             write_lines(path, content)
         if options.json_file:
             options.json_file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
-    return Evaluation(data, translations, scores)
+    return data, translations, scores
 
 
 @contextlib.contextmanager

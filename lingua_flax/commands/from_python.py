@@ -22,14 +22,9 @@ log = logging.getLogger(__name__)
 
 
 class TrainingResult(NamedTuple):
-    """What a run has come to.
+    """What a run has come to: `step` steps in `seconds` of training, and its best validation.
 
-    Attributes:
-      step: the number of steps taken, of the whole run.
-      seconds: its training time.
-      best_step: the step of the best validation; None, as the next two, if there was none.
-      best_bleu: its BLEU; None if BLEU was too low to rank the checkpoints, and the loss did.
-      best_loss: its loss, in nats per token.
+    Without validations, best_* are None, and best_bleu also if BLEU was too low to rank them, so that the loss did.
     """
 
     workdir: Path
@@ -83,8 +78,8 @@ def train(
         log.warning("%s", interrupted)
         signal.raise_signal(signal.Signals(interrupted.signal_number))  # the handler of the program decides
         raise
-    best = (run.progress.best_step, run.progress.best_bleu, run.progress.best_loss)
-    return TrainingResult(workdir, run.progress.step, run.progress.seconds, *best)
+    progress = run.progress._asdict()
+    return TrainingResult(workdir, *(progress[name] for name in TrainingResult._fields[1:]))
 
 
 def _resolved(config: Config | Mapping[str, Any] | str | Path | None, workdir: Path) -> Config:
@@ -125,11 +120,9 @@ def evaluate(
     given: dict[str, Any] = {"workdir": workdir} | ({} if split == "test" else {"split": split})
     for name, value in options.items():
         given |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, Mapping) else {name: value}
-    known = dict(all_fields(EvaluateCommand))
+    known = {name for name, _ in all_fields(EvaluateCommand)} - {"score"}  # for which there is Translator.score
     if unknown := next((name for name in given if name not in known), None):
         raise UserError(f"unknown option {unknown}{suggestion(unknown, EvaluateCommand)}")
-    if "score" in given:
-        raise UserError("score is not an option here: Translator.score returns the log-probabilities of references")
     lines = None
     if source is None or isinstance(source, str | Path):
         given |= {"source": source} if source else {}
@@ -144,4 +137,4 @@ def evaluate(
         lines = EvaluationSet("lines", source, reference)
     command = resolve_options(given)
     with loaded(command) as translator:
-        return score_translations(translator, command, lines).scores
+        return score_translations(translator, command, lines)[-1]

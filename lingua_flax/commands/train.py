@@ -87,10 +87,7 @@ def saved_config(workdir: Path) -> Config | None:
 
 
 def config_in_workdir(config: Config, saved: Config | None, workdir: Path | None) -> Config:
-    """Returns the config of a run with the sentences that it holds out; raises UserError if `saved` does not allow it.
-
-    `saved` is the config in the workdir, with absolute paths as the other, or None for a new run.
-    """
+    """Returns the config with what the run holds out; raises UserError if `saved`, that of the workdir, forbids it."""
     if not config.data.held_out or (saved and not config.data.held_out.exists()):  # it has a copy, if it needs one
         origin = config.training.init_from
         config = with_held_out(config, saved.data.held_out if saved else origin and origin / HELD_OUT_NAME)

@@ -65,10 +65,9 @@ class Translator(TrainedNetwork):
     others: tuple[TrainedNetwork, ...] = ()  # of an ensemble
 
     def __repr__(self) -> str:
-        networks = f"{len(self.steps)} networks, steps" if self.others else "step"
-        facts = ["-".join(self.languages), f"{networks} {' '.join(map(str, self.steps))}"]
-        facts += [f"{self.num_parameters:,} parameters", self.mesh.devices.flat[0].platform]
-        return f"Translator({', '.join(facts)})"
+        steps, device = " ".join(map(str, self.steps)), self.mesh.devices.flat[0].platform
+        step = f"{len(self.steps)} networks, steps {steps}" if self.others else f"step {steps}"
+        return f"Translator({'-'.join(self.languages)}, {step}, {self.num_parameters:,} parameters, {device})"
 
     @classmethod
     def load(

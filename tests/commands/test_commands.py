@@ -541,7 +541,11 @@ def test_decoding_speed_excludes_compilation(monkeypatch, capsys):
 
     monkeypatch.setattr("lingua_flax.evaluation.evaluate.time", SimpleNamespace(monotonic=lambda: now))
     translator = SimpleNamespace(
-        warm_up=warm_up, translate_sentences=translate, tokenizer=SimpleNamespace(lowercase=False), networks=[], step=1
+        warm_up=warm_up,
+        translate_sentences=translate,
+        tokenizer=SimpleNamespace(lowercase=False),
+        num_parameters=7,
+        step=1,
     )
     data = EvaluationSet("three lines", ["a", "b", "c"], ["a", "b", "c"])
     translations, scores = evaluate(translator, data, DecodingOptions())
