@@ -7,16 +7,23 @@ the package takes no time.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lingua_flax.host.errors import UserError
+from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from lingua_flax.commands.from_python import TrainingResult, evaluate, train
+    from lingua_flax.options.schema import Config
     from lingua_flax.translation.translator import Hypothesis, Translation, Translator
 
-__all__ = ["Hypothesis", "Translation", "Translator", "UserError", "__version__"]
+__all__ = ["Config", "Hypothesis", "RunError", "TrainingResult", "Translation", "Translator", "UserError"]
+__all__ += ["__version__", "evaluate", "train"]
+
+_MODULES = {"Config": "options.schema"}
+_MODULES |= dict.fromkeys(("TrainingResult", "evaluate", "train"), "commands.from_python")
+_MODULES |= dict.fromkeys(("Hypothesis", "Translation", "Translator"), "translation.translator")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    return getattr(import_module(f"{__name__}.translation.translator"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

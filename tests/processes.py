@@ -13,7 +13,7 @@ from lingua_flax.runs.checkpoint import read_metadata, saved_steps
 from tests.command_server import python
 from tests.conftest import HUNG_AFTER, ROOT
 
-TIMES = {"seconds", "tokens_per_second", "idle", "programs_compiled", "compile_seconds"}
+TIMES = {"seconds", "validation_seconds", "tokens_per_second", "idle", "programs_compiled", "compile_seconds"}
 
 
 def start_command(program, *arguments, **options) -> subprocess.Popen:
@@ -99,7 +99,7 @@ def events(workdir: Path) -> dict[str, list[tuple[int, float]]]:
     """Returns the (step, value) pairs of each curve that TensorBoard shows for a workdir."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    accumulator = EventAccumulator(str(workdir / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    accumulator = EventAccumulator(str(workdir), size_guidance={"scalars": 0}).Reload()
     return {
         tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]
     }

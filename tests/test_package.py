@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,47 @@ def test_checkout_that_is_neither_installed_nor_has_links_says_so(copies, tmp_pa
         assert done.returncode == 2
         remedy = f"pip install -e {copies['plain']}"
         assert done.stderr == f"error: lingua_flax.model is missing, since this is not installed: {remedy}\n"
+
+
+def is_left_out(path: str) -> bool:
+    """Returns whether Docker leaves a path out of an image, by the last pattern that matches it or a folder of it."""
+    parts, left_out = path.split("/"), False
+    for pattern in (ROOT / ".dockerignore").read_text().split():
+        wanted = pattern.removeprefix("!").removeprefix("**/").split("/")
+        starts = range(len(parts)) if "**/" in pattern else (0,)
+        if any(all(map(fnmatchcase, parts[i:], wanted)) and len(parts) >= i + len(wanted) for i in starts):
+            left_out = not pattern.startswith("!")
+    return left_out
+
+
+def test_images_have_the_source_and_the_shipped_network_and_nothing_that_a_clone_collects():
+    tracked = check(["git", "ls-files"], cwd=ROOT).splitlines()
+    unwanted = [
+        ".git/HEAD",
+        "builds/en-de/student/config.toml",
+        "checkpoints/tiny/config.toml",
+        "model/__pycache__/a.pyc",
+    ]
+    unwanted += [line.replace("*", "x") + "/file" for line in (ROOT / ".gitignore").read_text().split()]
+    assert [path for path in unwanted if not is_left_out(path)] == []
+    tops = (".ci/", ".github/", "checkpoints/")
+    assert [path for path in tracked if is_left_out(path) and not path.startswith(tops)] == []
+    assert not is_left_out("checkpoints/phrasebook/checkpoints/2200/params/d/0123")
+    copied = re.findall(r"^COPY (?!--)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert not any(map(is_left_out, " ".join(copied).split()))
+
+
+def test_dependencies_of_the_image_are_those_of_the_package():
+    """The Dockerfile lists them without building the package, in a layer of their own."""
+    code = re.search(r'python -c "(.*?)"', (ROOT / "Dockerfile").read_text(), re.DOTALL)[1]
+    listed = check([sys.executable, "-c", code.replace("\\\n", "").replace("/build/", "")], cwd=ROOT).splitlines()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra in ("serve", "export"):
+        for entry in project["optional-dependencies"][extra]:
+            own = re.match(r"lingua-flax\[(\w+)\]", entry)
+            assert set(project["optional-dependencies"][own[1]] if own else [entry]) <= set(listed)
+    assert set(project["dependencies"]) <= set(listed)
+    assert not any(entry.startswith("lingua-flax") for entry in listed)
 
 
 def test_the_address_of_the_repository_is_the_same_everywhere():

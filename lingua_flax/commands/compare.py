@@ -62,6 +62,7 @@ class CompareCommand(schema.CheckpointOptions, schema.DecodingOptions):
 
 DESCRIPTION = "Compares the runs of two systems over seeds and sentences, or summarizes those of one."
 OWN = ("runs", "baseline", "names", "split", "csv", "json", "plot")  # not options of lingua-flax evaluate
+FEW_RUNS = 5  # a rule of thumb: the mean of fewer is known to no better than half a standard deviation
 Evaluations = Mapping[Path, EvaluateCommand]  # by workdir: how its splits, or --source, are evaluated
 
 
@@ -144,7 +145,10 @@ def evaluate_systems(options: CompareCommand, evaluations: Evaluations) -> Repor
 
 
 def _warn_about_mistakes(runs: Mapping[str, Sequence[Mapping[str, Any]]], differing: Mapping[str, Any]) -> None:
-    """Logs where the runs of a system differ in more than their seed, or not even in that."""
+    """Logs where a system has few runs, or runs that differ in more than their seed, or not even in that."""
+    if few := ", ".join(f"{system}: {len(own)}" for system, own in runs.items() if len(own) < FEW_RUNS):
+        advice = f"below {FEW_RUNS}, means and standard deviations over seeds say little; train with more seeds"
+        log.warning("few runs (%s): %s", few, advice)
     for system, own in runs.items():
         if len({run["seed"] for run in own}) < len(own):
             log.warning("%s: its runs should differ in training.seed, but some have the same", system)

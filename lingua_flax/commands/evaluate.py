@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -158,15 +159,20 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
         options.json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def score_translations(translator: Translator, options: EvaluateCommand) -> None:
-    """Writes BLEU and chrF to stdout, as a table, and to --json, and the translations to --output."""
+def score_translations(
+    translator: Translator, options: EvaluateCommand, lines: EvaluationSet | None = None
+) -> tuple[EvaluationSet, list[str], dict[str, Any]]:
+    """Returns the lines, by default those of the options, their translations, and the scores; writes the output files.
+
+    The scores are those that --json writes, by the names in docs/reference/formats.md.
+    """
     from lingua_flax.devices.processes import in_all_processes, is_first_process
     from lingua_flax.evaluation.bleu import bleu_tokenizer
-    from lingua_flax.evaluation.evaluate import evaluate, perturbed_scores, print_evaluation
+    from lingua_flax.evaluation.evaluate import evaluate, perturbed_scores
 
     def read() -> tuple[EvaluationSet, list[str] | None, str]:
         translator.check(options)
-        data = read_lines_to_score(translator.steps, options)
+        data = lines or read_lines_to_score(translator.steps, options)
         tokenize = bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, data.references)
         baseline = list(read_lines(options.compare)) if options.compare else None
         if baseline is not None and len(baseline) != (wanted := len(data.sources)):
@@ -175,29 +181,26 @@ def score_translations(translator: Translator, options: EvaluateCommand) -> None
 
     data, baseline, tokenize = in_all_processes(read)
     with progress_bar(len(data.sources), "sentences") as advance:
-        translations, record = evaluate(
+        translations, scores = evaluate(
             translator, data, options, tokenize=tokenize, baseline=baseline, with_ter=options.ter, after_batch=advance
         )
-    perturbed = {}
+    scores["checkpoint"] = options.checkpoint
+    if options.ensemble:
+        scores["networks"] = 1 + len(options.ensemble)
     if options.perturb:
-        perturbed = perturbed_scores(translator, data, options, tokenize, translations)
-    if not is_first_process():
-        return
-    contents = (translations, data.sources, data.references, *data.more_references)
-    for path, lines in zip(output_files(options), contents, strict=False):
-        write_lines(path, lines)
-    if options.json_file:
-        more: dict[str, Any] = {"checkpoint": options.checkpoint}
-        more |= {"networks": 1 + len(options.ensemble)} if options.ensemble else {}
-        more |= {"perturbed": perturbed} if perturbed else {}
-        options.json_file.write_text(json.dumps(record | more, indent=1) + "\n", encoding="utf-8")
-    workdirs = " + ".join(map(str, (options.workdir, *options.ensemble)))
-    print_evaluation(workdirs, data, translations, record, perturbed)
+        scores["perturbed"] = perturbed_scores(translator, data, options, tokenize, translations)
+    if is_first_process():
+        contents = (translations, data.sources, data.references, *data.more_references)
+        for path, content in zip(output_files(options), contents, strict=False):
+            write_lines(path, content)
+        if options.json_file:
+            options.json_file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    return data, translations, scores
 
 
-def evaluate(argv: Sequence[str]) -> None:
-    """Runs the command."""
-    options = read_options(argv)
+@contextlib.contextmanager
+def loaded(options: EvaluateCommand) -> Iterator[Translator]:
+    """Yields the networks of the options, ready to compute; raises UserError if an output cannot be written."""
     # Imported here so that invalid options are reported at once.
     from lingua_flax.devices.platform import computing
     from lingua_flax.devices.processes import in_all_processes
@@ -208,6 +211,18 @@ def evaluate(argv: Sequence[str]) -> None:
     language = options.data.target_language if options.data.tag_target else None
     with computing(options.devices, options) as compilations:
         networks = (options.workdir, options.checkpoint, options.devices, language, options.ensemble)
-        translator = in_all_processes(lambda: Translator.load(*networks))
-        (score_references if options.score else score_translations)(translator, options)
+        yield in_all_processes(lambda: Translator.load(*networks))
     log.info("compiled %s", compilations)
+
+
+def evaluate(argv: Sequence[str]) -> None:
+    """Runs the command."""
+    options = read_options(argv)
+    with loaded(options) as translator:
+        if options.score:
+            score_references(translator, options)
+        else:
+            from lingua_flax.evaluation.evaluate import print_evaluation
+
+            workdirs = " + ".join(map(str, (options.workdir, *options.ensemble)))
+            print_evaluation(workdirs, *score_translations(translator, options))

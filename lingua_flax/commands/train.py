@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ from pydantic import Field
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.files import check_writable
-from lingua_flax.host.interruption import interruption
+from lingua_flax.host.interruption import Interruption, interruption
 from lingua_flax.host.malloc import keep_freed_memory
 from lingua_flax.options.command_line import Flag, build_with_config, parse, required_workdir
 from lingua_flax.options.config_files import (
@@ -28,7 +29,9 @@ from lingua_flax.runs.workdir import Workdir
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
+    from lingua_flax.training.loop import Run
     from lingua_flax.training.preparation import Preparation
+    from lingua_flax.training.recorder import OnMetrics
 
 
 class TrainCommand(Config, ProcessOptions):
@@ -68,22 +71,32 @@ def resolve_config(argv: Sequence[str]) -> tuple[Config, TrainCommand]:
     given = parse(TrainCommand, argv, TRAIN_HELP)
     report = next((option for option, name in REPORTS.items() if name in given), None)
     workdir = required_workdir(given) if given.get("workdir") or not report else None
-    saved = read_workdir_config(workdir) if workdir and (workdir / CONFIG_NAME).exists() else None
+    saved = saved_config(workdir) if workdir else None
     base = read_config(Path(given["config"])) if given.get("config") else saved
     config, command = build_with_config(TrainCommand, given, base or Config())
-    if not config.data.held_out or (saved and not config.data.held_out.exists()):  # it has a copy, if it needs one
-        origin = config.training.init_from
-        config = with_held_out(config, saved.data.held_out if saved else origin and origin / HELD_OUT_NAME)
     command.check()
     if not base:
         missing = f"{workdir} has no {CONFIG_NAME} yet" if workdir else f"{report} needs a config"
         raise UserError(f"{missing}: give one with --config, for example --config tiny")
+    return config_in_workdir(config, saved, workdir), command
+
+
+def saved_config(workdir: Path) -> Config | None:
+    """Returns the config of a workdir, if it has one already."""
+    return read_workdir_config(workdir) if (workdir / CONFIG_NAME).exists() else None
+
+
+def config_in_workdir(config: Config, saved: Config | None, workdir: Path | None) -> Config:
+    """Returns the config with what the run holds out; raises UserError if `saved`, that of the workdir, forbids it."""
+    if not config.data.held_out or (saved and not config.data.held_out.exists()):  # it has a copy, if it needs one
+        origin = config.training.init_from
+        config = with_held_out(config, saved.data.held_out if saved else origin and origin / HELD_OUT_NAME)
     if saved and (differences := refused_changes(as_json(saved), config, "in the workdir")):
         raise UserError(
             f"{workdir} was created with a different config: {'; '.join(differences)}. "
             "Choose another --workdir, or restore these options"
         )
-    return config, command
+    return config
 
 
 REPORTS = {"--inspect-data": "inspect_data", "--dry-run": "dry_run"}  # they replace training
@@ -110,6 +123,21 @@ def train(argv: Sequence[str]) -> None:
         report_data(config, workdir)
         return
     assert workdir  # resolve_config requires it for training
+    run = train_run(config, workdir, interruption, processes=command)
+    from lingua_flax.devices.processes import is_first_process
+
+    if is_first_process():
+        run.show()
+
+
+def train_run(
+    config: Config,
+    workdir: Path,
+    interruption: Interruption,
+    on_metrics: OnMetrics = lambda line: None,
+    processes: ProcessOptions = ProcessOptions(),
+) -> Run:
+    """Trains the run of a resolved config, new or resumed, to its end; see `training.loop.train`."""
     keep_freed_memory()
     from lingua_flax.devices.mesh import check_divides, make_mesh
     from lingua_flax.devices.platform import computing
@@ -125,7 +153,7 @@ def train(argv: Sequence[str]) -> None:
         print(f"{workdir}: finished: it holds a trained network without what training needs to go on; {how}.")
         return
     files.check_creatable()
-    with computing(config.devices, command) as compilations:
+    with computing(config.devices, processes) as compilations, contextlib.closing(files):
         on_first_process(files.lock)
 
         def prepared_with_mesh() -> tuple[Preparation, Mesh]:
@@ -135,4 +163,4 @@ def train(argv: Sequence[str]) -> None:
             return prepare(config, workdir), mesh
 
         prepared, mesh = in_all_processes(prepared_with_mesh)
-        loop.train(prepared, mesh, files, interruption, compilations)
+        return loop.train(prepared, mesh, files, interruption, compilations, on_metrics)

@@ -1,7 +1,6 @@
 """Compilation: programs shared within a process, cached on disk between processes, and counted."""
 
 import contextlib
-import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from lingua_flax.host.cache import cache_directory
 from lingua_flax.host.errors import UserError
@@ -45,9 +45,10 @@ def set_up_compilation() -> Compilations:
 
     jax.monitoring.register_event_duration_secs_listener(on_duration)
     jax.monitoring.register_event_listener(on_event)
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    if not jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         with contextlib.suppress(UserError):  # without a home directory, programs are compiled anew
             jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
+            compilation_cache.reset_cache()  # or JAX has no cache if it has compiled anything without one
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # An unreadable or unwritable cache only costs time.
     warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")

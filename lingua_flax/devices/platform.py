@@ -29,7 +29,8 @@ def initialize_devices(
     """Selects the kind of device that JAX uses and connects the processes, before the first array is created.
 
     With `deterministic`, GPUs compute the same bits every time, unless the environment variable XLA_FLAGS says
-    otherwise. Raises UserError if this machine has no such device, or if the processes could not be connected.
+    otherwise. Raises UserError if this machine has no such device, if a program of the user's has made JAX use another
+    kind before, or if the processes could not be connected.
     """
     silence_libtpu()
     if deterministic:
@@ -38,6 +39,11 @@ def initialize_devices(
         jax.config.update("jax_platforms", {"gpu": "cuda"}.get(platform, platform))
     join_processes(processes, platform)
     available_devices(platform)
+    if platform not in ("auto", jax.default_backend()):
+        raise UserError(
+            f"devices.platform {platform}: JAX uses {jax.default_backend()} in this process already; restart it (in a "
+            "notebook, the kernel), or choose auto"
+        )
 
 
 @contextlib.contextmanager
@@ -56,7 +62,9 @@ def computing(devices: ComputeConfig, processes: ProcessOptions, only_one: str =
 
 def make_deterministic() -> None:
     """Makes XLA compile programs for GPUs that compute the same bits every time; to be called before it is used."""
-    os.environ["XLA_FLAGS"] = f"{DETERMINISTIC} {os.environ.get('XLA_FLAGS', '')}".strip()
+    flags = os.environ.get("XLA_FLAGS", "")
+    if DETERMINISTIC not in flags:
+        os.environ["XLA_FLAGS"] = f"{DETERMINISTIC} {flags}".strip()
 
 
 def available_devices(platform: str) -> list[jax.Device]:

@@ -45,6 +45,8 @@ def join_processes(options: ProcessOptions, platform: str) -> None:
 
     On the platforms "cpu" and "gpu", a TPU pod is not queried for its hosts. Raises UserError if it could not.
     """
+    if jax.distributed.is_initialized():
+        return
     # host/interruption.py handles SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
     if options.coordinator:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-import jax
 from rich.markup import escape
 from rich.table import Table
 
@@ -84,7 +83,7 @@ def evaluate(
     settings = ("temperature", "top_k", "top_p", "seed") if options.temperature else ("beam_size",)
     record |= {
         "checkpoint_step": translator.step,
-        "parameters": sum(leaf.size for own in translator.networks for leaf in jax.tree.leaves(own.params)),
+        "parameters": translator.num_parameters,
         **{name: value for name in settings if (value := getattr(options, name)) is not None},
         "seconds": seconds,
         "sentences_per_second": len(translations) / seconds,
@@ -124,9 +123,8 @@ def print_evaluation(
     data: EvaluationSet,
     translations: Sequence[str],
     record: Mapping[str, Any],
-    perturbed: Mapping[str, Mapping[str, Any]] = {},
 ) -> None:
-    """Prints a table of what `evaluate` returned, and a few translations, to stdout."""
+    """Prints a table of what `evaluate` returned, also of `perturbed` sources, and a few translations, to stdout."""
     table = Table(title=escape(f"{workdirs}: {data.title}"), title_justify="left", show_header=False)
     lowercase = record["bleu_signature"] == record["bleu_lowercase_signature"]
     case = ", lower case" if lowercase else ""
@@ -143,7 +141,7 @@ def print_evaluation(
         bleu = shown.format(record["baseline_bleu"], record["bleu_p_value"])
         table.add_row("BLEU, baseline", bleu, record["compare_signature"])
         table.add_row("chrF, baseline", shown.format(record["baseline_chrf"], record["chrf_p_value"]), "")
-    for name, scores in perturbed.items():
+    for name, scores in record.get("perturbed", {}).items():
         values = "BLEU {bleu:.2f}, chrF {chrf:.2f}".format(**scores)
         table.add_row(f"sources {name.replace('_', ' ')}", values, "without regard to case and final punctuation")
     for label, name, of in (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from lingua_flax.export.description import NEVER, filled, write_json
 from lingua_flax.export.parity import Engine
@@ -34,7 +34,8 @@ def write_transformers(translator: Translator, data: DataConfig, folder: Path) -
     check_exportable("transformers", config)
     params = params_by_name(jax.device_get(translator.params))
     tensors = {name: np.ascontiguousarray(array, np.float32) for name, array in _tensors(config, params)}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    # Not save_file, whose file only its owner may read.
+    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
     model_type, architecture = ARCHITECTURES[config.norm]
     special = {"pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": BOS_ID}
     sizes = {

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -54,6 +55,26 @@ class Interruption:
             self.signal_number = number
         else:
             _stop(number)
+
+
+class BorrowedSignals(Interruption):
+    """The same in a program of the user's, whose own handlers are replaced only for a first signal that is delayed.
+
+    In a thread other than the main one, which signals do not reach, nothing is delayed.
+    """
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        with contextlib.ExitStack() as self._borrowed:
+            if threading.current_thread() is threading.main_thread():
+                for number in SIGNALS:
+                    self._borrowed.callback(signal.signal, number, signal.signal(number, self._receive))
+            with super().deferred():
+                yield
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        self.signal_number = number
+        self._borrowed.close()
 
 
 def _stop(number: int) -> None:

@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -32,11 +33,12 @@ def acquire(path: Path, *, blocking: bool) -> FileLock | None:
     return lock
 
 
-def lock_until_exit(path: Path, locked: object, refusal: str) -> None:
+def lock_until_exit(path: Path, locked: object, refusal: str) -> Callable[[], None]:
     """Locks a file in an existing folder, which names this process, until this process ends, and then deletes it.
 
-    Raises UserError if the file belongs to another user or another process holds the lock; in the latter case the
-    message is "LOCKED: PROCESS REFUSAL", where `refusal` says what that process does, and a remedy.
+    Returns a function that unlocks it earlier. Raises UserError if the file belongs to another user or another process
+    holds the lock; in the latter case the message is "LOCKED: PROCESS REFUSAL", where `refusal` says what that process
+    does, and a remedy.
     """
     try:
         lock = acquire(path, blocking=False)
@@ -51,10 +53,13 @@ def lock_until_exit(path: Path, locked: object, refusal: str) -> None:
             f"{path}: cannot be locked ({error.strerror}); it belongs to another user, who may be using {locked}"
         ) from error
     if not lock:
-        return
+        return lambda: None
 
-    # What is registered last is called first: the file is deleted while the lock is still held. Registering also keeps
-    # the lock, whose file is closed when it is no longer referenced.
-    atexit.register(lock.release)
-    atexit.register(path.unlink, missing_ok=True)
+    def unlock() -> None:
+        atexit.unregister(unlock)
+        path.unlink(missing_ok=True)  # while the lock is still held
+        lock.release()
+
+    atexit.register(unlock)  # also keeps the lock, whose file is closed when it is no longer referenced
     path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+    return unlock

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,7 @@ from lingua_flax.host.errors import RunError
 from lingua_flax.host.interruption import SIGNALS
 
 KILLED = "a process that {} was killed, perhaps because memory ran out; run the same command again to continue"
+_starting = threading.Lock()  # while a worker is started
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -95,8 +97,13 @@ def _block_signals() -> None:
 def _start_worker() -> Connection:
     context = multiprocessing.get_context("spawn")  # a process with threads, such as JAX's, must not be forked
     connection, of_worker = context.Pipe()
-    with of_worker:
-        context.Process(target=_work, args=(of_worker,)).start()
+    with of_worker, _starting:
+        # A worker imports its parent's main module, which may be a script of the user's that trains when it is run.
+        main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+        try:
+            context.Process(target=_work, args=(of_worker,)).start()
+        finally:
+            sys.modules["__main__"] = main
     return connection
 
 

@@ -349,7 +349,7 @@ class TrainingConfig(SectionWithAlternatives):
     checkpoint_every: PositiveInt = 500
     """Steps between checkpoints; one is also saved after the best validation so far, at the end, and after a signal."""
     tensorboard: bool = True
-    """Write event files for TensorBoard to the folder tensorboard in the workdir."""
+    """Write event files for TensorBoard to the workdir, whose name TensorBoard gives the run."""
     keep_checkpoints: PositiveInt = 3
     """Number of newest checkpoints to keep, in addition to the best one by validation BLEU."""
     ema_decay: Probability = 0.0

@@ -3,7 +3,7 @@
 import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ class Workdir:
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = (path / "checkpoints").absolute()  # Orbax does not accept relative paths
-        self._locked = False
+        self._unlock: Callable[[], None] | None = None
 
     def check_creatable(self) -> None:
         """Raises UserError if the folder cannot be created or written; leaves nothing behind."""
@@ -35,11 +35,16 @@ class Workdir:
             raise UserError(f"{existing}: cannot be written ({reason}); choose another --workdir")
 
     def lock(self) -> None:
-        """Locks the folder, if it exists, until this process ends; raises UserError if another process trains in it."""
-        if not self._locked and self.path.is_dir():
+        """Locks the folder, if it exists, until `close`; raises UserError if another run is training in it."""
+        if not self._unlock and self.path.is_dir():
             refusal = "is training in it; wait until it ends, stop it, or choose another --workdir"
-            lock_until_exit(self.path / LOCK_NAME, self.path, refusal)
-            self._locked = True
+            self._unlock = lock_until_exit(self.path / LOCK_NAME, self.path, refusal)
+
+    def close(self) -> None:
+        """Unlocks the folder, if it is locked, which the end of the process does too."""
+        if self._unlock:
+            self._unlock()
+            self._unlock = None
 
     def lock_holder(self) -> str:
         """Returns the text that names the process that trains in the folder; "" if none does."""

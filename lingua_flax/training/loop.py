@@ -1,5 +1,7 @@
 """The training run: takes steps, logs, validates and saves until the run ends or a signal arrives."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import threading
@@ -23,7 +25,7 @@ from lingua_flax.training.device_memory import explain_out_of_memory
 from lingua_flax.training.preparation import Preparation
 from lingua_flax.training.programs import Programs
 from lingua_flax.training.progress import Plan
-from lingua_flax.training.recorder import Recorder, show_table
+from lingua_flax.training.recorder import OnMetrics, Recorder, show_table
 from lingua_flax.training.saved_run import SavedRun
 from lingua_flax.training.step_meter import STEPS_IN_FLIGHT, DispatchedStep, StepMeter
 from lingua_flax.training.validation import ValidationSet, validate, warm_up
@@ -33,9 +35,14 @@ log = logging.getLogger(__name__)
 
 
 def train(
-    prepared: Preparation, mesh: Mesh, workdir: Workdir, interruption: Interruption, compilations: Compilations
-) -> None:
-    """Trains a run, new or resumed, to its end, and prints a summary.
+    prepared: Preparation,
+    mesh: Mesh,
+    workdir: Workdir,
+    interruption: Interruption,
+    compilations: Compilations,
+    on_metrics: OnMetrics,
+) -> Run:
+    """Trains a run, new or resumed, to its end, and returns it; `on_metrics` is as for `Recorder`.
 
     Raises UserError if the processes differ in what they were given, or if the workdir is in use, damaged or that of a
     different run; Interrupted after a signal, with the state saved; RunError if the loss or its gradient was repeatedly
@@ -54,17 +61,15 @@ def train(
         check_equal_on_all_processes(what, digest)
     programs = Programs(prepared, mesh)
     with explain_out_of_memory(programs.network, prepared.config, mesh):
-        run = Run(prepared, programs, validation_set, workdir, interruption, compilations)
-        if run.plan.is_finished(run.progress) and not run.plan.validation_is_due(run.progress):
-            summary = run.plan.summary(run.progress)
-            print(f"{workdir.path}: finished: {summary}. Evaluate it with lingua-flax evaluate.")
-            return
+        run = Run(prepared, programs, validation_set, workdir, interruption, compilations, on_metrics)
+        if run.was_finished:
+            return run
         run.train()
     log.info("compiled %s", compilations)
     if jax.process_count() > 1:
         rows = f"{run.batches.rows_gathered} rows; each batch has {prepared.config.rows_per_batch}"
         log.info("the first of %d processes gathered %s", jax.process_count(), rows)
-    show_table(str(workdir.path), run.results())
+    return run
 
 
 class SignalExchange:
@@ -103,14 +108,16 @@ class Run:
         workdir: Workdir,
         interruption: Interruption,
         compilations: Compilations,
+        on_metrics: OnMetrics,
     ):
         self._prepared, self._programs, self._validation_set = prepared, programs, validation_set
-        self._workdir, self._interruption = workdir, interruption
+        self._workdir, self._interruption, self._on_metrics = workdir, interruption, on_metrics
         self._signals, self._meter = SignalExchange(interruption), StepMeter(compilations)
         self.plan = Plan(prepared.config, prepared.num_steps, bool(validation_set))
         self.batches = prepared.batches(programs.local_rows)
         self._saved = SavedRun(prepared, self.plan, workdir)
         self._state, self.progress, self._logged_lines = self._saved.open(programs, self.batches)
+        self.was_finished = self.plan.is_finished(self.progress) and not self.plan.validation_is_due(self.progress)
         self._recorder: Recorder | None = None
         self._first_step = self.progress.step + 1  # of this process
         self._started = time.monotonic() - self.progress.seconds
@@ -129,7 +136,8 @@ class Run:
             corpus, bleu = self._prepared.corpus, self._validation_set.bleu_description
             title = f"{self._workdir.path.name}: {corpus.name}, {corpus.source_language} to {corpus.target_language}"
             steps = (self.plan.last_step(self.progress), self.progress.step)
-            self._recorder = Recorder(self._workdir, title, self._prepared.config, *steps, self._logged_lines, bleu)
+            run = (self._workdir, title, self._prepared.config)
+            self._recorder = Recorder(*run, *steps, self._logged_lines, bleu, self._on_metrics)
         with (
             self._interruption.deferred(),
             contextlib.closing(self.batches),
@@ -223,7 +231,15 @@ class Run:
         self._log_all_steps()
         self._saved.save(self._state, self.progress, self.batches)
 
-    def results(self) -> dict[str, str]:
+    def show(self) -> None:
+        """Prints what the run has come to on stdout."""
+        if self.was_finished:
+            summary = self.plan.summary(self.progress)
+            print(f"{self._workdir.path}: finished: {summary}. Evaluate it with lingua-flax evaluate.")
+        else:
+            show_table(str(self._workdir.path), self._results())
+
+    def _results(self) -> dict[str, str]:
         """Returns what the run has come to, in words, by name."""
         progress = self.progress
         rows = {

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from rich.console import Console
@@ -19,12 +19,12 @@ from lingua_flax.training.learning_curves import Curves
 from lingua_flax.training.tensorboard_events import EventFiles
 from lingua_flax.training.validation import Validation
 
-EVENTS_FOLDER = "tensorboard"
 CURVES_NAME = "curves.png"
 # Increase of the loss with shuffled sources, in nats per token, below which the model is taken to ignore its sources.
 # Measured: at most 0.005 on a toy corpus with misaligned lines; below it in healthy runs only during warm-up, with 0.15
 # (toy), 5 (tiny.toml) and 1.2 (Multi30k) soon after.
 MIN_SHUFFLED_LOSS_GAP = 0.05
+OnMetrics = Callable[[dict[str, Any]], object]
 log = logging.getLogger(__name__)
 
 
@@ -40,9 +40,14 @@ class Recorder:
         first_step: int = 0,
         logged_lines: Sequence[dict[str, Any]] = (),
         bleu_description: str = "greedy",
+        on_metrics: OnMetrics = lambda line: None,
     ):
-        """Creates the recorder of a run, new or resumed after `first_step` steps with these lines of metrics.jsonl."""
+        """Creates the recorder of a run, new or resumed after `first_step` steps with these lines of metrics.jsonl.
+
+        `on_metrics` is called with each line that is added to metrics.jsonl.
+        """
         self._workdir, self._title, self._config, self._num_steps = workdir, title, config, num_steps
+        self._on_metrics = on_metrics
         self._warmup_steps = config.optimizer.num_warmup_steps(num_steps)
         self._is_drawn = False
         self._curves = Curves(bleu_description)
@@ -51,7 +56,7 @@ class Recorder:
         self._events = None
         if config.training.tensorboard:
             options = flat(as_json(config))
-            self._events = EventFiles(workdir.path / EVENTS_FOLDER, logged_lines, first_step, options)
+            self._events = EventFiles(workdir.path, logged_lines, first_step, options)
         console = Console(stderr=True)
         times = (TimeElapsedColumn(), TimeRemainingColumn())
         columns = ("step", MofNCompleteColumn(), BarColumn(), "{task.fields[status]}", *times)
@@ -96,7 +101,7 @@ class Recorder:
             "validation_loss": result.loss,
             "validation_loss_shuffled": result.shuffled_loss,
             "validation_bleu": result.bleu,
-            "seconds": seconds,
+            "validation_seconds": seconds,
             "samples": [sample._asdict() for sample in result.samples],
         }
         self._write([line])
@@ -126,6 +131,8 @@ class Recorder:
             self._curves.add(line)
         if self._events:
             self._events.write(lines)
+        for line in lines:
+            self._on_metrics(line)
 
     def _draw(self) -> None:
         self._is_drawn = True

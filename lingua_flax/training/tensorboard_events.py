@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-NOT_PLOTTED = ("step", "seconds", "batch", "samples", "programs_compiled", "compile_seconds")
+NOT_PLOTTED = ("step", "seconds", "validation_seconds", "batch", "samples", "programs_compiled", "compile_seconds")
 VALIDATION = "validation_"
 
 
@@ -19,6 +19,8 @@ class EventFiles:
     def __init__(self, folder: Path, logged_lines: Sequence[Mapping[str, Any]], step: int, options: Mapping[str, Any]):
         """Creates the event file of a new or resumed run, of which `step` is the last step taken, with these options.
 
+        TensorBoard names a run after the path of the folder, which is therefore the workdir itself.
+
         TensorBoard discards events of earlier processes from `step` on, whose validation may be repeated; its logged
         lines, from metrics.jsonl, are written again.
         """
@@ -30,7 +32,6 @@ class EventFiles:
 
         self._event, self._summary, self._text = Event, Summary, text
         self._best: dict[str, float] = {}
-        folder.mkdir(exist_ok=True)
         self._writer = EventsWriter(str(folder / "events"), filename_suffix=f".{step:09}")
         self._writer.write_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
         # Without the plugin's list of all options, which one run would determine for all that are shown together.

@@ -24,7 +24,7 @@ from lingua_flax.translation.sentences import MAX_SEVERAL_SENTENCES
 log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class TrainedNetwork:
     """A trained network with its tokenizer."""
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import jax
+
 from lingua_flax.data.batch import Batch, length_batches, unpacked_batch
 from lingua_flax.data.glossary import Glossary
 from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE, language_tag
@@ -53,7 +55,7 @@ Result = TypeVar("Result", covariant=True)
 Searches = Generator[tuple[list[requests.Part], int], list[tuple[Hypothesis, ...]], Result]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Translator(TrainedNetwork):
     """A trained network with its tokenizer, or an ensemble, which averages the probabilities of its networks.
 
@@ -61,6 +63,11 @@ class Translator(TrainedNetwork):
     """
 
     others: tuple[TrainedNetwork, ...] = ()  # of an ensemble
+
+    def __repr__(self) -> str:
+        steps, device = " ".join(map(str, self.steps)), self.mesh.devices.flat[0].platform
+        step = f"{len(self.steps)} networks, steps {steps}" if self.others else f"step {steps}"
+        return f"Translator({'-'.join(self.languages)}, {step}, {self.num_parameters:,} parameters, {device})"
 
     @classmethod
     def load(
@@ -115,6 +122,11 @@ class Translator(TrainedNetwork):
     def networks(self) -> list[decoding.Network]:
         """All networks of the ensemble, this one first."""
         return [decoding.Network(member.graphdef, member.params) for member in (self, *self.others)]
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters of all networks of the ensemble together."""
+        return sum(leaf.size for network in self.networks for leaf in jax.tree.leaves(network.params))
 
     @property
     def batch_size(self) -> int:

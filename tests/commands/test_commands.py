@@ -62,12 +62,12 @@ def test_training_learns_and_reports_its_results(trained, toy):
     assert [line["step"] for line in lines if "validation_loss" in line] == [80, 160, 240]
     assert lines[-1]["validation_bleu"] > 50
     check_samples(lines, done.stderr, toy)
-    assert {path.name for path in workdir.iterdir()} == {
+    assert {re.sub(r"^(events)\.out\.tfevents\..*", r"\1", path.name) for path in workdir.iterdir()} == {
         "config.toml",
         "tokenizer.model",
         "metrics.jsonl",
         "curves.png",
-        "tensorboard",
+        "events",
         "checkpoints",
     }
 
@@ -541,7 +541,11 @@ def test_decoding_speed_excludes_compilation(monkeypatch, capsys):
 
     monkeypatch.setattr("lingua_flax.evaluation.evaluate.time", SimpleNamespace(monotonic=lambda: now))
     translator = SimpleNamespace(
-        warm_up=warm_up, translate_sentences=translate, tokenizer=SimpleNamespace(lowercase=False), networks=[], step=1
+        warm_up=warm_up,
+        translate_sentences=translate,
+        tokenizer=SimpleNamespace(lowercase=False),
+        num_parameters=7,
+        step=1,
     )
     data = EvaluationSet("three lines", ["a", "b", "c"], ["a", "b", "c"])
     translations, scores = evaluate(translator, data, DecodingOptions())

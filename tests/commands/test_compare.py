@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lingua_flax.commands.compare import _warn_about_mistakes
 from lingua_flax.evaluation.kept_translations import keep
 
 GREEDY = ["--beam-size", 1]
@@ -68,6 +69,19 @@ def test_every_run_has_the_scores_that_evaluate_gives(compared, runs, run, tmp_p
             assert float(row[name]) == pytest.approx(expected[name])
             assert content["metrics"][row["data"]][name]["signature"] == expected[f"{name}_signature"]
     assert len({row["bleu"] for row in rows[:3]}) == 3
+
+
+def test_few_runs_are_warned_of_in_one_sentence(compared):
+    done, *_ = compared
+    (warning,) = [line for line in done.stderr.splitlines() if "few runs" in line]
+    assert warning.startswith("few runs (new: 2, old: 2): below 5, means and standard deviations over seeds say little")
+
+
+def test_five_runs_are_not_few(caplog):
+    runs = {"five": [{"seed": seed} for seed in range(5)], "four": [{"seed": seed} for seed in range(4)]}
+    _warn_about_mistakes(runs, {})
+    (record,) = caplog.records
+    assert "few runs (four: 4)" in record.getMessage()
 
 
 def test_means_and_significance_are_those_of_the_rows(compared, runs):

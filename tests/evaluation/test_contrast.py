@@ -76,7 +76,7 @@ def test_contrast_pairs_of_a_lowercase_model_ignore_case(monkeypatch):
         tokenizer=parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=50, lowercase=True))),
         max_length=64,
         step=1,
-        networks=[],
+        num_parameters=7,
         warm_up=lambda lines, options: None,
         translate_sentences=lambda lines, options, after_batch: [SimpleNamespace(text=text) for text in lower],
     )

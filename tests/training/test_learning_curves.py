@@ -92,7 +92,7 @@ def test_the_samples_of_a_validation_are_in_its_line(tmp_path):
         "validation_loss": 2.0,
         "validation_loss_shuffled": None,
         "validation_bleu": 1.0,
-        "seconds": 1.5,
+        "validation_seconds": 1.5,
         "samples": [
             {"source": "*one* <b>", "reference": "un \u2028\n", "translation": '"deux"'},
             {"source": "", "reference": "", "translation": "\ufffd"},
@@ -106,7 +106,7 @@ def test_the_samples_of_a_validation_are_in_its_line(tmp_path):
         "best/loss": [(4, 2.0), (8, 2.0)],
         "best/bleu": [(4, 1.0), (8, 1.0)],
     }
-    texts = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tensors("validation/samples/text_summary")
+    texts = EventAccumulator(str(tmp_path)).Reload().Tensors("validation/samples/text_summary")
     assert [event.step for event in texts] == [4]
     shown = text_array_to_html(make_ndarray(texts[0].tensor_proto), enable_markdown=True)
     lines = html.unescape(re.sub("<[^>]*>", "", shown)).splitlines()
@@ -141,9 +141,22 @@ def test_tensorboard_tells_runs_apart_by_their_options(tmp_path):
         assert (last["best/loss"], last["best/bleu"]) == (min(values), 10 * max(values))
 
 
+def test_tensorboard_names_runs_after_their_workdirs(tmp_path):
+    """As tensorboard --logdir checkpoints does: each run has the curves of training and validation together."""
+    for name in ("tiny", "wide"):
+        (tmp_path / name).mkdir()
+        with Recorder(Workdir(tmp_path / name), "a run", Config(), 10) as recorder:
+            recorder.steps([{"step": 1, "loss": 1.0, "real_tokens": 1.0, "tokens_per_second": 1.0, "idle": 0.0}])
+            recorder.validation(1, Validation(2.0, None, 1.0, None, ()), 3.0, best=True)
+    runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload().Runs()
+    assert set(runs) == {"tiny", "wide"}
+    assert all({"train/loss", "validation/loss", "best/loss"} <= set(run["tensors"]) for run in runs.values())
+    assert not any("seconds" in curve for run in runs.values() for curve in run["tensors"] if "per" not in curve)
+
+
 def test_a_resumed_run_knows_its_best_validation(tmp_path):
     logged = [{"step": step, "validation_loss": loss} for step, loss in ((1, 1.0), (2, 3.0))]
-    EventFiles(tmp_path / "tensorboard", logged, 2, {}).write([{"step": 3, "validation_loss": 2.0}])
+    EventFiles(tmp_path, logged, 2, {}).write([{"step": 3, "validation_loss": 2.0}])
     assert events(tmp_path)["best/loss"] == [(2, 1.0), (3, 1.0)]
 
 
@@ -162,11 +175,11 @@ def test_a_full_disk_is_reported_and_the_previous_picture_kept(tmp_path):
 def test_events_after_the_checkpoint_are_dropped(tmp_path):
     """The first process dies at step 5; its checkpoint is of step 3, before the validation of that step."""
     workdir = Workdir(tmp_path)
-    first = EventFiles(tmp_path / "tensorboard", [], 0, {})
+    first = EventFiles(tmp_path, [], 0, {})
     first.write([{"step": step, "loss": float(step), "seconds": 1.0} for step in range(1, 6)])
     first.write([{"step": 3, "validation_loss": 30.0, "validation_bleu": None}])  # written, but not closed
     logged = [{"step": step, "loss": float(step)} for step in range(1, 4)]
-    second = EventFiles(workdir.path / "tensorboard", logged, 3, {})
+    second = EventFiles(workdir.path, logged, 3, {})
     second.write([{"step": 3, "validation_loss": 30.5}, {"step": 4, "loss": 40.0}, {"step": 5, "loss": 50.0}])
     second.close()
     assert events(tmp_path) == {
@@ -177,7 +190,7 @@ def test_events_after_the_checkpoint_are_dropped(tmp_path):
 
 
 def test_a_run_restarted_from_scratch_shows_only_its_own_events(tmp_path):
-    folder = tmp_path / "tensorboard"
+    folder = tmp_path
     EventFiles(folder, [], 0, {}).write([{"step": 1, "loss": 1.0}, {"step": 2, "loss": 1.5}])
     (file,) = folder.iterdir()
     file.rename(folder / "events.out.tfevents.1000000000.earlier")  # files created in the same second share a name
@@ -206,7 +219,7 @@ def test_a_run_writes_events_and_a_picture(trained):
 
 def test_a_resumed_run_draws_all_its_steps_and_events_can_be_turned_off(trained, run, tmp_path):
     workdir = tmp_path / "w"
-    shutil.copytree(trained[0], workdir, ignore=shutil.ignore_patterns("tensorboard"))
+    shutil.copytree(trained[0], workdir, ignore=shutil.ignore_patterns("events.*"))
     before = (workdir / "curves.png").read_bytes()
     options = ["--training.eval-every", 0, "--training.tensorboard", "False", "--training.num-steps", 250]
     resumed = run("train", "--workdir", workdir, *options)
@@ -220,4 +233,4 @@ def test_a_resumed_run_draws_all_its_steps_and_events_can_be_turned_off(trained,
         matplotlib.rc_file_defaults()
         save_figure(expected.draw("w: text, en to fr"), tmp_path / "expected.png")
     assert (workdir / "curves.png").read_bytes() == (tmp_path / "expected.png").read_bytes() != before
-    assert not (workdir / "tensorboard").exists()
+    assert not list(workdir.glob("events.*"))

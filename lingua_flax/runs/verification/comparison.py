@@ -9,7 +9,8 @@ from lingua_flax.runs.checkpoint import digests, read_item, saved_steps
 from lingua_flax.runs.workdir import Workdir
 
 # The keys of metrics.jsonl whose values depend on the machine's speed and caches.
-MACHINE_DEPENDENT = {"seconds", "tokens_per_second", "idle", "programs_compiled", "compile_seconds"}
+MACHINE_DEPENDENT = {"seconds", "validation_seconds", "tokens_per_second", "idle", "programs_compiled"}
+MACHINE_DEPENDENT |= {"compile_seconds"}
 
 
 class PartComparison(NamedTuple):

@@ -101,7 +101,7 @@ class PhaseDurations(NamedTuple):
         lines = training.workdir.read_metrics()
         last_step = [line for line in lines if "loss" in line][-1]
         step = last_step["tokens"] / last_step["tokens_per_second"]
-        validation = min((line["seconds"] for line in lines if "validation_loss" in line), default=0.0)
+        validation = min((line["validation_seconds"] for line in lines if "validation_loss" in line), default=0.0)
         start, prepared = training.seconds_to_first_step, training.prepared
         assert start is not None
         assert prepared is not None

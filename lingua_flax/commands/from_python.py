@@ -1,0 +1,140 @@
+"""The commands train and evaluate as functions of Python: lingua_flax.train and lingua_flax.evaluate."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lingua_flax.commands.evaluate import EvaluateCommand, loaded, resolve_options, score_translations
+from lingua_flax.commands.train import TrainCommand, config_in_workdir, saved_config, train_run
+from lingua_flax.data.text_files import check_aligned
+from lingua_flax.host.errors import Interrupted, UserError
+from lingua_flax.host.interruption import BorrowedSignals
+from lingua_flax.options.command_line import refuse
+from lingua_flax.options.config_files import CONFIG_NAME, read_config, with_absolute_paths
+from lingua_flax.options.messages import all_fields, suggestion, validated
+from lingua_flax.options.schema import Config
+
+log = logging.getLogger(__name__)
+
+
+class TrainingResult(NamedTuple):
+    """What a run has come to: `step` steps in `seconds` of training, and its best validation.
+
+    Without validations, best_* are None, and best_bleu also if BLEU was too low to rank them, so that the loss did.
+    """
+
+    workdir: Path
+    step: int
+    seconds: float
+    best_step: int | None
+    best_bleu: float | None
+    best_loss: float | None
+
+
+def train(
+    config: Config | Mapping[str, Any] | str | Path | None,
+    workdir: str | Path,
+    on_metrics: Callable[[dict[str, Any]], object] | None = None,
+) -> TrainingResult:
+    """Trains a run to its end, or resumes it, as the command `lingua-flax train` does; prints nothing.
+
+    Ctrl-C stops it after the current step, with its state saved, and so does an exception that `on_metrics` raises: the
+    same call continues. A second Ctrl-C stops it at once. In a thread other than the main one, only `on_metrics` can
+    stop it. Progress is logged, at level INFO of the logger "lingua_flax". On Linux, the process keeps freed memory
+    afterwards, as that of the command does, which makes training on a CPU faster.
+
+    Args:
+      config: the path of a TOML file; the name of a config of this package, such as "tiny"; its tables as dictionaries,
+        such as {"model": {"embed_dim": 64}}; a Config; or None for the config that the workdir already has.
+      workdir: folder of the run, created if it does not exist. If it has checkpoints, the run is resumed.
+      on_metrics: called with each line that is written to metrics.jsonl, in order, those of steps and of validations;
+        the lines of training.log_every steps come together.
+
+    Raises:
+      UserError: the config, a file or the workdir is invalid, or JAX already uses other devices in this process.
+      RunError: the run failed, for example because its loss was repeatedly not finite.
+      KeyboardInterrupt: after Ctrl-C; SIGTERM ends the process, both unless the program has handlers of its own.
+    """
+    workdir, interruption, failures = Path(workdir), BorrowedSignals(), list[BaseException]()
+    resolved = _resolved(config, workdir)
+
+    def tell(line: dict[str, Any]) -> None:
+        if on_metrics and not failures:
+            try:
+                on_metrics(line)
+            except BaseException as error:
+                failures.append(error)
+                interruption.signal_number = signal.SIGINT  # stops the run as Ctrl-C does, in all of its processes
+
+    try:
+        run = train_run(resolved, workdir, interruption, tell)
+    except Interrupted as interrupted:
+        if failures:
+            raise failures[0] from None
+        log.warning("%s", interrupted)
+        signal.raise_signal(signal.Signals(interrupted.signal_number))  # the handler of the program decides
+        raise
+    progress = run.progress._asdict()
+    return TrainingResult(workdir, *(progress[name] for name in TrainingResult._fields[1:]))
+
+
+def _resolved(config: Config | Mapping[str, Any] | str | Path | None, workdir: Path) -> Config:
+    saved = saved_config(workdir)
+    if config is None:
+        config = saved
+    if config is None:
+        raise UserError(f'{workdir} has no {CONFIG_NAME} yet: give a config, for example "tiny"')
+    given = read_config(Path(config)) if isinstance(config, str | Path) else validated(Config, dict(config))
+    TrainCommand(**dict(given)).check()
+    return config_in_workdir(with_absolute_paths(given), saved, workdir)
+
+
+def evaluate(
+    workdir: str | Path,
+    split: str = "test",
+    *,
+    source: str | Path | Sequence[str] | None = None,
+    reference: str | Path | Sequence[str] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Translates a split of the run's corpus, or other text, and scores it as the command `lingua-flax evaluate` does.
+
+    Args:
+      workdir: folder of the run.
+      split: split of its corpus.
+      source: what to translate instead of a split: lines of text, or the path of a file of them.
+      reference: a translation of each line, likewise; not with a .tsv or .jsonl file, which has both sides.
+      **options: further options of the command, such as checkpoint="last", beam_size=1, ter=True or
+        devices={"platform": "cpu"}.
+
+    Returns:
+      the scores, which the command writes to its file --json: "bleu", "bleu_signature", "chrf" and so on.
+
+    Raises:
+      UserError: an option is unknown or invalid, the workdir or a file cannot be read, or the lines are not aligned.
+    """
+    given: dict[str, Any] = {"workdir": workdir} | ({} if split == "test" else {"split": split})
+    for name, value in options.items():
+        given |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, Mapping) else {name: value}
+    known = {name for name, _ in all_fields(EvaluateCommand)} - {"score"}  # for which there is Translator.score
+    if unknown := next((name for name in given if name not in known), None):
+        raise UserError(f"unknown option {unknown}{suggestion(unknown, EvaluateCommand)}")
+    lines = None
+    if source is None or isinstance(source, str | Path):
+        given |= {"source": source} if source else {}
+        given |= {"reference": [reference]} if reference else {}
+    else:
+        from lingua_flax.evaluation.evaluate import EvaluationSet
+
+        refuse(given, ["split"], "with source; leave it out")
+        if not source or not reference or isinstance(reference, str | Path):
+            raise UserError("source is a list of lines, so reference must be one too, and neither may be empty")
+        check_aligned("source", source, "reference", reference)
+        lines = EvaluationSet("lines", source, reference)
+    command = resolve_options(given)
+    with loaded(command) as translator:
+        return score_translations(translator, command, lines)[-1]

@@ -1,0 +1,91 @@
+"""A program of the user's: trains from Python, stopped in every way, and evaluates; arguments: config, folder.
+
+Its training is not below `if __name__ == "__main__"`, and JAX has computed something before.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import tomllib
+from pathlib import Path
+
+import jax.numpy as jnp
+
+import lingua_flax
+
+config, workdir = Path(sys.argv[1]), Path(sys.argv[2], "w")
+assert jnp.ones(3).sum() == 3.0
+logging.basicConfig(level=logging.CRITICAL)
+lines: list[dict] = []
+seen: dict[str, object] = {}
+
+
+class StopError(Exception):
+    pass
+
+
+def stop_at(step: int, stop):
+    def on_metrics(line):
+        lines.append(line)
+        if line["step"] == step and "loss" in line:
+            stop()
+
+    return on_metrics
+
+
+def fail() -> None:
+    raise StopError("enough")
+
+
+def handler_of_the_program(number: int, _) -> None:
+    raise StopError("SIGTERM")
+
+
+def in_a_thread() -> None:
+    # The tables of a config, with a path relative to the working directory.
+    os.chdir(config.parent)
+    tables = tomllib.loads(config.read_text(encoding="utf-8"))
+    tables["data"]["train_source"] = "train.en"
+    results.append(lingua_flax.train(tables, workdir, lines.append))
+
+
+signal.signal(signal.SIGTERM, handler_of_the_program)
+try:
+    lingua_flax.train(str(config), workdir, stop_at(30, fail))
+except StopError as error:
+    seen["raised in on_metrics"] = str(error)
+seen["saved"] = sorted(path.name for path in (workdir / "checkpoints").iterdir())
+try:
+    lingua_flax.train(config, str(workdir), stop_at(70, lambda: os.kill(os.getpid(), signal.SIGINT)))
+except KeyboardInterrupt:
+    seen["Ctrl-C"] = "KeyboardInterrupt"
+try:
+    lingua_flax.train(None, workdir, stop_at(110, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+except StopError as error:
+    seen["own handler"] = str(error)
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+assert not (workdir / "training.lock").exists()
+results: list[lingua_flax.TrainingResult] = []
+thread = threading.Thread(target=in_a_thread)
+thread.start()
+thread.join()
+told = len(lines)
+assert lingua_flax.train(None, workdir, lines.append) == results[0]
+assert len(lines) == told
+seen["result"] = results[0]._asdict() | {"workdir": str(results[0].workdir)}
+
+sources, references = (
+    (config.parent / f"test.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "fr")
+)
+files = {"source": config.parent / "test.en", "reference": str(config.parent / "test.fr")}
+seen["scores"] = [
+    lingua_flax.evaluate(workdir, beam_size=2, ter=True, output=workdir.parent / "hyps.txt"),
+    lingua_flax.evaluate(workdir, beam_size=2, ter=True, source=sources, reference=references),
+    lingua_flax.evaluate(str(workdir), beam_size=2, ter=True, **files),
+]
+seen["sentences"] = lingua_flax.evaluate(workdir, "validation", checkpoint="last", data={"name": "text"})["sentences"]
+seen["lines"] = lines
+Path(sys.argv[2], "seen.json").write_text(json.dumps(seen), encoding="utf-8")
