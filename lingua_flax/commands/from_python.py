@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lingua_flax.commands.evaluate import EvaluateCommand, loaded, resolve_options, score_translations
-from lingua_flax.commands.train import TrainCommand, config_in_workdir, saved_config, train_run
+from lingua_flax.commands.train import TrainCommand, config_in_workdir, saved_config, train_run, why_not_trainable
 from lingua_flax.data.text_files import check_aligned
 from lingua_flax.host.errors import Interrupted, UserError
 from lingua_flax.host.interruption import BorrowedSignals
@@ -83,6 +83,8 @@ def train(
 
 
 def _resolved(config: Config | Mapping[str, Any] | str | Path | None, workdir: Path) -> Config:
+    if finished := why_not_trainable(workdir):
+        raise UserError(finished)
     saved = saved_config(workdir)
     if config is None:
         config = saved

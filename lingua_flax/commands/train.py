@@ -123,11 +123,23 @@ def train(argv: Sequence[str]) -> None:
         report_data(config, workdir)
         return
     assert workdir  # resolve_config requires it for training
+    if finished := why_not_trainable(workdir):
+        print(finished)
+        return
     run = train_run(config, workdir, interruption, processes=command)
     from lingua_flax.devices.processes import is_first_process
 
     if is_first_process():
         run.show()
+
+
+def why_not_trainable(workdir: Path) -> str | None:
+    """Returns the sentence that says so if a workdir holds a network without what its training needs to go on."""
+    from lingua_flax.runs.checkpoint import holds_only_a_network
+
+    if not holds_only_a_network(Workdir(workdir).checkpoints):
+        return None
+    return f"{workdir}: finished: it holds the network alone. Begin with it in another --workdir: --init-from {workdir}"
 
 
 def train_run(
@@ -142,16 +154,11 @@ def train_run(
     from lingua_flax.devices.mesh import check_divides, make_mesh
     from lingua_flax.devices.platform import computing
     from lingua_flax.devices.processes import in_all_processes, on_first_process
-    from lingua_flax.runs.checkpoint import holds_only_a_network
     from lingua_flax.training import loop
     from lingua_flax.training.kernels.fast_attention import fast_attention
     from lingua_flax.training.preparation import prepare
 
     files = Workdir(workdir)
-    if holds_only_a_network(files.checkpoints):
-        how = f"train --init-from {workdir} begins with its parameters, in another --workdir"
-        print(f"{workdir}: finished: it holds a trained network without what training needs to go on; {how}.")
-        return
     files.check_creatable()
     with computing(config.devices, processes) as compilations, contextlib.closing(files):
         on_first_process(files.lock)
