@@ -1,4 +1,4 @@
-"""checkpoints/phrasebook, the network that is shipped: it can be read, keeps its scores, and commands leave it alone."""
+"""checkpoints/phrasebook, which is shipped: it can be read and keeps its scores, and commands leave it as it is."""
 
 import json
 import subprocess
