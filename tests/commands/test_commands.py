@@ -65,6 +65,7 @@ def test_training_learns_and_reports_its_results(trained, toy):
     assert {path.name for path in workdir.iterdir()} == {
         "config.toml",
         "tokenizer.model",
+        "words.tsv",
         "metrics.jsonl",
         "curves.png",
         "tensorboard",
