@@ -27,7 +27,7 @@ _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS}]")
 _W = r"0-9A-Za-z_\u00c0-\u0dff"
 _FILE_TYPES = "csv|docx?|exe|gif|gz|html?|ini|java|jpe?g|js|json|md|mp[34]|odt|pdf|png|pptx?|py|sh|svg|tar|toml|tsv|"
 _FILE_TYPES += "txt|xlsx?|xml|ya?ml|zip"
-_TO_KEEP = re.compile(
+TO_KEEP = re.compile(
     "|".join(
         (
             _PLACEHOLDER.pattern,
@@ -62,7 +62,7 @@ class Span(NamedTuple):
 
 def spans_to_keep(text: str, glossary: Glossary | None = None) -> list[Span]:
     """Returns what is to be kept, in order, and the terms that are not inside of it."""
-    spans = _spans(_TO_KEEP, text)
+    spans = _spans(TO_KEEP, text)
     if glossary:
         taken = {place for span in spans for place in range(span.begin, span.end)}
         terms = [Span(*term, is_term=True) for term in glossary.terms_in(text)]

@@ -16,6 +16,7 @@ import sentencepiece
 from lingua_flax.data.corpora.corpus import Pair, PairSource
 from lingua_flax.data.draw_order import random_words
 from lingua_flax.data.glossary import Glossary
+from lingua_flax.data.known_words import KnownWords, UnknownWords
 from lingua_flax.data.placeholders import PLACEHOLDERS, Protected, protect, protect_pair
 from lingua_flax.data.text_changes import change_pair, draw_changes
 from lingua_flax.host.errors import UserError
@@ -48,6 +49,7 @@ class Tokenizer:
       source_tags: the ids of pieces such as <2fr> that are put before each source. They are control pieces: no text is
         encoded as one, and "<2fr>" in the text is five ordinary characters.
       placeholders: the characters that stand for what translations contain as it is, and for terms of the glossary.
+      words: those that the training text had, without which none is looked up.
     """
 
     source: sentencepiece.SentencePieceProcessor
@@ -55,6 +57,7 @@ class Tokenizer:
     source_tags: tuple[int, ...] = ()
     placeholders: str = ""
     glossary: Glossary | None = None
+    words: KnownWords | None = None
 
     @property
     def source_vocab_size(self) -> int:
@@ -115,6 +118,10 @@ class Tokenizer:
         known = [i for i in ids if i != UNK_ID and not self.source.is_control(i)]
         characters = len(self.source.normalize(self.protect(line).text).replace(SPACE, ""))
         return 1.0 - sum(len(piece.replace(SPACE, "")) for piece in self.source_pieces(known)) / max(1, characters)
+
+    def unknown_words(self, text: str) -> UnknownWords:
+        """Returns the words of a source that the training text never had."""
+        return self.words.unknown_in(text, self.glossary) if self.words else UnknownWords()
 
     def source_characters(self, line: str) -> list[Characters]:
         """Returns the characters from which each token of a source comes, without tags and end token."""

@@ -252,6 +252,7 @@ def output_lines(
     if options.json_lines:
         (source,) = tokenizer.encode_source([translation.source])
         fields: dict[str, Any] = {"source": translation.source, "source_tokens": tokenizer.source_pieces(source)}
+        fields["unknown_words"] = translation.unknown_words
         fields["hypotheses"] = [_as_json(own, tokenizer) for own in translation.hypotheses]
         yield json.dumps(fields, ensure_ascii=False)
     elif options.num_hypotheses > 1:

@@ -64,6 +64,7 @@ class Inspection(NamedTuple):
         Attention weights are integers in base64: text would take three times the time and the space.
         """
         observed, protected = self.observation, tokenizer.protect(self.text)
+        unknown = tokenizer.unknown_words(self.text)
         source, written = self.pieces(tokenizer)
         sources = zip(observed.source, source, _words_of(source), strict=True)
         attention = {"encoder": observed.encoder, "decoder": observed.decoder, "cross": observed.cross}
@@ -86,6 +87,8 @@ class Inspection(NamedTuple):
         return {
             "text": self.text,
             "translation": protected.restored(self.hypotheses[0].text),
+            "unknown_words": unknown.places,
+            "mostly_unknown": unknown.are_most,
             "source": [
                 {"id": token, "piece": piece, "word": word, "masked": position in self.intervention.masked}
                 for position, (token, piece, word) in enumerate(sources)

@@ -50,6 +50,9 @@ class Translations:
             answer["alternatives"] = [list(dict.fromkeys(texts))[1:] for texts in translated]
         if parameters.alignments:
             answer["alignments"] = [_joined_links(*pair) for pair in zip(lines, results, strict=True)]
+        unknown = [list(dict.fromkeys(word for each, _ in own for word in each.unknown_words)) for own in results]
+        if any(unknown):
+            answer["unknownWords"] = unknown
         return answer if isinstance(parameters.q, list) else {name: values[0] for name, values in answer.items()}
 
     async def _translated(

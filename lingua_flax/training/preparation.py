@@ -17,6 +17,7 @@ from lingua_flax.data.cleaning.report import alignment_warnings
 from lingua_flax.data.corpora import prepared_corpus
 from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.data.corpora.held_out_splits import read_held_out
+from lingua_flax.data.known_words import KnownWords, known_words, source_words
 from lingua_flax.data.mixture import JoinedPairs, TrainingCorpus, open_training_corpora
 from lingua_flax.data.packing import Planner
 from lingua_flax.data.subword_sampling import samplers_of
@@ -60,6 +61,7 @@ class Preparation:
     corpus: Corpus  # that of [data], which provides the validation and test splits
     tokenizer: Tokenizer  # with the tag of the target language if data.tag_target is set
     tokenizer_models: Sequence[bytes]  # serialized: one model, or one for each side
+    words: KnownWords | None  # of the training text, and of that of training.init_from; None if the run resumes
     planner: Planner
     fingerprints: Mapping[str, str]  # digests of data and tokenizer, which a checkpoint must match to be resumed
     num_steps: int
@@ -111,12 +113,22 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     elif origin:
         inherited = matching_params(origin, config, tokenizer)
         _warn_if_trained_on(origin, corpora[0].corpus)
+    words = None if has_checkpoint else _known_words(config, corpora)
     corpus, *mixture = (training.corpus.fingerprint for training in corpora)
     fingerprints = {"corpus": corpus, "mixture": json_digest(mixture), "tokenizer": tokenizer.fingerprint}
     num_steps = _num_steps(config, planner, fingerprints)
     config = _with_warmup_steps(config, num_steps, workdir)
     several, main = _check_sources(corpora[0], tokenizer), corpora[0].corpus
-    return Preparation(config, main, tokenizer, models, planner, fingerprints, num_steps, inherited, several)
+    return Preparation(
+        config, main, tokenizer, models, words, planner, fingerprints, num_steps, inherited, several
+    )
+
+
+def _known_words(config: Config, corpora: Sequence[TrainingCorpus]) -> KnownWords:
+    """Returns the words of the run's sources, and those of the run from which it starts."""
+    cache, origin = cache_directory(config.data.cache_directory), config.training.init_from
+    words = [source_words(training.pairs, training.corpus.fingerprint, cache) for training in corpora]
+    return known_words(each.counts for each in [*words, *([KnownWords.load(origin)] if origin else [])])
 
 
 def _warn_if_trained_on(origin: Path, corpus: Corpus) -> None:

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 from lingua_flax.data.corpora.held_out_splits import held_out_sources
+from lingua_flax.data.known_words import WORDS_NAME
 from lingua_flax.data.tokenizer import model_paths
 from lingua_flax.data.training_batches import TrainingBatches
 from lingua_flax.devices.processes import check_equal_on_all_processes, in_all_processes, on_first_process
@@ -120,6 +121,8 @@ class SavedRun:
         paths = model_paths(workdir.path, joint=config.tokenizer.joint)
         for path, model in zip(paths, self._prepared.tokenizer_models, strict=True):
             workdir.write(path.name, model)
+        if self._prepared.words:
+            workdir.write(WORDS_NAME, self._prepared.words.tsv)
         if held_out := held_out_sources(self._prepared.corpus):
             workdir.write(HELD_OUT_NAME, json.dumps(held_out).encode())
         workdir.write(CONFIG_NAME, to_toml(config).encode())

@@ -27,10 +27,16 @@ class Hypothesis:
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """A source line and its hypotheses, at least one, best first."""
+    """A source line and its hypotheses, at least one, best first.
+
+    Attributes:
+      unknown_words: the words of the line that the network's training text never had, each once; not those of lines of
+        a corpus, nor of what stays as it is.
+    """
 
     source: str
     hypotheses: tuple[Hypothesis, ...]
+    unknown_words: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:

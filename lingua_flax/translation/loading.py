@@ -9,6 +9,7 @@ from typing import Any
 from flax import nnx
 from jax.sharding import Mesh
 
+from lingua_flax.data.known_words import KnownWords
 from lingua_flax.data.tokenizer import Tokenizer, language_tag, load_tokenizer, model_paths
 from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.devices.platform import available_devices, compute_precision, pads_to_longest
@@ -101,7 +102,7 @@ def _load_one(
     return TrainedNetwork(
         network.graphdef,
         put_on_devices(params, replicated(mesh)),
-        tokenizer,
+        dataclasses.replace(tokenizer, words=KnownWords.load(workdir)),
         config.model,
         step,
         mesh,

@@ -1,7 +1,7 @@
 """From lines of text to the sentences that are decoded together: parts of lines, with prefixes and limits."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from lingua_flax.options.special_ids import PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import DecodingRequest, length_limit
 
 PREFIX_LENGTH_MULTIPLE = 8  # prefixes are padded to a multiple of this, so that fewer programs are compiled
-MAX_LINES_IN_WARNING = 5
+MAX_IN_WARNING = 5
 log = logging.getLogger(__name__)
 
 
@@ -114,6 +114,15 @@ def warn_about_cut_sentences(lines: Sequence[Sequence[Part]], first_line: int, l
 def warn_about(what: str, lines: set[int]) -> None:
     """Logs the numbers of the lines to which something happened, the first few of many."""
     if lines:
-        numbers = ", ".join(map(str, sorted(lines)[:MAX_LINES_IN_WARNING]))
-        rest = f" and {len(lines) - MAX_LINES_IN_WARNING:,} more" if len(lines) > MAX_LINES_IN_WARNING else ""
-        log.warning("%s: line %s%s", what, numbers, rest)
+        log.warning("%s: line %s", what, _first_few(sorted(lines)))
+
+
+def warn_about_words(what: str, words: Mapping[int, Sequence[str]]) -> None:
+    """Logs words by the numbers of their lines, the first few of many."""
+    if lines := [f"{line} ({_first_few(own)})" for line, own in words.items() if own]:
+        log.warning("%s: line %s", what, _first_few(lines))
+
+
+def _first_few(items: Sequence[object]) -> str:
+    rest = f" and {len(items) - MAX_IN_WARNING:,} more" if len(items) > MAX_IN_WARNING else ""
+    return ", ".join(map(str, items[:MAX_IN_WARNING])) + rest

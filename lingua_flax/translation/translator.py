@@ -20,6 +20,7 @@ import jax
 
 from lingua_flax.data.batch import Batch, length_batches, unpacked_batch
 from lingua_flax.data.glossary import Glossary
+from lingua_flax.data.known_words import UnknownWords
 from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE, language_tag
 from lingua_flax.devices.compilation import compile_concurrently, compiled_program
 from lingua_flax.devices.mesh import round_up_to_row_shards
@@ -47,6 +48,8 @@ MAX_CACHE_ELEMENTS = 2**31
 SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
 NOT_TRANSLATED = "not translated, because the network has never seen most of the characters of a sentence"
 PREFIX_UNUSED = "prefix not used, because nothing of the line is translated"
+UNKNOWN_WORDS = "words that the training text never had"
+GUESSED = "the translation is a guess, because most words of a sentence are unknown"
 TRANSLATED_AROUND = "translated around what must stay as it is, because the network omitted or repeated it"
 
 
@@ -172,7 +175,8 @@ class Translator(TrainedNetwork):
           translate_unknown: whether to translate what consists mostly of characters that the network has never seen.
           prefixes: text that the translation of each line must begin with, "" for none.
           first_line: number of lines[0], used in messages and to seed sampling.
-          warn: whether to log the lines that are cut or not translated, or whose translation reaches its limit.
+          warn: whether to log the lines that are cut or not translated, those with words that the training text never
+            had, and those whose translation reaches its limit.
           after_batch: called with the number of lines of which nothing is translated or the first part is kept, then
             after each batch with the number of lines whose first part was in it; may raise to stop.
           **overrides: fields of DecodingOptions that replace those of `options`, such as beam_size=5.
@@ -205,11 +209,15 @@ class Translator(TrainedNetwork):
                 found = self.search(*searches.send(found), options, lambda _: after_batch(0))  # lines that are counted
         except StopIteration as end:
             translated, around = end.value
+        translations = self._joined(lines, translated, first_line)
         if warn:
+            words = {line: own.unknown_words for line, own in enumerate(translations, first_line)}
+            requests.warn_about_words(UNKNOWN_WORDS, words)
+            requests.warn_about(GUESSED, {part.line for part in parts if self._unknown(part).are_most})
             requests.warn_about(TRANSLATED_AROUND, around)
             reached = {part.line for part, hypotheses in translated if len(hypotheses[0].tokens) >= part.limit}
             requests.warn_about("translation reached its length limit and may be cut short", reached)
-        return _joined(lines, translated, first_line)
+        return translations
 
     def searches(
         self, lines: Sequence[str], options: DecodingOptions, num_hypotheses: int
@@ -217,7 +225,7 @@ class Translator(TrainedNetwork):
         """Translates as `translate` does, without warnings, but lets the caller search."""
         parts = requests.parts_of(self.divided(lines), None, self.tokenizer, options, self.max_length)
         translated, _ = yield from self._translated(parts, options, num_hypotheses)
-        return _joined(lines, translated)
+        return self._joined(lines, translated)
 
     def _translated(
         self, parts: Sequence[requests.Part], options: DecodingOptions, num_hypotheses: int
@@ -311,8 +319,9 @@ class Translator(TrainedNetwork):
     def translate_sentences(
         self, lines: Sequence[str], options: DecodingOptions = DecodingOptions(), **how: Any
     ) -> list[Translation]:
-        """Translates the lines of a corpus: each is a single sentence, and is translated whatever its characters."""
-        return self.translate(lines, options, one_sentence_per_line=True, translate_unknown=True, **how)
+        """Translates the lines of a corpus, each as one sentence, whatever its characters; no words are looked up."""
+        own = dataclasses.replace(self, tokenizer=dataclasses.replace(self.tokenizer, words=None))
+        return own.translate(lines, options, one_sentence_per_line=True, translate_unknown=True, **how)
 
     def warm_up(self, lines: Sequence[str], options: DecodingOptions) -> None:
         """Compiles the programs that translate runs for lines that are sentences, concurrently; does not run them."""
@@ -423,11 +432,20 @@ class Translator(TrainedNetwork):
             for beams, row in zip(tokens, scores, strict=True)
         ]
 
+    def _joined(
+        self,
+        lines: Sequence[str],
+        parts: Sequence[tuple[requests.Part, tuple[Hypothesis, ...]]],
+        first_line: int = 1,
+    ) -> list[Translation]:
+        by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
+        unknown: list[dict[str, None]] = [{} for _ in lines]
+        for part, hypotheses in parts:
+            by_line[part.line - first_line].append((part.text, part.after, hypotheses))
+            unknown[part.line - first_line] |= {part.text[begin:end]: None for begin, end in self._unknown(part).places}
+        results = zip(lines, by_line, unknown, strict=True)
+        return [Translation(line, join_parts(joined), tuple(words)) for line, joined, words in results]
 
-def _joined(
-    lines: Sequence[str], parts: Sequence[tuple[requests.Part, tuple[Hypothesis, ...]]], first_line: int = 1
-) -> list[Translation]:
-    by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
-    for part, hypotheses in parts:
-        by_line[part.line - first_line].append((part.text, part.after, hypotheses))
-    return [Translation(line, join_parts(joined)) for line, joined in zip(lines, by_line, strict=True)]
+    def _unknown(self, part: requests.Part) -> UnknownWords:
+        """Returns the unknown words of a part; one that is not translated has none."""
+        return UnknownWords() if part.is_kept else self.tokenizer.unknown_words(part.text)

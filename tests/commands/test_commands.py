@@ -65,6 +65,7 @@ def test_training_learns_and_reports_its_results(trained, toy):
     assert {re.sub(r"^(events)\.out\.tfevents\..*", r"\1", path.name) for path in workdir.iterdir()} == {
         "config.toml",
         "tokenizer.model",
+        "words.tsv",
         "metrics.jsonl",
         "curves.png",
         "events",

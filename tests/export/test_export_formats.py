@@ -1,5 +1,6 @@
 """Exports of networks with random parameters: CTranslate2 and the NumPy network compute what the network here does."""
 
+import dataclasses
 import functools
 
 import ctranslate2
@@ -11,6 +12,7 @@ from flax import nnx
 
 from lingua_flax.data import tokenizer as data_tokenizer
 from lingua_flax.data.batch import pad_rows
+from lingua_flax.data.known_words import count_words, known_words
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.export import numpy_translator, stablehlo_loader
 from lingua_flax.export.ctranslate2_model import write_ctranslate2
@@ -38,7 +40,9 @@ def test_exported_programs_replace_the_line_breaks_that_this_repository_replaces
 
 @functools.cache
 def tokenizer(*, joint: bool):
-    return parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=50, joint=joint)))
+    words = known_words([count_words(source for source, _ in PAIRS)])
+    models = train_tokenizer(PAIRS, TokenizerConfig(vocab_size=50, joint=joint))
+    return dataclasses.replace(parse_tokenizers(models), words=words)
 
 
 def random_translator(joint=True, **options) -> Translator:

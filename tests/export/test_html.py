@@ -1,9 +1,11 @@
 """The HTML file: its JavaScript computes what the network and SentencePiece compute, run by Deno, without a browser."""
 
 import base64
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,12 +13,16 @@ from deno import find_deno_bin
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lingua_flax.data.known_words import count_words, known_words
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
-from lingua_flax.export.html_file import _tokenizer, html_document
+from lingua_flax.export.html_file import _tokenizer, html_document, kept_pattern
 from lingua_flax.host.errors import UserError
 from lingua_flax.inspection.explanation import Place
 from lingua_flax.inspection.interventions import Head, Intervention, inspect
 from lingua_flax.options.schema import DataConfig, DecodingOptions, TokenizerConfig
+from lingua_flax.serving.inspector import inspected as served
+from lingua_flax.serving.protocol import InspectRequest
+from tests.data import test_known_words as known_words_cases
 from tests.data.test_data import PAIRS
 from tests.export.test_export_formats import LINES, random_translator
 
@@ -45,6 +51,7 @@ QUESTIONS = [
         "explain": {"attention": "cross", "layer": 0, "head": 1, "query": 0},
     },
     {"q": LINES[3]},
+    {"q": "👍 The CAT eats pizza,  ananas {kiwi}"},
 ]
 TOKENIZERS = {
     "unigram": {},
@@ -181,6 +188,62 @@ def test_sentences_of_a_text_are_translated_one_by_one(tmp_path):
     assert whole["answer"]["text"] == "a dog sleeps"
     expected = [(each["answer"]["text"], each["answer"]["translation"]) for each in (first, second)]
     assert [(each["source"], each["translation"]) for each in whole["answer"]["sentences"]] == expected
+
+
+@pytest.mark.parametrize("text", ["Привет мир", "the cat Ж", "Жж a", "Жжж aé", "👍", "Привет мир. The cat eats fish."])
+def test_file_keeps_what_the_server_keeps(tmp_path, text):
+    """A sentence of which most characters have no piece."""
+    translator = dataclasses.replace(random_translator(), languages=("en", "fr"))
+    document = html_document(translator, DataConfig(source_language="en"), {}, quantized=False, beam_size=4)
+    (answer,) = ask(document, tmp_path / "file.html", [{"q": text}])
+    theirs = answer["answer"]
+    options = DecodingOptions(beam_size=4)
+    ours = served({"": translator}, Mock(), options, InspectRequest(q=text), lambda _: None)
+    assert ours.pop("checkpoint") == 0
+    assert_same(ours, theirs)
+
+
+@pytest.fixture(scope="module")
+def find_unknown():
+    """Returns a function that asks the code of the file for unknown words."""
+    process = subprocess.Popen(
+        deno("unknown_words.js"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+
+    def ask(**question):
+        process.stdin.write(json.dumps(question) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    yield ask
+    process.stdin.close()
+    process.wait()
+
+
+# Letters of many scripts, and what stays as it is, in ASCII: the classes of JavaScript's patterns have nothing else.
+CHARACTERS = st.sampled_from(known_words_cases.LETTERS + known_words_cases.MARKS + known_words_cases.OTHERS)
+KEPT = st.sampled_from(
+    [" {name} ", " %s ", " https://example.org/a?b=c ", " a@b.org ", " `code` ", '<x id="1">', " a/b.py "]
+)
+TEXTS = st.lists(st.lists(CHARACTERS | KEPT).map("".join))
+
+
+@given(TEXTS, TEXTS)
+def test_file_finds_the_unknown_words_that_python_finds(find_unknown, lines, texts):
+    words = known_words([count_words(lines)])
+    answers = find_unknown(words=list(words.counts), kept=kept_pattern(), texts=texts + lines)
+    for text, answer in zip(texts + lines, answers, strict=True):
+        places, are_most = words.unknown_in(text)
+        assert answer == {"unknown_words": list(map(list, places)), "mostly_unknown": are_most}
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cn"]))))
+def test_file_splits_any_text_into_the_words_of_python(find_unknown, texts):
+    words = known_words([])
+    for text, answer in zip(texts, find_unknown(words=[], kept=kept_pattern(), texts=texts), strict=True):
+        assert answer["unknown_words"] == list(map(list, words.unknown_in(text).places))
+    every = known_words([count_words(texts)])
+    assert not any(answer["unknown_words"] for answer in find_unknown(words=list(every.counts), kept="$^", texts=texts))
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)

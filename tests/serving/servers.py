@@ -31,7 +31,7 @@ LIMITS = Limits(texts=4, characters=100, beam_size=3)
 class UpperCase:
     """An engine that translates into capitals; alternative k ends with k apostrophes. It can be held up.
 
-    Each line is a sentence that costs 1, whatever its length.
+    Each line is a sentence that costs 1, whatever its length. It does not know words that begin with zz.
     """
 
     workers = 1
@@ -53,7 +53,9 @@ class UpperCase:
 
     def _searches(self, lines, num_hypotheses):
         found = iter((yield [Part(line, []) for line in lines if line], num_hypotheses) if any(lines) else [])
-        return [Translation(line, next(found) if line else (Hypothesis("", 0.0),)) for line in lines]
+        hypotheses = [next(found) if line else (Hypothesis("", 0.0),) for line in lines]
+        unknown = [tuple(re.findall("zz[a-z]+", line)) for line in lines]
+        return list(map(Translation, lines, hypotheses, unknown))
 
     def cost(self, part):
         return 1

@@ -318,9 +318,32 @@ def test_tokens_are_hidden_and_shown_by_keyboard(page):
     expect(translation(page)).to_have_text(before)
 
 
+def test_unknown_words_are_marked(page):
+    write(page, "I swam in pizza.")
+    expect(page.locator("mark")).to_have_text(["pizza"])
+    expect(page.locator("p.unknown")).to_have_text("I swam in pizza.")
+    expect(page.get_by_text("was never trained on the marked words")).to_be_visible()
+    check_accessibility(page)
+    write(page, "Ich mag Ananas.")
+    expect(page.locator("mark")).to_have_text(["Ich", "mag", "Ananas"])
+    expect(page.get_by_text("its translation is a guess")).to_be_visible()
+    write(page, SENTENCE)
+    expect(page.locator("mark")).to_have_count(0)
+
+
+def test_sentence_in_unknown_characters_stays_as_it_is(page):
+    """The others of the text can still be chosen."""
+    page.get_by_label("Sentence", exact=True).first.fill(f"Привет мир. {SENTENCE}")
+    expect(page.locator(".message")).to_contain_text("stays as it is")
+    expect(translation(page)).to_have_count(0)
+    page.get_by_role("button", name=SENTENCE).last.click()
+    expect(page.get_by_label("Source tokens")).to_be_visible()
+    expect(page.locator(".message")).to_be_empty()
+
+
 def test_text_is_laid_out_as_its_script_is(page):
     """The full stop of a Hebrew sentence stands to the left of it, and characters of columns lie on their sides."""
-    write(page, "שלום עולם.")
+    page.get_by_label("Sentence", exact=True).first.fill("שלום עולם.")
     places = page.get_by_label("Sentence", exact=True).first.evaluate("""(area) => {
       const text = document.createElement("p");
       text.className = "text";
@@ -838,6 +861,10 @@ def test_file_says_what_it_cannot_translate(exported, open_page):
     expect(page.locator("p.text")).to_have_count(0)
     page.get_by_label("Sentence", exact=True).fill(SENTENCE)
     expect(page.locator("p.text")).to_be_visible()
+    page.get_by_label("Sentence", exact=True).fill("I swam in pizza.")
+    expect(page.locator("mark")).to_have_text(["pizza"])
+    page.get_by_label("Sentence", exact=True).fill("Привет мир.")
+    expect(page.locator(".message")).to_contain_text("stays as it is")
 
 
 ASK_WORKER = """async (lines) => {

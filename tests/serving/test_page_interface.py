@@ -125,6 +125,35 @@ def test_text_is_inspected_sentence_by_sentence(url):
         )
 
 
+def test_unknown_words_are_named_and_marked(url):
+    text = "👍 pizza, one Ananas kiwi."
+    asked = {"q": text, "source": "en", "target": "fr"}
+    assert request(url, "/translate", asked)[1]["unknownWords"] == ["pizza", "Ananas", "kiwi"]
+    answer = ask(url, q=text)[1]
+    assert answer["unknown_words"] == [[2, 7], [13, 19], [20, 24]]
+    assert answer["mostly_unknown"]
+    answer = ask(url, q="One pizza two.")[1]
+    assert (answer["unknown_words"], answer["mostly_unknown"]) == ([[4, 9]], False)
+    answer = ask(url, q="ONE two 3.")[1]
+    assert (answer["unknown_words"], answer["mostly_unknown"]) == ([], False)
+    assert "unknownWords" not in request(url, "/translate", asked | {"q": "ONE two 3."})[1]
+
+
+def test_sentence_in_unknown_characters_stays_as_it_is_wherever_it_is_asked_for(url, translator):
+    text = "two nine. Привет мир."
+    first, kept = ask(url, q=text)[1], ask(url, q=text, sentence=1, beam=True)[1]
+    told = [
+        {"source": "two nine.", "translation": first["translation"]},
+        {"source": "Привет мир."} | {"translation": "Привет мир."},
+    ]
+    assert first["sentences"] == told
+    expected = {"text": "Привет мир.", "translation": "Привет мир.", "kept": True, "checkpoint": translator.step}
+    assert kept == expected | {"sentences": told}
+    assert ask(url, q=" Привет мир.\n") == (200, expected | {"sentences": []})
+    asked = {"q": text, "source": "en", "target": "fr"}
+    assert request(url, "/translate", asked)[1] == {"translatedText": f"{first['translation']} Привет мир."}
+
+
 def test_inspection_is_of_the_translation_that_the_server_gives(url):
     texts = request(url, "/translate", {"q": LINE, "source": "en", "target": "fr", "alternatives": 2})[1]
     answer = ask(url)[1]

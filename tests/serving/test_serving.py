@@ -63,6 +63,15 @@ from tests.serving.servers import JSON, raw, request, serving, translate, until
             {"translatedText": ["A", "B C\n\nD"], "alignments": ["0-0", "0-0 1-1 2-2"]},
         ),
         ({"alignments": "0"}, {"translatedText": "ONE TWO"}),
+        ({"q": "one zza\nzzb zza"}, {"translatedText": "ONE ZZA\nZZB ZZA", "unknownWords": ["zza", "zzb"]}),
+        ({"q": ["one", "zza"]}, {"translatedText": ["ONE", "ZZA"], "unknownWords": [[], ["zza"]]}),
+        (
+            {"q": "<p title=zza>one</p><p>a <b>zzb</b></p>", "format": "html"},
+            {
+                "translatedText": '<p title="ZZA">ONE</p><p>A <b>ZZB</b></p>',
+                "unknownWords": ["zza", "zzb"],
+            },
+        ),
         ({"format": None, "alternatives": "", "alignments": ""}, {"translatedText": "ONE TWO"}),
         ({"format": "text", "api_key": 3, "unknown": 3}, {"translatedText": "ONE TWO"}),
         ({"q": "<b>&amp;</b>"}, {"translatedText": "<B>&AMP;</B>"}),

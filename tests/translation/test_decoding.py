@@ -186,7 +186,12 @@ def test_json_lines_have_scores_and_tokens(trained, run):
         assert "".join(hypothesis["tokens"]).replace("▁", " ").strip() == hypothesis["text"] + "</s>"
         assert hypothesis["score"] < 0
     assert len(record["hypotheses"]) == 2
-    assert empty == {"source": "", "source_tokens": ["</s>"], "hypotheses": [{"text": "", "score": 0.0, "tokens": []}]}
+    assert empty == {
+        "source": "",
+        "source_tokens": ["</s>"],
+        "unknown_words": [],
+        "hypotheses": [{"text": "", "score": 0.0, "tokens": []}],
+    }
 
 
 def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, run):

@@ -3,9 +3,10 @@
 import { Network } from "./network.js";
 import { beamSearch, largest, logSumExp } from "./search.js";
 import { Tokenizer } from "./tokenizer.js";
+import { KnownWords } from "./words.js";
 
 /** @import { Question } from "../../serving/page/api.js" */
-/** @import { Answer, EncodedWeights, Explanation, Kind, Place } from "../../serving/page/types.js" */
+/** @import { Answer, Kept, EncodedWeights, Explanation, Kind, Place } from "../../serving/page/types.js" */
 /** @import { ModelConfig, Observer, Rows, Source, Tensor, Trace } from "./network.js" */
 /** @import { Decoding } from "./search.js" */
 /** @import { Model } from "./tokenizer.js" */
@@ -19,11 +20,13 @@ import { Tokenizer } from "./tokenizer.js";
  * @property {number[]} source_tags ids that stand before each source
  * @property {string} source_language
  * @property {Model[]} tokenizers of both sides, or a joint one
+ * @property {string} kept pattern of what stays as it is
  */
 
 const [EOS, BOS] = [1, 2];
 const CONTROL = ["<s>", "</s>"];
 const NUM_ALTERNATIVES = 10;
+const MAX_UNKNOWN_SHARE = 0.5; // of characters; a text with more is not translated
 
 /** A translator without a server. */
 export class Translator {
@@ -31,12 +34,14 @@ export class Translator {
    * @param {Description} description
    * @param {Record<string, Tensor>} tensors
    * @param {Uint8Array[]} charsmaps of the tokenizers
+   * @param {string[]} words of the training text
    */
-  constructor({ model, decoding, source_tags, source_language, tokenizers }, tensors, charsmaps) {
+  constructor({ model, decoding, source_tags, source_language, tokenizers, kept }, tensors, charsmaps, words) {
     this.network = new Network(model, tensors);
     this.decoding = decoding;
     this.tags = source_tags;
     this.source = new Tokenizer(tokenizers[0], charsmaps[0]);
+    this.words = new KnownWords(words, kept);
     this.target = tokenizers[1] ? new Tokenizer(tokenizers[1], charsmaps[1]) : this.source;
     const language = /^[a-z]{2,3}(?![a-z])/i.exec(source_language)?.[0]; // of a code such as pt_BR
     this.segmenter = new Intl.Segmenter(language, { granularity: "sentence" });
@@ -44,13 +49,17 @@ export class Translator {
     this.known = new Map();
   }
 
-  /** @type {(question: Question) => Answer} */
+  /** @type {(question: Question) => Answer | Kept} */
   inspect({ q, sentence = 0, prefix = [], masked = [], heads_off = [], beam = false, explain = null }) {
     const sentences = q.split("\n").flatMap((line) =>
       Array.from(this.segmenter.segment(line), (own) => own.segment.trim())
     )
       .filter(Boolean);
     const text = sentences.length > 1 ? sentences[sentence] : q;
+    const told = sentences.length > 1
+      ? () => sentences.map((source) => ({ source, translation: this.translate(source) }))
+      : () => [];
+    if (this.isKept(text)) return { text, translation: text, kept: true, sentences: told() };
     const ids = this.sourceIds(text);
     const visible = ids.map((_, position) => !masked.includes(position));
     if (!visible.includes(true)) throw new RangeError("at least one source token must remain visible");
@@ -74,6 +83,7 @@ export class Translator {
     return {
       text,
       translation: this.target.decode(written),
+      ...this.words.unknownIn(text),
       source: withWords(ids.map((id, i) => ({ id, piece: this.source.model.pieces[id][0], masked: !visible[i] }))),
       target,
       hypotheses: finished.map(({ score, tokens }) => ({ text: this.target.decode(tokens), score })),
@@ -91,14 +101,18 @@ export class Translator {
           logits: target[explain.query].alternatives.map((own) => ({ ...own, logit: logits[explain.query][own.id] })),
         }),
       },
-      sentences: sentences.length > 1
-        ? sentences.map((source) => ({ source, translation: this.translate(source) }))
-        : [],
+      sentences: told(),
     };
+  }
+
+  /** @type {(text: string) => boolean} whether it stays as it is */
+  isKept(text) {
+    return this.source.unknownShare(text) > MAX_UNKNOWN_SHARE;
   }
 
   /** @type {(text: string) => string} */
   translate(text) {
+    if (this.isKept(text)) return text;
     const ids = this.sourceIds(text);
     this.network.off.clear();
     const search = () => this.search(this.network.encode(ids, ids.map(() => true)), ids.length, []).finished[0].tokens;

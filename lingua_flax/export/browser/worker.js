@@ -33,7 +33,8 @@ async function unpacked(packed) {
   /** @type {Description} */
   const description = JSON.parse(metadata.description);
   const charsmaps = description.tokenizers.map((_, i) => new Uint8Array(bytes(`charsmap.${i}`)));
-  return new Translator(description, tensors, charsmaps);
+  const words = new TextDecoder().decode(bytes("words")).split("\n");
+  return new Translator(description, tensors, charsmaps, words);
 }
 
 /** @type {Promise<Translator>} */

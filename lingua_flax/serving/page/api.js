@@ -1,6 +1,6 @@
 /** Requests to the server. @module */
 
-/** @import { Answer, Examples, Head, Place, Run } from "./types.js" */
+/** @import { Answer, Examples, Head, Kept, Place, Run } from "./types.js" */
 
 /** A request that was refused or could not be answered. */
 export class RequestError extends Error {
@@ -21,7 +21,7 @@ export class RequestError extends Error {
  * }} Question
  */
 
-/** @type {(question: Question, signal?: AbortSignal) => Promise<Answer>} */
+/** @type {(question: Question, signal?: AbortSignal) => Promise<Answer | Kept>} */
 export function inspect(question, signal) {
   const headers = { "Content-Type": "application/json" };
   return request("inspect", { method: "POST", headers, body: JSON.stringify(question), signal });

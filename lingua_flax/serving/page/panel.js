@@ -6,12 +6,14 @@ import { showBeam } from "./beam.js";
 import { html, readable, toggle } from "./dom.js";
 import { drawSteps } from "./steps.js";
 import { showTranslation } from "./translation.js";
+import { markUnknown } from "./unknown_words.js";
 import { decode } from "./weights.js";
 
-/** @import { Answer, Head, Inspection, Run } from "./types.js" */
+/** @import { Answer, Head, Inspection, Run, Sentence } from "./types.js" */
 /** @import { Pair, Selection, Strongest } from "./weights.js" */
 
 const RETRY = 1000; // milliseconds
+const KEPT = "This sentence stays as it is: it has no words, or the network has never seen most of its characters.";
 
 /** @typedef {"translation" | "attention" | "beam"} View */
 
@@ -63,6 +65,8 @@ export class Panel {
     this.inspection = null;
     /** @type {Answer | null} */
     this.unchanged = null;
+    /** @type {Sentence[]} */
+    this.told = [];
     this.choices = NO_CHOICES;
     this.requests = new AbortController();
     this.text = html("textarea", {
@@ -81,6 +85,7 @@ export class Panel {
     this.sentences = html("ol", { class: "sentences" });
     this.changes = html("p", { class: "changes" });
     this.message = html("p", { class: "message", role: "status" });
+    this.unknown = html("div", { "aria-live": "polite" });
     this.content = html("div", { class: "content" });
     this.element = html(
       "section",
@@ -98,6 +103,7 @@ export class Panel {
       this.sentences,
       this.changes,
       this.message,
+      this.unknown,
       this.content,
     );
   }
@@ -187,7 +193,11 @@ export class Panel {
         inspect(changed, signal),
         isChanged ? inspect({ ...question, beam: false }, signal) : null,
       ]);
-      this.answer(decode(inspection), unchanged);
+      if ("kept" in inspection || (unchanged && "kept" in unchanged)) {
+        this.answer(null, null, KEPT, inspection.sentences);
+      } else {
+        this.answer(decode(inspection), unchanged, "", inspection.sentences);
+      }
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof RequestError)) throw error;
@@ -199,12 +209,14 @@ export class Panel {
   /**
    * Shows an answer, or that there is none: nothing of an earlier text stays.
    *
-   * @type {(inspection: Inspection | null, unchanged?: Answer | null, message?: string) => void}
+   * @type {(inspection: Inspection | null, unchanged?: Answer | null, message?: string, told?: Sentence[]) => void}
    */
-  answer(inspection, unchanged = null, message = "") {
+  answer(inspection, unchanged = null, message = "", told = []) {
     this.inspection = inspection;
     this.unchanged = unchanged;
+    this.told = told;
     this.message.textContent = message;
+    this.unknown.replaceChildren(...(inspection ? markUnknown(inspection) : []));
     this.element.ariaBusy = "false";
     this.draw();
   }
@@ -297,10 +309,9 @@ export class Panel {
 
   /** Lists the sentences of the text with their translations; a click shows what the network does with one. */
   drawSentences() {
-    const sentences = this.inspection?.sentences ?? [];
     const { sentence } = this.choices;
     this.sentences.replaceChildren(
-      ...sentences.map(({ source, translation }, number) =>
+      ...this.told.map(({ source, translation }, number) =>
         html(
           "li",
           {},

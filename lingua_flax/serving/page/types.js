@@ -6,17 +6,20 @@
 /** @typedef {{ id: number, piece: string, probability: number }} Alternative */
 /** @typedef {Alternative & { word: number, alternatives: Alternative[] }} TargetToken */
 /** @typedef {{ shape: [number, number, number, number], weights: string }} EncodedWeights */
+/** @typedef {{ source: string, translation: string }} Sentence */
 /** @import { Weights } from "./weights.js" */
 /** @typedef {{ parent: number, id: number, piece: string, score: number, outcome: string }} Candidate */
 
 /**
  * @typedef {{
- *   text: string, translation: string, source: SourceToken[], target: TargetToken[],
+ *   text: string, translation: string, unknown_words: [number, number][], mostly_unknown: boolean,
+ *   source: SourceToken[], target: TargetToken[],
  *   hypotheses: { text: string, score: number }[], heads_off: Head[], attention: Record<Kind, Weights>,
- *   beam: Candidate[][] | null, explanation: Explanation | null, sentences: { source: string, translation: string }[]
+ *   beam: Candidate[][] | null, explanation: Explanation | null, sentences: Sentence[]
  * }} Inspection its `sentences` are those of the text, none if it is a single one
  */
 
+/** @typedef {{ text: string, translation: string, kept: true, sentences: Sentence[] }} Kept as it is, not translated */
 /** @typedef {Omit<Inspection, "attention"> & { attention: Record<Kind, EncodedWeights> }} Answer of POST /inspect */
 
 /**

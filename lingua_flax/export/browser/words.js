@@ -1,0 +1,32 @@
+/** The words that the training text had, and those of a text that it never had: the rules of data/known_words.py. @module */
+
+// Scripts without spaces between words, where every character is looked up by itself.
+const SCRIPTS = ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar"];
+const unspaced = `[${SCRIPTS.map((name) => `\\p{Script=${name}}`).join("")}]`;
+const WORD = new RegExp(`${unspaced}|(?:(?!${unspaced})[\\p{L}\\p{M}\\p{N}_])+`, "gu");
+const LOOKED_UP = /^(?=.*\p{L})\P{N}+$/su; // but not numbers, punctuation and codes such as MP3
+const MIN_UNKNOWN = 2; // words of a sentence of which most are unknown
+
+/** A list of words. */
+export class KnownWords {
+  /**
+   * @param {string[]} words without regard to case
+   * @param {string} kept pattern of what stays as it is
+   */
+  constructor(words, kept) {
+    this.words = new Set(words);
+    this.kept = new RegExp(kept, "gu");
+  }
+
+  /** @type {(text: string) => { unknown_words: [number, number][], mostly_unknown: boolean }} places are characters */
+  unknownIn(text) {
+    const rest = text.replace(this.kept, (span) => " ".repeat(span.length));
+    const words = [...rest.matchAll(WORD)].filter(([word]) => LOOKED_UP.test(word));
+    const unknown = words.filter(([word]) => !this.words.has(word.normalize("NFKC").toUpperCase().toLowerCase()));
+    const before = (/** @type {number} */ index) => [...text.slice(0, index)].length;
+    return {
+      unknown_words: unknown.map(({ 0: word, index }) => [before(index), before(index + word.length)]),
+      mostly_unknown: unknown.length >= MIN_UNKNOWN && 2 * unknown.length > words.length,
+    };
+  }
+}
