@@ -12,6 +12,7 @@ from lingua_flax.options.schema import REMAINING_DEVICES, Config, MeshConfig
 
 MESH_AXES = ("data", "fsdp", "tensor")
 ROW_AXES = ("data", "fsdp")  # the axes that shard the rows of a batch
+_AUTO = (AxisType.Auto,) * len(MESH_AXES)
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -33,10 +34,14 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
             f"{_requested_mesh(config)} uses {size} devices, but the {jax.process_count()} processes have "
             f"{len(devices)}; a run of several processes must use all devices"
         )
-    auto = (AxisType.Auto,) * len(MESH_AXES)
     if size < len(devices):  # on a TPU, jax.make_mesh accepts only rectangles of chips
-        return Mesh(np.reshape(devices[:size], shape), MESH_AXES, axis_types=auto)
-    return jax.make_mesh(shape, MESH_AXES, axis_types=auto, devices=devices)
+        return Mesh(np.reshape(devices[:size], shape), MESH_AXES, axis_types=_AUTO)
+    return jax.make_mesh(shape, MESH_AXES, axis_types=_AUTO, devices=devices)
+
+
+def mesh_of_one(device: jax.Device) -> Mesh:
+    """Returns a mesh with the same axes that consists of a single device, such as one of several in a run."""
+    return Mesh(np.reshape([device], (1,) * len(MESH_AXES)), MESH_AXES, axis_types=_AUTO)
 
 
 def _mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:

@@ -215,6 +215,14 @@ def check_equal_on_all_processes(name: str, digest: str) -> None:
             raise UserError(f"process {process} has a different {name} from process {jax.process_index()}")
 
 
+def first_text_of_all(text: str) -> str:
+    """Returns in every process the text of the first one whose text is not "", and its number; all must call this."""
+    if jax.process_count() == 1:
+        return text
+    texts = enumerate(lifeline.gather_texts(text))
+    return next((f"{other} (process {process})" for process, other in texts if other), "")
+
+
 @contextlib.contextmanager
 def distributed_session() -> Iterator[None]:
     """Wraps what a command does once the processes are connected: only the first one writes to stdout and stderr.

@@ -255,7 +255,8 @@ class ModelConfig(Section):
     """Dropout rate of the attention weights."""
     attention: Literal["auto", "plain", "fused"] = "auto"
     """Implementation of attention in training: plain, equation 1 of the paper as written; fused, a kernel for TPUs and
-    NVIDIA GPUs, with other last digits; auto, fused if it supports this model and device, otherwise plain."""
+    NVIDIA GPUs, with other last digits; auto, fused on GPUs if it supports this model and device, otherwise plain.
+    Before the first step, fused is compared with plain, which replaces it, with a warning, if it fails."""
 
     @model_validator(mode="after")
     def _options_agree(self) -> ModelConfig:

@@ -115,7 +115,7 @@ class Run:
         self._signals, self._meter = SignalExchange(interruption), StepMeter(compilations)
         self.plan = Plan(prepared.config, prepared.num_steps, bool(validation_set))
         self.batches = prepared.batches(programs.local_rows)
-        self._saved = SavedRun(prepared, self.plan, workdir)
+        self._saved = SavedRun(prepared, self.plan, workdir, programs.attention)
         self._state, self.progress, self._logged_lines = self._saved.open(programs, self.batches)
         self.was_finished = self.plan.is_finished(self.progress) and not self.plan.validation_is_due(self.progress)
         self._recorder: Recorder | None = None

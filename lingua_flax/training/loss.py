@@ -4,7 +4,6 @@ Shapes: B rows, T positions, D model width, V vocabulary size, M positions in a 
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,9 +14,6 @@ from jaxtyping import Array, Float, Int, Shaped
 from lingua_flax.model.linear import product, transposed_product
 from lingua_flax.options.special_ids import PAD_ID
 
-# (x [M, D], table [V, D]), both of the same type -> log(sum over v of exp(x . table[v])), [M] float32.
-LogNormalizer = Callable[[jax.Array, jax.Array], jax.Array]
-
 
 def cross_entropy(
     x: Float[Array, "*B D"],
@@ -25,7 +21,6 @@ def cross_entropy(
     targets: Int[Array | np.ndarray, "*B"],
     label_smoothing: float = 0.0,
     block_size: int | None = None,
-    log_normalizer: LogNormalizer | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Computes the label-smoothed cross-entropy of softmax(x table^T), in nats, summed over tokens, and their number.
 
@@ -35,11 +30,9 @@ def cross_entropy(
 
     The gradient with respect to the logits is simple enough to be computed along with them. In blocks of about
     `block_size` positions, those of a whole batch are never stored and read back (measured: docs/results/diary.md):
-    131 MB for 4,096 positions and a vocabulary of 8,000. A log normalizer stores none of them, and needs no blocks.
+    131 MB for 4,096 positions and a vocabulary of 8,000.
     """
     count = jnp.sum(targets != PAD_ID, dtype=jnp.float32)
-    if log_normalizer:
-        return _loss_sum_with_normalizer(x, table, jnp.asarray(targets), label_smoothing, log_normalizer), count
     return _loss_sum_in_blocks(x, table, jnp.asarray(targets), label_smoothing, block_size), count
 
 
@@ -55,23 +48,7 @@ def _loss_sum_in_blocks(
     return _forward(x, table, targets, label_smoothing, block_size)[0]
 
 
-def _loss_sum_with_normalizer(
-    x: Float[Array, "*B D"],
-    table: Float[Array, "V D"],
-    targets: Int[Array, "*B"],
-    label_smoothing: float,
-    log_normalizer: LogNormalizer,
-) -> Float[Array, ""]:
-    """Computes the loss sum from the log normalizer, the target logits and the mean logits only."""
-    x, targets, table = x.reshape(-1, x.shape[-1]), targets.reshape(-1), table.astype(x.dtype)
-    target_logits = jnp.einsum("md,md->m", x, table[targets], preferred_element_type=jnp.float32)
-    losses = log_normalizer(x, table) - (1.0 - label_smoothing) * target_logits
-    if label_smoothing:
-        losses -= label_smoothing * _mean_logits(x, table)
-    return jnp.sum(jnp.where(targets != PAD_ID, losses, 0.0))
-
-
-def _number_of_blocks(shape: tuple[int, ...], block_size: int | None) -> int:
+def number_of_blocks(shape: tuple[int, ...], block_size: int | None) -> int:
     """Returns the largest divisor of the rows' length for which a block has at least `block_size` positions, or 1.
 
     A block takes a part of every row, rather than some of the rows, because rows are sharded across devices.
@@ -90,7 +67,7 @@ def _forward(
         x_gradient = product(gradient, table.astype(x.dtype))
         return jax.tree.map(jnp.add, totals, (loss, table_gradient)), x_gradient
 
-    blocks = _number_of_blocks(targets.shape, block_size)
+    blocks = number_of_blocks(targets.shape, block_size)
     zeros = (jnp.zeros(()), jnp.zeros_like(table))
     (loss, table_gradient), x_gradient = jax.lax.scan(add, zeros, (_split(x, blocks), _split(targets, blocks)))
     return loss, (_join(x_gradient, x.shape), table_gradient)

@@ -16,6 +16,7 @@ from lingua_flax.model.parameters import replace_params
 from lingua_flax.model.transformer import initial_params, structure
 from lingua_flax.options import exportable
 from lingua_flax.training.kernels.fast_attention import fast_attention
+from lingua_flax.training.kernels.trial import proven
 from lingua_flax.training.optimizer import Decay
 from lingua_flax.training.preparation import Preparation
 from lingua_flax.training.state import TrainState, initial_state, param_shardings, state_shardings
@@ -26,17 +27,22 @@ log = logging.getLogger(__name__)
 
 
 class Programs:
-    """The programs of a run, compiled when they are first used, and the `local_rows` of this process in a batch."""
+    """The programs of a run, compiled when they are first used, and the `local_rows` of this process in a batch.
+
+    `attention` is the implementation that the training step uses, "plain" or "fused".
+    """
 
     def __init__(self, prepared: Preparation, mesh: Mesh):
-        """Raises UserError if the mesh does not divide the vocabularies."""
+        """Tries fast attention if it is to be used; raises UserError if the mesh does not divide the vocabularies."""
         config, tokenizer = prepared.config, prepared.tokenizer
         self._config, self._inherited, self._mesh = config, prepared.inherited, mesh
         self._vocab_sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
         check_divides(mesh, config, self._vocab_sizes)
-        precision, fast = compute_precision(config.devices.precision, mesh), fast_attention(config, mesh)
-        kind = mesh.devices.flat[0].device_kind
-        log.info("computing on %d x %s, %s, attention: %s", mesh.size, kind, precision.products, fast or "plain")
+        precision, kind = compute_precision(config.devices.precision, mesh), mesh.devices.flat[0].device_kind
+        candidate = fast_attention(config, mesh)
+        fast = candidate and proven(candidate, config)
+        self.attention = str(fast or "plain")
+        log.info("computing on %d x %s, %s, attention: %s", mesh.size, kind, precision.products, self.attention)
         for line in exportable.summary(config.model):
             log.info("%s", line)
         self.local_rows = local_rows(mesh, config.rows_per_batch)

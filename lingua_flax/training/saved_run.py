@@ -23,11 +23,14 @@ log = logging.getLogger(__name__)
 
 
 class SavedRun:
-    """The files of a run; with several processes, the first one writes them. `checkpoints` are to be closed."""
+    """The files of a run; with several processes, the first one writes them. `checkpoints` are to be closed.
 
-    def __init__(self, prepared: Preparation, plan: Plan, workdir: Workdir):
+    `attention` is the implementation that the run uses from now on.
+    """
+
+    def __init__(self, prepared: Preparation, plan: Plan, workdir: Workdir, attention: str):
         """Creates and locks the workdir; raises UserError if it is in use or its metrics are damaged."""
-        self._prepared, self._plan, self._workdir = prepared, plan, workdir
+        self._prepared, self._plan, self._workdir, self._attention = prepared, plan, workdir, attention
         on_first_process(workdir.create)
         shared = f"folder {workdir.path} (all processes must share one)"
         check_equal_on_all_processes(shared, workdir.lock_holder())
@@ -67,6 +70,7 @@ class SavedRun:
             "several_sentences": self._prepared.several_sentences,
             "config": as_json(self._prepared.config),
             "num_steps": self._prepared.num_steps,
+            "attention": self._attention,
         }
         self.checkpoints.save(progress.step, *checkpoint_items(state), metadata, progress.best_step)
         self._saved_version = version
@@ -85,6 +89,11 @@ class SavedRun:
         if not self._plan.is_finished(progress):
             log.info("resuming from step %d", progress.step)
             self._warn_of_changed_schedule(progress, metadata["num_steps"])
+            if (before := metadata.get("attention", self._attention)) != self._attention:
+                effect = (
+                    "the numbers of the following steps differ from those of an uninterrupted run in the last digits"
+                )
+                log.warning("attention was %s until this checkpoint and is now %s: %s", before, self._attention, effect)
         return programs.placed(state_from_checkpoint_items(params, training)), progress
 
     def _check_unchanged(self, metadata: dict[str, Any]) -> None:

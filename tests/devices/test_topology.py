@@ -24,8 +24,6 @@ from lingua_flax.options.config_files import read_config
 from lingua_flax.options.precision import BFLOAT16
 from lingua_flax.options.schema import Config, DecodingOptions, MeshConfig
 from lingua_flax.training.kernels.fast_attention import FusedAttention
-from lingua_flax.training.kernels.fused_loss import FusedLogNormalizer
-from lingua_flax.training.loss import cross_entropy
 from lingua_flax.training.reports import compiled_step
 from lingua_flax.training.reports.compiled_step import sent_bytes_of
 from lingua_flax.training.validation import loss_sum
@@ -157,27 +155,6 @@ def test_fused_attention_fits_on_a_chip(rows, length, width, heads, dtype):
     with_compiler(compile_fused_attention, rows, length, width, heads, dtype)
 
 
-def compile_fused_loss(width, vocabulary, dtype) -> None:
-    mesh = make_mesh(MeshConfig(), topology_devices("v5e:1x1"))
-    place = NamedSharding(mesh, PartitionSpec())
-
-    def loss(x, table, targets):
-        return cross_entropy(x, table, targets, 0.1, log_normalizer=FusedLogNormalizer(mesh))[0]
-
-    x, table = jax.ShapeDtypeStruct((16, 128, width), dtype), jax.ShapeDtypeStruct((vocabulary, width), jnp.float32)
-    targets = jax.ShapeDtypeStruct((16, 128), jnp.int32)
-    jax.jit(jax.grad(loss, argnums=(0, 1)), in_shardings=place, out_shardings=place).lower(x, table, targets).compile()
-
-
-@needs_libtpu
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize(("width", "vocabulary"), [(96, 99), (768, 32001), (1024, 37000), (4096, 8000)])
-def test_fused_loss_fits_on_a_chip(width, vocabulary, dtype):
-    """The big model's width of 1024 did not fit when all blocks had the size for a width of 512."""
-    with_compiler(compile_fused_loss, width, vocabulary, dtype)
-
-
 # The training step.
 
 
@@ -193,7 +170,10 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
         assert done.stderr == ""  # libtpu is silent
         figures.append(json.loads((tmp_path / "f.json").read_text()))
     one, eight = figures
-    assert set(one) == JSON_KEYS
+    assert set(one) == JSON_KEYS | {"other_attention"}
+    assert set(one["other_attention"]) == JSON_KEYS
+    assert (one["attention"], one["other_attention"]["attention"]) == ("plain", "fused")
+    assert one["other_attention"]["bytes_accessed"] < one["bytes_accessed"]
     assert (one["compiled_for"], eight["compiled_for"]) == ("v5e:1x1", "v5e:2x4")
     assert (one["fits"], one["device_memory_bytes"]) == (True, 16 * 2**30)
     assert least < one["flops"] < 1.5 * least
@@ -203,6 +183,7 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
     assert 0 < one["temporary_bytes"] < 50e6
     assert 6 * 4 * numbers < one["bytes_accessed"] < 1e9  # parameters and moments are read and written once
     shown = table_rows(done.stdout)
+    assert f"{eight['other_attention']['flops']:.3g}" in done.stdout.partition("a step with plain and with fused")[2]
     assert shown["mesh"] == "data 8, fsdp 1, tensor 1"
     assert shown["compiled for"] == "v5e:2x4, bfloat16"
     assert shown["operations"] == f"{eight['flops']:.3g}: {eight['flops'] / 197e9:.3g} ms at 197 TFLOP/s"
@@ -213,11 +194,13 @@ def test_training_step_is_compiled_for_v5e(run, tmp_path):
 @needs_libtpu
 @pytest.mark.slow
 def test_step_that_does_not_fit_on_a_v5e_is_reported(run, tmp_path):
-    done = run("train", *TINY, "--training.tokens-per-batch", 2**24, "--json", tmp_path / "f.json")
+    large = ("--training.tokens-per-batch", 2**24, "--model.attention", "plain")
+    done = run("train", *TINY, *large, "--json", tmp_path / "f.json")
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "f.json").read_text())
-    assert set(figures) == JSON_KEYS
+    assert set(figures) == JSON_KEYS | {"other_attention"}
     assert figures["fits"] is False
+    assert figures["other_attention"] is None
     assert figures["flops"] is figures["bytes_accessed"] is figures["temporary_bytes"] is None
     assert table_rows(done.stdout)["activations and gradients"] == "not known"
     assert "17.2 GB: Ran out of memory on HBM" in done.stdout

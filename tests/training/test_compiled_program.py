@@ -77,14 +77,21 @@ ENTRY %main (table: f32[100,64], x: f32[64]) -> f32[64] {
   %copy.1 = f32[64]{0} copy(%values)
   ROOT %next = (s32[], f32[64]{0}) tuple(%count, %copy.1)
 }
+
+%less (state: (s32[], f32[64])) -> pred[] {
+  %limit = s32[]{:T(128)} constant(5)
+  %state = (s32[], f32[64]{0}) parameter(0)
+  %count = s32[] get-tuple-element(%state), index=0
+  ROOT %is_less = pred[] compare(%count, %limit), direction=LT
+}
 """
 
 
 def test_memory_on_the_chip_is_not_main_memory():
     """x of 256 bytes is copied to the chip, and 8 rows of the table, 2,048 bytes. The sum reads x in both memories and
     writes 256 bytes. The kernel reads the sum and writes 256 bytes; of its 2,860 bytes, 300 are read once more. The
-    loop copies 256 bytes five times."""
-    program = read_program(ON_CHIP, iterations=5)
+    loop, whose counter is compared with 5, copies 256 bytes five times."""
+    program = read_program(ON_CHIP)
     assert program.bytes_accessed == 256 + 2048 + (256 + 256) + (256 + 256 + 300) + 5 * 2 * 256
 
 

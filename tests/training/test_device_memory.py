@@ -18,9 +18,10 @@ from lingua_flax.model.transformer import initial_params, structure
 from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import MeshConfig, ModelConfig
 from lingua_flax.training.device_memory import compile_step, format_bytes, memory_between_steps
+from lingua_flax.training.reports.compiled_step import _flops, model_flops
 from lingua_flax.training.reports.dry_run import parameters_by_module
 from lingua_flax.training.state import initial_state
-from lingua_flax.training.step import make_train_step
+from lingua_flax.training.step import LOSS_BLOCKS, make_train_step
 from tests.conftest import ROOT
 from tests.processes import metrics
 
@@ -32,7 +33,7 @@ PAPER = {
     "wmt14_en_fr_big": (32000 * 1024 + 6 * 12_592_128 + 6 * 16_788_480, 209_051_648, 213e6),
 }
 COSTS = {"flops", "bytes_accessed", "argument_bytes", "temporary_bytes"}
-JSON_KEYS = {*COSTS, "device_memory_bytes", "fits", "kernels", "compile_seconds", "compiled_for"}
+JSON_KEYS = {*COSTS, "device_memory_bytes", "fits", "kernels", "compile_seconds", "compiled_for", "attention"}
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -73,6 +74,19 @@ def test_flops_match_the_compiled_program():
 
     flops = jax.jit(forward).lower(network.params, source, target).compile().cost_analysis()["flops"]
     assert flops == pytest.approx(3 * forward_flops(config, 1000, 48, 32), rel=0.05)
+
+
+def test_operations_in_loops_count_as_often_as_they_are_run(monkeypatch, toy):
+    """XLA counts a loop once: here over four blocks of the loss in each of two parts of a batch. By its own account, the
+    same step without loops has as many operations."""
+    config = read_config(toy)
+    in_parts = config.model_copy(update={"training": config.training.model_copy(update={"accumulation_steps": 2})})
+    network, mesh, flops = structure(config.model, 1000, 1000), make_mesh(MeshConfig(data=1)), []
+    for block_size, each in ((None, config), (64, in_parts)):
+        monkeypatch.setitem(LOSS_BLOCKS, "cpu", block_size)
+        flops.append(_flops(compile_step(network, each, mesh), each, 1000, mesh))
+    assert flops[0] > 1.1 * model_flops(config, 1000)
+    assert flops[1] == pytest.approx(flops[0], rel=0.05)
 
 
 def test_memory_between_steps_matches_the_arguments_of_the_compiled_step(toy):
@@ -138,8 +152,9 @@ def test_dry_run_simulates_devices_that_are_not_available(run, tmp_path):
     ]
     assert float(shown["in all"].removesuffix(" MB")) == pytest.approx(sum(map(megabytes, parts)), abs=0.3)
     figures = json.loads((tmp_path / "figures.json").read_text())
-    assert set(figures) == JSON_KEYS
+    assert set(figures) == JSON_KEYS | {"other_attention"}
     assert figures["compiled_for"] == "8 x cpu (simulated)"
+    assert (figures["attention"], figures["other_attention"]) == ("plain", None)
     assert figures["fits"] is figures["device_memory_bytes"] is None
     assert 4 * 4 * on_each < figures["argument_bytes"] < 4 * 4 * on_each + 2e4  # and the batch
 

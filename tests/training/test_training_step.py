@@ -14,7 +14,7 @@ from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.model.dropout import Dropout
 from lingua_flax.model.transformer import Structure, structure
 from lingua_flax.options.schema import Config, MeshConfig, ModelConfig, OptimizerConfig
-from lingua_flax.training.loss import _in_one_pass, _in_two_passes, _number_of_blocks, cross_entropy
+from lingua_flax.training.loss import _in_one_pass, _in_two_passes, cross_entropy, number_of_blocks
 from lingua_flax.training.optimizer import Decay, decay_factor, learning_rate, make_optimizer
 from lingua_flax.training.state import TrainState, initial_state, state_shardings, updated_ema
 from lingua_flax.training.step import batch_digest, make_train_step
@@ -30,7 +30,7 @@ def reference_loss(x, table, targets, smoothing):
 
 @pytest.mark.parametrize(("block_size", "blocks"), [(None, 1), (3, 6), (4, 3), (7, 2), (18, 1), (19, 1)])
 def test_blocks_hold_at_least_the_requested_number_of_positions(block_size, blocks):
-    assert _number_of_blocks((3, 6), block_size) == blocks
+    assert number_of_blocks((3, 6), block_size) == blocks
 
 
 @pytest.mark.parametrize(("block_size", "smoothing"), [(None, 0.0), (None, 0.1), (3, 0.0), (4, 0.1)])

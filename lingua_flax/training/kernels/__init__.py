@@ -1,1 +1,1 @@
-"""Attention and loss on accelerators, without the arrays that the textbook versions store."""
+"""Attention on accelerators, without the arrays that the textbook version stores."""

@@ -24,11 +24,9 @@ from lingua_flax.devices.mesh import ROW_AXES
 from lingua_flax.devices.platform import compute_precision, is_older_than_ampere
 from lingua_flax.devices.sharding import MESH_AXIS_OF
 from lingua_flax.host.errors import UserError
-from lingua_flax.model.attention import FastAttention
 from lingua_flax.model.masks import SegmentMask
 from lingua_flax.options.precision import BFLOAT16
 from lingua_flax.options.schema import Config
-from lingua_flax.training.kernels.pallas_kernels import on_each_device, product
 
 LANES = 128
 LONGEST = 512  # maximum length of a row on a TPU, whose scores must fit into the memory of a core, forward and backward
@@ -102,9 +100,7 @@ def _call(
     """
     inputs = (*operands, *extra_inputs)
     (batch, length, width), keys = operands.query.shape, operands.keys.shape[1]
-    is_gpu = options.platform == "gpu"
-    max_rows = 1 if is_gpu else max(1, min(ROWS, POSITIONS // max(length, keys)))
-    rows = next(rows for rows in range(max_rows, 0, -1) if batch % rows == 0)
+    rows = rows_per_program(batch, max(length, keys), options.platform)
 
     def run_on_rows(*refs: Any) -> None:
         def run_on_row(row: int, _: None) -> None:
@@ -124,7 +120,7 @@ def _call(
         return pl.BlockSpec((rows, operand.shape[1], options.group), lambda row, group: (row, 0, group))
 
     params: Any = None
-    if is_gpu:
+    if options.platform == "gpu":
         from jax.experimental.pallas import triton  # not part of JAX on every platform
 
         params = triton.CompilerParams(num_warps=WARPS, num_stages=1)
@@ -144,13 +140,19 @@ def _call(
     )(*(array[:, None] if array.ndim == 2 else array for array in inputs))
 
 
+def rows_per_program(rows: int, length: int, platform: str) -> int:
+    """Returns how many of these rows, a divisor of their number, each program of the kernel processes."""
+    max_rows = 1 if platform == "gpu" else max(1, min(ROWS, POSITIONS // length))
+    return next(number for number in range(max_rows, 0, -1) if rows % number == 0)
+
+
 def _forward_kernel(row: Operands, *, options: Options) -> tuple[jax.Array]:
     """Computes the output, [T, G]."""
     visible = _visible(row, causal=options.causal)
     output = jnp.zeros(row.query.shape, jnp.float32)
     for lanes in _head_lanes(options):
         exponentials, sums = _exponentials(jnp.where(lanes, row.query, 0), row.keys, visible)
-        total = product(exponentials.astype(row.values.dtype), row.values, (1, 0))
+        total = _product(exponentials.astype(row.values.dtype), row.values, (1, 0))
         output = jnp.where(lanes, total / sums, output)
     return (output,)
 
@@ -164,13 +166,19 @@ def _backward_kernel(row: Operands, gradient: jax.Array, *, options: Options) ->
         head_query, head_gradient = jnp.where(lanes, row.query, 0), jnp.where(lanes, gradient, 0)
         exponentials, sums = _exponentials(head_query, row.keys, visible)
         weights = exponentials / sums
-        d_values += product(weights.astype(gradient.dtype), head_gradient, (0, 0))
-        d_weights = product(head_gradient, row.values, (1, 1))
+        d_values += _product(weights.astype(gradient.dtype), head_gradient, (0, 0))
+        d_weights = _product(head_gradient, row.values, (1, 1))
         d_scores = weights * (d_weights - jnp.sum(weights * d_weights, axis=-1, keepdims=True))
         d_scores = jnp.where(visible, d_scores, 0.0).astype(row.query.dtype)
-        d_query = jnp.where(lanes, product(d_scores, row.keys, (1, 0)), d_query)
-        d_keys += product(d_scores, head_query, (0, 0))
+        d_query = jnp.where(lanes, _product(d_scores, row.keys, (1, 0)), d_query)
+        d_keys += _product(d_scores, head_query, (0, 0))
     return d_query, d_keys, d_values
+
+
+def _product(left: jax.Array, right: jax.Array, contracted: tuple[int, int]) -> jax.Array:
+    """Returns the matrix product, float32, that sums over axis contracted[0] of left and contracted[1] of right."""
+    axes = ((contracted[:1], contracted[1:]), ((), ()))
+    return jax.lax.dot_general(left, right, axes, preferred_element_type=jnp.float32)
 
 
 def _head_lanes(options: Options) -> list[jax.Array]:
@@ -198,7 +206,7 @@ def _exponentials(query: jax.Array, keys: jax.Array, visible: jax.Array) -> tupl
 
     Its rows are uniform for queries that may attend to no key.
     """
-    scores = jnp.where(visible, product(query, keys, (1, 1)), jnp.finfo(jnp.float32).min)
+    scores = jnp.where(visible, _product(query, keys, (1, 1)), jnp.finfo(jnp.float32).min)
     exponentials = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     return exponentials, jnp.sum(exponentials, axis=-1, keepdims=True)
 
@@ -227,19 +235,31 @@ class FusedAttention:
         local = functools.partial(fused_attention, options=options)
         rows, heads = PartitionSpec(ROW_AXES), PartitionSpec(ROW_AXES, None, MESH_AXIS_OF["heads"])
         specs = Operands._make([heads, heads, heads, rows, rows])
-        return on_each_device(local, mesh=self.mesh, in_specs=(specs,), out_specs=heads)(operands)
+        # XLA cannot partition a kernel by itself.
+        on_each_device = jax.shard_map(local, mesh=self.mesh, in_specs=(specs,), out_specs=heads, check_vma=False)
+        return on_each_device(operands)
 
 
-def fast_attention(config: Config, mesh: Mesh) -> FastAttention | None:
+def fast_attention(config: Config, mesh: Mesh) -> FusedAttention | None:
     """Returns the attention for training on this mesh, by the option model.attention; None is equation 1 as written.
 
-    Raises UserError if what is requested does not support this configuration or this mesh.
+    On TPUs, where no run of the kernel has been recorded, it must be chosen by name. Before the first step, `trial`
+    compares it with equation 1. Raises UserError if "fused" does not support this configuration or this mesh.
     """
-    requested = config.model.attention
-    reason = None if requested == "plain" else _why_not_fused(config, mesh)
+    requested, platform = config.model.attention, mesh.devices.flat[0].platform
+    if requested == "plain" or (requested == "auto" and platform == "tpu"):
+        return None
+    reason = _why_not_fused(config, mesh)
     if reason and requested == "fused":
         raise UserError(f'model.attention "fused" {reason}; use "auto" to select a supported implementation')
-    return None if requested == "plain" or reason else FusedAttention(mesh, mesh.devices.flat[0].platform)
+    return None if reason else FusedAttention(mesh, platform)
+
+
+def other_attention(config: Config, mesh: Mesh) -> list[FusedAttention | None]:
+    """Returns in a list what `fast_attention` could have chosen instead; it is empty if there was no choice."""
+    if config.model.attention != "auto" or _why_not_fused(config, mesh):
+        return []
+    return [None if fast_attention(config, mesh) else FusedAttention(mesh, mesh.devices.flat[0].platform)]
 
 
 def _why_not_fused(config: Config, mesh: Mesh) -> str | None:

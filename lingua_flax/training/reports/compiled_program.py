@@ -22,8 +22,12 @@ class CompiledProgram(NamedTuple):
 class _Instruction(NamedTuple):
     result: str  # its type, such as (f32[], bf16[128,512]{1,0})
     operation: str
-    operands: list[str]
+    arguments: str  # its operands, or the value of a constant
     attributes: str
+
+    @property
+    def operands(self) -> list[str]:
+        return re.findall(r"%([\w.-]+)", self.arguments)
 
     @property
     def written(self) -> str:
@@ -39,6 +43,7 @@ _ARRAY = re.compile(r"(?P<type>\b[a-z]+?(?P<bits>\d*)\[(?P<sizes>[\d,]*)\])(?:\{
 _WORK_SPACE = re.compile(r"\bs8\[\d+\]")
 _CALLED = re.compile(r"(?:calls|to_apply|body|(?:true|false)_computation)=%([\w.-]+)")
 _TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
+_CONDITION = re.compile(r"condition=%([\w.-]+)")
 # A Pallas kernel, which may read arrays again, has its own estimate.
 _ESTIMATE = re.compile(r'"cost_estimate":\{.*?"bytes_accessed":"(\d+)"')
 _NOT_KERNELS = {
@@ -47,17 +52,17 @@ _NOT_KERNELS = {
 }
 
 
-def read_program(text: str, iterations: int = 1) -> CompiledProgram:
+def read_program(text: str) -> CompiledProgram:
     """Returns the figures of a compiled program, whose text XLA prints as HLO.
 
-    Kernels in a loop count as often as it is run; if XLA does not say how often, `iterations` times. How many bytes a
-    library's kernel moves is assumed to be the size of its operands and results.
+    Kernels in a loop count as often as it is run, or once if that is not known. How many bytes a library's kernel moves
+    is assumed to be the size of its operands and results.
     """
     computations = {match[1]: _instructions(match[0]) for match in _COMPUTATION.finditer(text)}
     entry = re.search(r"^ENTRY %(\S+)", text, re.MULTILINE)
     assert entry
     kernels, accessed, largest = 0, 0, []
-    for times, instruction, computation in _kernels(computations, entry[1], iterations):
+    for times, instruction, computation in _kernels(computations, entry[1]):
         kernels += times
         accessed += times * _bytes_moved(instruction, computation, computations)
         largest += [(_size(array), array["type"]) for array in _ARRAY.finditer(instruction.written)]
@@ -65,25 +70,31 @@ def read_program(text: str, iterations: int = 1) -> CompiledProgram:
 
 
 def _instructions(text: str) -> _Computation:
-    found = (match.groups() for match in _INSTRUCTION.finditer(text))
-    return {
-        name: _Instruction(result, operation, re.findall(r"%([\w.-]+)", operands), attributes)
-        for name, result, operation, operands, attributes in found
-    }
+    return {match[1]: _Instruction(*match.groups()[1:]) for match in _INSTRUCTION.finditer(text)}
 
 
 def _kernels(
-    computations: dict[str, _Computation], name: str, iterations: int, times: int = 1
+    computations: dict[str, _Computation], name: str, times: int = 1
 ) -> Iterator[tuple[int, _Instruction, _Computation]]:
     """Yields the kernels that a computation launches, and how often, with the computation that each is part of."""
     for instruction in computations[name].values():
         if instruction.operation in ("while", "conditional", "call", "async-start"):
-            trips = _TRIPS.search(instruction.attributes)
-            count = (int(trips[1]) if trips else iterations) if instruction.operation == "while" else 1
+            trips = _trips(instruction, computations) if instruction.operation == "while" else 1
             for called in _CALLED.findall(instruction.attributes):
-                yield from _kernels(computations, called, iterations, times * count)
+                yield from _kernels(computations, called, times * trips)
         elif instruction.operation not in _NOT_KERNELS:
             yield times, instruction, computations[name]
+
+
+def _trips(loop: _Instruction, computations: dict[str, _Computation]) -> int:
+    """Returns how often a loop is run, by XLA's account or by its condition, which compares a counter with a number."""
+    if known := _TRIPS.search(loop.attributes):
+        return int(known[1])
+    condition = _CONDITION.search(loop.attributes)
+    assert condition
+    values = computations[condition[1]].values()
+    limits = [int(value.arguments) for value in values if value.operation == "constant" and value.result[:5] == "s32[]"]
+    return limits[0] if len(limits) == 1 else 1
 
 
 def _bytes_moved(instruction: _Instruction, computation: _Computation, computations: dict[str, _Computation]) -> int:

@@ -13,25 +13,26 @@ from lingua_flax.devices.mesh import check_divides, make_mesh
 from lingua_flax.devices.platform import compute_precision, make_deterministic, simulated_devices
 from lingua_flax.devices.topology import check_compiler, chip_in_topology, topology_devices, with_compiler
 from lingua_flax.model.flops import training_flops
-from lingua_flax.model.transformer import structure
+from lingua_flax.model.transformer import Structure, structure
 from lingua_flax.options.precision import BFLOAT16, FLOAT32, Precision
 from lingua_flax.options.schema import REMAINING_DEVICES, Config
 from lingua_flax.training.device_memory import compile_step, memory_between_steps, memory_of_step
-from lingua_flax.training.kernels.fast_attention import fast_attention
+from lingua_flax.training.kernels.fast_attention import fast_attention, other_attention
+from lingua_flax.training.loss import number_of_blocks
 from lingua_flax.training.reports.compiled_program import bytes_of, read_program
+from lingua_flax.training.step import loss_block_size
 
 
 class CompiledStep(NamedTuple):
     """The figures of a compiled training step for each device; those that are not known are None."""
 
     compiled_for: str  # the topology, or the number and kind of the devices
+    attention: str  # "plain" or "fused"
     mesh: dict[str, int]
     dtype: str  # of matrix products
     memory: dict[str, int]  # as in `memory_of_step`
     device_memory_bytes: int | None
     compile_seconds: float | None = None
-    # As XLA counts them, but at least those of the model's matrix products: it counts loops once, and in programs for
-    # GPUs nothing.
     flops: float | None = None
     bytes_accessed: float | None = None  # in the device's main memory
     argument_bytes: int | None = None
@@ -43,11 +44,12 @@ class CompiledStep(NamedTuple):
     shortage: str | None = None  # the compiler's message if the memory of the device is not sufficient
 
 
-def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
+def compiled_steps(config: Config, sizes: tuple[int, int]) -> list[CompiledStep]:
     """Compiles the step for the config's topology or for this machine's devices, simulated by CPUs if too few.
 
-    The sizes are those of the source and the target vocabulary. Raises UserError if the config does not fit the mesh or
-    the compiler does not support the topology, and RunError if the compiler failed.
+    The first one is that of training. For a topology, it is followed by one with the other attention, if the option
+    model.attention leaves the choice. The sizes are those of the source and the target vocabulary. Raises UserError if
+    the config does not fit the mesh or the compiler does not support the topology, and RunError if the compiler failed.
     """
     if config.devices.topology:
         chip_in_topology(config.devices.topology)
@@ -56,8 +58,8 @@ def compiled_step(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     return _compiled(config, sizes)
 
 
-def _compiled(config: Config, sizes: tuple[int, int]) -> CompiledStep:
-    """Compiles the step; for a topology, in the process that `with_compiler` starts."""
+def _compiled(config: Config, sizes: tuple[int, int]) -> list[CompiledStep]:
+    """Compiles the steps; for a topology, in the process that `with_compiler` starts."""
     options = config.devices
     device_memory: int | None
     if options.topology:
@@ -73,10 +75,17 @@ def _compiled(config: Config, sizes: tuple[int, int]) -> CompiledStep:
         compiled_for = f"{mesh.size} x {device.device_kind}{simulated}"
         device_memory = (device.memory_stats() or {}).get("bytes_limit")
     check_divides(mesh, config, sizes)
-    precision = _compute_precision(config, mesh)
-    network = structure(config.model, *sizes, precision, fast_attention(config, mesh))
-    memory = memory_between_steps(network, config, mesh)
-    step = CompiledStep(compiled_for, dict(mesh.shape), str(precision.products), memory, device_memory)
+    precision, steps = _compute_precision(config, mesh), []
+    for fast in (fast_attention(config, mesh), *(other_attention(config, mesh) if options.topology else ())):
+        network = structure(config.model, *sizes, precision, fast)
+        memory, attention = memory_between_steps(network, config, mesh), str(fast or "plain")
+        step = CompiledStep(compiled_for, attention, dict(mesh.shape), str(precision.products), memory, device_memory)
+        steps.append(_with_figures(step, network, config, mesh, sizes[1]))
+    return steps
+
+
+def _with_figures(step: CompiledStep, network: Structure, config: Config, mesh: Mesh, vocab_size: int) -> CompiledStep:
+    """Compiles the step of a network, and returns it with the figures that follow."""
     started = time.monotonic()
     try:
         compiled = compile_step(network, config, mesh)
@@ -88,20 +97,32 @@ def _compiled(config: Config, sizes: tuple[int, int]) -> CompiledStep:
     seconds = time.monotonic() - started
     memory, analysis = memory_of_step(network, config, mesh, compiled), compiled.memory_analysis()
     text = compiled.as_text() or ""
-    program = read_program(text, config.training.accumulation_steps)
-    counted = (compiled.cost_analysis() or {}).get("flops", 0.0)
+    program = read_program(text)
     if mesh.devices.flat[0].platform == "gpu":
         step = step._replace(kernels=program.kernels, largest_arrays=program.largest)
     return step._replace(
         memory=memory,
         compile_seconds=seconds,
-        flops=max(counted, model_flops(config, sizes[1]) / mesh.size),
+        flops=_flops(compiled, config, vocab_size, mesh),
         bytes_accessed=program.bytes_accessed,
         argument_bytes=analysis.argument_size_in_bytes if analysis else None,
         temporary_bytes=analysis.temp_size_in_bytes if analysis else None,
         sent_bytes=sent_bytes_of(text, mesh.size) if mesh.size > 1 else 0.0,
-        fits=None if device_memory is None else sum(memory.values()) <= device_memory,
+        fits=None if step.device_memory_bytes is None else sum(memory.values()) <= step.device_memory_bytes,
     )
+
+
+def _flops(compiled: jax.stages.Compiled, config: Config, vocab_size: int, mesh: Mesh) -> float:
+    """Returns the operations as XLA counts them, but at least those of the model: it counts none in programs for GPUs.
+
+    XLA counts a loop once, so the other parts of an accumulated batch and the other blocks of the loss are added.
+    """
+    counted, parts = (compiled.cost_analysis() or {}).get("flops", 0.0), config.training.accumulation_steps
+    rows, length = config.rows_per_batch // parts, config.data.row_length
+    blocks = number_of_blocks((rows, length), loss_block_size(mesh))
+    loss = 3 * 2 * rows * length * config.model.embed_dim * vocab_size / mesh.size  # logits and two gradients
+    model = model_flops(config, vocab_size) / mesh.size
+    return max(parts * (counted + (1 - 1 / blocks) * loss), model)
 
 
 _COLLECTIVE = re.compile(r" = (.*?) (all-reduce|all-gather|reduce-scatter)(?:-start)?\(.*?channel_id=(\d+)")

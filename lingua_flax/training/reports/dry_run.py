@@ -3,7 +3,9 @@
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -16,7 +18,7 @@ from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.device_memory import ACTIVATIONS, format_bytes
 from lingua_flax.training.preparation import vocab_sizes
 from lingua_flax.training.recorder import show_table
-from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_step, model_flops
+from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_steps, model_flops
 
 # The share of target positions that hold a token, assumed for a run that has not begun: packing fills about 98% of the
 # positions on the longer side and fewer on the other (measured: docs/results/performance.md).
@@ -32,16 +34,23 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
     RunError if the compiler failed.
     """
     sizes = vocab_sizes(config, workdir)
-    step = compiled_step(config, sizes)
+    step, *others = compiled_steps(config, sizes)
     _show_parameters(config, structure(config.model, *sizes))
     _show_step(config, sizes[1])
     _show_memory(step)
     if config.devices.topology:
-        _show_min_times(step, chip_in_topology(config.devices.topology))
+        chip = chip_in_topology(config.devices.topology)
+        _show_min_times(step, chip)
+        if others:
+            _show_attentions([step, *others], chip)
     _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
     if json_file:
-        figures = {name: value for name, value in step._asdict().items() if name not in ONLY_PRINTED}
+        figures = _figures(step) | {"other_attention": _figures(others[0]) if others else None}
         json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def _figures(step: CompiledStep) -> dict[str, Any]:
+    return {name: value for name, value in step._asdict().items() if name not in ONLY_PRINTED}
 
 
 # Labels of an embedding that is shared, by model.tied_embeddings.
@@ -118,6 +127,20 @@ def _show_min_times(step: CompiledStep, chip: Chip) -> None:
         largest = Counter(step.largest_arrays).most_common()
         rows = {array: f"{times} x {format_bytes(size)}" for (size, array), times in sorted(largest, reverse=True)[:10]}
         show_table("the largest arrays in a step", rows)
+
+
+def _show_attentions(steps: Sequence[CompiledStep], chip: Chip) -> None:
+    table = Table("attention", title="a step with plain and with fused attention", title_justify="left")
+    for name in ("memory", "operations", "bytes accessed", "at least"):
+        table.add_column(name, justify="right")
+    for number, step in enumerate(steps):
+        cells = [f"{step.attention} (used)" if number == 0 else step.attention]
+        if step.flops and step.bytes_accessed:
+            cells += [format_bytes(sum(step.memory.values())), f"{step.flops:.3g}", format_bytes(step.bytes_accessed)]
+            seconds = max(step.flops / chip.flops_per_second, step.bytes_accessed / chip.bytes_per_second)
+            cells.append(f"{1000 * seconds:,.3g} ms")
+        table.add_row(*cells)
+    print_table(table)
 
 
 def _show_length(
