@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from ml_dtypes import bfloat16
 
+from lingua_flax.data.known_words import WORDS_NAME
 from lingua_flax.export.description import filled
 from lingua_flax.export.parity import Engine, engine_of
 from lingua_flax.options.config_files import CONFIG_NAME, HELD_OUT_NAME
@@ -22,8 +23,8 @@ TYPES = {"bfloat16": bfloat16, "float32": np.float32}
 def write_workdir(
     translator: Translator, run: Path, folder: Path, params_type: str, lines: Sequence[str]
 ) -> tuple[str, Callable[[], Engine]]:
-    """Writes config, held-out sources and parameters; returns how to use them, as Markdown, and the engine of lines."""
-    for name in (CONFIG_NAME, HELD_OUT_NAME):
+    """Writes config, words, held-out sources and parameters; returns how to use them, as Markdown, and the engine of lines."""
+    for name in (CONFIG_NAME, WORDS_NAME, HELD_OUT_NAME):
         if (run / name).exists():
             shutil.copyfile(run / name, folder / name)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, TYPES[params_type]), jax.device_get(translator.params))

@@ -89,7 +89,7 @@ class SavedRun:
         if not self._plan.is_finished(progress):
             log.info("resuming from step %d", progress.step)
             self._warn_of_changed_schedule(progress, metadata["num_steps"])
-            if (before := metadata.get("attention", self._attention)) != self._attention:
+            if (before := metadata["attention"]) != self._attention:
                 effect = (
                     "the numbers of the following steps differ from those of an uninterrupted run in the last digits"
                 )
