@@ -23,7 +23,7 @@ TYPES = {"bfloat16": bfloat16, "float32": np.float32}
 def write_workdir(
     translator: Translator, run: Path, folder: Path, params_type: str, lines: Sequence[str]
 ) -> tuple[str, Callable[[], Engine]]:
-    """Writes config, words, held-out sources and parameters; returns how to use them, as Markdown, and the engine of lines."""
+    """Writes what a workdir needs but its training; returns how to use it, as Markdown, and the engine of the lines."""
     for name in (CONFIG_NAME, WORDS_NAME, HELD_OUT_NAME):
         if (run / name).exists():
             shutil.copyfile(run / name, folder / name)
