@@ -31,7 +31,7 @@ TO_KEEP = re.compile(
     "|".join(
         (
             _PLACEHOLDER.pattern,
-            r"(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)",  # code
+            r"(`+)(?!`).+?(?<!`)\1(?!`)",  # code
             r"</?[A-Za-z][\w:.-]*(?:\s[^<>]*)?/?>",  # tags, such as <x id="1"/>
             r"\$?\{\{?\s*[\w.]*(?:[!:][^{}\s]*|(?:,\s*\w+){1,2})?\s*\}?\}",  # {}, {name}, {0:.2f}, {{ name }}, ${name}
             rf"%(?:\d+\$|\(\w+\))?[-+0#]*\d*(?:\.\d+)?(?:hh?|ll?|z)?[diouxXeEfgGcsp@](?![{_W}])",  # %s, %1$d, %(name)s

@@ -49,7 +49,6 @@ class Tokenizer:
       source_tags: the ids of pieces such as <2fr> that are put before each source. They are control pieces: no text is
         encoded as one, and "<2fr>" in the text is five ordinary characters.
       placeholders: the characters that stand for what translations contain as it is, and for terms of the glossary.
-      words: those that the training text had, without which none is looked up.
     """
 
     source: sentencepiece.SentencePieceProcessor
@@ -57,7 +56,7 @@ class Tokenizer:
     source_tags: tuple[int, ...] = ()
     placeholders: str = ""
     glossary: Glossary | None = None
-    words: KnownWords | None = None
+    words: KnownWords | None = None  # of the training text; without them, none is looked up
 
     @property
     def source_vocab_size(self) -> int:

@@ -41,15 +41,14 @@ def html_document(
     description = {
         **{name: described[name] for name in ("model", "source_tags", "source_language")},
         **{"made_with": VERSION, "format_version": FORMAT_VERSION, "checkpoint_step": translator.step},
-        "kept": kept_pattern(),
+        "kept": TO_KEEP.pattern,
         "decoding": {"beam_size": beam_size, "length_penalty": decoding.length_penalty},
         "tokenizers": [fields for fields, _ in tokenizers],
     }
     arrays = _stored(translator, quantized=quantized)
     arrays |= {f"charsmap.{i}": np.frombuffer(charsmap, np.uint8) for i, (_, charsmap) in enumerate(tokenizers)}
     assert translator.tokenizer.words  # of a run
-    words = "\n".join(sorted(translator.tokenizer.words.counts))  # without the counts
-    arrays["words"] = np.frombuffer(words.encode(), np.uint8)
+    arrays["words"] = np.frombuffer("\n".join(translator.tokenizer.words.counts).encode(), np.uint8)
     # The checksum of gzip reveals damage.
     packed = gzip.compress(save(arrays, {"description": json.dumps(description, ensure_ascii=False)}), mtime=0)
     content = {
@@ -83,11 +82,6 @@ def _stored(translator: Translator, *, quantized: bool) -> dict[str, np.ndarray]
             rows = np.round(rows / scales[:, None]).astype(np.int8)
         arrays[name] = rows
     return arrays
-
-
-def kept_pattern() -> str:
-    """Returns the pattern of what stays as it is, as JavaScript writes it."""
-    return TO_KEEP.pattern.replace("(?P<", "(?<").replace("(?P=ticks)", r"\k<ticks>")
 
 
 def _tokenizer(processor: SentencePieceProcessor) -> tuple[dict[str, Any], bytes]:

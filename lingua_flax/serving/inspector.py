@@ -29,9 +29,8 @@ def inspected(
         text = sentences[item.sentence]["source"]
     (parts,) = translator.divided([text], one_sentence_per_line=True)
     if all(part.is_kept for part in parts):
-        kept = translator.tokenizer.protect(text).untranslated
-        answer: dict[str, Any] = {"text": text, "translation": kept, "kept": True}
-        return {**answer, "checkpoint": translator.step, "sentences": sentences}
+        kept = {"text": text, "translation": translator.tokenizer.protect(text).untranslated, "kept": True}
+        return {**kept, "checkpoint": translator.step, "sentences": sentences}
     inspection = inspect(translator, text, options, intervention, record_beam=item.beam, explained=item.explain)
     return {**inspection.as_json(translator.tokenizer), "checkpoint": translator.step, "sentences": sentences}
 

@@ -17,7 +17,7 @@ from lingua_flax.data.cleaning.report import alignment_warnings
 from lingua_flax.data.corpora import prepared_corpus
 from lingua_flax.data.corpora.corpus import Corpus
 from lingua_flax.data.corpora.held_out_splits import read_held_out
-from lingua_flax.data.known_words import KnownWords, known_words, source_words
+from lingua_flax.data.known_words import KnownWords, known_words
 from lingua_flax.data.mixture import JoinedPairs, TrainingCorpus, open_training_corpora
 from lingua_flax.data.packing import Planner
 from lingua_flax.data.subword_sampling import samplers_of
@@ -119,16 +119,13 @@ def prepare(config: Config, workdir: Path) -> Preparation:
     num_steps = _num_steps(config, planner, fingerprints)
     config = _with_warmup_steps(config, num_steps, workdir)
     several, main = _check_sources(corpora[0], tokenizer), corpora[0].corpus
-    return Preparation(
-        config, main, tokenizer, models, words, planner, fingerprints, num_steps, inherited, several
-    )
+    return Preparation(config, main, tokenizer, models, words, planner, fingerprints, num_steps, inherited, several)
 
 
 def _known_words(config: Config, corpora: Sequence[TrainingCorpus]) -> KnownWords:
     """Returns the words of the run's sources, and those of the run from which it starts."""
-    cache, origin = cache_directory(config.data.cache_directory), config.training.init_from
-    words = [source_words(training.pairs, training.corpus.fingerprint, cache) for training in corpora]
-    return known_words(each.counts for each in [*words, *([KnownWords.load(origin)] if origin else [])])
+    sources = (source for training in corpora for source, _ in training.pairs)
+    return known_words(sources, KnownWords.load(origin).counts if (origin := config.training.init_from) else None)
 
 
 def _warn_if_trained_on(origin: Path, corpus: Corpus) -> None:

@@ -27,16 +27,11 @@ class Hypothesis:
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """A source line and its hypotheses, at least one, best first.
-
-    Attributes:
-      unknown_words: the words of the line that the network's training text never had, each once; not those of lines of
-        a corpus, nor of what stays as it is.
-    """
+    """A source line, its hypotheses, at least one, best first, and its words that the training text never had."""
 
     source: str
     hypotheses: tuple[Hypothesis, ...]
-    unknown_words: tuple[str, ...] = ()
+    unknown_words: tuple[str, ...] = ()  # each once; in lines of a corpus, none is looked up
 
     @property
     def text(self) -> str:

@@ -1,7 +1,7 @@
 """From lines of text to the sentences that are decoded together: parts of lines, with prefixes and limits."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,8 @@ class Part(NamedTuple):
     space: str = ""  # what stands between words of its translation
     is_cut: bool = False  # a part of a sentence that is too long
     is_kept: bool = False  # not translated: it has no words, or the network has never seen most of its characters
+    unknown: tuple[str, ...] = ()  # words that the training text never had
+    is_guess: bool = False  # most of its words are unknown
     line: int = 1  # its number
     part: int = 0  # its number within the line, counted from 0
     prefix: Sequence[int] = ()  # with which its translation begins
@@ -111,18 +113,13 @@ def warn_about_cut_sentences(lines: Sequence[Sequence[Part]], first_line: int, l
             log.warning("line %d has a sentence of %s: cut into %d parts", line, limit, count)
 
 
-def warn_about(what: str, lines: set[int]) -> None:
-    """Logs the numbers of the lines to which something happened, the first few of many."""
+def warn_about(what: str, lines: Collection[int], name: Callable[[int], str] = str) -> None:
+    """Logs the numbers of the lines to which something happened, or what names them, the first few of many."""
     if lines:
-        log.warning("%s: line %s", what, _first_few(sorted(lines)))
+        log.warning("%s: line %s", what, first_few(list(map(name, sorted(lines)))))
 
 
-def warn_about_words(what: str, words: Mapping[int, Sequence[str]]) -> None:
-    """Logs words by the numbers of their lines, the first few of many."""
-    if lines := [f"{line} ({_first_few(own)})" for line, own in words.items() if own]:
-        log.warning("%s: line %s", what, _first_few(lines))
-
-
-def _first_few(items: Sequence[object]) -> str:
+def first_few(items: Sequence[str]) -> str:
+    """Returns the first few items, and how many more there are."""
     rest = f" and {len(items) - MAX_IN_WARNING:,} more" if len(items) > MAX_IN_WARNING else ""
-    return ", ".join(map(str, items[:MAX_IN_WARNING])) + rest
+    return ", ".join(items[:MAX_IN_WARNING]) + rest

@@ -20,7 +20,6 @@ import jax
 
 from lingua_flax.data.batch import Batch, length_batches, unpacked_batch
 from lingua_flax.data.glossary import Glossary
-from lingua_flax.data.known_words import UnknownWords
 from lingua_flax.data.tokenizer import MAX_UNKNOWN_SHARE, language_tag
 from lingua_flax.devices.compilation import compile_concurrently, compiled_program
 from lingua_flax.devices.mesh import round_up_to_row_shards
@@ -175,8 +174,7 @@ class Translator(TrainedNetwork):
           translate_unknown: whether to translate what consists mostly of characters that the network has never seen.
           prefixes: text that the translation of each line must begin with, "" for none.
           first_line: number of lines[0], used in messages and to seed sampling.
-          warn: whether to log the lines that are cut or not translated, those with words that the training text never
-            had, and those whose translation reaches its limit.
+          warn: whether to log lines that are cut, not translated or unknown, or whose translation reaches its limit.
           after_batch: called with the number of lines of which nothing is translated or the first part is kept, then
             after each batch with the number of lines whose first part was in it; may raise to stop.
           **overrides: fields of DecodingOptions that replace those of `options`, such as beam_size=5.
@@ -209,11 +207,11 @@ class Translator(TrainedNetwork):
                 found = self.search(*searches.send(found), options, lambda _: after_batch(0))  # lines that are counted
         except StopIteration as end:
             translated, around = end.value
-        translations = self._joined(lines, translated, first_line)
+        translations = _joined(lines, translated, first_line)
         if warn:
-            words = {line: own.unknown_words for line, own in enumerate(translations, first_line)}
-            requests.warn_about_words(UNKNOWN_WORDS, words)
-            requests.warn_about(GUESSED, {part.line for part in parts if self._unknown(part).are_most})
+            words = {line: own.unknown_words for line, own in enumerate(translations, first_line) if own.unknown_words}
+            requests.warn_about(UNKNOWN_WORDS, words, lambda line: f"{line} ({requests.first_few(words[line])})")
+            requests.warn_about(GUESSED, {part.line for part in parts if part.is_guess})
             requests.warn_about(TRANSLATED_AROUND, around)
             reached = {part.line for part, hypotheses in translated if len(hypotheses[0].tokens) >= part.limit}
             requests.warn_about("translation reached its length limit and may be cut short", reached)
@@ -225,7 +223,7 @@ class Translator(TrainedNetwork):
         """Translates as `translate` does, without warnings, but lets the caller search."""
         parts = requests.parts_of(self.divided(lines), None, self.tokenizer, options, self.max_length)
         translated, _ = yield from self._translated(parts, options, num_hypotheses)
-        return self._joined(lines, translated)
+        return _joined(lines, translated)
 
     def _translated(
         self, parts: Sequence[requests.Part], options: DecodingOptions, num_hypotheses: int
@@ -295,15 +293,15 @@ class Translator(TrainedNetwork):
         one_sentence = self.one_sentence_per_line if one_sentence_per_line is None else one_sentence_per_line
         unknown = self.translate_unknown if translate_unknown is None else translate_unknown
         divided = split_lines(lines, self.tokenizer, self.languages, self.max_length, one_sentence=one_sentence)
-        return [
-            [part._replace(is_kept=self._is_kept(part, translate_unknown=unknown)) for part in parts]
-            for parts in divided
-        ]
+        return [[self._looked_up(part, translate_unknown=unknown) for part in parts] for parts in divided]
 
-    def _is_kept(self, part: requests.Part, *, translate_unknown: bool) -> bool:
-        if not self.tokenizer.protect(part.text).has_words_around_spans:
-            return True
-        return not translate_unknown and self.tokenizer.unknown_share(part.text, part.source) > MAX_UNKNOWN_SHARE
+    def _looked_up(self, part: requests.Part, *, translate_unknown: bool) -> requests.Part:
+        """Returns a part with what the network does not know of it."""
+        is_unknown = self.tokenizer.unknown_share(part.text, part.source) > MAX_UNKNOWN_SHARE and not translate_unknown
+        if is_unknown or not self.tokenizer.protect(part.text).has_words_around_spans:
+            return part._replace(is_kept=True)
+        places, are_most = self.tokenizer.unknown_words(part.text)
+        return part._replace(unknown=tuple(part.text[begin:end] for begin, end in places), is_guess=are_most)
 
     def translate_html(self, text: str, options: DecodingOptions = DecodingOptions(), **how: Any) -> str:
         """Returns HTML, a document or a fragment, with its text translated; arguments as in `translate`.
@@ -432,20 +430,13 @@ class Translator(TrainedNetwork):
             for beams, row in zip(tokens, scores, strict=True)
         ]
 
-    def _joined(
-        self,
-        lines: Sequence[str],
-        parts: Sequence[tuple[requests.Part, tuple[Hypothesis, ...]]],
-        first_line: int = 1,
-    ) -> list[Translation]:
-        by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
-        unknown: list[dict[str, None]] = [{} for _ in lines]
-        for part, hypotheses in parts:
-            by_line[part.line - first_line].append((part.text, part.after, hypotheses))
-            unknown[part.line - first_line] |= {part.text[begin:end]: None for begin, end in self._unknown(part).places}
-        results = zip(lines, by_line, unknown, strict=True)
-        return [Translation(line, join_parts(joined), tuple(words)) for line, joined, words in results]
 
-    def _unknown(self, part: requests.Part) -> UnknownWords:
-        """Returns the unknown words of a part; one that is not translated has none."""
-        return UnknownWords() if part.is_kept else self.tokenizer.unknown_words(part.text)
+def _joined(
+    lines: Sequence[str], parts: Sequence[tuple[requests.Part, tuple[Hypothesis, ...]]], first_line: int = 1
+) -> list[Translation]:
+    by_line: list[list[tuple[str, str, tuple[Hypothesis, ...]]]] = [[] for _ in lines]
+    unknown: list[dict[str, None]] = [{} for _ in lines]
+    for part, hypotheses in parts:
+        by_line[part.line - first_line].append((part.text, part.after, hypotheses))
+        unknown[part.line - first_line] |= dict.fromkeys(part.unknown)
+    return list(map(Translation, lines, map(join_parts, by_line), map(tuple, unknown)))

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingua_flax.data.corpora.corpus import Pair
 from lingua_flax.data.glossary import Glossary
-from lingua_flax.data.known_words import KnownWords, UnknownWords, count_words, known_words, source_words
+from lingua_flax.data.known_words import KnownWords, UnknownWords, known_words
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
@@ -27,7 +26,7 @@ UNSPACED = "あイ漢字ตกໄកက\u0e49"
 
 
 def trained_on(*lines):
-    return known_words([count_words(lines)])
+    return known_words(lines)
 
 
 def unknown(words, text, glossary=None):
@@ -48,14 +47,14 @@ def test_case_and_composition_make_no_difference(some, data):
         assert unknown(words, change(data.draw(st.sampled_from(some)))) == []
 
 
-@pytest.mark.parametrize("word", ["Straße", "ΟΔΟΣ", "ışık", "İstanbul", "ﬁn", "e\u0301té", "ǆ", "Ｆｕｌｌ"])
+@pytest.mark.parametrize("word", ["Straße", "ΟΔΟΣ", "ışık", "İstanbul", "ﬁn", "e\u0301té", "ǆ", "Ｆｕｌｌ", "ﷺ"])
 def test_words_with_an_unusual_capital_are_known_in_both_cases(word):
     assert unknown(trained_on(word), f"{word.upper()} {unicodedata.normalize('NFC', word)} {word.lower()}") == []
 
 
 @given(st.lists(SENTENCE), SENTENCE, SENTENCE, st.sampled_from(["xqxqWord", "шщъ", "אבגדה"]))
 def test_made_up_word_is_found_at_its_place(lines, before, after, made_up):
-    words = known_words([count_words(lines), count_words([before, after])])
+    words = known_words(lines, known_words([before, after]).counts)
     found = words.unknown_in(f"{before} {made_up} {after}")
     assert found == UnknownWords([(len(before) + 1, len(before) + 1 + len(made_up))])
 
@@ -127,13 +126,11 @@ def test_most_words_are_more_than_half_and_two(text, are_most):
     assert trained_on("the cat eats").unknown_in(text).are_most == are_most
 
 
-def test_counts_are_added_and_cached(tmp_path):
-    pairs = [Pair("The cat.", "Le chat."), Pair("a cat", "un chat")]
-    words = source_words(pairs, "fingerprint", tmp_path)
+def test_counts_are_added():
+    words = known_words(["The cat.", "a cat"])
     assert words.tsv == b"a\t1\ncat\t2\nthe\t1\n"
-    assert source_words([], "fingerprint", tmp_path).tsv == words.tsv
-    assert source_words(pairs[:1], "another", tmp_path).tsv == b"cat\t1\nthe\t1\n"
-    assert known_words([words.counts, Counter(cat=3, dog=1)]).tsv == b"a\t1\ncat\t5\ndog\t1\nthe\t1\n"
+    assert known_words(["ﷺ"]).counts.total() == 1  # a letter that is composed of words with spaces
+    assert known_words(["cat", "dog"], words.counts).tsv == b"a\t1\ncat\t3\ndog\t1\nthe\t1\n"
 
 
 def test_file_that_cannot_be_read_is_named(tmp_path):

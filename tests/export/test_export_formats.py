@@ -12,7 +12,7 @@ from flax import nnx
 
 from lingua_flax.data import tokenizer as data_tokenizer
 from lingua_flax.data.batch import pad_rows
-from lingua_flax.data.known_words import count_words, known_words
+from lingua_flax.data.known_words import known_words
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.export import numpy_translator, stablehlo_loader
 from lingua_flax.export.ctranslate2_model import write_ctranslate2
@@ -40,7 +40,7 @@ def test_exported_programs_replace_the_line_breaks_that_this_repository_replaces
 
 @functools.cache
 def tokenizer(*, joint: bool):
-    words = known_words([count_words(source for source, _ in PAIRS)])
+    words = known_words(source for source, _ in PAIRS)
     models = train_tokenizer(PAIRS, TokenizerConfig(vocab_size=50, joint=joint))
     return dataclasses.replace(parse_tokenizers(models), words=words)
 

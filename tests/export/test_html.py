@@ -13,9 +13,10 @@ from deno import find_deno_bin
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lingua_flax.data.known_words import count_words, known_words
+from lingua_flax.data.known_words import known_words
+from lingua_flax.data.placeholders import TO_KEEP
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
-from lingua_flax.export.html_file import _tokenizer, html_document, kept_pattern
+from lingua_flax.export.html_file import _tokenizer, html_document
 from lingua_flax.host.errors import UserError
 from lingua_flax.inspection.explanation import Place
 from lingua_flax.inspection.interventions import Head, Intervention, inspect
@@ -230,8 +231,8 @@ TEXTS = st.lists(st.lists(CHARACTERS | KEPT).map("".join))
 
 @given(TEXTS, TEXTS)
 def test_file_finds_the_unknown_words_that_python_finds(find_unknown, lines, texts):
-    words = known_words([count_words(lines)])
-    answers = find_unknown(words=list(words.counts), kept=kept_pattern(), texts=texts + lines)
+    words = known_words(lines)
+    answers = find_unknown(words=list(words.counts), kept=TO_KEEP.pattern, texts=texts + lines)
     for text, answer in zip(texts + lines, answers, strict=True):
         places, are_most = words.unknown_in(text)
         assert answer == {"unknown_words": list(map(list, places)), "mostly_unknown": are_most}
@@ -240,9 +241,9 @@ def test_file_finds_the_unknown_words_that_python_finds(find_unknown, lines, tex
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cn"]))))
 def test_file_splits_any_text_into_the_words_of_python(find_unknown, texts):
     words = known_words([])
-    for text, answer in zip(texts, find_unknown(words=[], kept=kept_pattern(), texts=texts), strict=True):
+    for text, answer in zip(texts, find_unknown(words=[], kept=TO_KEEP.pattern, texts=texts), strict=True):
         assert answer["unknown_words"] == list(map(list, words.unknown_in(text).places))
-    every = known_words([count_words(texts)])
+    every = known_words(texts)
     assert not any(answer["unknown_words"] for answer in find_unknown(words=list(every.counts), kept="$^", texts=texts))
 
 

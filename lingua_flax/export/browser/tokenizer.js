@@ -52,13 +52,11 @@ export class Tokenizer {
     return ids;
   }
 
-  /** @type {(text: string) => number} the share of its characters, without spaces, for which there is no piece */
-  unknownShare(text) {
-    const ids = this.encode(text);
-    if (!ids.includes(UNK)) return 0;
-    const known = ids.filter((id) => id !== UNK).map((id) => this.model.pieces[id][0]).join("");
+  /** @type {(text: string) => boolean} whether there are pieces for less than half of its characters */
+  isUnknown(text) {
+    const known = this.encode(text).filter((id) => id !== UNK).map((id) => this.model.pieces[id][0]).join("");
     const [some, all] = [known, this.normalize(text)].map((own) => [...own.replaceAll(SPACE, "")].length);
-    return 1 - some / Math.max(1, all);
+    return some < all / 2;
   }
 
   /** @type {(ids: number[]) => string} always a single line */

@@ -26,7 +26,6 @@ import { KnownWords } from "./words.js";
 const [EOS, BOS] = [1, 2];
 const CONTROL = ["<s>", "</s>"];
 const NUM_ALTERNATIVES = 10;
-const MAX_UNKNOWN_SHARE = 0.5; // of characters; a text with more is not translated
 
 /** A translator without a server. */
 export class Translator {
@@ -57,9 +56,9 @@ export class Translator {
       .filter(Boolean);
     const text = sentences.length > 1 ? sentences[sentence] : q;
     const told = sentences.length > 1
-      ? () => sentences.map((source) => ({ source, translation: this.translate(source) }))
-      : () => [];
-    if (this.isKept(text)) return { text, translation: text, kept: true, sentences: told() };
+      ? sentences.map((source) => ({ source, translation: this.translate(source) }))
+      : [];
+    if (this.source.isUnknown(text)) return { text, translation: text, kept: true, sentences: told };
     const ids = this.sourceIds(text);
     const visible = ids.map((_, position) => !masked.includes(position));
     if (!visible.includes(true)) throw new RangeError("at least one source token must remain visible");
@@ -101,18 +100,13 @@ export class Translator {
           logits: target[explain.query].alternatives.map((own) => ({ ...own, logit: logits[explain.query][own.id] })),
         }),
       },
-      sentences: told(),
+      sentences: told,
     };
-  }
-
-  /** @type {(text: string) => boolean} whether it stays as it is */
-  isKept(text) {
-    return this.source.unknownShare(text) > MAX_UNKNOWN_SHARE;
   }
 
   /** @type {(text: string) => string} */
   translate(text) {
-    if (this.isKept(text)) return text;
+    if (this.source.isUnknown(text)) return text;
     const ids = this.sourceIds(text);
     this.network.off.clear();
     const search = () => this.search(this.network.encode(ids, ids.map(() => true)), ids.length, []).finished[0].tokens;

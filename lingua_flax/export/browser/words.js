@@ -1,11 +1,9 @@
 /** The words that the training text had, and those of a text that it never had: the rules of data/known_words.py. @module */
 
-// Scripts without spaces between words, where every character is looked up by itself.
-const SCRIPTS = ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar"];
-const unspaced = `[${SCRIPTS.map((name) => `\\p{Script=${name}}`).join("")}]`;
-const WORD = new RegExp(`${unspaced}|(?:(?!${unspaced})[\\p{L}\\p{M}\\p{N}_])+`, "gu");
+// Of scripts without spaces between words, where every character is looked up by itself.
+const ALONE = String.raw`[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmer}\p{sc=Myanmar}]`;
+const WORD = new RegExp(`${ALONE}|(?:(?!${ALONE})[\\p{L}\\p{M}\\p{N}_])+`, "gu");
 const LOOKED_UP = /^(?=.*\p{L})\P{N}+$/su; // but not numbers, punctuation and codes such as MP3
-const MIN_UNKNOWN = 2; // words of a sentence of which most are unknown
 
 /** A list of words. */
 export class KnownWords {
@@ -26,7 +24,7 @@ export class KnownWords {
     const before = (/** @type {number} */ index) => [...text.slice(0, index)].length;
     return {
       unknown_words: unknown.map(({ 0: word, index }) => [before(index), before(index + word.length)]),
-      mostly_unknown: unknown.length >= MIN_UNKNOWN && 2 * unknown.length > words.length,
+      mostly_unknown: unknown.length > Math.max(1, words.length / 2),
     };
   }
 }

@@ -65,8 +65,7 @@ export class Panel {
     this.inspection = null;
     /** @type {Answer | null} */
     this.unchanged = null;
-    /** @type {Sentence[]} */
-    this.told = [];
+    this.told = /** @type {Sentence[]} */ ([]);
     this.choices = NO_CHOICES;
     this.requests = new AbortController();
     this.text = html("textarea", {
@@ -193,11 +192,9 @@ export class Panel {
         inspect(changed, signal),
         isChanged ? inspect({ ...question, beam: false }, signal) : null,
       ]);
-      if ("kept" in inspection || (unchanged && "kept" in unchanged)) {
-        this.answer(null, null, KEPT, inspection.sentences);
-      } else {
-        this.answer(decode(inspection), unchanged, "", inspection.sentences);
-      }
+      const { sentences } = inspection;
+      if ("kept" in inspection || (unchanged && "kept" in unchanged)) this.answer(null, null, KEPT, sentences);
+      else this.answer(decode(inspection), unchanged, "", sentences);
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof RequestError)) throw error;
