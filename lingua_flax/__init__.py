@@ -11,15 +11,15 @@ from lingua_flax.host.errors import RunError, UserError
 from lingua_flax.host.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from lingua_flax.commands.from_python import TrainingResult, evaluate, train
+    from lingua_flax.commands.from_python import evaluate, train
     from lingua_flax.options.schema import Config
     from lingua_flax.translation.translator import Hypothesis, Translation, Translator
 
-__all__ = ["Config", "Hypothesis", "RunError", "TrainingResult", "Translation", "Translator", "UserError"]
+__all__ = ["Config", "Hypothesis", "RunError", "Translation", "Translator", "UserError"]
 __all__ += ["__version__", "evaluate", "train"]
 
 _MODULES = {"Config": "options.schema"}
-_MODULES |= dict.fromkeys(("TrainingResult", "evaluate", "train"), "commands.from_python")
+_MODULES |= dict.fromkeys(("evaluate", "train"), "commands.from_python")
 _MODULES |= dict.fromkeys(("Hypothesis", "Translation", "Translator"), "translation.translator")
 
 

@@ -160,9 +160,9 @@ def score_references(translator: Translator, options: EvaluateCommand) -> None:
 
 
 def score_translations(
-    translator: Translator, options: EvaluateCommand, lines: EvaluationSet | None = None
+    translator: Translator, options: EvaluateCommand
 ) -> tuple[EvaluationSet, list[str], dict[str, Any]]:
-    """Returns the lines, by default those of the options, their translations, and the scores; writes the output files.
+    """Returns the lines of the options, their translations, and the scores; writes the output files.
 
     The scores are those that --json writes, by the names in docs/reference/formats.md.
     """
@@ -172,7 +172,7 @@ def score_translations(
 
     def read() -> tuple[EvaluationSet, list[str] | None, str]:
         translator.check(options)
-        data = lines or read_lines_to_score(translator.steps, options)
+        data = read_lines_to_score(translator.steps, options)
         tokenize = bleu_tokenizer(options.evaluation.tokenize, options.data.target_language, data.references)
         baseline = list(read_lines(options.compare)) if options.compare else None
         if baseline is not None and len(baseline) != (wanted := len(data.sources)):

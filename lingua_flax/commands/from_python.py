@@ -4,48 +4,36 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from lingua_flax.commands.evaluate import EvaluateCommand, loaded, resolve_options, score_translations
 from lingua_flax.commands.train import TrainCommand, config_in_workdir, saved_config, train_run, why_not_trainable
-from lingua_flax.data.text_files import check_aligned
 from lingua_flax.host.errors import Interrupted, UserError
 from lingua_flax.host.interruption import BorrowedSignals
-from lingua_flax.options.command_line import refuse
 from lingua_flax.options.config_files import CONFIG_NAME, read_config, with_absolute_paths
 from lingua_flax.options.messages import all_fields, suggestion, validated
 from lingua_flax.options.schema import Config
 
+if TYPE_CHECKING:
+    from lingua_flax.training.progress import Progress
+
 log = logging.getLogger(__name__)
-
-
-class TrainingResult(NamedTuple):
-    """What a run has come to: `step` steps in `seconds` of training, and its best validation.
-
-    Without validations, best_* are None, and best_bleu also if BLEU was too low to rank them, so that the loss did.
-    """
-
-    workdir: Path
-    step: int
-    seconds: float
-    best_step: int | None
-    best_bleu: float | None
-    best_loss: float | None
 
 
 def train(
     config: Config | Mapping[str, Any] | str | Path | None,
     workdir: str | Path,
     on_metrics: Callable[[dict[str, Any]], object] | None = None,
-) -> TrainingResult:
+) -> Progress:
     """Trains a run to its end, or resumes it, as the command `lingua-flax train` does; prints nothing.
 
     Ctrl-C stops it after the current step, with its state saved, and so does an exception that `on_metrics` raises: the
     same call continues. A second Ctrl-C stops it at once. In a thread other than the main one, only `on_metrics` can
     stop it. Progress is logged, at level INFO of the logger "lingua_flax". On Linux, the process keeps freed memory
-    afterwards, as that of the command does, which makes training on a CPU faster.
+    afterwards, as that of the command does, which makes training on a CPU faster. Returns how far the run has come, and
+    its best validation.
 
     Args:
       config: the path of a TOML file; the name of a config of this package, such as "tiny"; its tables as dictionaries,
@@ -78,8 +66,7 @@ def train(
         log.warning("%s", interrupted)
         signal.raise_signal(signal.Signals(interrupted.signal_number))  # the handler of the program decides
         raise
-    progress = run.progress._asdict()
-    return TrainingResult(workdir, *(progress[name] for name in TrainingResult._fields[1:]))
+    return run.progress
 
 
 def _resolved(config: Config | Mapping[str, Any] | str | Path | None, workdir: Path) -> Config:
@@ -95,29 +82,20 @@ def _resolved(config: Config | Mapping[str, Any] | str | Path | None, workdir: P
     return config_in_workdir(with_absolute_paths(given), saved, workdir)
 
 
-def evaluate(
-    workdir: str | Path,
-    split: str = "test",
-    *,
-    source: str | Path | Sequence[str] | None = None,
-    reference: str | Path | Sequence[str] | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Translates a split of the run's corpus, or other text, and scores it as the command `lingua-flax evaluate` does.
+def evaluate(workdir: str | Path, split: str = "test", **options: Any) -> dict[str, Any]:
+    """Translates a split of the run's corpus, or a file, and scores it as the command `lingua-flax evaluate` does.
 
     Args:
       workdir: folder of the run.
       split: split of its corpus.
-      source: what to translate instead of a split: lines of text, or the path of a file of them.
-      reference: a translation of each line, likewise; not with a .tsv or .jsonl file, which has both sides.
-      **options: further options of the command, such as checkpoint="last", beam_size=1, ter=True or
-        devices={"platform": "cpu"}.
+      **options: further options of the command, such as source="in.en", reference="ref.fr", checkpoint="last",
+        beam_size=1, ter=True or devices={"platform": "cpu"}.
 
     Returns:
       the scores, which the command writes to its file --json: "bleu", "bleu_signature", "chrf" and so on.
 
     Raises:
-      UserError: an option is unknown or invalid, the workdir or a file cannot be read, or the lines are not aligned.
+      UserError: an option is unknown or invalid, the workdir or a file cannot be read, or the files are not aligned.
     """
     given: dict[str, Any] = {"workdir": workdir} | ({} if split == "test" else {"split": split})
     for name, value in options.items():
@@ -125,18 +103,8 @@ def evaluate(
     known = {name for name, _ in all_fields(EvaluateCommand)} - {"score"}  # for which there is Translator.score
     if unknown := next((name for name in given if name not in known), None):
         raise UserError(f"unknown option {unknown}{suggestion(unknown, EvaluateCommand)}")
-    lines = None
-    if source is None or isinstance(source, str | Path):
-        given |= {"source": source} if source else {}
-        given |= {"reference": [reference]} if reference else {}
-    else:
-        from lingua_flax.evaluation.evaluate import EvaluationSet
-
-        refuse(given, ["split"], "with source; leave it out")
-        if not source or not reference or isinstance(reference, str | Path):
-            raise UserError("source is a list of lines, so reference must be one too, and neither may be empty")
-        check_aligned("source", source, "reference", reference)
-        lines = EvaluationSet("lines", source, reference)
+    if isinstance(given.get("reference"), str | Path):
+        given["reference"] = [given["reference"]]
     command = resolve_options(given)
     with loaded(command) as translator:
-        return score_translations(translator, command, lines)[-1]
+        return score_translations(translator, command)[-1]

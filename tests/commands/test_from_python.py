@@ -58,7 +58,7 @@ def test_the_result_is_that_of_the_best_validation(program):
     validations = [line for line in read_lines(workdir) if "validation_loss" in line]
     best = max(validations, key=lambda line: (line["validation_bleu"], -line["validation_loss"]))
     result = seen["result"]
-    assert (result["workdir"], result["step"], result["best_step"]) == (str(workdir), 240, best["step"])
+    assert (result["step"], result["best_step"]) == (240, best["step"])
     assert (result["best_bleu"], result["best_loss"]) == (best["validation_bleu"], best["validation_loss"])
     last = [line for line in read_lines(workdir) if "loss" in line][-1]
     assert result["seconds"] == pytest.approx(last["seconds"], abs=1e-3)
@@ -86,10 +86,6 @@ def test_scores_are_those_of_the_command(program, run, tmp_path):
         ({"beam_size": "many"}, 'beam_size: must be a whole number, got "many"'),
         ({"score": True}, "unknown option score"),
         ({"source": "lines.en"}, "--source and --reference go together"),
-        ({"source": ["one"], "reference": "lines.fr"}, "reference must be one too"),
-        ({"source": ["one"], "reference": []}, "neither may be empty"),
-        ({"source": ["one"], "reference": ["un", "deux"]}, "source has 1 lines, but reference has 2"),
-        ({"source": ["one"], "reference": ["un"], "split": "validation"}, "--split has no effect with source"),
     ],
 )
 def test_a_mistake_in_an_evaluation_is_one_sentence(trained, options, message):
