@@ -53,6 +53,7 @@ def in_a_thread() -> None:
 
 
 signal.signal(signal.SIGTERM, handler_of_the_program)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
 try:
     lingua_flax.train(str(config), workdir, stop_at(30, fail))
 except StopError as error:
