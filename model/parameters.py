@@ -9,18 +9,20 @@ from typing import Any
 
 import jax
 from flax import nnx
+from jax.sharding import PartitionSpec
 
 from lingua_flax.model.linear import Linear, bfloat16_dot_general
 from lingua_flax.options.precision import BFLOAT16_PRODUCTS, Precision
 
 
 def axis_metadata(*axes: str | None) -> dict[str, Any]:
-    """Returns the metadata of a parameter with these logical axes; an axis named None is never sharded.
+    """Returns the metadata of a parameter with these logical axes; an axis named None is never sharded."""
+    return {"logical_axes": axes}
 
-    Without eager sharding, a network can also be built without a mesh; the `out_shardings` of the `jax.jit` call that
-    creates the parameters place them.
-    """
-    return {"out_sharding": axes, "eager_sharding": False}
+
+def partition_specs(state: Any) -> Any:
+    """Returns the PartitionSpec of each parameter, with the logical names of its axes, as a plain tree."""
+    return nnx.to_pure_dict(state, lambda param: PartitionSpec(*param.get_metadata().get("logical_axes", ())))
 
 
 def linear(
@@ -36,9 +38,8 @@ def linear(
         use_bias=bias,
         dtype=precision.activations,
         dot_general=bfloat16_dot_general if precision == BFLOAT16_PRODUCTS else jax.lax.dot_general,
-        kernel_init=nnx.initializers.glorot_uniform(),
-        kernel_metadata=axis_metadata(*axes),
-        bias_metadata=axis_metadata(axes[1]),
+        kernel_init=nnx.with_metadata(nnx.initializers.glorot_uniform(), **axis_metadata(*axes)),
+        bias_init=nnx.with_metadata(nnx.initializers.zeros_init(), **axis_metadata(axes[1])),
         rngs=rngs,
     )
 

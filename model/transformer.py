@@ -20,7 +20,7 @@ from lingua_flax.model.key_value_cache import KeysValues
 from lingua_flax.model.layers import DecoderLayer, EncoderLayer
 from lingua_flax.model.lookup import lookup
 from lingua_flax.model.masks import SegmentMask
-from lingua_flax.model.parameters import axis_metadata
+from lingua_flax.model.parameters import axis_metadata, partition_specs
 from lingua_flax.model.positions import Rotation, sinusoidal_positions
 from lingua_flax.options.precision import FLOAT32, Precision
 from lingua_flax.options.schema import ModelConfig
@@ -71,10 +71,10 @@ class Transformer(nnx.Module):
         self.output_embedding = self._embedding(target_vocab_size, rngs) if config.tied_embeddings == "none" else None
         learned = config.positions == "learned"
         self.position_embedding = self._table(config.max_length, 0.02, None, rngs) if learned else None
-        self.encoder = nnx.List(
+        self.encoder = nnx.data(
             [EncoderLayer(config, precision=precision, fast=fast, rngs=rngs) for _ in range(config.num_encoder_layers)]
         )
-        self.decoder = nnx.List(
+        self.decoder = nnx.data(
             [DecoderLayer(config, precision=precision, fast=fast, rngs=rngs) for _ in range(config.num_decoder_layers)]
         )
         is_pre_norm = config.norm == "pre"  # the last pre-norm layer leaves its output unnormalized
@@ -248,7 +248,9 @@ class Transformer(nnx.Module):
     def logits(self, x: Float[Array, "B T D"]) -> Float32[Array, "B T V"]:
         """Computes the logits of the next token from the decoder's output."""
         x, table = x.astype(self.product_dtype), self.output_table.astype(self.product_dtype)
-        return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
+        # A product of matrices: JAX 0.7 has none of bfloat16 with more axes on a CPU.
+        y = jnp.einsum("md,vd->mv", x.reshape(-1, x.shape[-1]), table, preferred_element_type=jnp.float32)
+        return y.reshape(*x.shape[:-1], -1)
 
 
 class Structure(NamedTuple):
@@ -270,13 +272,13 @@ def structure(
     sizes = (source_vocab_size, target_vocab_size)
     model = nnx.eval_shape(lambda: Transformer(config, *sizes, precision=precision, fast=fast, rngs=nnx.Rngs(0)))
     graphdef, params = nnx.split(model, nnx.Param)  # raises if the model contains a random state
-    return Structure(graphdef, nnx.as_pure(params), nnx.as_pure(nnx.get_partition_spec(params)))
+    return Structure(graphdef, nnx.to_pure_dict(params), partition_specs(params))
 
 
 def initial_params(config: ModelConfig, source_vocab_size: int, target_vocab_size: int, key: jax.Array) -> Any:
     """Returns newly initialized float32 parameters as a plain tree, whose values are the same on any mesh."""
     model = Transformer(config, source_vocab_size, target_vocab_size, rngs=nnx.Rngs(params=key))
-    return nnx.as_pure(nnx.state(model, nnx.Param))
+    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
 def _layout(

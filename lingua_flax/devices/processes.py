@@ -47,8 +47,8 @@ def join_processes(options: ProcessOptions, platform: str) -> None:
     """
     if jax.distributed.is_initialized():
         return
-    # host/interruption.py handles SIGTERM.
-    jax.config.update("jax_enable_preemption_service", False)
+    if hasattr(jax.config, "jax_enable_preemption_service"):  # since JAX 0.8
+        jax.config.update("jax_enable_preemption_service", False)  # host/interruption.py handles SIGTERM
     if options.coordinator:
         global _first_host
         _first_host = options.coordinator.rpartition(":")[0].strip("[]")
