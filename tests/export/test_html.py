@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from deno import find_deno_bin
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lingua_flax.data.known_words import known_words
@@ -230,6 +230,7 @@ TEXTS = st.lists(st.lists(CHARACTERS | KEPT).map("".join))
 
 
 @given(TEXTS, TEXTS)
+@settings(deadline=None)
 def test_file_finds_the_unknown_words_that_python_finds(find_unknown, lines, texts):
     words = known_words(lines)
     answers = find_unknown(words=list(words.counts), kept=TO_KEEP.pattern, texts=texts + lines)
@@ -239,6 +240,7 @@ def test_file_finds_the_unknown_words_that_python_finds(find_unknown, lines, tex
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cn"]))))
+@settings(deadline=None)
 def test_file_splits_any_text_into_the_words_of_python(find_unknown, texts):
     words = known_words([])
     for text, answer in zip(texts, find_unknown(words=[], kept=TO_KEEP.pattern, texts=texts), strict=True):
