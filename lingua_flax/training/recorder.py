@@ -5,13 +5,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
 from lingua_flax.host.figures import save_figure
-from lingua_flax.host.terminal import print_table
+from lingua_flax.host.terminal import console_for_progress, print_table
 from lingua_flax.options.config_files import as_json, flat
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.workdir import Workdir
@@ -52,9 +51,9 @@ class Recorder:
         if config.training.tensorboard:
             options = flat(as_json(config))
             self._events = EventFiles(workdir.path / EVENTS_FOLDER, logged_lines, first_step, options)
-        console = Console(stderr=True)
+        console = console_for_progress()
         columns = ("step", MofNCompleteColumn(), BarColumn(), "{task.fields[status]}", TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._bar = Progress(*columns, console=console, disable=console.quiet)
         self._task = self._bar.add_task("training", total=num_steps, completed=first_step, status="compiling")
 
     def __enter__(self) -> Self:
