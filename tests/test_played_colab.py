@@ -1,7 +1,7 @@
-"""The notebook on machines like Colab's, which are lost again and again, each time followed by "Run all" on a new one.
+"""The notebook on machines like Colab's, with Drive accepted, declined and lost, and on machines that are lost.
 
-A machine is a Python environment with another JAX, Flax and NumPy, and caches and a home of its own. The runs are on a
-file system like Google Drive's (tests/scripts/like_drive.py), which also loses what was written last.
+A machine is a Python environment with Colab's JAX, Flax and NumPy, and caches and a home of its own. Drive is a file
+system like Google's (tests/scripts/like_drive.py), which also loses what was written last.
 """
 
 import contextlib
@@ -21,11 +21,12 @@ import pytest
 from lingua_flax.runs.checkpoint import saved_steps
 from notebooks.execute import COLAB, read_notebook, with_parameters
 from tests.conftest import ROOT
+from tests.export.test_html import ask
 from tests.processes import digests, metrics, wait_for
 from tests.runs.test_drive import lose_what_is_new, upload
 
 SCRIPTS = ROOT / "tests" / "scripts"
-PREINSTALLED = ("jax==0.10.0", "jaxlib==0.10.0", "flax==0.12.6", "numpy==2.0.2", "ipython", "packaging")
+PREINSTALLED = ("--requirement", str(ROOT / "constraints-floor.txt"), "ipython", "packaging", "safetensors")
 OPTIONS = (
     "--training.num-steps 60 --training.eval-every 20 --training.checkpoint-every 5 --training.log-every 1 "
     "--training.tokens-per-batch 512 --model.num-encoder-layers 1 --model.num-decoder-layers 1 --model.embed-dim 16 "
@@ -34,10 +35,10 @@ OPTIONS = (
 
 
 def python_of_colab() -> str:
-    """Returns a Python 3.12, which Colab has, or if there is none the one of the tests."""
+    """Returns a Python 3.13, which Colab has, or if there is none the one of the tests."""
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        subprocess.run(["python3.12", "--version"], check=True, capture_output=True)
-        return "python3.12"
+        subprocess.run(["python3.13", "--version"], check=True, capture_output=True)
+        return "python3.13"
     return sys.executable
 
 
@@ -50,7 +51,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site_packages,) = environment.glob("lib/python3.*/site-packages")
     stand_ins = site_packages / "google" / "colab"
     stand_ins.mkdir(parents=True)
-    for name in ("drive", "output"):
+    for name in ("drive", "files"):
         shutil.copy(SCRIPTS / f"colab_{name}.py", stand_ins / f"{name}.py")
     shutil.copy(SCRIPTS / "like_drive.py", site_packages / "sitecustomize.py")
     return site_packages
@@ -59,14 +60,16 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Machine:
     """A machine on which all cells of the notebook are run."""
 
-    def __init__(self, folder: Path, drive: Path, packages: Path):
+    def __init__(self, folder: Path, drive: Path, packages: Path, **environment: str):
         subprocess.run([python_of_colab(), "-m", "venv", "--without-pip", folder / "python"], check=True)
         (site_packages,) = folder.glob("python/lib/python3.*/site-packages")
         shutil.copytree(packages, site_packages, dirs_exist_ok=True)
         self.python, content = folder / "python" / "bin" / "python", folder / "content"
+        self.run, self.page = content / "lingua-flax-runs" / "tiny-short", content / "translator.html"
         content.mkdir()
-        parameters = {"REPOSITORY": f"file://{ROOT}", "RUNS": f"{drive}/runs", "OPTIONS": OPTIONS, "SECOND": None}
-        parameters["SENTENCE"] = "The cat's friend saw the bank."
+        drive.mkdir(exist_ok=True)
+        (content / "drive").symlink_to(drive)
+        parameters = {"REPOSITORY": f"file://{ROOT}", "FOLDER": str(content), "OPTIONS": OPTIONS}
         nbformat.write(with_parameters(read_notebook(COLAB), parameters), content / "notebook.ipynb")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
             "JAX_PLATFORMS": "cpu",
@@ -74,17 +77,31 @@ class Machine:
             "HOME": str(folder),
             "XDG_CACHE_HOME": str(folder / "cache"),
             "PIP_CACHE_DIR": str(packages.parent / "pip-cache"),  # only saves time
-            "LIKE_DRIVE": str(drive),
+            "LIKE_DRIVE": str(content / "drive"),
+            **environment,
         }
-        self.log = folder / "log"
+        self.log, self.red = folder / "log", folder / "red"
         command = [self.python, SCRIPTS / "play_notebook.py", "notebook.ipynb"]
-        with self.log.open("w") as log:
+        with self.log.open("w") as log, self.red.open("w") as red:
             self.process = subprocess.Popen(
-                command, cwd=content, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command, cwd=content, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=red
             )
 
     def printed(self) -> str:
         return self.log.read_text()
+
+    def finish(self) -> str:
+        """Returns what is printed until the end, after checking that nothing of it is red, and the page."""
+        assert self.process.wait() == 0, self.printed()
+        text = self.printed()
+        assert not self.red.read_text()
+        assert not re.search("Traceback|ERROR|[Ee]rror:|conflict", text)
+        assert f"downloading {self.page}" in text
+        (answer,) = ask(
+            self.page.read_text(encoding="utf-8"), self.page, [{"q": "The cat saw the bank.", "beam": True}]
+        )
+        assert "answer" in answer
+        return text
 
     def runs(self, command: str) -> bool:
         """Returns whether this command of lingua-flax is running."""
@@ -104,15 +121,55 @@ class Machine:
         psutil.wait_procs(processes)
 
 
+def versions(site_packages: Path) -> set[str]:
+    return {path.name for path in site_packages.glob("*.dist-info")}
+
+
+@pytest.mark.slow
+def test_what_the_machine_has_is_not_replaced_and_drive_has_a_copy(tmp_path: Path, packages: Path) -> None:
+    machine = Machine(tmp_path / "machine", tmp_path / "drive", packages)
+    text = machine.finish()
+    assert "kept JAX 0.7.2\n" in text
+    (site_packages,) = machine.python.parent.parent.glob("lib/python3.*/site-packages")
+    assert versions(packages) < versions(site_packages)
+    copy = tmp_path / "drive" / "MyDrive" / "lingua-flax-runs" / "tiny-short"
+    assert digests(copy) == digests(machine.run)
+    assert metrics(copy) == metrics(machine.run)
+    assert "Google Drive is" not in text
+
+
+@pytest.mark.slow
+def test_without_drive_a_sentence_says_so(tmp_path: Path, packages: Path) -> None:
+    machine = Machine(tmp_path / "machine", tmp_path / "drive", packages, DRIVE_DECLINED="1")
+    text = machine.finish()
+    assert text.count("Google Drive is not connected, so the run is deleted with this machine.") == 1
+    assert not list((tmp_path / "drive").iterdir())
+
+
+@pytest.mark.slow
+def test_training_goes_on_when_drive_is_lost(tmp_path: Path, packages: Path) -> None:
+    drive = tmp_path / "drive"
+    machine = Machine(tmp_path / "machine", drive, packages)
+    copy = drive / "MyDrive" / "lingua-flax-runs" / "tiny-short" / "checkpoints"
+    wait_for(machine.process, lambda: copy.is_dir() and saved_steps(copy))
+    drive.rename(tmp_path / "lost")
+    text = machine.finish()
+    assert text.count("Google Drive is lost: the run goes on without it.") == 1
+    assert "60 of 60" in text
+    assert not drive.exists()
+    assert saved_steps(tmp_path / "lost" / copy.relative_to(drive))
+
+
 @pytest.mark.slow
 def test_run_all_continues_on_a_new_machine_wherever_the_last_one_was_lost(tmp_path: Path, packages: Path) -> None:
     drive, uploaded, draw = tmp_path / "drive", tmp_path / "uploaded", random.Random(0)
-    run = drive / "runs" / "tiny"
+    copy = drive / "MyDrive" / "lingua-flax-runs" / "tiny-short"
     moments = {
-        "compiling": lambda machine: (run / "config.toml").exists(),
-        "training": lambda machine: (run / "metrics.jsonl").exists() and len(metrics(run)) > 12,
-        # What the last machine left half saved is removed before the first step.
-        "saving": lambda machine: " started: " in machine.printed() and list((run / "checkpoints").glob("*tmp*")),
+        "compiling": lambda machine: (machine.run / "config.toml").exists(),
+        "training": lambda machine: len(saved_steps(copy / "checkpoints")) > 1,
+        "copying": lambda machine: (
+            set(saved_steps(machine.run / "checkpoints")) - set(saved_steps(copy / "checkpoints"))
+        ),
         "evaluating": lambda machine: machine.runs("evaluate"),
     }
     steps = [0]
@@ -124,20 +181,14 @@ def test_run_all_continues_on_a_new_machine_wherever_the_last_one_was_lost(tmp_p
         machine.lose()
         lose_what_is_new(drive, uploaded, draw)
         text = machine.printed()
-        assert "keeping JAX 0.10.0 of this machine" in text
         resumed = re.search(r"resuming from step (\d+)", text)
         assert bool(resumed) == (steps[-1] > 0)
-        steps.append(max(saved_steps(run / "checkpoints"), default=0))
+        steps.append(max(saved_steps(copy / "checkpoints"), default=0))
     assert steps[-1] == 60
     last = Machine(tmp_path / "last", drive, packages)
-    assert last.process.wait() == 0, last.printed()
-    text = last.printed()
-    assert f"{run}: finished: 60 of 60 steps" in text
-    cells, _, report = text.partition("--- report")
-    assert len(re.findall(r"│ BLEU +│ \d", cells)) == len(re.findall(r"│ BLEU +│ \d", report)) == 2
-    assert "page: <title>Lingua Flax" in cells
+    assert f"{last.run}: finished: 60 of 60 steps" in last.finish()
     # The same as a run that was never interrupted, with the packages of the machine.
     train = [last.python, "-m", "lingua_flax", "train", "--config", "tiny", *OPTIONS.split(), "--workdir"]
     subprocess.run([*train, tmp_path / "uninterrupted"], check=True, cwd=tmp_path, env=last.environment)
-    assert digests(run) == digests(tmp_path / "uninterrupted")
-    assert metrics(run) == metrics(tmp_path / "uninterrupted")
+    assert digests(copy) == digests(last.run) == digests(tmp_path / "uninterrupted")
+    assert metrics(copy) == metrics(tmp_path / "uninterrupted")

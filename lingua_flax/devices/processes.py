@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import functools
 import importlib.util
+import inspect
 import os
 import re
 import socket
@@ -120,10 +121,10 @@ def _report_to_first(address: tuple[str, int], options: ProcessOptions, deadline
 
 
 def _connect(method: str, address: str | None = None, size: int | None = None, rank: int | None = None) -> None:
+    timeouts = {"heartbeat_timeout_seconds": HEARTBEAT_TIMEOUT, "shutdown_timeout_seconds": SHUTDOWN_TIMEOUT}
+    known = inspect.signature(jax.distributed.initialize).parameters  # JAX 0.7 always waits five minutes at the end
     try:
-        jax.distributed.initialize(
-            address, size, rank, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT, shutdown_timeout_seconds=SHUTDOWN_TIMEOUT
-        )
+        jax.distributed.initialize(address, size, rank, **{name: timeouts[name] for name in timeouts if name in known})
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"could not connect the processes of this run through {method}: {reason}") from error

@@ -19,11 +19,18 @@ MAX_TEXT_LENGTH = 36  # characters of a sentence in a table
 @contextlib.contextmanager
 def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
     """Shows a progress bar on stderr, but only on a terminal; yields the function that advances it by some items."""
-    console = Console(stderr=True)
     columns = (*Progress.get_default_columns(), TimeElapsedColumn())  # the clock moves while programs are compiled
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    console = console_for_progress()
+    with Progress(*columns, console=console, disable=console.quiet, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.update(task, advance=count)
+
+
+def console_for_progress() -> Console:
+    """Returns a console that prints on stderr, but only on a terminal: Rich 13 ends a disabled bar with a line, too."""
+    console = Console(stderr=True)
+    console.quiet = not console.is_terminal
+    return console
 
 
 def share(count: int | np.integer | None, total: int) -> str:

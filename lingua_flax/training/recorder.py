@@ -5,13 +5,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from lingua_flax.host.figures import save_figure
-from lingua_flax.host.terminal import print_table
+from lingua_flax.host.terminal import console_for_progress, print_table
 from lingua_flax.options.config_files import as_json, flat
 from lingua_flax.options.schema import Config
 from lingua_flax.runs.workdir import Workdir
@@ -57,10 +56,9 @@ class Recorder:
         if config.training.tensorboard:
             options = flat(as_json(config))
             self._events = EventFiles(workdir.path, logged_lines, first_step, options)
-        console = Console(stderr=True)
-        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        console, times = console_for_progress(), (TimeElapsedColumn(), TimeRemainingColumn())
         columns = ("step", MofNCompleteColumn(), BarColumn(), "{task.fields[status]}", *times)
-        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._bar = Progress(*columns, console=console, disable=console.quiet)
         self._task = self._bar.add_task("training", total=num_steps, completed=first_step, status="compiling")
 
     def __enter__(self) -> Self:

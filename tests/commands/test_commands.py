@@ -306,7 +306,7 @@ def test_warmup_share_is_fixed_when_the_run_starts(toy, run, tmp_path, train_wit
 def test_patience_stops_early(toy, run, tmp_path):
     """The learning rate is too low to improve anything after the first validation."""
     train = ["train", "--config", toy, "--workdir", tmp_path / "w", "--training.eval-every", 1]
-    train += ["--optimizer.peak-lr", 1e-9]
+    train += ["--optimizer.peak-lr", 1e-30]
     # More patience, which starts anew because the run is extended: three validations more.
     extended = ["--training.patience", 3, "--training.num-steps", 300]
     for options, last, total in ((["--training.patience", 2], 3, 240), (extended, 6, 300)):

@@ -204,7 +204,7 @@ def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, ru
     fits = lambda text: len(translator.tokenizer.encode_source([text])[0]) <= 32  # noqa: E731
     parts = [text for text, _, _ in split_text(long, "en", fits)]
     assert " ".join(parts) == long
-    joined = " ".join(translation.text for translation in translator.translate(parts, beam_size=1))
+    joined = " ".join(filter(None, (translation.text for translation in translator.translate(parts, beam_size=1))))
     expected = ["un !", joined, "trois !", *[""] * 1500, joined]
     assert done.stdout == "".join(f"{line}\n" for line in expected)  # nothing else: no prompts, as input is not typed
     cut = "has a sentence of more than 31 tokens, which the model takes at a time: cut into 2 parts"
