@@ -121,7 +121,10 @@ def _report_to_first(address: tuple[str, int], options: ProcessOptions, deadline
 
 
 def _connect(method: str, address: str | None = None, size: int | None = None, rank: int | None = None) -> None:
-    timeouts = {"heartbeat_timeout_seconds": HEARTBEAT_TIMEOUT, "shutdown_timeout_seconds": SHUTDOWN_TIMEOUT}
+    timeouts: dict[str, Any] = {
+        "heartbeat_timeout_seconds": HEARTBEAT_TIMEOUT,
+        "shutdown_timeout_seconds": SHUTDOWN_TIMEOUT,
+    }
     known = inspect.signature(jax.distributed.initialize).parameters  # JAX 0.7 always waits five minutes at the end
     try:
         jax.distributed.initialize(address, size, rank, **{name: timeouts[name] for name in timeouts if name in known})

@@ -15,7 +15,7 @@ from sentencepiece import SentencePieceProcessor
 
 from lingua_flax.data.placeholders import TO_KEEP
 from lingua_flax.export.description import FORMAT_VERSION, describe
-from lingua_flax.export.parity import Engine
+from lingua_flax.export.parity import Engine, engine_of
 from lingua_flax.host.errors import UserError
 from lingua_flax.host.version import VERSION
 from lingua_flax.inspection.page_files import bundled, in_script, page_html
