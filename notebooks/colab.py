@@ -127,9 +127,11 @@ class Run:
         is_short = config == "automatic" and not device
         if config == "automatic":
             config = "multi30k_en_de" if device else "tiny"
+        if is_short and "--training.num-steps" not in options:
+            options = f"{SHORT_FORM} {options}"
         name = Path(config).stem + ("-short" if is_short else "")
         self._example = CAPTIONS if config == "multi30k_en_de" else PHRASEBOOK
-        self._training = f"train --config {shlex.quote(config)} {SHORT_FORM if is_short else ''} {options}"
+        self._training = f"train --config {shlex.quote(config)} {options}"
         self.workdir, self._page = here / "lingua-flax-runs" / name, here / "translator.html"
         self._drive: Path | None = here / "drive" / "MyDrive" / "lingua-flax-runs" / name
         self._saved_step = 0

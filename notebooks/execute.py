@@ -1,8 +1,8 @@
 """Runs the cells of a notebook without a browser, and stores their outputs in it.
 
-As a program (`make notebook`), it does so with colab_tpu.ipynb on the CPU. The runs are in /tmp/lingua-flax, with the
-phrasebook only, so that the notebook contains no paths of the machine it was run on, and no text from a corpus that
-must not be redistributed.
+As a program (`make notebook`), it does so with colab_tpu.ipynb on the CPU. The run is in /tmp/lingua-flax, with the
+phrasebook, so that the notebook contains no paths of the machine it was run on, and no text from a corpus that must not
+be redistributed.
 """
 
 import os
@@ -20,7 +20,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 COLAB = Path(__file__).with_name("colab_tpu.ipynb")
-SCRATCH = Path("/tmp/lingua-flax")  # runs and cache of this notebook; deleted at the end
+SCRATCH = Path("/tmp/lingua-flax")  # run and cache of this notebook; deleted at the end
 
 
 class _CurrentInterpreterKernelManager(AsyncKernelManager):
@@ -75,7 +75,7 @@ def main() -> None:
     if SCRATCH.exists():
         sys.exit(f"error: {SCRATCH} already exists; remove it first")
     SCRATCH.mkdir()
-    parameters = {"REPOSITORY": str(COLAB.parent.parent), "RUNS": str(SCRATCH / "runs"), "SECOND": None}
+    parameters = {"REPOSITORY": str(COLAB.parent.parent), "FOLDER": str(SCRATCH), "ON_DRIVE": False}
     environment = {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(SCRATCH / "cache")}
     store_outputs(COLAB, execute(with_parameters(read_notebook(COLAB), parameters), SCRATCH, environment))
     shutil.rmtree(SCRATCH)
