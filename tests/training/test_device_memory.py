@@ -77,8 +77,8 @@ def test_flops_match_the_compiled_program():
 
 
 def test_operations_in_loops_count_as_often_as_they_are_run(monkeypatch, toy):
-    """XLA counts a loop once: here over four blocks of the loss in each of two parts of a batch. By its own account, the
-    same step without loops has as many operations."""
+    """XLA counts a loop once: here over four blocks of the loss, in each of two parts of a batch. By its own account,
+    the same step without loops has as many operations."""
     config = read_config(toy)
     in_parts = config.model_copy(update={"training": config.training.model_copy(update={"accumulation_steps": 2})})
     network, mesh, flops = structure(config.model, 1000, 1000), make_mesh(MeshConfig(data=1)), []
