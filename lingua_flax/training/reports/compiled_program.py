@@ -2,7 +2,7 @@
 
 XLA's own cost analysis does not count the bytes of programs for GPUs, counts loops once, and of programs for TPUs also
 counts what they read from and write to the vector memory on the chip: 69.4 GB for a step of the base model on a v5e,
-of which 29.6 GB are in main memory.
+of which 29.6 GB are in main memory (commit 3fa71a8).
 """
 
 import math
