@@ -50,6 +50,8 @@ def read_section(path: Path, section: type[SectionType]) -> SectionType:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(f"{path}, line {line}: not valid UTF-8; save the file as UTF-8") from error
     except pydantic.ValidationError as error:
+        if error.errors()[0]["type"] == "json_invalid":  # the only fault that JSON of our own can have
+            raise UserError(f"{path}: nested too deeply for a config") from error
         raise UserError(f"{path}: {validation_message(error, section)}") from error
     except ValueError as error:  # TOMLDecodeError, or the error for a number with thousands of digits
         raise UserError(f"{path}: not valid TOML: {error}") from error

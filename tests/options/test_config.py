@@ -74,6 +74,7 @@ def write(tmp_path, text):
         ("[data.augment]\ntitle_case = 0.1\n[tokenizer]\nlowercase = true", ["no effect with tokenizer.lowercase"]),
         ("[tokenizer]\nkind = 'bpe'\nsampling_alpha = 1", ["sampling_alpha must be below 1 for bpe", "got 1.0"]),
         ("[training]\nseed = " + "9" * 5000, ["not valid TOML"]),
+        ("a" + ".a" * 300 + " = 1", ["nested too deeply"]),
         ("a" + ".a" * 5000 + " = 1", ["nested"]),
         ('[data]\ndirectory = "a\\u0000b"', ["data.directory: a NUL character"]),
         ("[data\nname = 3", ["not valid TOML", "line 1"]),
