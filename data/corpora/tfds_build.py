@@ -141,11 +141,11 @@ def _limited_waiting() -> Iterator[None]:
     """Replaces the session class that TFDS looks up in requests, since TFDS has no option for time limits."""
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns about every retry
     original = requests.Session, downloader.MAX_RETRIES
-    requests.Session, downloader.MAX_RETRIES = Session, _RETRIES  # type: ignore[misc]
+    requests.Session, downloader.MAX_RETRIES = Session, _RETRIES  # type: ignore[misc, unused-ignore]
     try:
         yield
     finally:
-        requests.Session, downloader.MAX_RETRIES = original  # type: ignore[misc]
+        requests.Session, downloader.MAX_RETRIES = original  # type: ignore[misc, unused-ignore]
 
 
 def _mismatch(error: NonMatchingChecksumError, archives: Path) -> Exception:

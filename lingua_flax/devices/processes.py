@@ -48,7 +48,7 @@ def join_processes(options: ProcessOptions, platform: str) -> None:
     """
     if jax.distributed.is_initialized():
         return
-    if hasattr(jax.config, "jax_enable_preemption_service"):  # since JAX 0.8
+    if hasattr(jax.config, "jax_enable_preemption_service"):  # not in JAX 0.7
         jax.config.update("jax_enable_preemption_service", False)  # host/interruption.py handles SIGTERM
     if options.coordinator:
         global _first_host
@@ -121,13 +121,11 @@ def _report_to_first(address: tuple[str, int], options: ProcessOptions, deadline
 
 
 def _connect(method: str, address: str | None = None, size: int | None = None, rank: int | None = None) -> None:
-    timeouts: dict[str, Any] = {
-        "heartbeat_timeout_seconds": HEARTBEAT_TIMEOUT,
-        "shutdown_timeout_seconds": SHUTDOWN_TIMEOUT,
-    }
-    known = inspect.signature(jax.distributed.initialize).parameters  # JAX 0.7 always waits five minutes at the end
+    timeouts: dict[str, Any] = {"heartbeat_timeout_seconds": HEARTBEAT_TIMEOUT}
+    if "shutdown_timeout_seconds" in inspect.signature(jax.distributed.initialize).parameters:  # not in JAX 0.7
+        timeouts["shutdown_timeout_seconds"] = SHUTDOWN_TIMEOUT
     try:
-        jax.distributed.initialize(address, size, rank, **{name: timeouts[name] for name in timeouts if name in known})
+        jax.distributed.initialize(address, size, rank, **timeouts)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"could not connect the processes of this run through {method}: {reason}") from error
