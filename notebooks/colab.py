@@ -163,10 +163,8 @@ class Run:
             run(f"lingua-flax {command} --workdir {shlex.quote(str(self.workdir))}", text, after_line=self._save_step)
         finally:
             if self._drive and not self._save(self._drive):
-                print(
-                    "Google Drive is lost: the run goes on without it. To copy the run to Drive again, choose Runtime,"
-                )
-                print("Run all, which does not repeat any training.")
+                print("Google Drive is lost: the run goes on without it.")
+                print("To copy the run to Drive again, choose Runtime, Run all; nothing is trained twice.")
                 self._drive = None
 
     def _save_step(self) -> None:
@@ -216,7 +214,8 @@ def _copy(workdir: Path, copy: Path) -> None:
     """Copies what is new in a workdir, in which a command may be writing, and deletes the checkpoints that it has."""
 
     def copy_new(file: str, target: str) -> None:
-        if not os.path.exists(target) or os.path.getmtime(target) < os.path.getmtime(file):
+        is_same = os.path.exists(target) and os.path.getsize(target) == os.path.getsize(file)
+        if not is_same or os.path.getmtime(target) < os.path.getmtime(file):
             shutil.copyfile(file, target)
 
     unfinished = shutil.ignore_patterns("*tmp*", "*.lock")
