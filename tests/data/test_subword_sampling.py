@@ -129,9 +129,9 @@ def test_bpe_dropout_has_the_probabilities_of_the_algorithm(dropout):
 @pytest.mark.parametrize(
     ("kind", "alpha", "options"),
     [
-        ("unigram", 100.0, {}),
-        ("unigram", 100.0, {"byte_fallback": True, "vocab_size": 350}),
-        ("unigram", 100.0, {"lowercase": True}),
+        ("unigram", 1e6, {}),
+        ("unigram", 1e6, {"byte_fallback": True, "vocab_size": 350}),
+        ("unigram", 1e6, {"lowercase": True}),
         ("bpe", 0.0, {}),
         ("bpe", 1e-12, {"byte_fallback": True, "vocab_size": 350}),
         ("bpe", 1e-12, {"lowercase": True}),
