@@ -51,8 +51,8 @@ phrasebook: train .venv/installed-export
 	$(BIN)/lingua-flax export --workdir $(WORKDIR) --format workdir --output $(SHIPPED) --scores $(WORKDIR)/scores.json
 	$(BIN)/lingua-flax evaluate --workdir $(SHIPPED) --json $(SHIPPED)/test.json
 	$(BIN)/lingua-flax evaluate --workdir $(SHIPPED) --split contrast --json $(SHIPPED)/contrast.json
-	printf '\nMade by `make phrasebook` at commit %s; `manifest.json` has the digests of the files.\n' \
-	  "$$(git rev-parse --short HEAD)" >> $(SHIPPED)/README.md
+	printf 'Made by `make phrasebook` at commit %s. The files of the network have their digests in `manifest.json`.\n' \
+	  "$$(git rev-parse --short HEAD)" > $(SHIPPED)/ORIGIN.md
 
 serve: .venv/installed-serve
 	$(BIN)/lingua-flax serve --workdir $(WORKDIR)

@@ -140,6 +140,8 @@ def save_network(directory: Path, step: int, params: Any, metadata: dict[str, An
     params_type = str(jax.tree.leaves(params)[0].dtype)
     with ocp.CheckpointManager(directory) as manager:
         manager.save(step, args=_items({"params": params}, metadata | {"step": step, "params_type": params_type}))
+    for mark in directory.rglob(COMMIT_MARK):  # Orbax writes the path of the folder into them
+        mark.write_text("complete\n", encoding="utf-8")
 
 
 def holds_only_a_network(directory: Path) -> bool:

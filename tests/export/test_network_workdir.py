@@ -34,6 +34,11 @@ def test_parameters_are_those_of_the_run_in_half_the_space(trained, exported):
     assert sum(path.stat().st_size for path in (step / "params" / "d").iterdir()) < 0.6 * size
 
 
+def test_names_no_folder_of_the_machine(exported):
+    own = {path: text for path, text in contents(exported).items() if path.name != "config.toml"}  # a config has paths
+    assert [path for path, text in own.items() if str(exported.parent).encode() in text] == []
+
+
 def test_translates_and_evaluates_as_the_run(trained, exported, run):
     theirs, own = (run("translate", "--workdir", folder, input=LINES) for folder in (exported, trained[0]))
     assert theirs.returncode == 0, theirs.stderr
