@@ -118,7 +118,7 @@ def test_installed_packages_are_not_installed_again(executed: Executed) -> None:
 def test_the_kernel_imports_neither_jax_nor_tensorflow(executed: Executed) -> None:
     assert executed.printed("imported") == "[]\n"
     started = (executed.folder / "report").read_text().splitlines()
-    assert {Path(line.split()[0]).stem for line in started} == {"__main__", "train", "evaluate", "translate", "export"}
+    assert {Path(line.split()[0]).stem for line in started} == {"train", "evaluate", "translate", "export"}
     assert {line.split()[1] for line in started} == {"False"}  # whether a command imported TensorFlow
 
 
