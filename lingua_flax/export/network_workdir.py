@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from ml_dtypes import bfloat16
 
 from lingua_flax.data.known_words import WORDS_NAME
 from lingua_flax.export.description import filled
@@ -17,8 +17,6 @@ from lingua_flax.runs.checkpoint import read_metadata, save_network
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.translation.translator import Translator
 
-TYPES = {"bfloat16": bfloat16, "float32": np.float32}
-
 
 def write_workdir(
     translator: Translator, run: Path, folder: Path, params_type: str, lines: Sequence[str]
@@ -27,7 +25,7 @@ def write_workdir(
     for name in (CONFIG_NAME, WORDS_NAME, HELD_OUT_NAME):
         if (run / name).exists():
             shutil.copyfile(run / name, folder / name)
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, TYPES[params_type]), jax.device_get(translator.params))
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, jnp.dtype(params_type)), jax.device_get(translator.params))
     metadata = read_metadata(Workdir(run).checkpoints, translator.step)
     save_network(Workdir(folder).checkpoints, translator.step, params, metadata | {"best_step": translator.step})
 

@@ -12,7 +12,8 @@ from lingua_flax.host.interruption import interruption
 from lingua_flax.host.terminal import print_table
 from lingua_flax.options.special_ids import EOS_ID
 from lingua_flax.translation.decoding import default_max_length
-from lingua_flax.translation.translator import Hypothesis, Translator
+from lingua_flax.translation.hypotheses import Hypothesis
+from lingua_flax.translation.translator import Translator
 
 LINES = 100
 TOLERANCE = 1e-3  # of scores, which are sums of natural log-probabilities

@@ -147,7 +147,9 @@ def save_network(directory: Path, step: int, params: Any, metadata: dict[str, An
 def holds_only_a_network(directory: Path) -> bool:
     """Returns whether the newest step is one of `save_network`."""
     steps = saved_steps(directory)
-    return bool(steps) and not (directory / str(steps[-1]) / "training").exists()
+    with contextlib.suppress(DamagedCheckpoint):
+        return bool(steps) and "params_type" in read_metadata(directory, steps[-1])
+    return False
 
 
 def _items(trees: Mapping[str, Any], metadata: dict[str, Any]) -> ocp.args.Composite:

@@ -297,7 +297,7 @@ class Translator(TrainedNetwork):
 
     def _looked_up(self, part: requests.Part, *, translate_unknown: bool) -> requests.Part:
         """Returns a part with what the network does not know of it."""
-        is_unknown = self.tokenizer.unknown_share(part.text, part.source) > MAX_UNKNOWN_SHARE and not translate_unknown
+        is_unknown = not translate_unknown and self.tokenizer.unknown_share(part.text, part.source) > MAX_UNKNOWN_SHARE
         if is_unknown or not self.tokenizer.protect(part.text).has_words_around_spans:
             return part._replace(is_kept=True)
         places, are_most = self.tokenizer.unknown_words(part.text)

@@ -1,10 +1,13 @@
 """lingua-flax export --format workdir: the network alone, which everything but resuming can use."""
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
+from lingua_flax.runs.checkpoint import holds_only_a_network
 from lingua_flax.translation.translator import Translator
 
 LINES = "one two three.\nnine.\nfour four five.\n"
@@ -54,6 +57,13 @@ def test_training_says_that_it_is_finished_and_changes_nothing(exported, run):
     assert "finished" in done.stdout
     assert f"--init-from {exported}" in done.stdout
     assert contents(exported) == before
+
+
+def test_run_whose_newest_step_is_damaged_is_no_network_alone(trained, tmp_path):
+    shutil.copytree(trained[0], tmp_path / "run")
+    newest = max((tmp_path / "run" / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    shutil.rmtree(newest / "training")
+    assert not holds_only_a_network(newest.parent)
 
 
 def test_another_run_can_begin_with_it(toy, exported, run, tmp_path):
