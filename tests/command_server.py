@@ -32,7 +32,6 @@ PRELOADED = [
     "lingua_flax.commands.verify_resume",
     "lingua_flax.evaluation.comparison",
     "lingua_flax.evaluation.evaluate",
-    "lingua_flax.export.stablehlo_program",
     "matplotlib.figure",
     "lingua_flax.training.reports.data_report",
     "lingua_flax.training.reports.dry_run",

@@ -35,7 +35,6 @@ NOT_IMPORTED = {  # by a single file, although its package may
     "commands/translate.py": {"training", "evaluation", "export", "serving"},
     # Copied into exported folders, where nothing of this repository is.
     "export/numpy_translator.py": set(ALLOWED),
-    "export/stablehlo_loader.py": set(ALLOWED),
 }
 
 

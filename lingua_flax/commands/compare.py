@@ -105,11 +105,12 @@ def compare(argv: Sequence[str]) -> None:
     if options.json_file:
         options.json_file.write_text(json.dumps(dataclasses.asdict(report), indent=1) + "\n", encoding="utf-8")
     if options.plot:
-        from lingua_flax.evaluation.compared_curves import draw_curves
+        from lingua_flax.runs.learning_curves import Curves, draw_curves
         from lingua_flax.runs.workdir import Workdir
 
-        metrics = {name: [Workdir(path).read_metrics() for path in paths] for name, paths in options.systems.items()}
-        save_figure(draw_curves(metrics), options.plot)
+        systems = options.systems.items()
+        curves = {name: [Curves(Workdir(path).read_metrics()) for path in paths] for name, paths in systems}
+        save_figure(draw_curves(curves), options.plot)
 
 
 def evaluate_systems(options: CompareCommand, evaluations: Evaluations) -> Report:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PACKAGES = {"ctranslate2": "ctranslate2", "stablehlo": "flatbuffers", "workdir": "jax"}  # the others: safetensors
+PACKAGES = {"ctranslate2": "ctranslate2", "workdir": "jax"}  # the others: safetensors
 
 
 class ExportCommand(CheckpointOptions):
@@ -35,10 +35,10 @@ class ExportCommand(CheckpointOptions):
     workdir: Path
     """Folder of the run."""
     format: ExportFormat
-    """ctranslate2: for CTranslate2, a fast engine in C++; stablehlo: compiled searches that need JAX only; safetensors:
-    the parameters by name, with the network in NumPy; transformers: a model of that library, for the Hugging Face
-    hub; html: one file that translates in any browser, without a network connection; workdir: the network alone, for
-    other users of this program, who can also begin with it (--init-from)."""
+    """ctranslate2: for CTranslate2, a fast engine in C++; safetensors: the parameters by name, with the network in
+    NumPy; transformers: a model of that library, for the Hugging Face hub; html: one file that translates in any
+    browser, without a network connection; workdir: the network alone, for other users of this program, who can also
+    begin with it (--init-from)."""
     output: Path
     """Folder to write, or file of html; it must not exist yet."""
     target_language: str | None = None
@@ -47,11 +47,7 @@ class ExportCommand(CheckpointOptions):
     """Type of the matrices of ctranslate2 (by default float32), of html (int8, or float32), or of all parameters of
     workdir (bfloat16, or float32). Translations in another type than float32 are compared, but not judged."""
     beam_size: PositiveInt = 5
-    """Number of beams of the comparison, and of the exported beam search of stablehlo and html."""
-    batch_size: PositiveInt = 8
-    """stablehlo: number of sentences that the programs translate together."""
-    source_length: PositiveInt | None = None
-    """stablehlo: maximum number of source tokens; by default model.max_length of the run, but at most 128."""
+    """Number of beams of the comparison, and of the beam search of html."""
     scores: Path | None = None
     """File that lingua-flax evaluate --json has written; the scores become part of the exported README.md."""
     verify: Path | None = None
@@ -67,10 +63,8 @@ class ExportCommand(CheckpointOptions):
 DESCRIPTION = "Exports the network of a run, and checks that the export translates as the run does."
 TYPES: dict[ExportFormat, tuple[Quantization, ...]] = {"html": ("int8", "float32"), "workdir": ("bfloat16", "float32")}
 ONLY_WITH: dict[str, list[ExportFormat]] = {
-    "batch_size": ["stablehlo"],
-    "source_length": ["stablehlo"],
     "quantization": ["ctranslate2", "html", "workdir"],
-    "scores": ["ctranslate2", "stablehlo", "safetensors", "transformers", "workdir"],
+    "scores": ["ctranslate2", "safetensors", "transformers", "workdir"],
 }
 
 
@@ -164,7 +158,7 @@ def lines_to_verify(translator: Translator, data: DataConfig, options: ExportCom
     from lingua_flax.data.corpora.downloads import offline
     from lingua_flax.export.parity import lines_to_compare
 
-    longest = source_length(translator, options) if options.format == "stablehlo" else translator.max_length
+    longest = translator.max_length
     if options.verify:
         lines = lines_to_compare(read_lines(options.verify), translator.tokenizer, longest)
         if not lines:
@@ -196,13 +190,6 @@ def with_example(usage: str, translator: Translator, lines: Sequence[str]) -> st
     return f"{usage.replace(EXAMPLE, example).rstrip()}\n\nLingua Flax, with 5 beams, translates it: {translation.text}"
 
 
-def source_length(translator: Translator, options: ExportCommand) -> int:
-    """Returns the number of source tokens that StableHLO programs take; raises UserError if the network takes fewer."""
-    if options.source_length and options.source_length > translator.max_length:
-        raise UserError(f"--source-length {options.source_length} exceeds model.max_length {translator.max_length}")
-    return options.source_length or min(translator.max_length, 128)
-
-
 def write_format(
     translator: Translator, data: DataConfig, options: ExportCommand, folder: Path, lines: Sequence[str]
 ) -> tuple[str, Callable[[], Engine]]:
@@ -216,12 +203,6 @@ def write_format(
 
         usage = write_ctranslate2(translator, folder, options.matrix_type)
         return usage, functools.partial(ctranslate2_engine, folder, translator)
-    if options.format == "stablehlo":
-        from lingua_flax.export.stablehlo_program import stablehlo_engine, write_stablehlo
-
-        sizes = {"batch_size": options.batch_size, "beam_size": options.beam_size}
-        usage = write_stablehlo(translator, data, folder, source_length=source_length(translator, options), **sizes)
-        return usage, functools.partial(stablehlo_engine, folder)
     if options.format == "transformers":
         from lingua_flax.export.transformers_model import transformers_engine, write_transformers
 

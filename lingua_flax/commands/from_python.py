@@ -73,9 +73,7 @@ def _resolved(config: Config | Mapping[str, Any] | str | Path | None, workdir: P
     if finished := why_not_trainable(workdir):
         raise UserError(finished)
     saved = saved_config(workdir)
-    if config is None:
-        config = saved
-    if config is None:
+    if config is None and (config := saved) is None:
         raise UserError(f'{workdir} has no {CONFIG_NAME} yet: give a config, for example "tiny"')
     given = read_config(Path(config)) if isinstance(config, str | Path) else validated(Config, dict(config))
     TrainCommand(**dict(given)).check()

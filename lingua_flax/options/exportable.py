@@ -5,7 +5,7 @@ from typing import Literal, get_args
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import ModelConfig
 
-ExportFormat = Literal["ctranslate2", "stablehlo", "safetensors", "transformers", "html", "workdir"]
+ExportFormat = Literal["ctranslate2", "safetensors", "transformers", "html", "workdir"]
 
 
 def obstacles(export_format: ExportFormat, config: ModelConfig) -> list[str]:
@@ -34,7 +34,7 @@ def check_exportable(export_format: ExportFormat, config: ModelConfig) -> None:
     if given := obstacles(export_format, config):
         raise UserError(
             f"{export_format} cannot represent a network that {' and '.join(given)}: train with the options in "
-            "parentheses; stablehlo, safetensors, html and --engine jax can represent this one"
+            "parentheses; safetensors, html and --engine jax can represent this one"
         )
 
 

@@ -13,8 +13,8 @@ from lingua_flax.host.figures import save_figure
 from lingua_flax.host.terminal import console_for_progress, print_table
 from lingua_flax.options.config_files import as_json, flat
 from lingua_flax.options.schema import Config
+from lingua_flax.runs.learning_curves import Curves, draw_curves
 from lingua_flax.runs.workdir import Workdir
-from lingua_flax.training.learning_curves import Curves
 from lingua_flax.training.tensorboard_events import EventFiles
 from lingua_flax.training.validation import Validation
 
@@ -49,9 +49,7 @@ class Recorder:
         self._on_metrics = on_metrics
         self._warmup_steps = config.optimizer.num_warmup_steps(num_steps)
         self._is_drawn = False
-        self._curves = Curves(bleu_description)
-        for line in logged_lines:
-            self._curves.add(line)
+        self._curves, self._bleu_description = Curves(logged_lines), bleu_description
         self._events = None
         if config.training.tensorboard:
             options = flat(as_json(config))
@@ -110,7 +108,7 @@ class Recorder:
             gap = result.shuffled_loss - result.loss
         reason = " (by the loss: BLEU is too low or matches no 4-gram)" if result.ranking_bleu is None else ""
         note = f", the best so far{reason}" if best else ""
-        bleu = f"{result.bleu:.2f} ({self._curves.bleu_description}){note}"
+        bleu = f"{result.bleu:.2f} ({self._bleu_description}){note}"
         log.info("validation at step %d: loss %.3f%s, BLEU %s", step, result.loss, shuffled, bleu)
         if step >= self._warmup_steps and gap < MIN_SHUFFLED_LOSS_GAP:
             log.warning(
@@ -134,7 +132,8 @@ class Recorder:
 
     def _draw(self) -> None:
         self._is_drawn = True
-        save_figure(self._curves.draw(self._title), self._workdir.path / CURVES_NAME)
+        figure = draw_curves({"validation": [self._curves]}, self._title, f"({self._bleu_description})")
+        save_figure(figure, self._workdir.path / CURVES_NAME)
 
 
 def show_table(title: str, rows: dict[str, str]) -> None:

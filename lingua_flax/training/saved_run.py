@@ -90,9 +90,7 @@ class SavedRun:
             log.info("resuming from step %d", progress.step)
             self._warn_of_changed_schedule(progress, metadata["num_steps"])
             if (before := metadata["attention"]) != self._attention:
-                effect = (
-                    "the numbers of the following steps differ from those of an uninterrupted run in the last digits"
-                )
+                effect = "the next losses differ from those of an uninterrupted run in their last digits"
                 log.warning("attention was %s until this checkpoint and is now %s: %s", before, self._attention, effect)
         return programs.placed(state_from_checkpoint_items(params, training)), progress
 

@@ -9,10 +9,10 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest, estimate_ci
 
 from lingua_flax.evaluation import comparison
-from lingua_flax.evaluation.compared_curves import draw_curves
 from lingua_flax.evaluation.comparison import resampled_means, score_runs, score_systems
 from lingua_flax.evaluation.evaluate import EvaluationSet
 from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU
+from lingua_flax.runs.learning_curves import Curves, draw_curves
 
 WORDS = [
     "the",
@@ -133,12 +133,12 @@ def test_curves_have_a_line_for_each_run_and_a_band_around_the_mean():
         ],
         "b": [[{"step": 5, "validation_loss": 2.0, "validation_bleu": None}]],
     }
-    losses, scores = draw_curves(runs).axes
+    losses, scores = draw_curves({name: list(map(Curves, lines)) for name, lines in runs.items()}).axes
     drawn = [tuple(zip(*line.get_data(), strict=True)) for line in losses.get_lines()]
-    assert drawn[:2] == [((5, 3.0), (10, 1.0)), ((5, 5.0), (10, 2.0), (15, 1.0))]
-    assert drawn[2:] == [((5, 4.0), (10, 1.5)), ((5, 2.0),), ((5, 2.0),)]
-    assert [text.get_text() for text in losses.get_legend().get_texts()] == ["a (mean of 2)", "b (mean of 1)"]
+    assert drawn[0] == ((5, 4.0), (10, 1.5))
+    assert drawn[1:] == [((5, 3.0), (10, 1.0)), ((5, 5.0), (10, 2.0), (15, 1.0)), ((5, 2.0),)]
+    assert [text.get_text() for text in losses.get_legend().get_texts()] == ["a (mean of 2)", "b"]
     (band,) = losses.collections  # 3 and 5 have the deviation sqrt(2)
     heights = [y for x, y in band.get_paths()[0].vertices if x == 5]
     assert (min(heights), max(heights)) == pytest.approx((4 - 2**0.5, 4 + 2**0.5))
-    assert tuple(zip(*scores.get_lines()[2].get_data(), strict=True)) == ((5, 16.0), (10, 6.0))
+    assert tuple(zip(*scores.get_lines()[0].get_data(), strict=True)) == ((5, 16.0), (10, 6.0))

@@ -4,7 +4,7 @@ import stat
 
 from tests.conftest import ROOT
 
-FORMATS = {"ctranslate2", "safetensors", "stablehlo", "transformers", "html"}
+FORMATS = {"ctranslate2", "safetensors", "transformers", "html"}
 
 
 def test_the_umask_decides_who_may_read_what_is_written(toy, run, tmp_path):

@@ -117,7 +117,7 @@ def test_resumed_run_with_another_attention_says_so(toy, run, tmp_path):
         done = run(*command(attention, toy, workdir, steps))
         assert done.returncode == 0, done.stderr
     assert "float32, attention: fused\n" in done.stderr
-    assert "attention was plain until this checkpoint and is now fused: the numbers of the following" in done.stderr
+    assert "attention was plain until this checkpoint and is now fused: the next losses differ" in done.stderr
     assert stored_attention(workdir) == "fused"
 
 

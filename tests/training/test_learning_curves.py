@@ -1,7 +1,6 @@
 """Learning curves: the points in the picture, and event files as TensorBoard reads them."""
 
 import html
-import math
 import re
 import shutil
 import struct
@@ -22,8 +21,8 @@ from werkzeug.test import Client
 from lingua_flax.host.errors import is_disk_full
 from lingua_flax.host.figures import save_figure
 from lingua_flax.options.schema import Config
+from lingua_flax.runs.learning_curves import MAX_POINTS, Curves, draw_curves
 from lingua_flax.runs.workdir import Workdir
-from lingua_flax.training.learning_curves import MAX_POINTS, Curves
 from lingua_flax.training.recorder import Recorder
 from lingua_flax.training.tensorboard_events import EventFiles
 from lingua_flax.training.validation import Sample, Validation
@@ -41,7 +40,7 @@ def test_drawn_points_match_the_metrics():
         curves.add({"step": step, "loss": None if step == 3 else float(step)})
     curves.add({"step": 7, "validation_loss": 2.0, "validation_loss_shuffled": 3.0, "validation_bleu": 1.5})
     curves.add({"step": 9, "validation_loss": 1.0, "validation_loss_shuffled": None, "validation_bleu": 8.0})
-    figure = curves.draw("a run")
+    figure = draw_curves({"validation": [curves]}, "a run")
     assert figure.get_suptitle() == "a run"
     losses, scores = figure.axes
     drawn = lines_of(losses)
@@ -51,20 +50,18 @@ def test_drawn_points_match_the_metrics():
     assert training[1] == (4.5, 4.5)  # the loss of step 3 is not finite
     assert training[-1] == (2 * MAX_POINTS, 2 * MAX_POINTS)
     assert drawn["validation"] == ((7, 2.0), (9, 1.0))
-    shuffled = drawn["validation, sources shuffled"]
-    assert shuffled[0] == (7, 3.0)
-    assert math.isnan(shuffled[1][1])
+    assert drawn["validation, sources shuffled"] == ((7, 3.0),)
     assert list(lines_of(scores).values()) == [((7, 1.5), (9, 8.0))]
 
 
 def test_a_run_without_metrics_is_drawn_empty():
-    figure = Curves("greedy, lower case").draw("a run")
+    figure = draw_curves({"validation": [Curves()]}, "a run", "(greedy, lower case)")
     assert len(figure.axes) == 2
     assert figure.axes[1].get_ylabel() == "validation BLEU (greedy, lower case)"
 
 
 def test_dollar_signs_in_a_title_are_not_math(tmp_path):
-    save_figure(Curves().draw(r"runs $\foo$: text, en to fr"), tmp_path / "curves.png")
+    save_figure(draw_curves({"validation": [Curves()]}, r"runs $\foo$: text, en to fr"), tmp_path / "curves.png")
     assert (tmp_path / "curves.png").exists()
 
 
@@ -163,11 +160,11 @@ def test_a_resumed_run_knows_its_best_validation(tmp_path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_reported_and_the_previous_picture_kept(tmp_path):
     picture = tmp_path / "curves.png"
-    save_figure(Curves().draw("a run"), picture)
+    save_figure(draw_curves({"validation": [Curves()]}), picture)
     before = picture.read_bytes()
     (tmp_path / ".curves.png.partial").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left") as raised:
-        save_figure(Curves().draw("another"), picture)
+        save_figure(draw_curves({"validation": [Curves()]}, "another"), picture)
     assert is_disk_full(raised.value)
     assert picture.read_bytes() == before
 
@@ -226,11 +223,9 @@ def test_a_resumed_run_draws_all_its_steps_and_events_can_be_turned_off(trained,
     assert resumed.returncode == 0, resumed.stderr
     lines = Workdir(workdir).read_metrics()
     assert lines[-1]["step"] == 250
-    expected = Curves()
-    for line in lines:
-        expected.add(line)
+    expected = draw_curves({"validation": [Curves(lines)]}, "w: text, en to fr")
     with matplotlib.rc_context():  # other tests in this process may have changed the fonts
         matplotlib.rc_file_defaults()
-        save_figure(expected.draw("w: text, en to fr"), tmp_path / "expected.png")
+        save_figure(expected, tmp_path / "expected.png")
     assert (workdir / "curves.png").read_bytes() == (tmp_path / "expected.png").read_bytes() != before
     assert not list(workdir.glob("events.*"))

@@ -1,4 +1,4 @@
-"""What a compiled program does, read from its text: kernels, bytes, largest arrays.
+"""What a compiled program does, read from its text: kernels and bytes.
 
 XLA's own cost analysis does not count the bytes of programs for GPUs, counts loops once, and of programs for TPUs also
 counts what they read from and write to the vector memory on the chip: 69.4 GB for a step of the base model on a v5e,
@@ -9,14 +9,6 @@ import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
-
-
-class CompiledProgram(NamedTuple):
-    """The figures of a program."""
-
-    kernels: int  # that it launches
-    bytes_accessed: int  # that they read from and write to main memory, if every kernel reads its inputs once
-    largest: list[tuple[int, str]]  # arrays that they write, by size in bytes, without the work space of libraries
 
 
 class _Instruction(NamedTuple):
@@ -39,7 +31,7 @@ _Computation = dict[str, _Instruction]
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*?^\}", re.MULTILINE | re.DOTALL)
 _INSTRUCTION = re.compile(r"^ +(?:ROOT )?%(\S+) = (\(.*?\)|\S+) ([\w-]+)\(([^()]*)\)?(.*)$", re.MULTILINE)
 # S(n) marks an array in another memory than the main one.
-_ARRAY = re.compile(r"(?P<type>\b[a-z]+?(?P<bits>\d*)\[(?P<sizes>[\d,]*)\])(?:\{[^}]*?(?P<space>S\(\d\))?\})?")
+_ARRAY = re.compile(r"\b[a-z]+?(?P<bits>\d*)\[(?P<sizes>[\d,]*)\](?:\{[^}]*?(?P<space>S\(\d\))?\})?")
 _WORK_SPACE = re.compile(r"\bs8\[\d+\]")
 _CALLED = re.compile(r"(?:calls|to_apply|body|(?:true|false)_computation)=%([\w.-]+)")
 _TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
@@ -52,21 +44,20 @@ _NOT_KERNELS = {
 }
 
 
-def read_program(text: str) -> CompiledProgram:
-    """Returns the figures of a compiled program, whose text XLA prints as HLO.
+def read_program(text: str) -> tuple[int, int]:
+    """Returns how many kernels a compiled program launches, and the bytes that they read from and write to main memory.
 
-    Kernels in a loop count as often as it is run, or once if that is not known. How many bytes a library's kernel moves
-    is assumed to be the size of its operands and results.
+    The text is HLO as XLA prints it. Kernels in a loop count as often as it is run, or once if that is not known. How
+    many bytes a library's kernel moves is assumed to be the size of its operands and results.
     """
     computations = {match[1]: _instructions(match[0]) for match in _COMPUTATION.finditer(text)}
     entry = re.search(r"^ENTRY %(\S+)", text, re.MULTILINE)
     assert entry
-    kernels, accessed, largest = 0, 0, []
+    kernels, accessed = 0, 0
     for times, instruction, computation in _kernels(computations, entry[1]):
         kernels += times
         accessed += times * _bytes_moved(instruction, computation, computations)
-        largest += [(_size(array), array["type"]) for array in _ARRAY.finditer(instruction.written)]
-    return CompiledProgram(kernels, accessed, sorted(largest, reverse=True))
+    return kernels, accessed
 
 
 def _instructions(text: str) -> _Computation:

@@ -3,7 +3,6 @@
 import math
 import re
 import time
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -38,8 +37,7 @@ class CompiledStep(NamedTuple):
     argument_bytes: int | None = None
     temporary_bytes: int | None = None  # that the step needs in addition to its arguments
     sent_bytes: float | None = None  # to other devices
-    kernels: int | None = None  # of a GPU, and so are the largest arrays
-    largest_arrays: Sequence[tuple[int, str]] = ()
+    kernels: int | None = None  # of a GPU
     fits: bool | None = None
     shortage: str | None = None  # the compiler's message if the memory of the device is not sufficient
 
@@ -97,14 +95,13 @@ def _with_figures(step: CompiledStep, network: Structure, config: Config, mesh: 
     seconds = time.monotonic() - started
     memory, analysis = memory_of_step(network, config, mesh, compiled), compiled.memory_analysis()
     text = compiled.as_text() or ""
-    program = read_program(text)
-    if mesh.devices.flat[0].platform == "gpu":
-        step = step._replace(kernels=program.kernels, largest_arrays=program.largest)
+    kernels, accessed = read_program(text)
     return step._replace(
+        kernels=kernels if mesh.devices.flat[0].platform == "gpu" else None,
         memory=memory,
         compile_seconds=seconds,
         flops=_flops(compiled, config, vocab_size, mesh),
-        bytes_accessed=program.bytes_accessed,
+        bytes_accessed=accessed,
         argument_bytes=analysis.argument_size_in_bytes if analysis else None,
         temporary_bytes=analysis.temp_size_in_bytes if analysis else None,
         sent_bytes=sent_bytes_of(text, mesh.size) if mesh.size > 1 else 0.0,

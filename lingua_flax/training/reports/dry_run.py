@@ -5,7 +5,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
@@ -23,7 +22,7 @@ from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_st
 # The share of target positions that hold a token, assumed for a run that has not begun: packing fills about 98% of the
 # positions on the longer side and fewer on the other (measured: docs/results/performance.md).
 ASSUMED_REAL_TOKENS = 0.95
-ONLY_PRINTED = ("mesh", "dtype", "memory", "sent_bytes", "largest_arrays", "shortage")  # not in the JSON file
+ONLY_PRINTED = ("mesh", "dtype", "memory", "sent_bytes", "shortage")  # not in the JSON file
 
 
 def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float | None, json_file: Path | None) -> None:
@@ -39,18 +38,13 @@ def show_dry_run(config: Config, workdir: Path | None, tokens_per_second: float 
     _show_step(config, sizes[1])
     _show_memory(step)
     if config.devices.topology:
-        chip = chip_in_topology(config.devices.topology)
-        _show_min_times(step, chip)
-        if others:
-            _show_attentions([step, *others], chip)
+        _show_min_times([step, *others], chip_in_topology(config.devices.topology))
     _show_length(config, sizes[1], math.prod(step.mesh.values()), workdir, tokens_per_second)
     if json_file:
-        figures = _figures(step) | {"other_attention": _figures(others[0]) if others else None}
-        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-
-
-def _figures(step: CompiledStep) -> dict[str, Any]:
-    return {name: value for name, value in step._asdict().items() if name not in ONLY_PRINTED}
+        kept = [name for name in CompiledStep._fields if name not in ONLY_PRINTED]
+        own, *other = ({name: getattr(each, name) for name in kept} for each in (step, *others))
+        content = own | {"other_attention": other[0] if other else None}
+        json_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 # Labels of an embedding that is shared, by model.tied_embeddings.
@@ -109,8 +103,20 @@ def _show_memory(step: CompiledStep) -> None:
     show_table("memory on each device", rows)
 
 
-def _show_min_times(step: CompiledStep, chip: Chip) -> None:
-    rows, flops, accessed, sent = {}, step.flops, step.bytes_accessed, step.sent_bytes
+def _show_min_times(steps: Sequence[CompiledStep], chip: Chip) -> None:
+    """Prints the least times of the step of training and, beside it, of the one with the other attention."""
+    columns = [_min_times(step, chip) for step in steps]
+    table = Table("attention", title="a step at peak rates", title_justify="left")
+    for number, step in enumerate(steps):
+        table.add_column(step.attention if number else f"{step.attention} (used)")
+    for name in columns[0]:
+        table.add_row(name, *(column.get(name, "") for column in columns))
+    print_table(table)
+
+
+def _min_times(step: CompiledStep, chip: Chip) -> dict[str, str]:
+    rows = {"memory": format_bytes(sum(step.memory.values()))}
+    flops, accessed, sent = step.flops, step.bytes_accessed, step.sent_bytes
     if flops and accessed:
         time, rate = flops / chip.flops_per_second, f"{chip.flops_per_second / 1e12:,.0f} TFLOP/s"
         rows["operations"] = f"{flops:.3g}: {1000 * time:,.3g} ms at {rate}"
@@ -121,26 +127,7 @@ def _show_min_times(step: CompiledStep, chip: Chip) -> None:
         rows["bytes sent to others"] = f"{format_bytes(sent)}: {1000 * time:,.3g} ms at {rate}"
     if step.kernels:
         rows["kernels"] = f"{step.kernels:,}"
-    rows["compiled in"] = f"{step.compile_seconds:.0f} s"
-    show_table("a step at peak rates", rows)
-    if step.largest_arrays:
-        largest = Counter(step.largest_arrays).most_common()
-        rows = {array: f"{times} x {format_bytes(size)}" for (size, array), times in sorted(largest, reverse=True)[:10]}
-        show_table("the largest arrays in a step", rows)
-
-
-def _show_attentions(steps: Sequence[CompiledStep], chip: Chip) -> None:
-    table = Table("attention", title="a step with plain and with fused attention", title_justify="left")
-    for name in ("memory", "operations", "bytes accessed", "at least"):
-        table.add_column(name, justify="right")
-    for number, step in enumerate(steps):
-        cells = [f"{step.attention} (used)" if number == 0 else step.attention]
-        if step.flops and step.bytes_accessed:
-            cells += [format_bytes(sum(step.memory.values())), f"{step.flops:.3g}", format_bytes(step.bytes_accessed)]
-            seconds = max(step.flops / chip.flops_per_second, step.bytes_accessed / chip.bytes_per_second)
-            cells.append(f"{1000 * seconds:,.3g} ms")
-        table.add_row(*cells)
-    print_table(table)
+    return rows | {"compiled in": f"{step.compile_seconds:.0f} s"}
 
 
 def _show_length(

@@ -16,5 +16,5 @@ for umask in sys.argv[3:]:
     folder.mkdir()
     lingua_flax.train(config, folder / "w")
     lingua_flax.evaluate(folder / "w", beam_size=1, output=folder / "hyps.txt.gz", json=folder / "scores.json")
-    for name in ("ctranslate2", "safetensors", "stablehlo", "transformers", "html"):
+    for name in ("ctranslate2", "safetensors", "transformers", "html"):
         export(["--workdir", str(folder / "w"), "--format", name, "--output", str(folder / name)])
