@@ -195,7 +195,6 @@ def test_other_checkpoint_by_number(url, workdir, translator):
         ({"masked": {"0": 1}}, 400, "masked: input should be a valid list, got {'0': 1}"),
         ({"masked": [[1]]}, 400, "masked.0: input should be a valid integer, got [1]"),
         ({"masked": [31]}, 400, "a masked position must be from 0 to"),
-        ({"masked": list(range(5))}, 400, "at least one source token must remain visible"),
         ({"heads_off": HEADS[0]}, 400, "heads_off: input should be a valid list, got {"),
         ({"heads_off": ["encoder"]}, 400, "heads_off.0: input should be a dictionary"),
         ({"heads_off": [{"attention": "encoder", "layer": 0}]}, 400, "missing heads_off.0.head parameter"),
@@ -219,6 +218,13 @@ def test_invalid_questions_are_refused(url, question, status, message):
     answer = ask(url, **question)
     assert answer[0] == status, answer
     assert message in answer[1]["error"]
+
+
+def test_a_source_cannot_be_hidden_entirely(url):
+    tokens = len(ask(url)[1]["source"])
+    status, answer = ask(url, masked=list(range(tokens)))
+    assert (status, answer["error"]) == (400, "at least one source token must remain visible")
+    assert ask(url, masked=list(range(tokens - 1)))[0] == 200
 
 
 def test_question_that_is_no_json_object_is_refused(url):
