@@ -22,7 +22,7 @@ TESTS_AT_ONCE ?= --numprocesses 2 --dist loadfile
 
 # Otherwise make deletes these files, which only other targets depend on.
 .SECONDARY: .venv/installed-test .venv/installed-serve .venv/installed-docs .venv/installed-export
-.PHONY: train phrasebook serve verify-resume docs docs-outputs pictures notebook lint test test-all coverage mutants install clean
+.PHONY: train phrasebook serve verify-resume docs docs-outputs pictures notebook lint test test-all coverage mutants lines install clean
 
 install: .venv/installed
 
@@ -61,7 +61,6 @@ verify-resume: install
 	$(BIN)/lingua-flax verify-resume --config $(CONFIG) --kills $(KILLS)
 
 docs: .venv/installed-docs
-	$(BIN)/python -m docs.generate_reference
 	JAX_PLATFORMS=cpu $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build/html
 	rm -f docs/_build/html/translator.html
 	$(BIN)/lingua-flax export --workdir $(SHIPPED) --format html --output docs/_build/html/translator.html
@@ -100,6 +99,9 @@ coverage: .venv/installed-test
 
 mutants: .venv/installed-test
 	$(BIN)/python tests/mutants.py
+
+lines:
+	@$(or $(wildcard $(BIN)/python),$(PYTHON)) tests/lines.py
 
 clean:
 	rm -rf .venv build *.egg-info

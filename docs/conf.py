@@ -6,7 +6,10 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))
 
+from docs import generate_reference  # noqa: E402
 from lingua_flax.host.version import VERSION  # noqa: E402
+
+generate_reference.write()
 
 project = "Lingua Flax"
 author = "The Lingua Flax developers"

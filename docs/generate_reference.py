@@ -1,40 +1,68 @@
-"""Writes the options into docs/reference/options.md and docs/reference/commands.md (`make docs`).
+"""Writes pages of the site that are made of the code and not stored: all options, all commands and all files.
 
-Both pages are stored with the options; a test compares them with the schema. A list of options stands between the
-comments <!-- options of lingua_flax.commands.evaluate.EvaluateCommand -->, which names a class, and <!-- end -->. Those
-of a config are listed by table, such as [data]; a command refers to them instead of repeating them.
+docs/conf.py calls `write` before Sphinx reads the pages.
 """
 
-import importlib
+import ast
+import inspect
 import json
 import re
 import textwrap
 import typing
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from lingua_flax.commands.main import COMMANDS
 from lingua_flax.options.command_line import NO_NAME, NO_VALUE
 from lingua_flax.options.schema import MAX_COUNT, MAX_FLOAT, Config, Section, section_of
 
-PAGES = [Path(__file__).parent / "reference" / name for name in ("options.md", "commands.md")]
-LIST = re.compile(r"(?<=<!-- options of )([\w.]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
+DOCS = Path(__file__).parent
+PACKAGES = ("model", "data", "lingua_flax", "docs", "notebooks")
 KINDS = {"integer": "integer", "number": "number", "string": "text", "boolean": "`true` or `false`"}
 BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 
 
-def with_options(page: str) -> str:
-    """Returns the text of a page with the options as they are now."""
+def write() -> None:
+    """Writes the pages into docs/reference."""
+    pages = {"options": options_page(), "commands": commands_page(), "files": files_page()}
+    for name, lines in pages.items():
+        (DOCS / "reference" / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    def replace(match: re.Match[str]) -> str:
-        module, _, name = match[1].rpartition(".")
-        section = getattr(importlib.import_module(module), name)
-        lines = config_reference(section) if section is Config else command_reference(section)
-        return match[1] + match[2] + "\n" + "\n".join(lines) + "\n"
 
-    return LIST.sub(replace, page)
+def options_page() -> Iterator[str]:
+    """Yields the lines of the page of all options of a config file."""
+    yield "# Options\n"
+    yield "On the command line, an option is written as `--section.field VALUE`, with dashes or underscores.\n"
+    yield from config_reference(Config)
+
+
+def commands_page() -> Iterator[str]:
+    """Yields the lines of the page of all commands."""
+    yield "# Commands\n"
+    for name, purpose in COMMANDS.items():
+        yield from (f"## lingua-flax {name}\n", f"{purpose[0].upper()}{purpose[1:]}.\n")
+        yield from command_reference(command_class(name))
+
+
+def command_class(name: str) -> type[Section]:
+    """Returns the class of a command's options."""
+    module = import_module(f"lingua_flax.commands.{name.replace('-', '_')}")
+    classes = [each for _, each in inspect.getmembers(module, inspect.isclass) if each.__module__ == module.__name__]
+    return next(each for each in classes if issubclass(each, Section) and each.__name__.endswith("Command"))
+
+
+def files_page() -> Iterator[str]:
+    """Yields the lines of the page of all modules, each with the first sentence of its docstring."""
+    yield "# Files\n"
+    for package in PACKAGES:
+        for file in sorted((DOCS.parent / package).rglob("*.py")):
+            text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+            if text and "_build" not in file.parts:
+                yield f"- `{file.relative_to(DOCS.parent)}`: {_prose(text.partition(chr(10) * 2)[0])}"
 
 
 def config_reference(section: type[Section], prefix: str = "") -> Iterator[str]:
@@ -98,8 +126,3 @@ def _prose(description: str | None) -> str:
     """Returns a docstring as a paragraph of Markdown; nothing in it is markup."""
     escaped = re.sub(r"([\\`*_<>\[\]])", r"\\\1", " ".join((description or "").split()))
     return textwrap.fill(escaped, 120, break_long_words=False, break_on_hyphens=False)
-
-
-if __name__ == "__main__":
-    for page in PAGES:
-        page.write_text(with_options(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -19,11 +19,12 @@ from notebooks.execute import execute, read_notebook, store_outputs
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-PAGES = ("first_run", "data_report", "training", "evaluation", "decoding", "fine_tuning", "export", "devices")
+PAGES = ("first_run", "training", "evaluation", "decoding", "fine_tuning", "export", "devices")
 COURSE = sorted(path.relative_to(ROOT) for path in DOCS.glob("understanding/*.ipynb"))
 BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)  # and its output
-ORIGIN = re.compile(r"Outputs on this page: .*\.$", re.MULTILINE)
+RESULTS = DOCS / "results" / "index.md"
+ORIGIN = re.compile(r"(?<=`make docs-outputs` \| ).*?(?= \|\s)")  # commit and hardware in its table
 OMITTED = "..."
 
 
@@ -57,18 +58,15 @@ def renew(text: str, folder: Path) -> str:
 
 
 def origin(folder: Path) -> str:
-    """Returns a sentence that names the commit and the hardware."""
+    """Returns the commit and the hardware, as two cells of a table."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, text=True, capture_output=True).stdout
     processor = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    name = processor[1] if processor else platform.machine()
-    return f"Outputs on this page: commit {commit.strip()}, {os.cpu_count()} cores ({name})."
+    return f"{commit.strip()} | {os.cpu_count()} cores ({processor[1] if processor else platform.machine()})"
 
 
 def renew_notebook(page: Path, folder: Path) -> None:
     """Runs a notebook of the course and stores its outputs."""
     notebook = read_notebook(folder / page)
-    for cell in notebook.cells:
-        cell.source = ORIGIN.sub(origin(folder), cell.source)
     environment = {"PYTHONPATH": str(folder), "JAX_PLATFORMS": "cpu"}
     store_outputs(ROOT / page, execute(notebook, (folder / page).parent, environment))
 
@@ -84,11 +82,11 @@ def main() -> None:
             "COLUMNS": "120",
         }
         for page in (DOCS / "guides" / f"{name}.md" for name in PAGES):
-            text = renew(page.read_text(encoding="utf-8"), folder)
-            page.write_text(ORIGIN.sub(origin(folder), text), encoding="utf-8")
+            page.write_text(renew(page.read_text(encoding="utf-8"), folder), encoding="utf-8")
         shutil.copy(folder / "checkpoints" / "tiny" / "curves.png", DOCS / "pictures")
         for notebook in COURSE:
             renew_notebook(notebook, folder)
+        RESULTS.write_text(ORIGIN.sub(origin(folder), RESULTS.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

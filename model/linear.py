@@ -23,7 +23,7 @@ class Linear(nnx.Linear):
     """Flax's linear layer, applied to its input [..., I] as a matrix, with its bias in float32.
 
     The gradient of the kernel is then a single matrix product that sums over one axis. If it has to sum over two (rows
-    and positions), XLA first transposes the activations, which is slower on a CPU (docs/results/performance.md).
+    and positions), XLA first transposes the activations, which is slower on a CPU (docs/results/index.md).
     """
 
     def __call__(self, inputs: Float[Array, "*B I"], out_sharding: Any = None) -> Float[Array, "*B O"]:

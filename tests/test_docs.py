@@ -33,8 +33,11 @@ from lingua_flax.options.schema import CleaningOptions, Config, MixtureConfig, S
 from tests.conftest import ROOT
 
 DOCS = ROOT / "docs"
+GENERATED = {DOCS / "reference" / f"{name}.md" for name in ("options", "commands", "files")}
 PAGES = sorted(
-    str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *DOCS.rglob("*.md")] if "_build" not in path.parts
+    str(path.relative_to(ROOT))
+    for path in {ROOT / "README.md", *DOCS.rglob("*.md")} - GENERATED
+    if "_build" not in path.parts
 )
 PROGRAMS = {
     "build": build.read_options,
@@ -146,7 +149,7 @@ def test_every_use_is_shown():
 
 
 def test_readme_is_short():
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 200
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= 900
 
 
 def test_site_builds_without_warnings(tmp_path):
@@ -157,11 +160,6 @@ def test_site_builds_without_warnings(tmp_path):
 
 
 # The reference of options.
-
-
-@pytest.mark.parametrize("page", generate_reference.PAGES, ids=lambda page: page.name)
-def test_reference_is_current(page):
-    assert page.read_text("utf-8") == generate_reference.with_options(page.read_text("utf-8")), "run `make docs`"
 
 
 def names_of_options(config: Section, prefix: str = "") -> Iterator[str]:
@@ -178,14 +176,14 @@ def names_of_options(config: Section, prefix: str = "") -> Iterator[str]:
 def test_reference_has_every_option():
     names = list(names_of_options(Config()))
     assert len(names) > 70
-    page = (DOCS / "reference" / "options.md").read_text("utf-8")
+    page = "\n".join(generate_reference.options_page())
     assert sorted(re.findall(r"^### (\S+)$", page, re.MULTILINE)) == sorted(names)
 
 
 @pytest.mark.parametrize("program", sorted(PROGRAMS))
 def test_reference_has_every_option_of_a_command(program, run):
     """Compares with what --help lists; the options of a config are in the other reference."""
-    page = (DOCS / "reference" / "commands.md").read_text("utf-8")
+    page = "\n".join(generate_reference.commands_page())
     section = page.split(f"\n## lingua-flax {program}\n")[1].split("\n## ")[0]
     done = run(program, "--help")
     assert done.returncode == 0
@@ -194,16 +192,8 @@ def test_reference_has_every_option_of_a_command(program, run):
     assert all(re.search(rf"- `{option}`[ :]|`{option}\.\*`", section) for option in listed)
 
 
-def test_file_tree_is_complete():
-    (listing,) = [text for _, text in blocks("docs/understanding/architecture.md") if text.startswith("pyproject.toml")]
-    folders = (ROOT / name for name in ("data", "docs", "lingua_flax", "model", "notebooks"))
-    generated = {path.name for path in (ROOT / "data" / "corpora" / "phrasebook").glob("*.py")}
-    files = {path.name for folder in folders for path in folder.rglob("*.py")} - generated - {"__init__.py"}
-    assert files <= set(re.findall(r"[\w.]+\.py\b", listing)) <= files | {path.name for path in ROOT.rglob("*.py")}
-
-
 def test_every_promise_names_existing_tests():
-    page = (DOCS / "understanding" / "promises.md").read_text("utf-8")
+    page = (DOCS / "understanding" / "architecture.md").read_text("utf-8")
     rows = re.findall(r"^\| (.+?) \| (`test_\w+::.+`) \|$", page, re.MULTILINE)
     assert len(rows) > 10
     for promise, tests in rows:
@@ -309,8 +299,8 @@ def test_outputs_are_renewed_in_place(tmp_path):
     assert renew_outputs.renew(page, tmp_path) == expected
 
 
-def test_pages_with_outputs_say_where_they_come_from():
-    for page in PAGES:
-        shows = page != "README.md" and any(kind == "console" for kind, _ in blocks(page))
-        assert shows == (Path(page).stem in renew_outputs.PAGES), page
-        assert shows == bool(renew_outputs.ORIGIN.search((ROOT / page).read_text("utf-8"))), page
+def test_outputs_are_renewed_on_every_page_that_has_some():
+    shown = {Path(page).stem for page in PAGES if any(kind == "console" for kind, _ in blocks(page))}
+    assert shown - {"README"} == set(renew_outputs.PAGES)
+    results = renew_outputs.RESULTS.read_text("utf-8")
+    assert re.search(r"`make docs-outputs` \| x \| y \|", renew_outputs.ORIGIN.sub("x | y", results))

@@ -34,7 +34,7 @@ def merge(founds: dict[str, Found], later: Mapping[str, Found]) -> None:
 
 @dataclass
 class Report:
-    """What was found in a corpus; docs/guides/cleaning.md describes the fields."""
+    """What was found in a corpus; its fields are those of `clean --json`."""
 
     pairs: int = 0
     kept: int = 0

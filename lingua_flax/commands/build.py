@@ -115,7 +115,7 @@ def read_options(argv: Sequence[str]) -> BuildCommand:
 
 
 def sizes(given: BuildCommand, monolingual: Iterable[str]) -> tuple[int, int, str]:
-    """Returns the pieces of teachers and of the student, and the options of training, by docs/guides/building.md."""
+    """Returns the pieces of teachers and of the student, and the options of training, by docs/guides/cleaning.md."""
     pairs, words, characters = 0, set[str](), set[str]()
     for pair in read_pairs([given.workdir / "clean/pairs.jsonl"], (given.source_language, given.target_language)):
         pairs += 1

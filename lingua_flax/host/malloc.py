@@ -11,7 +11,7 @@ def keep_freed_memory() -> None:
     """Makes malloc keep freed memory instead of returning it to the kernel; must be called before JAX is imported.
 
     On a CPU, XLA allocates its large buffers anew in every step. By default, glibc maps and unmaps each of them, which
-    costs time in page faults. Keeping the memory is faster but increases the peak (measured: docs/results/diary.md).
+    costs time in page faults. Keeping the memory is faster but increases the peak (measured: docs/results/index.md).
     Only on Linux with glibc.
     """
     with contextlib.suppress(OSError, AttributeError):  # there is no such library, or it is not glibc

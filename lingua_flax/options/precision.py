@@ -15,5 +15,5 @@ BFLOAT16 = Precision("bfloat16", "bfloat16")
 
 # For CPUs, which multiply bfloat16 fast, but convert it to float32 for everything else. On a processor with AMX, the
 # forward and backward pass of width 192 take 0.68 times as long as in float32, and 1.07 times with activations in
-# bfloat16 as well (docs/results/performance.md).
+# bfloat16 as well (docs/results/index.md).
 BFLOAT16_PRODUCTS = Precision("float32", "bfloat16")

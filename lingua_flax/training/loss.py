@@ -29,7 +29,7 @@ def cross_entropy(
     on padding, packing, accumulation or sharding.
 
     The gradient with respect to the logits is simple enough to be computed along with them. In blocks of about
-    `block_size` positions, those of a whole batch are never stored and read back (measured: docs/results/diary.md):
+    `block_size` positions, those of a whole batch are never stored and read back (measured: docs/results/index.md):
     131 MB for 4,096 positions and a vocabulary of 8,000.
     """
     count = jnp.sum(targets != PAD_ID, dtype=jnp.float32)

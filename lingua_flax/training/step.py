@@ -24,7 +24,7 @@ from lingua_flax.training.optimizer import decay_factor, learning_rate, make_opt
 from lingua_flax.training.state import TrainState, param_shardings, state_shardings, updated_ema
 
 # Positions per block of the loss on a device: on a CPU, so that the logits of a block fit into its cache (see
-# training/loss.py; measured: docs/results/diary.md); on a GPU, so that they take less memory (a step of the base model
+# training/loss.py; measured: docs/results/index.md); on a GPU, so that they take less memory (a step of the base model
 # 9.5 instead of 12.3 GB, in the same 34.8 ms, on an H200), and on a TPU likewise.
 LOSS_BLOCKS = {"cpu": 512, "gpu": 8192, "tpu": 1024}
 

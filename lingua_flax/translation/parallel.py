@@ -18,7 +18,7 @@ def num_concurrent_programs(mesh: Mesh) -> int:
     """Returns how many programs of small operations to run concurrently on the devices of a mesh.
 
     On one CPU device, operations that take a fraction of a millisecond gain little from a second core, so separate
-    batches run on separate cores (measured: docs/results/diary.md). Several devices must all run their programs in the
+    batches run on separate cores (measured: docs/results/index.md). Several devices must all run their programs in the
     same order, hence one at a time.
     """
     single_cpu = mesh.size == 1 and jax.process_count() == 1 and mesh.devices.item().platform == "cpu"

@@ -84,7 +84,7 @@ class Search(NamedTuple):
         The state starts with room for fewer than L positions, which is enough for most sentences. The sentences that
         need more, and the last few of a batch, continue in smaller batches, one after another: with Multi30k sorted by
         length, one or two sentences in most batches of 64 take twice as many tokens as the others. The gain is in
-        docs/results/performance.md. A batch that is too small to be divided starts with room for all L positions.
+        docs/results/index.md. A batch that is too small to be divided starts with room for all L positions.
         """
         length, grow = self.task.max_length, self.task.grow
 

@@ -42,7 +42,7 @@ SMALL_BATCH_SIZES = (1, 4, 16)
 BATCH_SIZE_ON_CPU, BATCH_SIZE = 64, 512
 # Maximum number of elements of a batch's keys and values, 4 GB in bfloat16; beyond it, fewer sentences are decoded
 # together. The base model just exceeds it with 512 sentences of 64 tokens and 5 beams, for which the compiler for a TPU
-# v5e reports 9.7 GB of temporaries (docs/results/performance.md).
+# v5e reports 9.7 GB of temporaries (docs/results/index.md).
 MAX_CACHE_ELEMENTS = 2**31
 SCORING_BATCH_SIZE = 64  # sentence pairs, whose logits must all fit into memory
 NOT_TRANSLATED = "not translated, because the network has never seen most of the characters of a sentence"

@@ -20,7 +20,7 @@ from lingua_flax.training.recorder import show_table
 from lingua_flax.training.reports.compiled_step import CompiledStep, compiled_steps, model_flops
 
 # The share of target positions that hold a token, assumed for a run that has not begun: packing fills about 98% of the
-# positions on the longer side and fewer on the other (measured: docs/results/performance.md).
+# positions on the longer side and fewer on the other (measured: docs/results/index.md).
 ASSUMED_REAL_TOKENS = 0.95
 ONLY_PRINTED = ("mesh", "dtype", "memory", "sent_bytes", "shortage")  # not in the JSON file
 
