@@ -223,7 +223,8 @@ def test_invalid_questions_are_refused(url, question, status, message):
 def test_a_source_cannot_be_hidden_entirely(url):
     tokens = len(ask(url)[1]["source"])
     status, answer = ask(url, masked=list(range(tokens)))
-    assert (status, answer["error"]) == (400, "at least one source token must remain visible")
+    assert status == 400
+    assert "at least one source token must remain visible" in answer["error"]
     assert ask(url, masked=list(range(tokens - 1)))[0] == 200
 
 
