@@ -1,11 +1,14 @@
-"""Runs the project's commands as real processes, forked from one that has already imported JAX and the project.
+"""Runs the project's commands: in this process, or as real processes, forked from one that has imported JAX already.
 
-The imports take about four seconds, longer than everything else that most commands in the tests do.
+The imports take about four seconds, longer than everything else that most commands in the tests do. A command in this
+process also finds the programs that it and the tests before it have compiled.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import io
 import logging
 import multiprocessing
 import os
@@ -14,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +81,51 @@ def run_forked(
             raise subprocess.TimeoutExpired(command, timeout)
         stdout, stderr = (stream.read_text(encoding="utf-8", errors="strict") for stream in streams[1:])
         return subprocess.CompletedProcess(command, process.exitcode, stdout, stderr)
+
+
+def run_here(
+    program: str, *arguments: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None, input: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command of lingua-flax in this process, as `run_forked` does in another one."""
+    from lingua_flax.commands.main import run
+
+    command = [program, *map(str, arguments)]
+    outputs = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+    with _as_own_process(cwd, dict(env or os.environ), input, *outputs):
+        try:
+            status = run(command)
+        except SystemExit as end:  # after --help
+            status = end.code or 0
+    stdout, stderr = (output.buffer.getvalue().decode("utf-8") for output in outputs)
+    return subprocess.CompletedProcess(command, status, stdout, stderr)
+
+
+@contextlib.contextmanager
+def _as_own_process(cwd: Path, env: dict[str, str], text: str, stdout: Any, stderr: Any) -> Iterator[None]:
+    """Gives what is run the state of a process of its own, and takes it back."""
+    before, arguments, levels = dict(os.environ), sys.argv, {name: logging.getLogger(name).level for name in _LOGGERS}
+    handlers, level, stdin = logging.root.handlers[:], logging.root.level, sys.stdin
+    os.environ.clear()
+    os.environ.update(env)
+    logging.root.handlers.clear()
+    sys.argv, sys.stdin = ["lingua-flax"], io.TextIOWrapper(io.BytesIO(text.encode("utf-8")), encoding="utf-8")
+    try:
+        redirected = contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr)
+        with contextlib.chdir(cwd), redirected[0], redirected[1], warnings.catch_warnings():
+            warnings.resetwarnings()  # to those that a user sees
+            for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+                warnings.simplefilter("ignore", category)
+            yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        logging.root.handlers[:] = handlers
+        sys.argv, sys.stdin = arguments, stdin
+        for name, own in (levels | {None: level}).items():
+            logging.getLogger(name).setLevel(own)
+
+
+_LOGGERS = ("absl", "jax", "orbax", "matplotlib", "sacrebleu")
 
 
 def python(program: str | Path) -> list[str]:

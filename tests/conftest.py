@@ -21,13 +21,14 @@ install_import_hook(
 
 from lingua_flax.devices.compilation import set_up_compilation  # noqa: E402
 from lingua_flax.devices.topology import silence_libtpu  # noqa: E402
-from tests.command_server import ROOT, python, run_forked  # noqa: E402
+from tests.command_server import ROOT, python, run_forked, run_here  # noqa: E402
 from tests.toy import write_corpus  # noqa: E402
 
 # Timeouts in seconds, generous enough for slow, busy machines: after how long a process counts as hung, and how long
 # something may take that needs a second or two unless it waits for the wrong thing.
 HUNG_AFTER = 900
 PROMPTLY = 240
+HERE = ("train", "evaluate", "translate", "compare", "export", "clean")  # commands that run in the process of the tests
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,11 +63,14 @@ def _compilation(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="session")
 def run():
-    """Runs a command as a user does: run("train", "--workdir", w) returns a CompletedProcess with text."""
+    """Runs a command as a user does: run("train", "--workdir", w) returns a CompletedProcess with text.
 
-    def run_command(program: str, *arguments: object, env: dict[str, str] | None = None, **options):
+    Most run in this process; `process=True` is for what depends on one of its own.
+    """
+
+    def run_command(program: str, *arguments: object, env: dict[str, str] | None = None, process=False, **options):
         own = {name: value for name, value in (env or {}).items() if os.environ.get(name) != value}
-        options = {"timeout": HUNG_AFTER} | options
+        own_options, options = options, {"timeout": HUNG_AFTER} | options
         is_read_at_start = any(name.startswith(("JAX_", "PYTHON")) for name in own)
         if program == "-c" or is_read_at_start:
             command = [*python(program), *map(str, arguments)]
@@ -74,6 +78,10 @@ def run():
             if "input" not in options:
                 defaults["stdin"] = subprocess.DEVNULL
             return subprocess.run(command, **(defaults | options), env=env)
+        is_default_run = "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ  # otherwise, commands run as users run them
+        if is_default_run and program in HERE and not (process or own or "timeout" in own_options):
+            options.pop("timeout")
+            return run_here(program, *arguments, env=env, **options)
         return run_forked(program, *arguments, env=env, **options)
 
     return run_command
