@@ -216,9 +216,3 @@ def test_inline_elements_regions_and_damaged_units_of_tmx(tmp_path):
     assert rows[4].fault == "no text in de, only in EN-us, nl"
     with pytest.raises(UserError, match="it has EN-us, de_DE, fr, nl; choose two with --source-language"):
         tmx_languages(path)
-
-
-def test_number_of_files_must_fit():
-    for paths in (["a.txt"], ["a.csv", "b.csv"], ["a", "b", "c"], ["a.tmx.gz", "b"]):
-        with pytest.raises(UserError, match="give two text files, or one whose name ends in"):
-            read_rows([Path(path) for path in paths], ("", ""))

@@ -61,13 +61,13 @@ def test_changed_and_missing_files_are_refused(multi30k, tmp_path, cache):
 
 
 def test_unsupported_languages_are_refused(cache):
-    for languages, message in {
-        ("en", "es"): r'data\.target_language: multi30k has no language "es"; it has en, de, fr, cs',
-        ("English", "de"): r'data\.source_language: multi30k has no language "English"',
-        ("de", "de"): r'data\.target_language: "de" is the source language',
-    }.items():
+    for source, target, message in (
+        ("en", "es", r'data\.target_language: multi30k has no language "es"; it has en, de, fr, cs'),
+        ("English", "de", r'data\.source_language: multi30k has no language "English"'),
+        ("de", "de", r'data\.target_language: "de" is the source language'),
+    ):
         with pytest.raises(UserError, match=message):
-            opened(cache, None, *languages)
+            opened(cache, None, source, target)
 
 
 def test_splits_for_each_direction():

@@ -103,7 +103,7 @@ def check_refused(files: TextFiles, message: str, **options: Any) -> None:
     assert not list(files.cache.glob("*/*"))
 
 
-def test_inconsistent_or_missing_files_are_refused(files):
+def test_files_that_do_not_belong_together_are_refused(files):
     tsv, missing = files.write("both.tsv", ["a\tb"]), files.folder / "missing.en"
     trained = {"train_source": numbered(10), "train_target": numbered(10)}
     cases: list[tuple[str, dict[str, Any]]] = [
@@ -118,14 +118,17 @@ def test_inconsistent_or_missing_files_are_refused(files):
         ("a folder, not a file", trained | {"test_source": files.folder, "test_target": ["a"]}),
         ("null: not a regular file", {"train_source": Path("/dev/null"), "train_target": ["a"]}),
     ]
-    for message, options in cases:
-        check_refused(files, message, **options)
-
-
-def test_different_numbers_of_lines_are_refused(files):
+    empty = {"validation_source": [], "validation_target": []}
+    cases += [
+        (r"train_source\.txt: no pairs in it", {"train_source": [], "train_target": []}),
+        ("every pair has an empty side", {"train_source": ["", "a"], "train_target": ["b", " "]}),
+        (r"validation_source\.txt: no pairs in it; data\.validation_source", trained | empty),
+    ]
     for source, target in ((1203, 1200), (1200, 1203), (3, 0), (0, 3)):
         message = rf"train_source\.txt has {source:,} lines and .*train_target\.txt has {target:,}; line i of one"
-        check_refused(files, message, train_source=numbered(source), train_target=numbered(target))
+        cases.append((message, {"train_source": numbered(source), "train_target": numbered(target)}))
+    for message, options in cases:
+        check_refused(files, message, **options)
 
 
 def test_lines_that_are_no_pairs_are_refused(files):
@@ -144,10 +147,3 @@ def test_lines_that_are_no_pairs_are_refused(files):
     ):
         train = files.write("train.jsonl", ['{"en": "a", "de": "b"}', line])
         check_refused(files, rf"train\.jsonl, line 2: .*{message}", train_source=train, target_language="de")
-
-
-def test_empty_corpora_are_refused(files):
-    check_refused(files, r"train_source\.txt: no pairs in it", train_source=[], train_target=[])
-    check_refused(files, "every pair has an empty side", train_source=["", "a"], train_target=["b", " "])
-    options = {"train_source": ["a"], "train_target": ["b"], "validation_source": [], "validation_target": []}
-    check_refused(files, r"validation_source\.txt: no pairs in it; data\.validation_source", **options)

@@ -4,8 +4,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,10 +17,9 @@ from lingua_flax.data.packing import Planner
 from lingua_flax.data.training_batches import TrainingBatches, rows_per_epoch
 from lingua_flax.host.errors import RunError
 from lingua_flax.options.special_ids import EOS_ID
-from tests.command_server import PROJECT_ON_PATH
 from tests.conftest import HUNG_AFTER
 from tests.helpers.batches import identical, pairs_in
-from tests.processes import kill_workers
+from tests.processes import kill_workers, start_command
 from tests.toy import tokenized
 
 
@@ -79,21 +76,15 @@ def test_an_epoch_is_one_pass_over_the_pairs(batches_of, size):
     assert rows_per_epoch(planner) == sum(len(planner.window(number)) for number in range(planner.windows_per_epoch))
 
 
-def test_batches_are_determined_by_the_seed_and_differ(planner, batches_of):
-    other = Planner(planner.corpora, [1.0], 24, seed=4)
-    a, b, c = ([next(batches) for _ in range(12)] for batches in map(batches_of, (planner, planner, other), [16] * 3))
-    assert all(map(identical, a, b))
-    assert not any(map(identical, a, c))
-    assert not identical(a[0], a[9])
-
-
 def test_restored_position_continues_with_the_same_batches(planner, batches_of):
     """In the first window, near its end, and in later windows, which a worker process planned at first and this process
-    plans after restoring."""
+    plans after restoring. They are determined by the seed and differ."""
     batches, original = batches_of(planner, rows=64, processes=1), []
     for _ in range(104):
         original.append((json.loads(json.dumps(batches.state())), next(batches)))
     assert original[-1][0]["window"] >= 2
+    other = batches_of(Planner(planner.corpora, [1.0], 24, seed=4), rows=64, processes=0)
+    assert not any(identical(batch, next(other)) or identical(batch, original[50][1]) for _, batch in original[:6])
     for position in (0, 1, 13, 37, 98):
         restored = batches_of(planner, rows=64, processes=0)
         restored.restore(original[position][0])
@@ -154,20 +145,35 @@ def test_a_killed_worker_ends_the_run_with_one_sentence(planner, batches_of):
         list(itertools.islice(batches, 2000))
 
 
+PLANNING = """
+import signal
+from lingua_flax.data.packing import Planner
+from lingua_flax.data.training_batches import TrainingBatches
+from tests.toy import tokenized
+
+if __name__ == "__main__":
+    pairs = tokenized([[5, 6, 3]] * 500, [[5, 6, 3]] * 500)
+    batches = TrainingBatches(Planner([pairs], [1.0], 24, seed=3), 256, processes=1)
+    while batches.state()["window"] < 2:
+        next(batches)
+    print("planning", flush=True)
+    signal.pause()
+"""
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
 def test_workers_end_with_their_parent():
-    script, environment = Path(__file__).parent / "scripts" / "plan_batches.py", os.environ | PROJECT_ON_PATH
-    with subprocess.Popen([sys.executable, script], env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "planning\n"
-        threads = Path(f"/proc/{process.pid}/task").iterdir()
-        workers = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
-        assert workers
-        process.kill()
-        process.wait()
-        deadline = time.monotonic() + HUNG_AFTER
-        while any(map(_is_running, workers)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not any(map(_is_running, workers))
+    process = start_command("-c", PLANNING)
+    assert process.stdout.readline() == "planning\n"
+    threads = Path(f"/proc/{process.pid}/task").iterdir()
+    workers = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+    assert workers
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + HUNG_AFTER
+    while any(map(_is_running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_is_running, workers))
 
 
 def _is_running(process: int) -> bool:

@@ -1,5 +1,6 @@
 """Pairs that differ between epochs: in a changed text, and in sampled segmentations."""
 
+import dataclasses
 import pickle
 import shutil
 from contextlib import closing
@@ -102,7 +103,10 @@ def test_a_variant_spells_the_changed_pair_and_fits_into_a_row(toy, alpha):
     best = toy.tokenizer.encode_pairs([change_pair(*each) for each in zip(originals, chosen, strict=True)])
     assert ((sources, targets) == best) == (alpha == 0)
     copied = pickle.loads(pickle.dumps(varied)).draw(np.arange(len(toy.pairs)), keys)
-    assert [part == other for part, other in zip(copied[1:], (sources, targets), strict=True)] == [True, True]
+    assert copied[1:] == (sources, targets)
+    plain = dataclasses.replace(varied, fractions=dict.fromkeys(CHANGES, 0.0))
+    sampled, others = (plain.draw(np.arange(len(toy.pairs)), each)[1] for each in (keys, keys + np.uint64(1)))
+    assert (sampled != others) == (alpha > 0)
 
 
 def test_a_pair_that_would_be_too_long_stays_as_it_is(tmp_path, toy):

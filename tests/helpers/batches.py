@@ -54,14 +54,14 @@ def identical(one: TrainingBatch, other: TrainingBatch) -> bool:
 
 def sampled_mixture(folder: Path) -> Planner:
     """Returns a planner that draws from two corpora of 120 and 80 pairs, 2 to 1, in sampled segmentations."""
-    parts, varied = [], []
     short = [Pair(*(" ".join(side.split()[:3]) for side in pair)) for pair in PAIRS]  # so that sampling is fast
-    for kind, text in (("unigram", short[:120]), ("bpe", short[80:])):
-        tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=80, kind=kind)))
-        parts.append(tokenize(text, f"{kind} {len(parts)}", tokenizer, folder))
-        samplers = samplers_of(tokenizer, 0.2)
-        varied.append(VariedPairs(parts[-1], text, tokenizer, 40, dict(AugmentConfig()), samplers))
-    return Planner(parts, (2.0, 1.0), row_length=40, seed=3, varied=varied)
+    varied: list[VariedPairs] = []
+    configs = TokenizerConfig(vocab_size=80), TokenizerConfig(vocab_size=80, kind="bpe")
+    for text, config in zip((short[:120], short[80:]), configs, strict=True):
+        tokenizer = parse_tokenizers(train_tokenizer(PAIRS, config))
+        pairs = tokenize(text, f"{len(text)} pairs", tokenizer, folder)
+        varied.append(VariedPairs(pairs, text, tokenizer, 40, dict(AugmentConfig()), samplers_of(tokenizer, 0.2)))
+    return Planner([each.pairs for each in varied], (2.0, 1.0), row_length=40, seed=3, varied=varied)
 
 
 def batches_digest(planner: Planner, state: Mapping[str, int], processes: int = 0) -> str:
