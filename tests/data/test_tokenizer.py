@@ -59,17 +59,12 @@ def test_byte_fallback_preserves_every_text(line):
 
 
 @pytest.mark.parametrize("options", KINDS)
-def test_decoding_restores_the_text(options):
-    tokenizer = trained(**options)
-    assert [tokenizer.source.id_to_piece(i) for i in range(4)] == ["<pad>", "</s>", "<s>", "<unk>"]
-    lines = [pair.target for pair in PAIRS[:3]]
-    assert tokenizer.decode_target(tokenizer.encode_target(lines)) == lines
-    assert (tokenizer.source is tokenizer.target) == options.get("joint", True)
-
-
-@pytest.mark.parametrize("options", KINDS)
-def test_typed_tag_is_treated_as_text(options):
+def test_decoding_restores_the_text_and_a_typed_tag_is_text(options):
     plain = trained(**options)
+    assert [plain.source.id_to_piece(i) for i in range(4)] == ["<pad>", "</s>", "<s>", "<unk>"]
+    assert (plain.source is plain.target) == options.get("joint", True)
+    lines = [pair.target for pair in PAIRS[:3]]
+    assert plain.decode_target(plain.encode_target(lines)) == lines
     tagged = plain.with_source_tag("<2fr>")
     tag = plain.source.piece_to_id("<2fr>")
     assert tag in (4, 5)
