@@ -10,7 +10,7 @@ import random
 import pytest
 
 from tests.data.planted_faults import read_multi30k
-from tests.data.test_cleaning import made_up_rows
+from tests.helpers.pairs import made_up_rows
 
 
 @pytest.fixture

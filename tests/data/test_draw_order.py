@@ -3,7 +3,6 @@
 from collections import Counter
 
 import numpy as np
-import pytest
 
 from lingua_flax.data.draw_order import Draws, permute, random_words
 
@@ -25,11 +24,14 @@ def test_random_words_are_splitmix64():
     ]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 16, 17, 1000, 4097])
-def test_every_key_gives_a_permutation(size):
-    for key in range(5):
-        order = permute(np.arange(size), size, random_words(1, np.full(size, key)))
-        assert sorted(order.tolist()) == list(range(size))
+def test_every_key_gives_a_permutation():
+    """Of which the image of any index can be computed without the others."""
+    for size in (1, 2, 3, 4, 5, 16, 17, 1000, 4097):
+        for key in range(5):
+            keys = random_words(1, np.full(size, key))
+            order = permute(np.arange(size), size, keys)
+            assert sorted(order.tolist()) == list(range(size))
+            assert permute(np.array([size // 2]), size, keys[:1]) == order[size // 2]
 
 
 def test_every_index_is_equally_likely_at_every_place():
@@ -40,12 +42,6 @@ def test_every_index_is_equally_likely_at_every_place():
     assert abs(counts - 2000).max() < 5 * np.sqrt(2000)
 
 
-def test_an_index_can_be_shuffled_without_the_others():
-    keys = random_words(9, np.full(5000, 2))
-    order = permute(np.arange(5000), 5000, keys)
-    assert [int(permute(np.array([i]), 5000, keys[:1])[0]) for i in (0, 77, 4999)] == order[[0, 77, 4999]].tolist()
-
-
 def test_the_order_is_the_same_on_every_machine():
     """The numbers are those of the first run; any change of the order would change every run."""
     drawn = Draws([29_000, 7], [2.0, 1.0], seed=1)[np.arange(9)]
@@ -54,13 +50,13 @@ def test_the_order_is_the_same_on_every_machine():
     assert Draws([29_000, 7], [2.0, 1.0], seed=1)[np.array([10**12])].pairs.tolist() == [4]
 
 
-@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (3.0, 1.0, 0.5), (0.7, 0.2, 0.1), (0.001, 1.0, 7.0)])
-def test_corpora_are_drawn_in_proportion_to_their_weights_at_all_times(weights):
-    drawn = Draws([500, 100, 200], weights, seed=3)[np.arange(20_000)]
-    for corpus, weight in enumerate(weights):
-        so_far = np.cumsum(drawn.corpora == corpus)
-        expected = np.arange(1, 20_001) * weight / sum(weights)
-        assert abs(so_far - expected).max() <= 2
+def test_corpora_are_drawn_in_proportion_to_their_weights_at_all_times():
+    for weights in ((1.0, 1.0, 1.0), (3.0, 1.0, 0.5), (0.7, 0.2, 0.1), (0.001, 1.0, 7.0)):
+        drawn = Draws([500, 100, 200], weights, seed=3)[np.arange(20_000)]
+        for corpus, weight in enumerate(weights):
+            so_far = np.cumsum(drawn.corpora == corpus)
+            expected = np.arange(1, 20_001) * weight / sum(weights)
+            assert abs(so_far - expected).max() <= 2
 
 
 def test_every_pair_is_drawn_once_per_epoch_of_its_corpus():

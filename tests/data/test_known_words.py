@@ -9,24 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lingua_flax.data.glossary import Glossary
-from lingua_flax.data.known_words import KnownWords, UnknownWords, known_words
+from lingua_flax.data.known_words import UnknownWords, known_words
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
-from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
-from tests.data.test_data import PAIRS
+from tests.helpers.pairs import PAIRS
+from tests.helpers.texts import LETTERS, MARKS, OTHERS
 
-# Of each script, a letter with and without case, and letters that change when they are composed or capitalized.
-LETTERS = "abzßıİéñœΣσςΆдіЖაქאשبهیहकாตกໄកကአあイ漢字한ㅎŉǆﬁ"
-MARKS = "\u0301\u093e\u0e49\u0303"
-OTHERS = "  \t'-_.,!?019２½€\u200d\u00ad👍"
 TEXT = st.text(st.sampled_from(LETTERS + MARKS + OTHERS) | st.characters(exclude_categories=["Cs"]))
 LATIN = st.text(st.sampled_from("abcdeéABCDEÉ"), min_size=1)
 SENTENCE = st.text(st.sampled_from(LETTERS + MARKS + "  '-_,!?1½👍"))  # in which nothing stays as it is
 UNSPACED = "あイ漢字ตกໄកက\u0e49"
-
-
-def trained_on(*lines):
-    return known_words(lines)
 
 
 def unknown(words, text, glossary=None):
@@ -35,21 +27,22 @@ def unknown(words, text, glossary=None):
 
 @given(st.lists(TEXT))
 def test_no_word_of_the_training_text_is_unknown(lines):
-    words = trained_on(*lines)
+    words = known_words(lines)
     for line in lines:
         assert words.unknown_in(line) == UnknownWords()
 
 
 @given(st.lists(LATIN, min_size=1), st.data())
 def test_case_and_composition_make_no_difference(some, data):
-    words = trained_on(" ".join(some))
+    words = known_words([" ".join(some)])
     for change in (str.upper, str.lower, str.title, str.swapcase, lambda word: unicodedata.normalize("NFD", word)):
         assert unknown(words, change(data.draw(st.sampled_from(some)))) == []
 
 
-@pytest.mark.parametrize("word", ["Straße", "ΟΔΟΣ", "ışık", "İstanbul", "ﬁn", "e\u0301té", "ǆ", "Ｆｕｌｌ", "ﷺ"])
-def test_words_with_an_unusual_capital_are_known_in_both_cases(word):
-    assert unknown(trained_on(word), f"{word.upper()} {unicodedata.normalize('NFC', word)} {word.lower()}") == []
+def test_words_with_an_unusual_capital_are_known_in_both_cases():
+    for word in ["Straße", "ΟΔΟΣ", "ışık", "İstanbul", "ﬁn", "e\u0301té", "ǆ", "Ｆｕｌｌ", "ﷺ"]:
+        text = f"{word.upper()} {unicodedata.normalize('NFC', word)} {word.lower()}"
+        assert unknown(known_words([word]), text) == []
 
 
 @given(st.lists(SENTENCE), SENTENCE, SENTENCE, st.sampled_from(["xqxqWord", "шщъ", "אבגדה"]))
@@ -61,9 +54,8 @@ def test_made_up_word_is_found_at_its_place(lines, before, after, made_up):
 
 @given(st.lists(LATIN), st.lists(LATIN))
 def test_binary_search_finds_what_is_in_the_list(known, asked):
-    words = trained_on(*known)
     is_known = {word.lower() for word in known}
-    assert unknown(words, " ".join(asked)) == [word for word in asked if word.lower() not in is_known]
+    assert unknown(known_words(known), " ".join(asked)) == [word for word in asked if word.lower() not in is_known]
 
 
 def slowly_counted(lines):
@@ -88,7 +80,7 @@ def slowly_counted(lines):
 @given(st.lists(SENTENCE))
 def test_words_are_letters_and_marks_without_anything_between_them(lines):
     counts = slowly_counted(lines)
-    words = trained_on(*lines)
+    words = known_words(lines)
     assert words.counts == counts
     assert words.tsv.decode() == "".join(f"{word}\t{counts[word]}\n" for word in sorted(counts))
 
@@ -99,19 +91,18 @@ def test_words_are_letters_and_marks_without_anything_between_them(lines):
      "`nothing`", "nobody@example.org @nobody", "/usr/nothing report.pdf", '<nothing id="1">', "", "\ud800"],
 )  # fmt: skip
 def test_what_is_not_a_word_is_never_unknown(text):
-    assert unknown(trained_on(), text) == []
-    assert unknown(trained_on(), f"{text} word") == ["word"]
+    assert unknown(known_words([]), f"{text} word") == ["word"]
 
 
 def test_terms_of_a_glossary_are_known():
     glossary = Glossary((("Ice Cream", "glace"),))
-    words = trained_on("I like")
+    words = known_words(["I like"])
     assert unknown(words, "I like ice cream and cream", glossary) == ["and", "cream"]
     assert unknown(words, "I like ice cream") == ["ice", "cream"]
 
 
 def test_scripts_without_spaces_are_looked_up_by_characters():
-    words = trained_on("私は猫が好き", "ฉันชอบแมว")
+    words = known_words(["私は猫が好き", "ฉันชอบแมว"])
     assert words.unknown_in("猫は犬が好き") == UnknownWords([(2, 3)], False)
     assert unknown(words, "ชอบหมา") == ["ห", "า"]
 
@@ -123,7 +114,7 @@ def test_scripts_without_spaces_are_looked_up_by_characters():
      ("pizza ananas {cat} https://the.cat/the/cat", True)],
 )  # fmt: skip
 def test_most_words_are_more_than_half_and_two(text, are_most):
-    assert trained_on("the cat eats").unknown_in(text).are_most == are_most
+    assert known_words(["the cat eats"]).unknown_in(text).are_most == are_most
 
 
 def test_counts_are_added():
@@ -133,13 +124,8 @@ def test_counts_are_added():
     assert known_words(["cat", "dog"], words.counts).tsv == b"a\t1\ncat\t3\ndog\t1\nthe\t1\n"
 
 
-def test_file_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"words\.tsv: no such file"):
-        KnownWords.load(tmp_path)
-
-
 def test_tokenizer_without_words_knows_all():
     tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=50)))
     assert tokenizer.unknown_words("pizza ananas") == UnknownWords()
-    own = dataclasses.replace(tokenizer, words=trained_on("pizza"), glossary=Glossary((("kiwi", "x"),)))
+    own = dataclasses.replace(tokenizer, words=known_words(["pizza"]), glossary=Glossary((("kiwi", "x"),)))
     assert own.unknown_words("pizza kiwi ananas").places == [(11, 17)]

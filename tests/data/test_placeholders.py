@@ -13,13 +13,9 @@ FEW = PLACEHOLDERS[:4]
 GLOSSARY = Glossary((("bank", "Ufer"), ("savings bank", "Sparkasse"), ("U.S. Army", "US-Armee"), ("銀行", "Bank")))
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        (
-            "See https://example.org/a_(b)?x=1&y=2. Or (http://x.y/z)!",
-            ["https://example.org/a_(b)?x=1&y=2", "http://x.y/z"],
-        ),
+def test_what_is_kept():
+    for text, kept in (
+        ("See https://a.org/a_(b)?x=1&y=2. Or (http://x.y/z)!", ["https://a.org/a_(b)?x=1&y=2", "http://x.y/z"]),
         ("www.example.org/x, mailto:a@b.de", ["www.example.org/x", "mailto:a@b.de"]),
         ("https://de.wikipedia.org/wiki/Müller ist da", ["https://de.wikipedia.org/wiki/Müller"]),
         ("请看https://a.b/c谢谢，共12345人。", ["https://a.b/c", "12345"]),
@@ -37,14 +33,12 @@ GLOSSARY = Glossary((("bank", "Ufer"), ("savings bank", "Sparkasse"), ("U.S. Arm
         ("he and/or she, he/she/it, 1/2, km/h, 24/7, a.b, The U.S. and i.e. 3.14 p.m. J.R.R. don't", []),
         ("{count, plural, one {# file} other {# files}}", []),
         (f"odd {FEW[3]} character", [FEW[3]]),
-    ],
-)
-def test_what_is_kept(text, kept):
-    assert [span.kept for span in spans_to_keep(text)] == kept
-    protected = protect(text, PLACEHOLDERS)
-    assert protected.restored(protected.text) == text
-    assert protected.is_complete(protected.text)
-    assert len(protected.masked) == len(text)
+    ):
+        assert [span.kept for span in spans_to_keep(text)] == kept
+        protected = protect(text, PLACEHOLDERS)
+        assert protected.restored(protected.text) == text
+        assert protected.is_complete(protected.text)
+        assert len(protected.masked) == len(text)
 
 
 THINGS = ["https://a.b/c", "{name}", "%s", "12345", "`a b`", "@me", FEW[0], " ", " x ", ". ", "Hund ", "日本"]
@@ -65,9 +59,8 @@ def test_nothing_is_lost_whatever_the_text(text):
     assert protected.is_complete(protected.text.replace(protected.placeholders[:1], "")) == (not protected.spans)
 
 
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
+def test_words_that_meet_without_a_space_get_one():
+    for text, pieces in (
         ("请打开https://example.org/页面并点击。", "请打开 | https://example.org/ | 页面并点击。"),
         ("请看(https://example.org/)。", "请看(|https://example.org/|)。"),
         ("<b>页面</b>有{n}个，2024年", "<b>|页面|</b>|有 | {n} | 个，|2024 | 年"),
@@ -76,12 +69,10 @@ def test_nothing_is_lost_whatever_the_text(text):
         ("ดู`make`ก่อน", "ดู | `make` | ก่อน"),
         ("example@a.org에서 확인", "example@a.org | 에서 확인"),
         ("pre{name}fix a `b`.", "pre|{name}|fix a |`b`|."),
-    ],
-)
-def test_words_that_meet_without_a_space_get_one(text, pieces):
-    protected = protect(text, FEW, GLOSSARY)
-    assert "|".join(part + space for part, space, _ in protected.chunks()) == pieces.replace(" | ", "|")
-    assert "|".join(part + space for part, space, _ in protected.chunks("_")) == pieces.replace(" | ", "_|")
+    ):
+        protected = protect(text, FEW, GLOSSARY)
+        assert "|".join(part + space for part, space, _ in protected.chunks()) == pieces.replace(" | ", "|")
+        assert "|".join(part + space for part, space, _ in protected.chunks("_")) == pieces.replace(" | ", "_|")
 
 
 @given(TEXTS, TEXTS)
@@ -106,53 +97,41 @@ def test_all_placeholders_are_used_equally():
     assert all(200 < first.count(placeholder) < 300 for placeholder in FEW)
 
 
-@pytest.mark.parametrize(
-    ("text", "translation"),
-    [
+def test_terms_are_whole_words_and_the_longest_is_taken():
+    for text, translation in (
         ("the bank of the savings  bank, banks", "the Ufer of the Sparkasse, banks"),
         ("Bank of the U.S. Army.", "Ufer of the US-Armee."),
-        ("bank of", "Ufer of"),
         ("我在銀行工作", "我在Bank工作"),
         ("see https://bank.com bank", "see https://bank.com Ufer"),
         ("ba nk, embankment, bank_x", "ba nk, embankment, bank_x"),
         ("बैंक", "बैंक"),
-    ],
-)
-def test_terms_are_whole_words_and_the_longest_is_taken(text, translation):
-    protected = protect(text, FEW, GLOSSARY)
-    assert protected.restored(protected.text) == translation
-    assert protected.original(protected.text) == text
+    ):
+        protected = protect(text, FEW, GLOSSARY)
+        assert protected.restored(protected.text) == translation
+        assert protected.original(protected.text) == text
 
 
-def test_a_term_at_the_beginning_is_capitalized_as_the_source_is():
+def test_case_of_terms():
+    """A term at the beginning is capitalized as the source is; case is matched if asked."""
     glossary = Glossary((("the shore", "das ufer"),))
-    for text, translation in {
-        "The shore is": "Das ufer is",
-        "the shore": "das ufer",
-        "On the shore": "On das ufer",
-    }.items():
+    texts = {"The shore is": "Das ufer is", "the shore": "das ufer", "On the shore": "On das ufer"}
+    for text, translation in texts.items():
         protected = protect(text, FEW, glossary)
         assert protected.restored(protected.text) == translation
+    with_case = Glossary((("Bank", "Ufer"),), match_case=True)
+    assert [span.kept for span in spans_to_keep("bank Bank BANK", with_case)] == ["Ufer"]
 
 
-def test_case_is_matched_if_asked():
-    glossary = Glossary((("Bank", "Ufer"),), match_case=True)
-    assert [span.kept for span in spans_to_keep("bank Bank BANK", glossary)] == ["Ufer"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_files_that_are_no_glossaries_are_refused(tmp_path):
+    path = tmp_path / "terms.tsv"
+    for text, message in (
         ("a\tb\nc\n", "line 2: 1 column; there must be two, source<TAB>target"),
         ("a\t \n", "line 1: a term and its translation are needed, term<TAB>translation"),
         ("a b\tc\na  b\td\n", 'line 2: "a  b" has another translation in line 1; remove one'),
         ("a\tb\nB\tc\nA\tc\n", 'line 3: "A" has another translation in line 1; remove one'),
-    ],
-)
-def test_files_that_are_no_glossaries_are_refused(tmp_path, text, message):
-    path = tmp_path / "terms.tsv"
-    path.write_text(text)
-    with pytest.raises(UserError, match=message):
-        read_glossary(path)
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=message):
+            read_glossary(path)
     path.write_text("a\tb\na\tb\nA\tc\n")
     assert read_glossary(path, match_case=True).terms == (("a", "b"), ("a", "b"), ("A", "c"))

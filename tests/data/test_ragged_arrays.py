@@ -8,9 +8,9 @@ import pytest
 from lingua_flax.data.ragged_arrays import RaggedArray, RaggedWriter
 
 
-def write(path, chunks, dtype="<u2"):
+def write(path, chunks):
     """Writes the sequences of each chunk with one call of append."""
-    with RaggedWriter(path, dtype) as writer:
+    with RaggedWriter(path, "<u2") as writer:
         for chunk in chunks:
             values = np.array([value for sequence in chunk for value in sequence], np.int64)
             writer.append(values, [len(sequence) for sequence in chunk])
@@ -20,7 +20,7 @@ CHUNKS = [[[7, 8], [], [65535]], [], [[1, 2, 3]], [[]]]
 SEQUENCES = [sequence for chunk in CHUNKS for sequence in chunk]
 
 
-def test_sequences_and_files_do_not_depend_on_chunks(tmp_path):
+def test_sequences_their_places_and_files_do_not_depend_on_chunks(tmp_path):
     for name, chunks in (("some", CHUNKS), ("each", [[sequence] for sequence in SEQUENCES])):
         write(tmp_path / name, chunks)
         read = RaggedArray.open(tmp_path / name, "<u2")
@@ -28,20 +28,10 @@ def test_sequences_and_files_do_not_depend_on_chunks(tmp_path):
         assert read.values.dtype == np.uint16
     files = [sorted(tmp_path.glob(f"{name}.*")) for name in ("some", "each")]
     assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
-
-
-def test_starts_and_lengths_of_chosen_sequences(tmp_path):
-    write(tmp_path / "a", CHUNKS)
-    read = RaggedArray.open(tmp_path / "a", "<u2")
     chosen = np.array([3, 0, 4, 0, 2])
     assert read.lengths(chosen).tolist() == [len(SEQUENCES[i]) for i in chosen]
     for start, length, i in zip(read.starts(chosen), read.lengths(chosen), chosen, strict=True):
         assert read.values[start : start + length].tolist() == SEQUENCES[i]
-
-
-def test_array_without_sequences(tmp_path):
-    write(tmp_path / "a", [])
-    assert len(RaggedArray.open(tmp_path / "a", "<u2")) == 0
 
 
 def test_arrays_are_pickled_as_paths(tmp_path):
@@ -51,10 +41,12 @@ def test_arrays_are_pickled_as_paths(tmp_path):
     assert pickle.loads(pickled)[0].tolist() == list(range(5000))
 
 
-def test_truncated_file_is_detected(tmp_path):
+def test_empty_files_are_arrays_and_truncated_ones_are_not(tmp_path):
     write(tmp_path / "a", CHUNKS)
     path = tmp_path / "a.values"
     whole = path.read_bytes()
+    write(tmp_path / "empty", [])
+    assert len(RaggedArray.open(tmp_path / "empty", "<u2")) == 0
     for cut, message in ((2, "a has 5 values, but its sequences need 6"), (1, "not a multiple")):
         path.write_bytes(whole[:-cut])
         with pytest.raises(ValueError, match=message):

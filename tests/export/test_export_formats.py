@@ -23,7 +23,7 @@ from lingua_flax.model.transformer import structure
 from lingua_flax.options.schema import DataConfig, ModelConfig, TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.translator import Translator
-from tests.data.test_data import PAIRS
+from tests.helpers.pairs import PAIRS
 
 LINES = ["the cat eats fish .", "a dog sleeps", "where is it?", "milk"]
 TRANSLATIONS = ["le chat mange du poisson .", "un chien", "dort où ?", "lait"]

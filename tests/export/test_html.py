@@ -23,9 +23,9 @@ from lingua_flax.inspection.interventions import Head, Intervention, inspect
 from lingua_flax.options.schema import DataConfig, DecodingOptions, TokenizerConfig
 from lingua_flax.serving.inspector import inspected as served
 from lingua_flax.serving.protocol import InspectRequest
-from tests.data import test_known_words as known_words_cases
-from tests.data.test_data import PAIRS
 from tests.export.test_export_formats import LINES, random_translator
+from tests.helpers.pairs import PAIRS
+from tests.helpers.texts import LETTERS, MARKS, OTHERS
 
 SCRIPTS = Path(__file__).parent / "scripts"
 NETWORKS = {
@@ -223,7 +223,7 @@ def find_unknown():
 
 
 # Letters of many scripts, and what stays as it is, in ASCII: the classes of JavaScript's patterns have nothing else.
-CHARACTERS = st.sampled_from(known_words_cases.LETTERS + known_words_cases.MARKS + known_words_cases.OTHERS)
+CHARACTERS = st.sampled_from(LETTERS + MARKS + OTHERS)
 KEPT = st.sampled_from(
     [" {name} ", " %s ", " https://example.org/a?b=c ", " a@b.org ", " `code` ", '<x id="1">', " a/b.py "]
 )

@@ -21,8 +21,8 @@ from lingua_flax.options.schema import DataConfig, ModelConfig, TokenizerConfig
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation.decoding import default_max_length
 from lingua_flax.translation.translator import Translator
-from tests.data.test_data import PAIRS
 from tests.export.test_export_formats import forward_pass, random_translator
+from tests.helpers.pairs import PAIRS
 
 SCRIPT = Path(__file__).parent / "scripts" / "translate_with_transformers.py"
 ODD_LINES = ["one two three.", "</s> two <s> three.", "Zoé  naïve 𝄞", "2 >> 1 <<", "<unk> <pad>"]

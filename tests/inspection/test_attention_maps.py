@@ -29,7 +29,7 @@ from lingua_flax.translation.decoding import length_limit
 from lingua_flax.translation.requests import Part
 from lingua_flax.translation.translator import Translation, Translator
 from lingua_flax.translation.words import group_pieces
-from tests.data.test_data import PAIRS
+from tests.helpers.pairs import PAIRS
 
 GREEDY = DecodingOptions(beam_size=1)
 LINE = "the old village sleeps near the water"

@@ -13,7 +13,7 @@ from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.translation.line_splitting import split_lines
 from lingua_flax.translation.requests import parts_of
 from lingua_flax.translation.sentences import split_sentences
-from tests.data.test_properties import LINES
+from tests.helpers.texts import LINES
 
 CASES = [
     line.split("\t")

@@ -19,7 +19,7 @@ from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from lingua_flax.translation import decoding
 from lingua_flax.translation.search import Hypotheses
 from lingua_flax.translation.translator import Translator
-from tests.data.test_data import PAIRS
+from tests.helpers.pairs import PAIRS
 
 MAX_LENGTH = 40
 GREEDY = DecodingOptions(beam_size=1)

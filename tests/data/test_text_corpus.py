@@ -1,0 +1,149 @@
+"""The user's own corpus: its formats, what is left out, and the errors for files that cannot be read."""
+
+import itertools
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lingua_flax.data.corpora import Pair, held_out_splits, prepared_corpus
+from lingua_flax.host.errors import UserError
+from tests.helpers.pairs import TextFiles, numbered, sizes
+
+
+def test_splits_by_name_and_pairs_by_index(files):
+    corpus = files.open(train_source=numbered(3), train_target=numbered(3, "Zeile"))
+    assert list(corpus.splits) == ["train", "validation", "test"]
+    with pytest.raises(UserError, match=r'text has no split "valid"; it has train, validation, test'):
+        corpus.split("valid")
+    pairs = corpus.split("train")
+    assert (len(pairs), pairs[0]) == (1, next(iter(pairs)))
+    assert pairs[0].source.removeprefix("line") == pairs[0].target.removeprefix("Zeile")
+    for index in (-1, 1):
+        with pytest.raises(IndexError):
+            pairs[index]
+    assert list(pickle.loads(pickle.dumps(pairs))) == list(pairs)
+
+
+def test_all_characters_survive_a_round_trip(files):
+    sources = ["  à la 😀\u2028x ", "tab\there", "nul\0", "\x85", "e\u0301", "long " * 20_000]
+    targets = [f"{line} = {line}" for line in sources]
+    other = {"train_source": ["a"], "train_target": ["b"], "validation_source": ["c"], "validation_target": ["d"]}
+    corpus = files.open(test_source=sources, test_target=targets, **other)
+    assert list(corpus.split("test")) == list(zip(sources, targets, strict=True))
+    assert list(corpus.split("train")) == [Pair("a", "b")]
+    assert corpus.notes == ()
+
+
+def test_chunk_size_does_not_change_the_corpus(files, monkeypatch):
+    lines = numbered(100, "Zeile „")
+    expected = files.open(train_source=lines, train_target=lines[::-1])
+    for size in (1, 7, 100, 101):
+        for module, name in ((prepared_corpus, "CHUNK"), (held_out_splits, "CHUNK"), (held_out_splits, "_COUNTED")):
+            monkeypatch.setattr(module, name, size)
+        files.cache = files.folder / f"cache {size}"
+        corpus = files.open(train_source=lines, train_target=lines[::-1])
+        assert (corpus.fingerprint, corpus.notes) == (expected.fingerprint, expected.notes)
+        for name, split in expected.splits.items():
+            assert list(corpus.split(name)) == list(split) == [split[index] for index in range(len(split))]
+
+
+def test_all_formats_yield_the_same_pairs(files):
+    pairs = [Pair(f"line {number}", f"Zeile „{number}“") for number in range(100)]
+    sources, targets = zip(*pairs, strict=True)
+    by_language, by_side = (
+        [json.dumps({"id": 1, target: pair.target, source: pair.source}) for pair in pairs]
+        for source, target in (("en", "de"), ("source", "target"))
+    )
+    table = ["\t".join(pair) for pair in pairs]
+    order = {pair: number for number, pair in enumerate(pairs)}
+    for packed in ("", ".gz"):
+        for options in (
+            {
+                "train_source": files.write(f"a.en{packed}", sources),
+                "train_target": files.write(f"a.de{packed}", targets),
+            },
+            {"train_source": files.write(f"a.tsv{packed}", table)},
+            {"train_source": files.write(f"a.jsonl{packed}", by_language)},
+            {"train_source": files.write(f"b.jsonl{packed}", by_side)},
+        ):
+            corpus = files.open(**options, source_language="en", target_language="de")
+            assert sizes(corpus) == {"train": 90, "validation": 5, "test": 5}
+            numbers = [[order[pair] for pair in split] for split in corpus.splits.values()]
+            assert numbers == [sorted(split) for split in numbers]
+            assert sorted(itertools.chain(*numbers)) == list(range(100))
+            assert (corpus.source_language, corpus.target_language) == ("en", "de")
+
+
+def test_json_language_keys_take_precedence_if_the_languages_differ(files):
+    train = files.write("a.jsonl", [json.dumps({"en": "a", "de": "b", "source": "wrong", "target": "falsch"})])
+    assert files.open(train_source=train, target_language="de").split("train")[0] == ("a", "b")
+    train = files.write("b.jsonl", [json.dumps({"en": "neither", "source": "colour", "target": "color"})])
+    assert files.open(train_source=train, target_language="en").split("train")[0] == ("colour", "color")
+
+
+def test_pairs_with_an_empty_side_are_dropped_from_train_only(files):
+    sides = {"source": ["a", "", "c", " \t ", "e", ""], "target": ["A", "B", "  ", "D", "E", ""]}
+    splits = ("train", "validation", "test")
+    corpus = files.open(**{f"{split}_{side}": sides[side] for split in splits for side in sides})
+    assert list(corpus.split("train")) == [("a", "A"), ("e", "E")]
+    for split in splits[1:]:
+        assert list(corpus.split(split)) == list(zip(*sides.values(), strict=True))
+    assert corpus.notes == ("left out 4 training pairs with an empty side",)
+
+
+# Invalid input, which must leave nothing in the cache folder.
+
+
+def check_refused(files: TextFiles, message: str, **options: Any) -> None:
+    with pytest.raises(UserError, match=message):
+        files.open(**options)
+    assert not list(files.cache.glob("*/*"))
+
+
+def test_files_that_do_not_belong_together_are_refused(files):
+    tsv, missing = files.write("both.tsv", ["a\tb"]), files.folder / "missing.en"
+    trained = {"train_source": numbered(10), "train_target": numbered(10)}
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("needs files to train on; set data.train_source", {}),
+        ("needs files to train on", {"test_source": ["a"], "test_target": ["b"]}),
+        ("data.train_target is given without its source", {"train_target": ["a"]}),
+        (r"train_source\.txt is given without its target", {"train_source": ["a"]}),
+        (r"both\.tsv holds both sides.*leave out data\.train_target", {"train_source": tsv, "train_target": ["a"]}),
+        ("data.test_source .* is given without its target", {"train_source": tsv, "test_source": ["a"]}),
+        (r"missing\.en: no such file", {"train_source": missing, "train_target": ["a"]}),
+        (r"missing\.en: no such file", trained | {"test_source": ["a"], "test_target": missing}),
+        ("a folder, not a file", trained | {"test_source": files.folder, "test_target": ["a"]}),
+        ("null: not a regular file", {"train_source": Path("/dev/null"), "train_target": ["a"]}),
+    ]
+    empty = {"validation_source": [], "validation_target": []}
+    cases += [
+        (r"train_source\.txt: no pairs in it", {"train_source": [], "train_target": []}),
+        ("every pair has an empty side", {"train_source": ["", "a"], "train_target": ["b", " "]}),
+        (r"validation_source\.txt: no pairs in it; data\.validation_source", trained | empty),
+    ]
+    for source, target in ((1203, 1200), (1200, 1203), (3, 0), (0, 3)):
+        message = rf"train_source\.txt has {source:,} lines and .*train_target\.txt has {target:,}; line i of one"
+        cases.append((message, {"train_source": numbered(source), "train_target": numbered(target)}))
+    for message, options in cases:
+        check_refused(files, message, **options)
+
+
+def test_lines_that_are_no_pairs_are_refused(files):
+    for line, columns in (("a", "1 column;"), ("a\tb\tc", "3 columns;"), ("", "1 column;")):
+        train = files.write("train.tsv", ["a\tb", "c\td", line, "e\tf"])
+        check_refused(files, rf"train\.tsv, line 3: {columns} there must be two", train_source=train)
+    for line, message in (
+        ('{"en": "a", "de": "b"', "not valid JSON"),
+        ("", "not valid JSON"),
+        ('["a", "b"]', 'not an object with the keys "en" and "de" or "source" and "target"'),
+        ('{"en": "a", "target": "b"}', "not an object with the keys"),
+        ('{"en": "a", "de": 7}', '"de" is not a string'),
+        ('{"en": "a\\nb", "de": "b"}', '"en" contains a line break'),
+        ('{"en": "a", "de": "\\ud800"}', "surrogates not allowed"),
+        ("[" * 100_000, "recursion"),
+    ):
+        train = files.write("train.jsonl", ['{"en": "a", "de": "b"}', line])
+        check_refused(files, rf"train\.jsonl, line 2: .*{message}", train_source=train, target_language="de")

@@ -1,0 +1,22 @@
+"""Strategies and characters for texts that are known to break programs; every run tests the same examples."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
+
+# Control characters, separators, right-to-left text, joined and combining characters, and the names of special pieces
+# as a user might type them.
+CONTROLS = ["\0", "\x1b[31m", "\ufeff", "\r", "\r\n", "\x85", "\v", "\f", "\t"]
+SPACES = ["\u2028", "\u2029", "\u200b", "\u3000", " "]
+SCRIPTS = ["\u202eabc", "שלום", "مرحبا", "👩‍👩‍👧", "🇫🇷", "e\u0301", "▁", "⁇", "\ufffd", "\U0010ffff", "ﬁ", "one", "."]
+NASTY = [*CONTROLS, *SPACES, *SCRIPTS, "</s>", "<s>", "<pad>", "<unk>", "<2fr>", "<0x0A>"]
+CHARACTERS = st.characters(exclude_categories=["Cs"])  # UTF-8 cannot encode a lone surrogate
+TEXTS = st.lists(st.one_of(st.sampled_from(NASTY), st.text(CHARACTERS, max_size=9)), max_size=12).map("".join)
+LINES = TEXTS.map(lambda text: text.replace("\n", ""))
+
+# Of each script, a letter with and without case, and letters that change when they are composed or capitalized.
+LETTERS = "abzßıİéñœΣσςΆдіЖაქאשبهیहकாตกໄកကአあイ漢字한ㅎŉǆﬁ"
+MARKS = "\u0301\u093e\u0e49\u0303"
+OTHERS = "  \t'-_.,!?019２½€\u200d\u00ad👍"
