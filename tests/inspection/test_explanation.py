@@ -7,12 +7,11 @@ import pytest
 
 from lingua_flax.export.numpy_translator import Network
 from lingua_flax.export.safetensors_model import write_safetensors
-from lingua_flax.host.errors import UserError
 from lingua_flax.inspection.explanation import Place, explain
 from lingua_flax.inspection.interventions import Head, Intervention, inspect
 from lingua_flax.options.schema import DataConfig, DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID, UNK_ID
-from tests.export.test_export_formats import LINES, encoded, random_translator
+from tests.helpers.networks import LINES, encoded, random_translator
 
 VARIANTS = ({}, {"norm": "post"}, {"positions": "rotary", "qk_norm": True})
 LINE = LINES[0]
@@ -56,27 +55,22 @@ def test_every_vector_is_that_of_the_numpy_network(tmp_path, options):
     (source, target), *_ = zip(*encoded(translator), strict=True)
     memory = network.encode(source)
     logits = network.logits(memory, [BOS_ID, *target[:-1]])
-    stacks = {"encoder": "encoder.{}.self_attention", "decoder": "decoder.{}.self_attention"}
-    stacks["cross"] = "decoder.{}.cross_attention"
     close = {"atol": 2e-5, "rtol": 2e-5}
-    for (attention, stack), layer, head in itertools.product(stacks.items(), range(2), range(2)):
+    for attention, layer, head in itertools.product(("encoder", "decoder", "cross"), range(2), range(2)):
         query = (len(source) if attention == "encoder" else len(target)) - 1
         explanation = explain(translator, source, target, (), Place(attention, layer, head, query))
-        own, expected = explanation.vectors, network.recorded[stack.format(layer)]
-        for name in ("stream", "read", "output", "after"):
-            np.testing.assert_allclose(own[name], expected[name][query], **close, err_msg=f"{attention} {name}")
-        np.testing.assert_allclose(own["memory"], expected["memory"], **close)
-        np.testing.assert_allclose(own["query_vector"], expected["query"][head, query], **close)
-        np.testing.assert_allclose(own["keys"], expected["keys"][head], **close)
-        np.testing.assert_allclose(own["values"], expected["values"][head], **close)
-        assert own["mask"].all()  # the last query may attend to everything
-        scores = expected["keys"][head] @ expected["query"][head, query] / np.sqrt(len(own["query_vector"]))
-        weights = np.exp(scores - scores.max())
-        np.testing.assert_allclose(own["weights"], weights / weights.sum(), **close)
+        stack, part = ("decoder", "cross") if attention == "cross" else (attention, "self")
+        own, recorded = explanation.vectors, network.recorded[f"{stack}.{layer}.{part}_attention"]
         width = len(own["query_vector"])
-        np.testing.assert_allclose(
-            own["heads"][head * width : (head + 1) * width], own["weights"] @ own["values"], **close
-        )
+        vector, keys, values = recorded["query"][head, query], recorded["keys"][head], recorded["values"][head]
+        scores = keys @ vector / np.sqrt(width)
+        weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+        expected = {name: recorded[name][query] for name in ("stream", "read", "output", "after")}
+        expected |= {"memory": recorded["memory"], "query_vector": vector, "keys": keys, "values": values}
+        for name, array in (expected | {"weights": weights}).items():
+            np.testing.assert_allclose(own[name], array, **close, err_msg=f"{attention} {name}")
+        np.testing.assert_allclose(own["heads"][head * width : (head + 1) * width], weights @ values, **close)
+        assert own["mask"].all()  # the last query may attend to everything
     allowed = np.delete(np.arange(len(logits)), [PAD_ID, BOS_ID, UNK_ID])
     np.testing.assert_allclose(explanation.logits[allowed], logits[allowed], atol=1e-4)
     assert explain(translator, source, target, (), Place("encoder", 0, 0, 0)).logits.size == 0
@@ -102,17 +96,3 @@ def test_explanation_agrees_with_the_inspection_that_holds_it():
         assert all(softmax[logit["id"]] == pytest.approx(logit["probability"], abs=1e-5) for logit in answer["logits"])
         assert all(logit["logit"] == inspection.explanation.logits[logit["id"]] for logit in answer["logits"])
     assert inspect(translator, LINE, options).as_json(translator.tokenizer)["explanation"] is None
-
-
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        (Place("cross", 2, 0, 0), "there is no head 0 in layer 2 of cross attention"),
-        (Place("encoder", 0, -1, 0), "there is no head -1 in layer 0"),
-        (Place("decoder", 0, 0, 99), "a query must be from 0 to"),
-        (Place("encoder", 0, 0, -1), "a query must be from 0 to"),
-    ],
-)
-def test_places_that_do_not_exist_are_refused(place, message):
-    with pytest.raises(UserError, match=message):
-        inspect(random_translator(), LINE, DecodingOptions(beam_size=1), explained=place)
