@@ -6,12 +6,12 @@ import pytest
 from lingua_flax.data import tokenizer as data_tokenizer
 from lingua_flax.export import numpy_translator
 from lingua_flax.export.ctranslate2_model import write_ctranslate2
-from lingua_flax.export.numpy_translator import Network
+from lingua_flax.export.numpy_translator import Network, beam_search
 from lingua_flax.export.safetensors_model import write_safetensors
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig
 from lingua_flax.options.special_ids import BOS_ID
-from tests.helpers.networks import encoded, log_probabilities, log_probability_of, random_translator
+from tests.helpers.networks import LINES, encoded, log_probabilities, log_probability_of, random_translator
 
 
 def test_the_exported_program_replaces_the_line_breaks_that_this_repository_replaces():
@@ -61,6 +61,17 @@ def test_exports_compute_the_same_probabilities(tmp_path, joint, options):
     assert numpy_scores(translator, folders[0]) == expected
     if options.get("positions") != "rotary" or not options.get("rotary_cross_attention", True):
         assert ctranslate2_scores(translator, folders[1]) == expected
+
+
+def test_numpy_search_finds_what_the_compiled_one_finds(tmp_path):
+    translator = random_translator()
+    write_safetensors(translator, DataConfig(), tmp_path)
+    network, sources = Network(tmp_path), encoded(translator)[0]
+    found = translator.translate_sentences(LINES, beam_size=3, length_penalty=0.6, warn=False)
+    for source, (best, *_) in zip(sources, (own.hypotheses for own in found), strict=True):
+        tokens, score = beam_search(network, source, beams=3, alpha=0.6)
+        assert tokens == list(best.tokens[: len(tokens)])
+        assert score == pytest.approx(best.score, abs=1e-3)
 
 
 def test_what_ctranslate2_cannot_represent_is_refused(tmp_path):

@@ -23,13 +23,20 @@ NETWORKS = {  # with codes of languages as users write them
     "eng_Latn": (True, {"positions": "rotary", "qk_norm": True, "position_base": 50.0, "tied_embeddings": "decoder"}),
     "x": (True, {"positions": "rotary", "rotary_cross_attention": False, "qk_norm": "self"}),
 }
-SENTENCES = "The cat eats fish. \n\nA dog sleeps."
+SENTENCES = "The cat eats fish.\n\nA dog sleeps."
+BEAM = {"q": LINES[0], "beam": True}
+
+
+def place(attention, layer, head, query):
+    return {"explain": {"attention": attention, "layer": layer, "head": head, "query": query}}
+
+
 QUESTIONS = [
-    {"q": LINES[0], "beam": True},
-    {"q": LINES[0], "explain": {"attention": "encoder", "layer": 1, "head": 1, "query": 2}},
-    {"q": LINES[0], "masked": [1, 2], "explain": {"attention": "cross", "layer": 0, "head": 0, "query": 0}},
-    {"q": LINES[1], "prefix": [9, 8], "explain": {"attention": "decoder", "layer": 0, "head": 1, "query": 2}},
-    {"q": LINES[0], "heads_off": HEADS, "explain": {"attention": "cross", "layer": 0, "head": 1, "query": 0}},
+    BEAM,
+    {"q": LINES[0]} | place("encoder", 1, 1, 2),
+    BEAM | {"masked": [1, 2]} | place("cross", 0, 0, 0),
+    BEAM | {"q": LINES[1], "prefix": [9, 8]} | place("decoder", 0, 1, 2),
+    BEAM | {"heads_off": HEADS} | place("cross", 0, 1, 0),
     {"q": SENTENCES, "sentence": 1, "heads_off": HEADS[:1]},
     {"q": LINES[3]},
     {"q": "👍 The CAT eats pizza,  ananas {kiwi}"},

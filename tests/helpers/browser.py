@@ -20,6 +20,7 @@ SENTENCE = "I swam across the river to get to the other bank."
 VIEWS = {"Translation": ".target", "Attention": ".heat", "Beam": ".beam", "Run": ".chart"}  # and what each shows
 LOOKS = [(1400, "light"), (1400, "dark"), (800, "light"), (375, "dark")]
 TIMEOUT = 1000 * PROMPTLY  # milliseconds; Playwright's own are 5 and 30 seconds
+FAILED_REQUEST = "the server responded with a status of|net::ERR_"  # as Chromium itself reports it
 expect.set_options(timeout=TIMEOUT)
 
 
@@ -37,15 +38,19 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     """Opens pages; at the end of the test, nothing must have gone wrong or to another host."""
     contexts, faults = [], []
 
+    def note(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not re.search(FAILED_REQUEST, message.text):
+            faults.append(message.text)
+
     def opened(address: str, width: int = 1400, **options: Any) -> Page:
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         context.set_default_timeout(TIMEOUT)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda message: is_fault(message) and faults.append(message.text))
+        page.on("console", note)
         own = (address.split("#")[0], "blob:")  # a file runs its worker from a blob
-        page.on("request", lambda request: request.url.startswith(own) or faults.append(request.url))
+        page.on("request", lambda request: faults.extend([] if request.url.startswith(own) else [request.url]))
         page.goto(address)
         return page
 
@@ -53,12 +58,6 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     for context in contexts:
         context.close()
     assert faults == []
-
-
-def is_fault(message: ConsoleMessage) -> bool:
-    """Returns whether a message is more than Chromium's own about answers with an error status, or about none."""
-    expected = ("the server responded with a status of", "net::ERR_")
-    return message.type in ("error", "warning") and not any(text in message.text for text in expected)
 
 
 def sentence_field(page: Page, number: int = 0) -> Locator:

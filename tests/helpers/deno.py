@@ -30,7 +30,8 @@ def ask(document: str, path: Path, questions: list[dict[str, Any]]) -> list[dict
 def conversation(script: Path, *arguments: object) -> Iterator[Callable[..., Any]]:
     """Yields a function that asks a script, line by line."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
-    with subprocess.Popen(deno(script, *arguments), **pipes) as process:
+    process: Any = subprocess.Popen(deno(script, *arguments), **pipes)
+    with process:
 
         def ask(**question: Any) -> Any:
             process.stdin.write(json.dumps(question) + "\n")

@@ -8,13 +8,11 @@ import pytest
 from lingua_flax.export.numpy_translator import Network
 from lingua_flax.export.safetensors_model import write_safetensors
 from lingua_flax.inspection.explanation import Place, explain
-from lingua_flax.inspection.interventions import Head, Intervention, inspect
-from lingua_flax.options.schema import DataConfig, DecodingOptions
+from lingua_flax.options.schema import DataConfig
 from lingua_flax.options.special_ids import BOS_ID, PAD_ID, UNK_ID
-from tests.helpers.networks import LINES, encoded, random_translator
+from tests.helpers.networks import encoded, random_translator
 
 VARIANTS = ({}, {"norm": "post"}, {"positions": "rotary", "qk_norm": True})
-LINE = LINES[0]
 
 
 class RecordingNetwork(Network):
@@ -74,25 +72,3 @@ def test_every_vector_is_that_of_the_numpy_network(tmp_path, options):
     allowed = np.delete(np.arange(len(logits)), [PAD_ID, BOS_ID, UNK_ID])
     np.testing.assert_allclose(explanation.logits[allowed], logits[allowed], atol=1e-4)
     assert explain(translator, source, target, (), Place("encoder", 0, 0, 0)).logits.size == 0
-
-
-def test_explanation_agrees_with_the_inspection_that_holds_it():
-    translator, options = random_translator(num_decoder_layers=2), DecodingOptions(beam_size=2)
-    intervention = Intervention(masked=(0,), heads_off=(Head("cross", 0, 1),))
-    for attention in ("encoder", "decoder", "cross"):
-        place = Place(attention, 1, 1, 1)
-        inspection = inspect(translator, LINE, options, intervention, explained=place)
-        vectors = inspection.explanation.vectors
-        np.testing.assert_allclose(vectors["weights"], getattr(inspection.observation, attention)[1, 1, 1], atol=1e-6)
-        assert vectors["mask"].tolist() == (vectors["weights"] > 0).tolist()
-        answer = inspection.as_json(translator.tokenizer)["explanation"]
-        assert answer["attention"] == attention
-        assert all(isinstance(allowed, bool) for allowed in answer["mask"])
-        assert answer["weights"] == pytest.approx(vectors["weights"], rel=1e-5)
-        best = inspection.observation.target[1].alternatives
-        expected = [] if attention == "encoder" else [(token, pytest.approx(p, abs=1e-5)) for token, p in best]
-        assert [(logit["id"], logit["probability"]) for logit in answer["logits"]] == expected
-        softmax = np.exp(inspection.explanation.logits) / np.exp(inspection.explanation.logits).sum()
-        assert all(softmax[logit["id"]] == pytest.approx(logit["probability"], abs=1e-5) for logit in answer["logits"])
-        assert all(logit["logit"] == inspection.explanation.logits[logit["id"]] for logit in answer["logits"])
-    assert inspect(translator, LINE, options).as_json(translator.tokenizer)["explanation"] is None

@@ -175,7 +175,7 @@ def unread(url, engine):
     engine.search = lambda *_: [{0: (Hypothesis("x" * 8_000_000, 0.0),)}]
     host, port = url.removeprefix("http://").split(":")
     connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # before it is connected
     connection.settimeout(PROMPTLY)
     connection.connect((host, int(port)))
     connection.sendall(2 * (KEPT + WITH_LENGTH))

@@ -11,7 +11,7 @@ import requests
 from deep_translator import LibreTranslator
 from libretranslatepy import LibreTranslateAPI
 
-from tests.helpers.servers import JSON, request
+from tests.helpers.servers import request
 
 TABLE = Path(__file__).with_name("libretranslate.json")
 
@@ -44,17 +44,6 @@ def test_answers_are_like_those_of_the_real_server(url):
         if "here" not in asked and real["status"] < 404:  # the real server's other errors are HTML
             assert kind == real["type"], asked
             assert "content" not in real or is_alike(content, real["content"]), asked
-
-
-def test_mastodon_is_answered(url):
-    """It asks which languages there are, and sends the HTML of a post with its warning and the options of its poll."""
-    assert request(url, "/languages", **JSON)[1][0]["targets"] == ["fr"]
-    post = '<p>one <a href="https://x.org/@two" class="mention">@<span>two</span></a> &amp; three<br>four</p>'
-    expected = '<p>ONE <a href="https://x.org/@two" class="mention">@<span>TWO</span></a> &amp; THREE<br>FOUR</p>'
-    body = {"q": [post, "<p></p>", "five"], "source": "auto", "target": "fr", "format": "html", "api_key": None}
-    status, answer, _ = request(url, "/translate", body)
-    assert (status, answer["translatedText"]) == (200, [expected, "<p></p>", "FIVE"])
-    assert [each["language"] for each in answer["detectedLanguage"]] == ["en"] * 3
 
 
 def test_page_of_libretranslate_knows_each_language_that_it_is_told_of(url):
