@@ -34,8 +34,8 @@ def place(attention, layer, head, query):
 QUESTIONS = [
     BEAM,
     {"q": LINES[0]} | place("encoder", 1, 1, 2),
-    BEAM | {"masked": [1, 2]} | place("cross", 0, 0, 0),
-    BEAM | {"q": LINES[1], "prefix": [9, 8]} | place("decoder", 0, 1, 2),
+    BEAM | {"masked": [1, 2]} | place("cross", 1, 0, 0),
+    BEAM | {"q": LINES[1], "prefix": [9, 8]} | place("decoder", 1, 1, 2),
     BEAM | {"heads_off": HEADS} | place("cross", 0, 1, 0),
     {"q": SENTENCES, "sentence": 1, "heads_off": HEADS[:1]},
     {"q": LINES[3]},
@@ -67,7 +67,7 @@ def attended(answer):
 @pytest.mark.parametrize("language", NETWORKS)
 def test_file_answers_as_the_server(tmp_path, language):
     joint, options = NETWORKS[language]
-    translator = random_translator(joint, **options)
+    translator = random_translator(joint, num_decoder_layers=2, **options)
     answers = ask(document_of(translator, language=language), tmp_path / "file.html", QUESTIONS)
     for question, answer in zip(QUESTIONS, answers, strict=True):
         assert "error" not in answer, answer

@@ -60,23 +60,21 @@ def encoded(translator: Translator) -> tuple[list[list[int]], list[list[int]]]:
     return translator.tokenizer.encode_source(LINES), translator.tokenizer.encode_target(TRANSLATIONS)
 
 
-def forward_pass(translator: Translator, source: Any, read: Any, visible: Any = None) -> Any:
-    """Returns logits and attention weights for rows of source and target ids; `visible` is 0 where nothing looks."""
-    source = np.asarray(source)
-    segments = np.asarray(source != PAD_ID if visible is None else visible, np.int32)
-    return _forward_pass(translator.params, source, np.asarray(read), segments, translator.graphdef)
+def forward_pass(translator: Translator, source: Any, read: Any) -> np.ndarray:
+    """Returns the logits for rows of source ids and of the target ids that are read."""
+    return np.asarray(_logits(translator.params, np.asarray(source), np.asarray(read), translator.graphdef))
 
 
 @functools.partial(jax.jit, static_argnames="graphdef")
-def _forward_pass(params: Any, source: jax.Array, read: jax.Array, segments: jax.Array, graphdef: Any) -> Any:
-    return nnx.merge(graphdef, params)(source, read, source_segments=segments)
+def _logits(params: Any, source: jax.Array, read: jax.Array, graphdef: Any) -> jax.Array:
+    return nnx.merge(graphdef, params)(source, read)[0]
 
 
 def log_probabilities(translator: Translator) -> list[float]:
     """Returns the log-probability of each of TRANSLATIONS that the network computes."""
     sources, targets = encoded(translator)
     inputs = [[BOS_ID, *target[:-1]] for target in targets]
-    logits, _ = forward_pass(translator, *(pad_rows(ids, len(ids), max(map(len, ids))) for ids in (sources, inputs)))
+    logits = forward_pass(translator, *(pad_rows(ids, len(ids), max(map(len, ids))) for ids in (sources, inputs)))
     return [log_probability_of(row[: len(target)], target) for row, target in zip(logits, targets, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Attention maps: compared with forward passes of the network, worked by hand, drawn, and written by translate."""
+"""Attention maps: worked by hand, drawn, and written by translate; tests/export/test_html.py compares the weights."""
 
 import json
 import struct
@@ -10,39 +10,15 @@ from matplotlib.figure import Figure
 
 from lingua_flax.host.figures import FORMATS, save_figure
 from lingua_flax.inspection.attention_figures import CELL, attention_figure
-from lingua_flax.inspection.attention_maps import AttentionMaps, attention_maps, position_table
-from lingua_flax.inspection.interventions import inspection_of
-from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.inspection.attention_maps import AttentionMaps, position_table
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.words import group_pieces
-from tests.helpers.networks import LINE, forward_pass, translator
+from tests.helpers.networks import translator
 
 __all__ = ["translator"]  # a fixture
 
-GREEDY = DecodingOptions(beam_size=1)
 
-
-@pytest.fixture(scope="module")
-def maps(translator):
-    return attention_maps(inspection_of(translator, *translator.translate([LINE], GREEDY)), translator.tokenizer)
-
-
-def test_json_matches_a_forward_pass(translator, maps):
-    """Without padding, over the tokens that it names."""
-    record = json.loads(json.dumps(maps.as_json()))
-    assert (record["text"], record["translation"]) == (LINE, translator.translate([LINE], GREEDY)[0].text)
-    pieces, target = translator.tokenizer.source, translator.tokenizer.target
-    ids = [[pieces.piece_to_id(piece) for piece in record["source_tokens"]]]
-    read = [[target.piece_to_id(piece) for piece in record["target_tokens_read"]]]
-    _, weights = forward_pass(translator, ids, read)
-    for name, layers in (
-        ("encoder_self_attention", weights.encoder),
-        ("decoder_self_attention", weights.decoder),
-        ("cross_attention", weights.cross),
-    ):
-        np.testing.assert_allclose(np.array(record[name]), np.stack(layers)[:, 0], atol=2e-6)
-    assert maps.target_tokens_read == ["<s>", *maps.target_tokens_written[:-1]]
-    assert len(maps.source_tokens) != len(maps.target_tokens_written)
+def test_learned_positions_are_those_of_the_checkpoint(translator):
     np.testing.assert_array_equal(position_table(translator), translator.params["position_embedding"])
 
 
@@ -71,11 +47,11 @@ def test_attended_words_by_hand():
     assert maps.table() == ["ab    <- xy 0.69, </s> 0.31", "</s>  <- </s> 1.00, xy 0.00"]
 
 
-def test_every_head_has_a_map_with_cells_of_full_size(maps):
+def test_every_head_has_a_map_with_cells_of_full_size():
     """Two layers of the encoder, one of the decoder, and six heads; 30 source tokens and 26 target tokens."""
     source, target = ("▁word", "s") * 15, ("▁m$ot", "$s") * 13
     weights = (np.full(shape, 0.03) for shape in ((2, 6, 30, 30), (1, 6, 26, 26), (1, 6, 26, 30)))
-    figure = attention_figure(AttentionMaps(maps.text, maps.translation, source, target, target, *weights))
+    figure = attention_figure(AttentionMaps("", "", source, target, target, *weights))
     bar, *drawn = figure.axes
     assert bar.get_xlim() == (0.0, 1.0)
     names = [f"layer {layer}, head {number}" for layer in (1, 2, 1, 1) for number in range(1, 7)]
@@ -116,6 +92,13 @@ def test_translate_writes_attention_and_draws_it_and_positions(run, trained, tmp
             assert any(line.strip().startswith("</s>") and " <- " in line for line in done.stderr.splitlines())
     record = json.loads((tmp_path / "maps.json").read_text(encoding="utf-8"))
     assert (record["text"], record["translation"]) == ("one two three.", "trois deux un !")
+    s, t = len(record["source_tokens"]), len(record["target_tokens_written"])
+    assert s != t
+    assert record["target_tokens_read"] == ["<s>", *record["target_tokens_written"][:-1]]
+    for name, shape in (("encoder_self", (s, s)), ("decoder_self", (t, t)), ("cross", (t, s))):
+        weights = np.array(record[f"{name}_attention"])
+        assert weights.shape == (1, 2, *shape)
+        np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-5)
     for picture in ("sheet.png", "positions.png"):
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
     assert len(list(tmp_path.iterdir())) == 3

@@ -1,14 +1,11 @@
 """What is changed before a sentence is translated; tests/export/test_html.py compares all numbers of inspections."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from lingua_flax.host.errors import UserError
 from lingua_flax.inspection.explanation import Place
-from lingua_flax.inspection.interventions import Head, Intervention, inspect, without_heads
-from lingua_flax.model.parameters import params_by_name
+from lingua_flax.inspection.interventions import Head, Intervention, inspect
 from lingua_flax.options.schema import DecodingOptions
 from lingua_flax.options.special_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from tests.helpers.networks import LINE, translator
@@ -68,40 +65,6 @@ def test_masked_tokens_get_no_weight(translator, inspections):
     np.testing.assert_allclose(observation.cross.sum(axis=-1), 1.0, atol=1e-5)
     np.testing.assert_allclose(observation.encoder[:, :, visible].sum(axis=-1), 1.0, atol=1e-5)
     assert (inspections["none"].observation.cross[..., MASKED] > 0).all()
-
-
-def attention_by_hand(kernels, name, x, memory, off, num_heads=3):
-    """Returns multi-head attention without the heads that are off, one head after the other."""
-    query, key, value, output = (
-        np.asarray(kernels[f"{name}.{part}.kernel"], np.float64) for part in ("query", "key", "value", "output")
-    )
-    width = query.shape[1] // num_heads
-    total = np.zeros_like(x)
-    for head in range(num_heads):
-        own = slice(head * width, (head + 1) * width)
-        scores = (x @ query[:, own]) @ (memory @ key[:, own]).T / np.sqrt(width)
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        total += 0.0 if head in off else weights @ (memory @ value[:, own]) @ output[own]
-    return total
-
-
-@pytest.mark.parametrize("off", [{1}, {0, 2}])
-def test_heads_that_are_off_add_nothing(translator, off):
-    """Computed in numpy from the original weights; no other parameter changes."""
-    before = params_by_name(translator.params)
-    x, other = np.random.default_rng(0).normal(size=(2, 5, 24))
-    for attention, layer in (("encoder", 0), ("decoder", 1), ("cross", 0), ("cross", 1)):
-        params = without_heads(translator, [Head(attention, layer, head) for head in off])
-        stack = "encoder" if attention == "encoder" else "decoder"
-        part = "cross_attention" if attention == "cross" else "self_attention"
-        module = getattr(getattr(nnx.merge(translator.graphdef, params), stack)[layer], part)
-        memory = other if attention == "cross" else x
-        actual, _ = module(*(jnp.asarray(each, jnp.float32)[None] for each in (x, memory)))
-        name = f"{stack}.{layer}.{part}"
-        np.testing.assert_allclose(actual[0], attention_by_hand(before, name, x, memory, off), atol=2e-5)
-        after = params_by_name(params)
-        assert [key for key in before if not np.array_equal(before[key], after[key])] == [f"{name}.output.kernel"]
 
 
 def test_impossible_inspections_are_refused(translator, inspections):

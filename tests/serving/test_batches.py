@@ -117,18 +117,6 @@ def test_server_that_is_not_ready_says_so(engine):
         assert translate(url)[0] == 200
 
 
-def test_server_that_cannot_load_a_network_ends():
-    ended = threading.Event()
-
-    def load(server):
-        server.on_failure = ended.set
-        raise RuntimeError("no network")
-
-    with serving(load) as (server, _):
-        assert ended.wait(PROMPTLY)
-        assert (server.status, str(server.failure)) == ("failed", "no network")
-
-
 def test_sentences_are_those_of_the_language_a_text_is_in():
     """Not of the language in which another direction of the same network begins."""
     translators = {"en": dataclasses.replace(random_translator(), languages=("en", "de"), translate_unknown=True)}

@@ -270,6 +270,8 @@ def test_heat_map_has_the_weights_of_words_and_of_tokens(kind, page, url):
     maps = weights_in(answer["attention"][kind])
     tab(page, "Attention")
     button(page, name).click()
+    layer, head = np.unravel_index(maps.max(-1).mean(-1).argmax(), maps.shape[:2])  # a map that is worth a look
+    expect(page.locator("figcaption")).to_have_text(f"{name}, layer {layer + 1}, head {head + 1}")
     choose_map(page, f"{name}, layer 2, head 1")
     assert cells(page) == weights_of_words(answer, kind, maps[1, 0])
     show_tokens(page)
@@ -371,48 +373,49 @@ def test_stranger_finds_in_five_clicks_why_bank_became_rive(page, url):
     expect(page.locator(".comparison ins").last).to_have_text("banque.")
 
 
-def test_examples_maps_and_heads_are_those_of_both_sentences(page, url):
+def test_two_sentences_are_shown_alike_and_the_address_holds_that(page, open_page, url):
     (sentences,) = (own["sentences"] for own in request(url, "/examples")[1]["ambiguous"] if own["word"] == "bank")
     page.get_by_label("Examples").get_by_role("button", name="bank", exact=True).click()
     for number, sentence in enumerate(sentences):
         expect_translation(page, url, number, q=sentence)
     tab(page, "Attention")
+    title, boxes = (
+        "Encoder self-attention, layer 2, head 2",
+        ("Encoder self-attention, layer 1, head 3: on", "whole words"),
+    )
     button(page, NAMES["encoder"]).first.click()
-    head = f"{NAMES['encoder']}, layer 2, head 3"
-    button(page, head).nth(1).click()
-    expect(page.locator("figcaption")).to_have_text([head, head])
-    page.get_by_role("checkbox", name=f"{head}: on").first.uncheck()
-    tab(page, "Translation")
-    off = [{"attention": "encoder", "layer": 1, "head": 2}]
-    for number, sentence in enumerate(sentences):
-        expect_translation(page, url, number, q=sentence, heads_off=off)
-    button(page, f"Undo: off: {head}").first.click()
-    expect_translation(page, url, q=sentences[0])
-    button(page, "Close").click()
-    expect(page.locator(".text")).to_have_count(1)
-
-
-def test_address_holds_what_is_shown(page, open_page, url):
-    source_token(page, 1).click()
-    tab(page, "Attention")
-    choose_map(page, "Cross-attention, layer 2, head 2")
-    head, words = "Cross-attention, layer 1, head 3: on", "whole words"
-    for name in (head, words):
-        page.get_by_role("checkbox", name=name).uncheck()
+    button(page, title).nth(1).click()
+    for name in boxes:
+        page.get_by_role("checkbox", name=name).first.uncheck()
     page.locator(".heat tbody tr").nth(3).get_by_role("button").nth(2).click()
     expect(page.get_by_label("How this weight is made")).to_be_visible()
-    page.get_by_role("button", name="Compare with a second").click()
-    expect(page.locator(".heat")).to_have_count(2)
     other = open_page(page.url)
-    expect(other.locator(".heat")).to_have_count(2)
-    expect(other.locator("figcaption").first).to_have_text("Cross-attention, layer 2, head 2")
-    for name in (head, words):
-        expect(other.get_by_role("checkbox", name=name).first).not_to_be_checked()
+    expect(other.get_by_label("How this weight is made")).to_be_visible()
+    for shown in (page, other):
+        expect(shown.locator("figcaption")).to_have_text([title, title])
+        for name in boxes:
+            expect(shown.get_by_role("checkbox", name=name).nth(1)).not_to_be_checked()
     assert cells(page) == cells(other)
-    assert sentence_field(other, 1).input_value() == SENTENCE
+    tab(other, "Translation")
+    for number, sentence in enumerate(sentences):
+        off = [{"attention": "encoder", "layer": 0, "head": 2}]
+        expect_translation(other, url, number, q=sentence, heads_off=off)
+    button(other, "Close").click()
+    expect(translation(other)).to_have_count(1)
     for address in ("nonsense", "%", '{"panels":3}', '{"view":"x","selection":{"kind":"y"},"panels":[{"text":"A."}]}'):
         shown = open_page(f"{url}/#{address}")
         expect(translation(shown)).not_to_be_empty()
+
+
+def test_tour_is_played(page):
+    button(page, "Guided tour").click()
+    check_accessibility(page)
+    tour = page.get_by_label("Tour")
+    total = int(re.match(r"1 of (\d+)", tour.inner_text())[1])
+    for number in range(1, total + 1):
+        expect(tour).to_contain_text(f"{number} of {total}: ")
+        expect(page.locator(".text, .heat, .beam").first).to_be_visible()
+        button(tour, "End" if number == total else "Next").click()
 
 
 def test_beam_is_that_of_the_server(page, url):
@@ -471,14 +474,6 @@ def test_views_are_accessible_and_fit(page):
         page.locator(".heat button").first.click()
         expect(page.get_by_label("How this weight is made")).to_be_visible()
         check_accessibility(page)
-    button(page, "Guided tour").click()
-    check_accessibility(page)
-    tour = page.get_by_label("Tour")
-    total = int(re.match(r"1 of (\d+)", tour.inner_text())[1])
-    for number in range(1, total + 1):
-        expect(tour).to_contain_text(f"{number} of {total}: ")
-        expect(page.locator(".text, .heat, .beam").first).to_be_visible()
-        button(tour, "End" if number == total else "Next").click()
 
 
 def test_page_and_documentation_work_below_another_path(open_page, url):

@@ -95,7 +95,7 @@ def test_mistakes_are_refused(trained, options, message):
         serve(["--workdir", str(trained[0]), *options])
 
 
-def test_missing_checkpoint_ends_the_process(trained, run):
+def test_network_that_cannot_be_loaded_ends_the_process(trained, run):
     result = run("serve", "--workdir", trained[0], "--checkpoint", "7", "--port", 0)
     assert result.returncode == 2
     assert "no checkpoint 7; saved: " in result.stderr
