@@ -93,9 +93,9 @@ def test_no_request_is_smuggled_behind_an_upgrade(url):
 def test_requests_may_wait_for_an_answer(url, engine):
     engine.may_go_on.clear()
     with connected(url) as connection:
-        connection.sendall(16 * (KEPT + WITH_LENGTH))  # altogether larger than one may be
+        connection.sendall(KEPT + WITH_LENGTH)
         until(lambda: engine.batches)
-        connection.sendall(LIVEZ)
+        connection.sendall(15 * (KEPT + WITH_LENGTH) + LIVEZ)  # altogether larger than one may be
         engine.may_go_on.set()
         answers = received(connection)
     assert statuses(answers) == [200] * 17
