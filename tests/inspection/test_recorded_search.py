@@ -20,7 +20,7 @@ from tests.translation.test_search import (
 )
 
 TABLES = random_tables(6, seed=4, scale=2)
-PREFIXES = ([3], [], [4, 2], [2, 3, 4], [4, END], [END])
+PREFIXES: list[list[int]] = [[3], [], [4, 2], [2, 3, 4], [4, END], [END]]
 CONSTRAINTS = [
     constraints((1, 2, 3, 4, 2, 3), prefixes=[[]] * 6),
     constraints((LENGTH,) * 6, min_length=3, prefixes=[[]] * 6),
