@@ -30,7 +30,7 @@ from notebooks import colab
 from notebooks.execute import COLAB, execute, read_notebook, with_parameters
 from tests.command_server import PROJECT_ON_PATH
 from tests.conftest import PROMPTLY, ROOT
-from tests.export.test_html import ask
+from tests.helpers.deno import ask
 from tests.processes import metrics, start_command, wait_for
 from tests.ted import TED_SPLITS, accepting, pack_ted
 

@@ -1,34 +1,17 @@
 """Exports of networks with random parameters: CTranslate2 and the NumPy network compute what the network here does."""
 
-import dataclasses
-import functools
-
 import ctranslate2
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-from flax import nnx
 
 from lingua_flax.data import tokenizer as data_tokenizer
-from lingua_flax.data.batch import pad_rows
-from lingua_flax.data.known_words import known_words
-from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.export import numpy_translator
 from lingua_flax.export.ctranslate2_model import write_ctranslate2
-from lingua_flax.export.numpy_translator import Network
+from lingua_flax.export.numpy_translator import Network, beam_search
 from lingua_flax.export.safetensors_model import write_safetensors
 from lingua_flax.host.errors import UserError
-from lingua_flax.model.transformer import structure
-from lingua_flax.options.schema import DataConfig, ModelConfig, TokenizerConfig
-from lingua_flax.options.special_ids import BOS_ID, PAD_ID, UNK_ID
-from lingua_flax.translation.translator import Translator
-from tests.helpers.pairs import PAIRS
-
-LINES = ["the cat eats fish .", "a dog sleeps", "where is it?", "milk"]
-TRANSLATIONS = ["le chat mange du poisson .", "un chien", "dort où ?", "lait"]
-SIZES = {"embed_dim": 16, "num_heads": 2, "mlp_dim": 24, "max_length": 64}
-SMALL = SIZES | {"num_encoder_layers": 2, "num_decoder_layers": 1, "dropout_rate": 0.0}
+from lingua_flax.options.schema import DataConfig
+from lingua_flax.options.special_ids import BOS_ID
+from tests.helpers.networks import LINES, encoded, log_probabilities, log_probability_of, random_translator
 
 
 def test_the_exported_program_replaces_the_line_breaks_that_this_repository_replaces():
@@ -37,103 +20,68 @@ def test_the_exported_program_replaces_the_line_breaks_that_this_repository_repl
     assert text.translate(numpy_translator.LINE_BREAKS) == text.translate(data_tokenizer.LINE_BREAKS) == "a b  c\u2028d"
 
 
-@functools.cache
-def tokenizer(*, joint: bool):
-    words = known_words(source for source, _ in PAIRS)
-    models = train_tokenizer(PAIRS, TokenizerConfig(vocab_size=50, joint=joint))
-    return dataclasses.replace(parse_tokenizers(models), words=words)
-
-
-def random_translator(joint=True, **options) -> Translator:
-    """Returns a translator with random parameters, norms included."""
-    config = ModelConfig(**{**SMALL, **options})
-    pieces = tokenizer(joint=joint)
-    network = structure(config, pieces.source_vocab_size, pieces.target_vocab_size)
-    draw = np.random.default_rng(0)
-    params = jax.tree.map(lambda leaf: jnp.float32(0.3 * draw.normal(size=leaf.shape)), network.params)
-    return Translator(network.graphdef, params, pieces, config)
-
-
-def encoded(translator):
-    """Returns the ids of the sentences and of the translations."""
-    return translator.tokenizer.encode_source(LINES), translator.tokenizer.encode_target(TRANSLATIONS)
-
-
-@functools.partial(jax.jit, static_argnames="graphdef")
-def forward_pass(params, source, target_in, graphdef):
-    return nnx.merge(graphdef, params)(source, target_in)[0]
-
-
-def log_probabilities(translator):
-    """Returns the log-probability of each translation that the network computes."""
-    sources, targets = encoded(translator)
-    inputs = [[BOS_ID, *target[:-1]] for target in targets]
-    rows = (pad_rows(ids, len(ids), max(map(len, ids))) for ids in (sources, inputs))
-    logits = forward_pass(translator.params, *rows, translator.graphdef)
-    return [log_probability_of(row[: len(target)], target) for row, target in zip(logits, targets, strict=True)]
-
-
-def log_probability_of(logits, target):
-    """Returns the log-probability of a target among those without padding, start and unknown."""
-    odds = np.exp(np.float64(logits))
-    odds[:, [PAD_ID, BOS_ID, UNK_ID]] = 0.0
-    return np.log(odds[range(len(target)), target] / odds.sum(axis=-1)).sum()
-
-
-PLAIN = [
-    (True, {}),
-    (True, {"norm": "post", "activation": "gelu"}),
-    (True, {"positions": "learned", "tied_embeddings": "decoder"}),
-    (False, {"tied_embeddings": "none"}),
-    (True, {"qk_norm": True, "num_heads": 1, "position_base": 100.0}),
-    (True, {"positions": "rotary", "rotary_cross_attention": False, "position_base": 50.0}),
-    (True, {"positions": "rotary", "rotary_cross_attention": False, "qk_norm": "self", "norm": "post"}),
-]
-
-
-@pytest.mark.parametrize(("joint", "options"), PLAIN)
-def test_ctranslate2_computes_the_same_probabilities(tmp_path, joint, options):
-    translator = random_translator(joint, **options)
-    write_ctranslate2(translator, tmp_path)
-    engine = ctranslate2.Translator(str(tmp_path))
-    sources, targets = encoded(translator)
-    results = engine.score_batch(
-        [translator.tokenizer.source_pieces(ids) for ids in sources],
-        [translator.tokenizer.target_pieces(ids[:-1]) for ids in targets],
-    )
-    scores = [sum(result.log_probs) for result in results]
-    assert scores == pytest.approx(log_probabilities(translator), abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("joint", "options"), [*PLAIN, (True, {"positions": "rotary", "qk_norm": True, "norm": "post"})]
-)
-def test_numpy_network_computes_the_same_probabilities(tmp_path, joint, options):
-    translator = random_translator(joint, **options)
-    write_safetensors(translator, DataConfig(), tmp_path)
-    network = Network(tmp_path)
+def numpy_scores(translator, folder):
+    write_safetensors(translator, DataConfig(), folder)
+    network = Network(folder)
     scores = []
     for source, target in zip(*encoded(translator), strict=True):
         memory = network.encode(source)
         logits = [network.logits(memory, [BOS_ID, *target[:length]]) for length in range(len(target))]
         scores.append(log_probability_of(logits, target))
-    assert scores == pytest.approx(log_probabilities(translator), abs=1e-3)
+    return scores
+
+
+def ctranslate2_scores(translator, folder):
+    write_ctranslate2(translator, folder)
+    sources, targets = encoded(translator)
+    results = ctranslate2.Translator(str(folder)).score_batch(
+        [translator.tokenizer.source_pieces(ids) for ids in sources],
+        [translator.tokenizer.target_pieces(ids[:-1]) for ids in targets],
+    )
+    return [sum(result.log_probs) for result in results]
 
 
 @pytest.mark.parametrize(
-    ("options", "remedy"),
+    ("joint", "options"),
     [
-        ({"positions": "rotary"}, "--model.rotary-cross-attention False"),
-        ({"qk_norm": True}, "--model.qk-norm self"),
-        (
-            {"positions": "rotary", "qk_norm": True},
-            r"--model.rotary-cross-attention False\) and .*--model.qk-norm self",
-        ),
+        (True, {}),
+        (True, {"norm": "post", "activation": "gelu", "positions": "learned", "tied_embeddings": "decoder"}),
+        (False, {"tied_embeddings": "none", "qk_norm": True, "num_heads": 1, "position_base": 100.0}),
+        (True, {"positions": "rotary", "rotary_cross_attention": False, "position_base": 50.0}),
+        (True, {"positions": "rotary", "rotary_cross_attention": False, "qk_norm": "self", "norm": "post"}),
+        (True, {"positions": "rotary", "qk_norm": True, "norm": "post"}),  # only in NumPy
     ],
 )
-def test_what_ctranslate2_cannot_represent_is_refused(tmp_path, options, remedy):
-    with pytest.raises(UserError, match=remedy):
-        write_ctranslate2(random_translator(**options), tmp_path)
+def test_exports_compute_the_same_probabilities(tmp_path, joint, options):
+    translator = random_translator(joint, **options)
+    expected = pytest.approx(log_probabilities(translator), abs=1e-3)
+    folders = tmp_path / "numpy", tmp_path / "ctranslate2"
+    for folder in folders:
+        folder.mkdir()
+    assert numpy_scores(translator, folders[0]) == expected
+    if options.get("positions") != "rotary" or not options.get("rotary_cross_attention", True):
+        assert ctranslate2_scores(translator, folders[1]) == expected
+
+
+def test_numpy_search_finds_what_the_compiled_one_finds(tmp_path):
+    translator = random_translator()
+    write_safetensors(translator, DataConfig(), tmp_path)
+    network, sources = Network(tmp_path), encoded(translator)[0]
+    found = translator.translate_sentences(LINES, beam_size=3, length_penalty=0.6, warn=False)
+    for source, (best, *_) in zip(sources, (own.hypotheses for own in found), strict=True):
+        tokens, score = beam_search(network, source, beams=3, alpha=0.6)
+        assert tokens == list(best.tokens[: len(tokens)])
+        assert score == pytest.approx(best.score, abs=1e-3)
+
+
+def test_what_ctranslate2_cannot_represent_is_refused(tmp_path):
+    for options, remedy in (
+        ({"positions": "rotary"}, "--model.rotary-cross-attention False"),
+        ({"qk_norm": True}, "--model.qk-norm self"),
+        ({"positions": "rotary", "qk_norm": True}, r"cross-attention False\) and .*--model.qk-norm self"),
+    ):
+        with pytest.raises(UserError, match=remedy):
+            write_ctranslate2(random_translator(**options), tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.serving.servers import UpperCase, serving, until
+from tests.helpers.servers import UpperCase, serving_with
 
 
 @pytest.fixture
@@ -12,7 +12,6 @@ def engine():
 
 @pytest.fixture
 def url(engine):
-    with serving(lambda _: engine) as (server, url):
-        until(lambda: server.status == "ok")
+    with serving_with(engine) as url:
         yield url
         engine.may_go_on.set()

@@ -17,7 +17,7 @@ from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import align_translations, pharaoh, word_links
 from lingua_flax.translation.words import is_part_of_word, split_words, word_at
-from tests.inspection.test_attention_maps import LINE, translator
+from tests.helpers.networks import LINE, translator
 from tests.word_alignments import HandAligned, alignment_error_rate, read_hand_aligned
 
 __all__ = ["translator"]  # a fixture

@@ -8,6 +8,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 from unittest import mock
 
 from lingua_flax.data.tokenizer import Characters
@@ -26,6 +29,8 @@ from tests.conftest import PROMPTLY
 
 JSON = {"Content-Type": "application/json"}
 LIMITS = Limits(texts=4, characters=100, beam_size=3)
+Answer = tuple[int, Any, Any]  # status, JSON and headers
+_threads = ThreadPoolExecutor(32)
 
 
 class UpperCase:
@@ -37,49 +42,55 @@ class UpperCase:
     workers = 1
     max_cost = 1
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.searcher = self
-        self.batches = []
-        self.unwanted = []
-        self.directions = []
+        self.batches: list[list[str]] = []
+        self.unwanted: list[str] = []
+        self.directions: list[tuple[str, str]] = []
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
-    def searches(self, lines, languages, num_hypotheses, glossary):
+    def searches(self, lines: list[str], languages: tuple[str, str], num_hypotheses: int, glossary: Any) -> Any:
         self.directions.append(languages)
         if glossary:
             raise UserError("a glossary needs a network with placeholders")
         return self._searches(lines, num_hypotheses)
 
-    def _searches(self, lines, num_hypotheses):
+    def _searches(self, lines: list[str], num_hypotheses: int) -> Any:
         found = iter((yield [Part(line, []) for line in lines if line], num_hypotheses) if any(lines) else [])
         hypotheses = [next(found) if line else (Hypothesis("", 0.0),) for line in lines]
         unknown = [tuple(re.findall("zz[a-z]+", line)) for line in lines]
         return list(map(Translation, lines, hypotheses, unknown))
 
-    def cost(self, part):
+    def cost(self, part: Part) -> int:
         return 1
 
-    def padded_length(self, part):
+    def padded_length(self, part: Part) -> int:
         return 1
 
-    def max_rows(self, length):
+    def max_rows(self, length: int) -> int:
         return 8
 
-    def search(self, parts, num_hypotheses, is_wanted):
+    def search(self, parts: Sequence[Part], num_hypotheses: int, is_wanted: Callable[[int], bool]) -> Any:
         self.batches.append([part.text for part in parts])
         self.may_go_on.wait(PROMPTLY)
         self.unwanted += [part.text for number, part in enumerate(parts) if not is_wanted(number)]
         for number, part in enumerate(parts):
             yield {number: tuple(Hypothesis(part.text.upper() + "'" * rank, 0.0) for rank in range(num_hypotheses))}
 
-    def align(self, translation, target):
+    def align(self, translation: Translation, target: str) -> list[Link]:
         words = [Characters(*word.span()) for word in re.finditer(r"\S+", translation.source)]
         return [Link(word, word) for word in words]
 
 
 @contextlib.contextmanager
-def serving(load, drain=0.0, limits=None, root_path="", **options):
+def serving(
+    load: Callable[[Server], Any],
+    drain: float = 0.0,
+    limits: ConnectionLimits | None = None,
+    root_path: str = "",
+    **options: Any,
+) -> Iterator[tuple[Server, str]]:
     """Serves in a thread; yields the server and its URL."""
     settings = {"max_waiting": 6, "timeout": PROMPTLY} | options
     server = Server(languages(DataConfig(source_language="en", target_language="fr")), LIMITS, **settings)
@@ -96,7 +107,20 @@ def serving(load, drain=0.0, limits=None, root_path="", **options):
             thread.join()
 
 
-def until(condition):
+@contextlib.contextmanager
+def serving_with(engine: UpperCase, **options: Any) -> Iterator[str]:
+    """Serves with an engine; yields the URL once the server is ready."""
+    with serving(lambda _: engine, **options) as (server, url):
+        until(lambda: server.status == "ok")
+        yield url
+
+
+def later(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Calls a function in another thread."""
+    return _threads.submit(function, *arguments)
+
+
+def until(condition: Callable[[], Any]) -> None:
     """Waits until the condition holds."""
     deadline = time.monotonic() + PROMPTLY
     while not condition():
@@ -104,7 +128,9 @@ def until(condition):
         time.sleep(0.002)
 
 
-def request(url, path, content=None, method=None, **headers):
+def request(
+    url: str, path: str, content: Any = None, method: str | None = None, **headers: str
+) -> tuple[int, Any, Any]:
     """Returns the status, the JSON and the headers of an answer."""
     data = json.dumps(content).encode() if isinstance(content, dict | list) else content
     kind = JSON if isinstance(content, dict | list) else {}
@@ -116,14 +142,43 @@ def request(url, path, content=None, method=None, **headers):
         return error.code, json.load(error), error.headers
 
 
-def raw(url, *pieces):
-    """Sends pieces of bytes and returns what is received until the server closes the connection."""
+def translate(url: str, q: Any = "one two", **options: Any) -> Answer:
+    """Asks for a translation; returns as `request`."""
+    return request(url, "/translate", {"q": q, "source": "en", "target": "fr"} | options)
+
+
+def metric(url: str, name: str) -> float:
+    """Returns the value of a metric, given with its labels, or 0."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=PROMPTLY) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"lingua_flax_{name} "))
+
+
+def waiting(url: str) -> float:
+    """Returns how many lines wait for a batch."""
+    return metric(url, "waiting_cost")
+
+
+def until_left(url: str, count: int = 1) -> None:
+    """Waits until so many requests were given up because their clients have left, and asks once more: then they end."""
+    name = 'requests_total{path="/translate",status="499"}'
+    until(lambda: metric(url, name) == count and metric(url, name))
+
+
+def connected(url: str) -> socket.socket:
+    """Returns a connection to a server."""
     host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=PROMPTLY) as connection:
+    return socket.create_connection((host, int(port)), timeout=PROMPTLY)
+
+
+def raw(url: str, *pieces: bytes) -> bytes:
+    """Sends pieces of bytes and returns what is received until the server closes the connection."""
+    with connected(url) as connection:
         for piece in pieces:
             connection.sendall(piece)
-        return b"".join(iter(lambda: connection.recv(65536), b""))
+        return received(connection)
 
 
-def translate(url, q="one two", **options):
-    return request(url, "/translate", {"q": q, "source": "en", "target": "fr"} | options)
+def received(connection: socket.socket) -> bytes:
+    """Returns what is received until the server closes the connection."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))

@@ -1,0 +1,127 @@
+"""What the page is told of a run: metrics that grow or are replaced, checkpoints, and sentences to begin with."""
+
+import json
+import shutil
+
+import pytest
+
+from lingua_flax.data.corpora.phrasebook import generate
+from lingua_flax.inspection import run_report
+from lingua_flax.inspection.run_report import MAX_POINTS, RunReport, example_sentences
+from lingua_flax.options.config_files import read_config, to_toml
+from lingua_flax.runs.checkpoint import read_metadata, saved_steps
+from tests.conftest import ROOT
+
+SAMPLE = {"source": "one.", "reference": "un !", "translation": "deux !"}
+OTHER = SAMPLE | {"translation": "un !"}
+
+
+def steps(*numbers, **losses):
+    """Returns lines of metrics of training steps, whose loss is their number unless it is given."""
+    return "".join(json.dumps({"step": n, "loss": losses.get(f"loss_{n}", float(n))}) + "\n" for n in numbers)
+
+
+def validation(step, **others):
+    line = {"step": step, "validation_loss": 2.0, "validation_loss_shuffled": None, "validation_bleu": 1.5} | others
+    return json.dumps(line) + "\n"
+
+
+@pytest.fixture
+def growing(trained, tmp_path):
+    """A workdir without metrics and checkpoints."""
+    shutil.copy(trained[0] / "config.toml", tmp_path)
+    return tmp_path
+
+
+def append(folder, text):
+    with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def state(report):
+    """Returns what a report says about the steps and the validations."""
+    read = report.read()
+    steps = [step for step, _ in read["training_loss"]]
+    return read["step"], steps, [validation["step"] for validation in read["validations"]], read["samples"]
+
+
+def test_report_follows_a_growing_file(growing):
+    report = RunReport(growing)
+    read = report.read()
+    assert (read["checkpoints"], read["best_checkpoint"], read["seconds_since_change"]) == ([], None, None)
+    assert state(report) == (0, [], [], [])
+    append(growing, steps(1, 2))
+    assert state(report) == (2, [1, 2], [], [])
+    line = validation(2, samples=[SAMPLE])
+    for part in (line[:10], line[10:-1]):  # a line that is not complete yet
+        append(growing, part)
+        assert state(report) == (2, [1, 2], [], [])
+    append(growing, "\n" + steps(3))
+    assert state(report) == (3, [1, 2, 3], [2], [SAMPLE])
+    append(growing, validation(3, samples=[OTHER]))
+    assert state(report) == (3, [1, 2, 3], [2, 3], [OTHER])
+    assert state(RunReport(growing)) == state(report)
+    append(growing, validation(4))  # of a version that wrote no samples
+    assert state(report) == (3, [1, 2, 3], [2, 3, 4], [])
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_report_begins_again_when_the_file_is_replaced(growing, in_place):
+    """As training does when it resumes from a checkpoint before the last step."""
+    report = RunReport(growing)
+    metrics = growing / "metrics.jsonl"
+
+    def replace(text):
+        path = metrics if in_place else growing / "other"
+        path.write_text(text, encoding="utf-8")
+        path.rename(metrics)
+
+    append(growing, steps(1, 2) + validation(2, samples=[SAMPLE]) + steps(3))
+    assert state(report) == (3, [1, 2, 3], [2], [SAMPLE])
+    replace(steps(1))
+    assert state(report) == (1, [1], [], [])
+    append(growing, steps(2, loss_2=5.0))
+    assert report.read()["training_loss"] == [[1, 1.0], [2, 5.0]]
+    replace(steps(1, 2, 3, loss_2=7.0))  # longer, and perhaps with the inode of the one before
+    assert report.read()["training_loss"] == [[1, 1.0], [2, 7.0], [3, 3.0]]
+    metrics.unlink()
+    assert state(report) == (0, [], [], [])
+
+
+def test_training_loss_is_averaged(growing):
+    """Of a long run, groups of consecutive steps; a loss that is not finite is left out."""
+    append(growing, steps(*range(1, 2 * MAX_POINTS + 2), loss_3=None))
+    points = RunReport(growing).read()["training_loss"]
+    assert len(points) == MAX_POINTS
+    assert points[:2] == [[1.5, 1.5], [4.5, 4.5]]
+    assert points[-1] == [2 * MAX_POINTS + 0.5] * 2
+
+
+def test_best_checkpoint_is_that_of_the_newest_intact_record(trained, growing):
+    checkpoints = shutil.copytree(trained[0] / "checkpoints", growing / "checkpoints")
+    saved = saved_steps(checkpoints)
+    while saved:
+        best = read_metadata(checkpoints, newest := saved.pop())["best_step"]
+        assert RunReport(growing).read()["best_checkpoint"] == (best if (checkpoints / str(best)).exists() else None)
+        shutil.rmtree(checkpoints / str(newest) / "metadata")
+    assert RunReport(growing).read()["best_checkpoint"] is None
+
+
+def test_examples_of_the_phrasebook_are_pairs_that_differ_in_one_word(tmp_path, monkeypatch):
+    config = read_config(ROOT / "configs" / "tiny.toml")
+    (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    phrasebook = generate()
+    monkeypatch.setattr(run_report, "generate", lambda: phrasebook)
+    examples = example_sentences(tmp_path)
+    contrasts = phrasebook.contrasts
+    french = dict(pair for contrast in contrasts for pair in (contrast.first, contrast.second))
+    assert [each["word"] for each in examples["ambiguous"]] == sorted({contrast.word for contrast in contrasts})
+    for each in examples["ambiguous"]:
+        first, second = each["sentences"]
+        assert sum(a != b for a, b in zip(first.split(), second.split(), strict=True)) == 1
+        assert french[first] != french[second]
+    assert len(examples["sentences"]) == 6
+    reversed_data = config.data.model_copy(update={"source_language": "fr", "target_language": "en"})
+    reversed_config = config.model_copy(update={"data": reversed_data})
+    (tmp_path / "config.toml").write_text(to_toml(reversed_config), encoding="utf-8")
+    assert example_sentences(tmp_path) == {"sentences": [], "ambiguous": []}

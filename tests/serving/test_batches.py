@@ -1,0 +1,125 @@
+"""How requests wait for each other, share the engine, and end early."""
+
+import dataclasses
+import http.client
+import threading
+from unittest.mock import Mock
+
+from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
+from lingua_flax.serving.engine import Engine
+from tests.conftest import PROMPTLY
+from tests.helpers.networks import random_translator
+from tests.helpers.servers import later, request, serving, serving_with, translate, until, until_left, waiting
+
+
+def test_requests_that_arrive_together_are_one_batch(url, engine):
+    engine.may_go_on.clear()
+    answers = [later(translate, url, "line 0")]
+    until(lambda: engine.batches)
+    answers += [later(translate, url, f"line {number}") for number in range(1, 6)]
+    until(lambda: waiting(url) == 5)
+    status, answer, headers = translate(url, ["a", "b"])
+    assert (status, answer) == (503, {"error": "too many requests are waiting; try again later"})
+    assert headers["Retry-After"] == "1"
+    engine.may_go_on.set()
+    assert [answer.result()[1]["translatedText"] for answer in answers] == [f"LINE {number}" for number in range(6)]
+    assert [len(batch) for batch in engine.batches] == [1, 5]
+
+
+def test_requests_share_the_engine(url, engine):
+    """A sentence of a small request comes before most of those of a large one, however long that has waited."""
+    engine.max_rows = lambda length: 2
+    engine.may_go_on.clear()
+    answers = [later(translate, url, "first")]
+    until(lambda: engine.batches)
+    for text, cost in (("a\nb\nc\nd\ne\nf", 6), ("small", 7)):
+        answers.append(later(translate, url, text))
+        until(lambda cost=cost: waiting(url) == cost)
+    engine.may_go_on.set()
+    assert [answer.result()[0] for answer in answers] == [200] * 3
+    assert engine.batches == [["first"], ["a", "small"], ["b", "c"], ["d", "e"], ["f"]]
+
+
+def test_newcomers_do_not_overtake_what_is_under_way(url, engine):
+    steps = threading.Semaphore(0)
+    engine.max_rows = lambda length: 1
+    engine.may_go_on = Mock(wait=lambda seconds: steps.acquire(timeout=seconds))
+    answers = [later(translate, url, "a\nb\nc\nd\ne")]
+    for count in (1, 2, 3):
+        until(lambda count=count: len(engine.batches) == count)
+        if count < 3:
+            steps.release()
+    answers.append(later(translate, url, "x\ny"))
+    until(lambda: waiting(url) == 4)
+    steps.release(7)
+    assert [answer.result()[0] for answer in answers] == [200] * 2
+    assert engine.batches == [["a"], ["b"], ["c"], ["x"], ["d"], ["y"], ["e"]]
+
+
+def test_batches_run_at_the_same_time(engine):
+    engine.workers = 2
+    engine.may_go_on.clear()
+    with serving_with(engine) as url:
+        answers = []
+        for text in ("a", "b"):
+            answers.append(later(translate, url, text))
+            until(lambda: len(engine.batches) == len(answers))
+        engine.may_go_on.set()
+        assert [answer.result()[0] for answer in answers] == [200] * 2
+    assert engine.batches == [["a"], ["b"]]
+
+
+def test_client_that_goes_away_costs_nothing(url, engine):
+    """Neither before its batch begins nor after; and it counts neither as an error nor as a success."""
+    engine.may_go_on.clear()
+    first = later(translate, url, "first")
+    until(lambda: engine.batches)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PROMPTLY)
+    connection.request("POST", "/translate?q=abandoned&source=en&target=fr")
+    until(lambda: waiting(url) == 1)
+    connection.close()
+    until(lambda: waiting(url) == 0)
+    engine.may_go_on.set()
+    first.result()
+    assert translate(url, "last")[0] == 200
+    assert engine.batches == [["first"], ["last"]]
+    engine.may_go_on.clear()
+    connection.request("POST", "/translate?q=under+way&source=en&target=fr")
+    until(lambda: len(engine.batches) == 3)
+    connection.close()
+    until_left(url, 2)
+    engine.may_go_on.set()
+    until(lambda: engine.unwanted == ["under way"])
+
+
+def test_deadline(engine):
+    with serving_with(engine, timeout=0.05) as url:
+        engine.may_go_on.clear()
+        assert translate(url)[:2] == (504, {"error": "nothing was translated for 0.05 seconds"})
+        engine.may_go_on.set()
+
+
+def test_server_that_is_not_ready_says_so(engine):
+    ready = threading.Event()
+
+    def load(server):
+        server.status = "compiling"
+        ready.wait(PROMPTLY)
+        return engine
+
+    with serving(load) as (server, url):
+        until(lambda: server.status == "compiling")
+        assert request(url, "/health")[:2] == (503, {"status": "compiling"})
+        assert translate(url)[:2] == (503, {"error": "the server is not ready: compiling"})
+        assert request(url, "/inspect", {"q": "one"})[:2] == (503, {"error": "the server is not ready: compiling"})
+        ready.set()
+        until(lambda: request(url, "/health")[:2] == (200, {"status": "ok"}))
+        assert translate(url)[0] == 200
+
+
+def test_sentences_are_those_of_the_language_a_text_is_in():
+    """Not of the language in which another direction of the same network begins."""
+    translators = {"en": dataclasses.replace(random_translator(), languages=("en", "de"), translate_unknown=True)}
+    engine = Engine(translators, Mock(), DecodingOptions(), AlignmentOptions(), workers=1)
+    parts, _ = next(engine.searches(["Er kam am 3. Mai."], ("de", "en"), 1, None))
+    assert [part.text for part in parts] == ["Er kam am 3. Mai."]
