@@ -20,6 +20,8 @@ from tests.processes import start_command, wait_for
 SCRIPTS = Path(__file__).parent / "scripts"
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 HEAVY = {"jax", "numpy", "pydantic", "rich", "orbax", "matplotlib"}
+MODULES = ["lingua_flax.commands", "logging", "pydantic", "numpy", "jax"]
+WITHOUT = {"build": ["numpy", "jax"], "clean": ["jax"]}  # commands that do not import these modules
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +29,19 @@ def arguments(tmp_path_factory) -> dict[str, list[str]]:
     """Returns valid arguments for each command, which bring it to its work; there is no work to do."""
     workdir = tmp_path_factory.mktemp("untrained")
     (workdir / "config.toml").write_bytes((ROOT / "configs" / "tiny.toml").read_bytes())
-    config = ["--config", "configs/tiny.toml"]
     (workdir / "lines.en").write_text("one two three\n")
-    pair = ["--source-language", "en", "--target-language", "de", "--train", *[str(workdir / "lines.en")] * 2]
+    config, files = ["--config", "configs/tiny.toml"], [str(workdir / "lines.en")] * 2
+    languages, of_run = ["--source-language", "en", "--target-language", "de"], ["--workdir", str(workdir)]
     return {
-        "build": [*pair, "--workdir", str(workdir / "built"), "--plan"],
-        "clean": [*[str(workdir / "lines.en")] * 2, "--source-language", "en", "--target-language", "de", "--dry-run"],
+        "build": [*languages, "--train", *files, "--workdir", str(workdir / "built"), "--plan"],
+        "clean": [*files, *languages, "--dry-run"],
         "compare": [str(workdir)],
         "train": [*config, "--dry-run"],
-        "distill": ["--workdir", str(workdir), "--output", str(workdir / "pairs.jsonl")],
-        "evaluate": ["--workdir", str(workdir)],
-        "export": ["--workdir", str(workdir), "--format", "safetensors", "--output", str(workdir / "exported")],
-        "serve": ["--workdir", str(workdir), "--port", "0"],
-        "translate": ["--workdir", str(workdir)],
+        "distill": [*of_run, "--output", str(workdir / "pairs.jsonl")],
+        "evaluate": of_run,
+        "export": [*of_run, "--format", "safetensors", "--output", str(workdir / "exported")],
+        "serve": [*of_run, "--port", "0"],
+        "translate": of_run,
         "verify-resume": config,
     }
 
@@ -56,29 +58,25 @@ def signalled(run, tmp_path):
     return run_signalled
 
 
+@pytest.mark.parametrize("all_modules", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("program", COMMANDS)
-def test_signal_during_any_import_ends_command_with_one_line(signalled, arguments, program):
-    """Tested from the first module after the one that handles the signals, alternately with both signals."""
-    modules = ["lingua_flax.commands", "logging", "pydantic", "jax", "numpy"]
-    if program in ("build", "clean"):
-        modules.remove("jax")  # needs none
-    if program == "build":
-        modules.remove("numpy")
-    for module, (number, status) in zip(modules, itertools.cycle(SIGNALS), strict=False):
-        result = signalled(module, number, program, *arguments[program])
-        assert result.stderr == f"stopped by {signal.Signals(number).name}\n", module
+def test_signal_during_an_import_ends_command_with_one_line(signalled, arguments, program, all_modules):
+    """In all modules after the one that handles the signals, or in one of them, in turns."""
+    number = list(COMMANDS).index(program)
+    modules = [module for module in MODULES if module not in WITHOUT.get(program, [])]
+    chosen = modules if all_modules else [modules[number % len(modules)]]
+    for module, (signal_number, status) in zip(chosen, itertools.cycle(SIGNALS[number % 2 :] + SIGNALS), strict=False):
+        result = signalled(module, signal_number, program, *arguments[program])
+        assert result.stderr == f"stopped by {signal.Signals(signal_number).name}\n", module
         assert (result.returncode, result.stdout) == (status, ""), module
 
 
-@pytest.mark.parametrize(
-    ("program", "number", "status"),
-    [(program, *end) for program, end in zip(COMMANDS, itertools.cycle(SIGNALS), strict=False)],
-)
-def test_signal_during_interpreter_exit_causes_no_traceback(signalled, program, number, status):
-    result = signalled("exit functions", number, program, "--help")
+@pytest.mark.parametrize(("number", "status"), SIGNALS)
+def test_signal_during_interpreter_exit_causes_no_traceback(signalled, number, status):
+    result = signalled("exit functions", number, "train", "--help")
     assert (result.returncode, result.stderr) == (status, f"stopped by {signal.Signals(number).name}\n")
     for moment in ("last exit function", "end of all modules"):  # too late: the work is done
-        result = signalled(moment, number, program, "--help")
+        result = signalled(moment, number, "train", "--help")
         assert (result.returncode, result.stderr) == (0, ""), moment
         assert "--help" in result.stdout
 
@@ -104,15 +102,13 @@ def heavy_imports(*runs: list[str]) -> list[set[str]]:
     return [HEAVY & set(json.loads(line)) for line in result.stdout.splitlines()]
 
 
-def test_spawned_process_imports_no_heavy_module():
-    """Python's multiprocessing makes it run the main module again, under another name."""
-    assert heavy_imports(["__mp_main__"]) == [set()]
-
-
-def test_help_and_invalid_options_do_not_import_jax(arguments):
+def test_spawned_process_help_and_invalid_options_import_no_heavy_module(arguments):
+    """Python's multiprocessing makes a spawned process run the main module again, under another name."""
     options = (["--help"], ["--no-such-option", "1"])
     runs = [["__main__", program, *arguments[program], *each] for program in COMMANDS for each in options]
-    for command, imported in zip(runs, heavy_imports(*runs), strict=True):
+    spawned, *imports = heavy_imports(["__mp_main__"], *runs)
+    assert spawned == set()
+    for command, imported in zip(runs, imports, strict=True):
         assert "pydantic" in imported, command
         assert not imported & {"jax", "numpy", "orbax", "matplotlib"}, command
 
@@ -130,16 +126,12 @@ def test_signal_ends_verify_resume_and_its_training(toy, tmp_path):
     assert not training.is_running()
 
 
-def interrupted(work: str) -> tuple[int, str]:
-    """Returns the exit status and stderr of a command that only does this work, which sends it SIGTERM."""
-    command, environment = [sys.executable, SCRIPTS / "interrupted_work.py", work], os.environ | PROJECT_ON_PATH
+@pytest.mark.parametrize(
+    ("work", "said"), [("deferred", "saved\nstopped by SIGTERM\n"), ("without-standard-error", "")]
+)
+def test_signal_after_the_last_check_is_not_lost(work, said):
+    """The only work of this command is to send itself SIGTERM."""
+    command = [sys.executable, SCRIPTS / "interrupted_work.py", work]
+    environment = os.environ | PROJECT_ON_PATH
     result = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=HUNG_AFTER)
-    return result.returncode, result.stderr
-
-
-def test_signal_after_the_last_check_is_not_lost():
-    assert interrupted("deferred") == (143, "saved\nstopped by SIGTERM\n")
-
-
-def test_signal_ends_process_without_standard_error():
-    assert interrupted("without-standard-error") == (143, "")
+    assert (result.returncode, result.stderr) == (143, said)
