@@ -56,7 +56,7 @@ def test_split_held_out_of_other_pairs_is_refused(run, succeed, tmp_path):
 def test_replaced_validation_set_is_not_compared_with_the_best_of_the_old_one(trained, succeed, tmp_path):
     """The first validation on sentences that are never right is the best one on them, and patience begins with it."""
     workdir = shutil.copytree(trained[0], tmp_path / "w")
-    options = ("--training.checkpoint-every", 10, "--training.patience", 3)
+    options = ("--training.eval-every", 40, "--training.patience", 3)
     best = re.search(r"best validation (?:BLEU|loss) .* at step (\d+)", trained[1].stdout)[1]
     unvalidated = ("--training.eval-every", 0, "--training.patience", 0, "--training.keep-checkpoints", 1)
     done = succeed("train", "--workdir", workdir, *unvalidated, "--training.num-steps", 250)

@@ -9,10 +9,8 @@ import pytest
 
 from lingua_flax.commands.main import COMMANDS
 from lingua_flax.data.corpora import open_corpus
-from lingua_flax.data.tokenizer import train_tokenizer
 from lingua_flax.host.version import VERSION
 from lingua_flax.options.config_files import read_config
-from lingua_flax.options.schema import TokenizerConfig
 from lingua_flax.runs.checkpoint import read_metadata, saved_steps
 from lingua_flax.runs.workdir import Workdir
 from tests.command_server import ROOT, run_here
@@ -189,28 +187,6 @@ def test_other_options_train_evaluate_and_translate(toy, run, succeed, tmp_path,
         refused = run("translate", "--workdir", workdir, "--positions", tmp_path / "positions.png")
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "positions are rotary" in refused.stderr
-
-
-@pytest.mark.slow
-def test_existing_tokenizer_is_used_and_kept_wherever_its_file_is(trained, toy, run, tmp_path):
-    workdir, file, moved, other = (tmp_path / name for name in ("w", "a.model", "b.model", "other.model"))
-    shutil.copy(trained[0] / "tokenizer.model", file)
-    pairs = list(open_corpus(read_config(toy).data).split("train"))
-    other.write_bytes(train_tokenizer(pairs, TokenizerConfig(vocab_size=45, kind="bpe"))[0])
-
-    def train(model, steps):
-        options = ["--training.eval-every", 0, "--tokenizer.model-file", model, "--training.num-steps", steps]
-        return run("train", "--config", toy, "--workdir", workdir, *options)
-
-    done = train(file, 1)
-    assert (done.returncode, "training the tokenizer" in done.stderr) == (0, False), done.stderr
-    file.rename(moved)
-    assert train(file, 1).returncode == 0  # missing in a finished run
-    assert train(moved, 2).returncode == 0
-    assert (workdir / "tokenizer.model").read_bytes() == moved.read_bytes()
-    refused = train(other, 3)
-    assert refused.returncode == 2
-    assert f"tokenizer.model_file {other} is not the tokenizer that {workdir} was made with" in refused.stderr
 
 
 def test_every_command_reports_its_version_and_lists_its_options(run, succeed):

@@ -90,21 +90,21 @@ def test_signal_to_one_process_stops_all_at_the_same_step(toy, tmp_path):
     assert f"finished: {last} of {last} steps" in first[1]
 
 
-def test_slurm_needs_no_options(trained, tmp_path, run):
-    """The environment has the variables that srun sets for each task."""
-    source = tmp_path / "in.en"
-    source.write_text("one two.\nthree.\n")
-    command = ["translate", "--workdir", trained[0], "--input", source, "--beam-size", 1]
+def test_slurm_needs_no_options(trained, tmp_path):
+    """The environment has the variables that srun sets for each task; they are not read before the processes fork."""
+    (tmp_path / "in.en").write_text("one two.\nthree.\n")
     common = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "127.0.0.1", "JAX_COORDINATOR_PORT": str(free_port())}
     common |= {"SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}
-    tasks = [common | {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)} for task in range(2)]
+
+    def run_task(number: str):
+        env = os.environ | common | {"SLURM_PROCID": number, "SLURM_LOCALID": number}
+        options = ("--workdir", trained[0], "--input", tmp_path / "in.en", "--beam-size", 1)
+        return run_forked("translate", *options, env=env, timeout=HUNG_AFTER)
+
     with ThreadPoolExecutor(2) as threads:
-        first, second = threads.map(
-            lambda task: run_forked(*command, env=os.environ | task, timeout=HUNG_AFTER), tasks
-        )  # these variables are not read before the processes are connected
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr
-    assert first.stdout == "deux un !\ntrois !\n"
-    assert second.stdout == ""
+        first, second = threads.map(run_task, "01")
+    assert (first.returncode, first.stdout) == (0, "deux un !\ntrois !\n"), first.stderr
+    assert (second.returncode, second.stdout) == (0, "")
 
 
 def test_environment_shows_whether_a_tpu_host_may_be_part_of_a_pod(monkeypatch):
@@ -117,13 +117,10 @@ def test_environment_shows_whether_a_tpu_host_may_be_part_of_a_pod(monkeypatch):
         (True, {"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, True),
         (True, {}, True),
     ):
-        for name in ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES", "MEGASCALE_NUM_SLICES"):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(processes.importlib.util, "find_spec", lambda name, found=libtpu: found or None)
-        assert processes._may_be_a_pod() == expected
-    monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "environ", variables)
+            patch.setattr(processes.importlib.util, "find_spec", lambda name, found=libtpu: found or None)
+            assert processes._may_be_a_pod() == expected
 
 
 def check_both_refuse(ended, said) -> None:
@@ -141,30 +138,25 @@ def test_several_processes_cannot_read_standard_input(trained, run):
 @pytest.mark.parametrize("difference", ["corpus", "config", "folder"])
 def test_processes_that_differ_are_refused(toy, run, tmp_path, difference):
     """Different paths of the same corpus alone are allowed."""
-    source, other = toy.parent / "train.en", tmp_path / "other.en"
+    source, other, workdir = toy.parent / "train.en", tmp_path / "other.en", tmp_path / "w"
     text = source.read_text(encoding="utf-8")
     other.write_text(text.replace("one", "two", 1) if difference == "corpus" else text, encoding="utf-8")
-    workdirs = [tmp_path / "w", tmp_path / ("other" if difference == "folder" else "w")]
-    each = [["--data.train-source", source], ["--data.train-source", other]]
-    if difference == "config":
-        each[1] += ["--training.seed", 2]
-    each = [[*own, "--workdir", workdir] for own, workdir in zip(each, workdirs, strict=True)]
-    what = f"folder {workdirs[0]} (all processes must share one)" if difference == "folder" else difference
-    ended = run_together(run, 2, "train", "--config", toy, each=each)
+    own = ["--workdir", tmp_path / "other" if difference == "folder" else workdir, "--data.train-source", other]
+    own += ["--training.seed", 2] if difference == "config" else []
+    ended = run_together(run, 2, "train", "--config", toy, each=[["--workdir", workdir], own])
+    what = f"folder {workdir} (all processes must share one)" if difference == "folder" else difference
     check_both_refuse(ended, f"process 1 has a different {what} from process 0")
-    assert difference == "folder" or not (tmp_path / "w").exists()
+    assert difference == "folder" or not workdir.exists()
 
 
 def test_mistake_on_one_host_is_told_by_all(toy, trained, run, tmp_path):
+    train = ("train", "--config", toy, "--workdir", tmp_path / "w")
+    translate = ("translate", "--workdir", trained[0], "--input", toy.parent / "test.en")
     for command, mistake, words in (
-        (("train", "--config", toy, "--workdir", tmp_path / "w"), ["--data.train-source", "none"], "no such file"),
-        (("train", "--config", toy, "--workdir", tmp_path / "w"), ["--evaluation.tokenize", "ja-mecab"], "tokenize"),
+        (train, ["--data.train-source", "none"], "no such file"),
+        (train, ["--evaluation.tokenize", "ja-mecab"], "tokenize"),
         (("evaluate", "--workdir", trained[0]), ["--split", "missing"], 'no split "missing"'),
-        (
-            ("translate", "--workdir", trained[0], "--input", toy.parent / "test.en"),
-            ["--checkpoint", 7],
-            "no checkpoint 7",
-        ),
+        (translate, ["--checkpoint", 7], "no checkpoint 7"),
     ):
         ended = run_together(run, 2, *command, each=[[], mistake])
         own = ended[1].stderr.splitlines()[-1]
@@ -215,15 +207,10 @@ def test_processes_that_cannot_be_connected(monkeypatch):
 
 
 def test_invalid_process_options_are_refused(trained, run):
-    for command, message in (
-        ("train --coordinator here:1", "coordinator, num_processes and process_id go together: all three, or none"),
-        ("evaluate --num-processes 2 --process-id 0", "go together"),
-        (
-            "translate --coordinator here --num-processes 2 --process-id 0",
-            'coordinator must be an address and a port, such as 10.0.0.1:1234, got "here"',
-        ),
-        ("train --coordinator a:1 --num-processes 2 --process-id 2", "must be below num_processes, got 2 of 2"),
+    for options, message in (
+        ("--coordinator here:1", "coordinator, num_processes and process_id go together: all three, or none"),
+        ("--coordinator here --num-processes 2 --process-id 0", 'such as 10.0.0.1:1234, got "here"'),
+        ("--coordinator a:1 --num-processes 2 --process-id 2", "must be below num_processes, got 2 of 2"),
     ):
-        done = run(*command.split(), "--workdir", trained[0])
+        done = run("translate", "--workdir", trained[0], *options.split())
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
-        assert "Traceback" not in done.stderr

@@ -6,20 +6,17 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from lingua_flax.commands.main import COMMANDS
-from tests.command_server import PROJECT_ON_PATH
 from tests.conftest import HUNG_AFTER, ROOT
 from tests.processes import start_command, wait_for
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
-HEAVY = {"jax", "numpy", "pydantic", "rich", "orbax", "matplotlib"}
 MODULES = ["lingua_flax.commands", "logging", "pydantic", "numpy", "jax"]
 WITHOUT = {"build": ["numpy", "jax"], "clean": ["jax"]}  # commands that do not import these modules
 
@@ -81,36 +78,29 @@ def test_signal_during_interpreter_exit_causes_no_traceback(signalled, number, s
         assert "--help" in result.stdout
 
 
-def heavy_imports(*runs: list[str]) -> list[set[str]]:
-    """Runs the program again and again in a new process.
-
-    Args:
-      runs: for each time, the __name__ of the main module and the arguments.
-
-    Returns:
-      for each time, the heavy modules that have been imported when it ends.
-    """
-    result = subprocess.run(
-        [sys.executable, SCRIPTS / "list_imports.py", json.dumps(runs)],
-        cwd=ROOT,
-        env=os.environ | PROJECT_ON_PATH,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=HUNG_AFTER,
-    )
-    return [HEAVY & set(json.loads(line)) for line in result.stdout.splitlines()]
+# Runs the program with each name and list of arguments, and prints which heavy modules are imported then.
+LIST_IMPORTS = """
+import contextlib, io, json, runpy, sys
+for name, *arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        runpy.run_module("lingua_flax", run_name=name)
+    heavy = {"jax", "numpy", "pydantic", "rich", "orbax", "matplotlib"}
+    print(json.dumps([name, *arguments[:1], *sorted(heavy.intersection(sys.modules))]))
+"""
 
 
-def test_spawned_process_help_and_invalid_options_import_no_heavy_module(arguments):
+def test_spawned_process_help_and_invalid_options_import_no_heavy_module(run, arguments):
     """Python's multiprocessing makes a spawned process run the main module again, under another name."""
     options = (["--help"], ["--no-such-option", "1"])
     runs = [["__main__", program, *arguments[program], *each] for program in COMMANDS for each in options]
-    spawned, *imports = heavy_imports(["__mp_main__"], *runs)
-    assert spawned == set()
-    for command, imported in zip(runs, imports, strict=True):
+    done = run("-c", LIST_IMPORTS, json.dumps([["__mp_main__"], *runs]))
+    spawned, *imports = map(json.loads, done.stdout.splitlines())
+    assert spawned == ["__mp_main__"]
+    assert len(imports) == len(runs)
+    for _, command, *imported in imports:
         assert "pydantic" in imported, command
-        assert not imported & {"jax", "numpy", "orbax", "matplotlib"}, command
+        assert not {"jax", "numpy", "orbax", "matplotlib"}.intersection(imported), command
 
 
 def test_signal_ends_verify_resume_and_its_training(toy, tmp_path):
@@ -126,12 +116,29 @@ def test_signal_ends_verify_resume_and_its_training(toy, tmp_path):
     assert not training.is_running()
 
 
+# A command whose only work is to send itself SIGTERM.
+INTERRUPTED_WORK = """
+import os, signal, sys
+from lingua_flax.commands.main import exit_status
+from lingua_flax.host.interruption import interruption
+
+def deferred(_):
+    with interruption.deferred():
+        signal.raise_signal(signal.SIGTERM)
+        os.write(2, b"saved\\n")
+
+def without_standard_error(_):
+    os.close(2)
+    signal.raise_signal(signal.SIGTERM)
+
+interruption.install()
+sys.exit(exit_status(globals()[sys.argv[1]], []))
+"""
+
+
 @pytest.mark.parametrize(
-    ("work", "said"), [("deferred", "saved\nstopped by SIGTERM\n"), ("without-standard-error", "")]
+    ("work", "said"), [("deferred", "saved\nstopped by SIGTERM\n"), ("without_standard_error", "")]
 )
-def test_signal_after_the_last_check_is_not_lost(work, said):
-    """The only work of this command is to send itself SIGTERM."""
-    command = [sys.executable, SCRIPTS / "interrupted_work.py", work]
-    environment = os.environ | PROJECT_ON_PATH
-    result = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=HUNG_AFTER)
+def test_signal_after_the_last_check_is_not_lost(run, work, said):
+    result = run("-c", INTERRUPTED_WORK, work)
     assert (result.returncode, result.stderr) == (143, said)
