@@ -1,6 +1,7 @@
 """Bad options and files are refused with one error line on stderr and exit status 2, and nothing is written."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -83,34 +84,96 @@ def test_damaged_tokenized_pairs(toy, tmp_path):
     prepare(config, tmp_path / "w")
 
 
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        ("--workdir is required", "evaluate"),
-        ("none: not a workdir.*no such folder", "translate --workdir none"),
-        ("not a workdir.*no config.toml", "translate --workdir ."),
-        ("no checkpoint 7; saved: ", "translate --workdir W --checkpoint 7"),
-        ("beam_size.* got 0", "translate --workdir W --beam-size 0"),
-        ("unknown option --beam; did you mean --beam-size", "evaluate --workdir W --beam 2"),
-        ("max_decoding_length 99 .*max_length 32", "translate --workdir W --max-decoding-length 99"),
-        ("num_hypotheses 6 exceeds beam_size 5", "translate --workdir W --num-hypotheses 6"),
-        ("bad, line 2.*not valid UTF-8", "translate --workdir W --input bad"),
-        ("none: no such file", "translate --workdir W --input none"),
-        ("udcff': not valid Unicode", "translate --workdir W --input two --prefix b\udcff"),
-        ('no split "dev".*train, validation, test', "evaluate --workdir W --split dev"),
-        ("two has 2 lines.* one has 1", "evaluate --workdir W --source two --reference one"),
-        ("bad, line 2.*not valid UTF-8", "evaluate --workdir W --source two --reference bad"),
-        ("no lines", "evaluate --workdir W --source empty --reference empty"),
-        ("--source and --reference go together", "evaluate --workdir W --source two"),
-        ("cannot be written.*no folder", "evaluate --workdir W --output no/hyps"),
-        ("no such home directory", "evaluate --workdir W --data.train-source ~nosuchuser/a"),
-        ("no such home directory", "distill --workdir W --output p.jsonl --data.train-source ~nosuchuser/a"),
+# What each command says; "W" stands for the workdir of a trained run.
+REFUSED = {
+    "evaluate": [
+        ("--workdir is required", ""),
+        ("unknown option --beam; did you mean --beam-size", "--workdir W --beam 2"),
+        ('no split "dev".*train, validation, test', "--workdir W --split dev"),
+        ("two has 2 lines.* one has 1", "--workdir W --source two --reference one"),
+        ("bad, line 2.*not valid UTF-8", "--workdir W --source two --reference bad"),
+        ("no lines", "--workdir W --source empty --reference empty"),
+        ("--source and --reference go together", "--workdir W --source two"),
+        ("cannot be written.*no folder", "--workdir W --output no/hyps"),
+        ("no such home directory", "--workdir W --data.train-source ~nosuchuser/a"),
     ],
-)
-def test_bad_requests_to_a_trained_network(refused, trained, tmp_path, words, command):
+    "translate": [
+        ("none: not a workdir.*no such folder", "--workdir none"),
+        ("not a workdir.*no config.toml", "--workdir ."),
+        ("no checkpoint 7; saved: ", "--workdir W --checkpoint 7"),
+        ("beam_size.* got 0", "--workdir W --beam-size 0"),
+        ("max_decoding_length 99 .*max_length 32", "--workdir W --max-decoding-length 99"),
+        ("num_hypotheses 6 exceeds beam_size 5", "--workdir W --num-hypotheses 6"),
+        ("bad, line 2.*not valid UTF-8", "--workdir W --input bad"),
+        ("none: no such file", "--workdir W --input none"),
+        ("udcff': not valid Unicode", "--workdir W --input two --prefix b\udcff"),
+        ("num_processes and process_id go together: all three, or none", "--workdir W --coordinator here:1"),
+        ('such as 10.0.0.1:1234, got "a"', "--workdir W --coordinator a --num-processes 2 --process-id 0"),
+        ("below num_processes, got 2 of 2", "--workdir W --coordinator a:1 --num-processes 2 --process-id 2"),
+    ],
+    "distill": [
+        ("--output is required", "--workdir W"),
+        ("--output p.txt: the name must end in .jsonl or .jsonl.gz", "--workdir W --output p.txt"),
+        ("/nowhere", "--workdir W --output /nowhere/p.jsonl"),
+        ("--data.target-language de: ", "--workdir W --output p.jsonl --data.target-language de"),
+        ("--data.tag-target must remain False", "--workdir W --output p.jsonl --data.tag-target True"),
+        ("no such home directory", "--workdir W --output p.jsonl --data.train-source ~nosuchuser/a"),
+    ],
+    "compare": [
+        ("the following arguments are required: PATH", ""),
+        ("--baseline: expected at least one argument", "W --baseline"),
+        ("is given twice; each run counts once", "W --baseline W/../uninterrupted"),
+        ("--names: there must be 2, all different, got x, x", "W --baseline none --names x x"),
+        ("--plot a.jpg: the name must end in .png or .svg or .pdf", "W --plot a.jpg"),
+        ("there is no folder", "W --plot no/a.png"),
+        ("--split has no effect with --source", "W --split train --source x.tsv"),
+        ('no split "nowhere"', "W --split nowhere"),
+        ("would be used twice", "W --csv x --json x"),
+        ("none: not a workdir", "W none"),
+        ("no checkpoint 7", "W --checkpoint 7"),
+        ("unknown option --workdir", "W --workdir none"),
+    ],
+    "clean": [
+        ("the following arguments are required: PATH", ""),
+        ("--output is required", "one two"),
+        ("--output c.txt: the name must end in .jsonl or .tsv", "one two --output c.txt"),
+        ("--rejected r.tsv: the name must end in", "one two --output c.tsv --rejected r.tsv"),
+        ("--columns must be two", "one two --output c.tsv --columns 1"),
+        ("go together", "one two --output c.tsv --source-language en"),
+        ('unknown encoding "latin-99"', "one two --output c.tsv --encoding latin-99"),
+        ("give two text files", "one --output c.tsv"),
+        ("--output has no effect with --dry-run", "one two --dry-run --output c.tsv"),
+        ("--rejected has no effect with --dry-run", "one two --dry-run --rejected r.jsonl"),
+        ("--columns has no effect with two text files", "one two --dry-run --columns 1 2"),
+        ("none: no such file", "one none --output c.tsv"),
+        ("would not fit into .tsv", "one two --output c.tsv --whitespace False"),
+        ("would be used twice", "one two --output c.jsonl --rejected c.jsonl"),
+        ("would be used twice", "one two --dry-run --json one"),
+    ],
+    "verify-resume": [
+        ("--config is required", ""),
+        ("none.toml: cannot read the config", "--config none.toml"),
+        ("kills: input should be greater than or equal to 0, got -1", "--config tiny --kills -1"),
+        ("unknown option --kill; did you mean --kills", "--config tiny --kill 1"),
+    ],
+    "train --config tiny": [
+        ("devices.topology has no effect without --dry-run", "--devices.topology v5e:1x1 --workdir w"),
+        ("--json has no effect without --dry-run", "--workdir w --json f"),
+        ("no/such/folder", "--dry-run --json no/such/folder/f"),
+        (r"\(v4, v5e, v5p, v6e\) and a shape, such as v5e:2x4, or", "--dry-run --devices.topology v5:1x1"),
+        ('such as h100:8, got "v5e"', "--dry-run --devices.topology v5e"),
+        ('such as h100:8, got "h100:0"', "--dry-run --devices.topology h100:0"),
+    ],
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_bad_options_of_other_commands(refused, trained, tmp_path, command):
     for name, content in (("one", b"un !\n"), ("two", b"one.\ntwo.\n"), ("bad", b"un !\n\xff\n"), ("empty", b"")):
         (tmp_path / name).write_bytes(content)
-    refused(words, *(trained[0] if word == "W" else word for word in command.split(" ")), cwd=tmp_path)
+    for words, options in REFUSED[command]:
+        filled = [re.sub("^W", str(trained[0]), word) for word in options.split()]
+        refused(words, *command.split(), *filled, cwd=tmp_path)
 
 
 def test_translations_are_not_lost_to_a_closed_output(trained):

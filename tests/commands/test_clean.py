@@ -78,27 +78,6 @@ def test_failure_leaves_nothing_behind(refused, files):
     refused("truncated or damaged", *CLEAN, "--output", "c.jsonl", "--rejected", "r.jsonl", cwd=files)
 
 
-def test_mistakes_get_one_sentence(refused, files):
-    for arguments, message in (
-        ("", "the following arguments are required: PATH"),
-        ("a.en a.de.gz", "--output is required"),
-        ("a.en a.de.gz --output c.txt", "--output c.txt: the name must end in .jsonl or .tsv"),
-        ("a.en a.de.gz --output c.tsv --rejected r.tsv", "--rejected r.tsv: the name must end in"),
-        ("a.en a.de.gz --output c.tsv --columns 1", "--columns must be two"),
-        ("a.en a.de.gz --output c.tsv --source-language en", "go together"),
-        ("a.en a.de.gz --output c.tsv --encoding latin-99", 'unknown encoding "latin-99"'),
-        ("a.en --output c.tsv", "give two text files"),
-        ("a.en a.de.gz --dry-run --output c.tsv", "--output has no effect with --dry-run"),
-        ("a.en a.de.gz --dry-run --rejected r.jsonl", "--rejected has no effect with --dry-run"),
-        ("a.en a.de.gz --dry-run --columns 1 2", "--columns has no effect with two text files"),
-        ("a.en b.de --output c.tsv", "b.de: no such file"),
-        ("a.en a.de.gz --output c.tsv --whitespace False", "would not fit into .tsv"),
-        ("a.en a.de.gz --output c.jsonl --rejected c.jsonl", "would be used twice"),
-        ("a.en a.de.gz --dry-run --json a.en", "would be used twice"),
-    ):
-        refused(message, "clean", *arguments.split(), cwd=files)
-
-
 def test_spreadsheets_need_no_options(succeed, tmp_path):
     """The languages are recognized; a column can be chosen by its name."""
     texts = [

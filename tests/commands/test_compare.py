@@ -145,28 +145,6 @@ def test_translations_are_not_kept_in_a_read_only_workdir(caplog):
     assert "/proc/self: its translations are not kept (" in caplog.text
 
 
-def test_wrong_arguments_are_refused(runs, run):
-    before = {path: path.stat().st_mtime_ns for path in runs.rglob("*")}
-    for options, message in (
-        ("", "the following arguments are required: PATH"),
-        ("a1 --baseline", "--baseline: expected at least one argument"),
-        ("a1 --baseline a1/../a1", "is given twice; each run counts once"),
-        ("a1 --baseline b1 --names x x", "--names: there must be 2, all different, got x, x"),
-        ("a1 --plot a.jpg", "--plot a.jpg: the name must end in .png or .svg or .pdf"),
-        ("a1 --plot no/a.png", "there is no folder"),
-        ("a1 --split train --source x.tsv", "--split has no effect with --source"),
-        ("a1 --split nowhere", "nowhere"),
-        ("a1 --csv x --json x", "would be used twice"),
-        ("a1 nothing", "nothing: not a workdir"),
-        ("a1 --checkpoint 7", "no checkpoint 7"),
-        ("a1 --workdir b1", "unknown option --workdir"),
-    ):
-        done = run("compare", *options.split(), cwd=runs)
-        assert (done.returncode, done.stdout) == (2, ""), done.stderr
-        assert message in done.stderr.splitlines()[-1]
-    assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == before
-
-
 def test_different_lines_and_languages_are_refused(runs, toy, refused, tmp_path):
     """The languages not even on the same lines, of which one network knows neither language."""
     shutil.copytree(runs / "b1", tmp_path / "b1")

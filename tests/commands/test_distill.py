@@ -81,14 +81,3 @@ def test_student_trains_on_compressed_translations_of_an_ensemble(trained, toy, 
     length = ["--training.num-steps", 1, "--training.eval-every", 0]
     student = succeed("train", "--config", config, "--workdir", tmp_path / "student", *length)
     assert "kept 700 of 700 pairs" in student.stderr
-
-
-def test_invalid_options_are_refused(trained, refused):
-    for words, options in (
-        ("--output is required", ""),
-        ("--output pairs.txt: the name must end in .jsonl or .jsonl.gz", "--output pairs.txt"),
-        ("/nowhere", "--output /nowhere/pairs.jsonl"),
-        ("--data.target-language de: ", "--output pairs.jsonl --data.target-language de"),
-        ("--data.tag-target must remain False", "--output pairs.jsonl --data.tag-target True"),
-    ):
-        refused(words, "distill", "--workdir", trained[0], *options.split())

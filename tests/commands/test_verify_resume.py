@@ -13,7 +13,6 @@ import pytest
 from lingua_flax.options.config_files import read_config
 from lingua_flax.runs.checkpoint import Checkpoints, read_item
 from lingua_flax.runs.verification.comparison import compare
-from lingua_flax.runs.verification.killed_run import Moment, PhaseDurations, TrainProcess, run_killed
 from lingua_flax.training.state import checkpoint_items, initial_state
 from tests.processes import finish, start_command
 
@@ -31,31 +30,6 @@ def test_killed_run_passes(succeed, refused, toy, tmp_path):
     for what in ("160 batches", "numbers", "arrays"):
         assert re.search(rf"│ [\d, ]*{what} +│ ([0-9a-f]{{16}}) +│ \1 +│ the same │", result.stdout)
     refused("already exists", "verify-resume", "--config", toy, *options)
-
-
-@pytest.mark.slow
-def test_start_that_takes_less_time_than_expected_is_killed_at_its_first_step(toy, tmp_path):
-    """A start that finds its programs in the cache is much shorter than the one that compiled them."""
-
-    def start() -> TrainProcess:
-        return TrainProcess(toy, tmp_path / "run", tmp_path / "compiled", lambda: None)
-
-    expected = PhaseDurations(start=3600.0, compilation=3600.0, step=0.0, validation=0.0)
-    config = read_config(toy)
-    kills, last = run_killed(start, [Moment("a start", 0, 1.0), Moment("the compilation", 0, 1.0)], config, expected)
-    assert [kill.during for kill in kills] == ["training", "training"]
-    assert all(kill.after < config.training.num_steps for kill in kills)
-    assert last.workdir.last_step() == config.training.num_steps
-
-
-def test_invalid_commands_are_refused(refused):
-    for words, options in (
-        ("--config is required", ""),
-        ("none.toml: cannot read the config", "--config none.toml"),
-        ("kills: input should be greater than or equal to 0, got -1", "--config configs/tiny.toml --kills -1"),
-        ("unknown option --kill; did you mean --kills", "--config configs/tiny.toml --kill 1"),
-    ):
-        refused(words, "verify-resume", *options.split())
 
 
 def test_failed_run_is_reported_in_its_own_sentence_and_leaves_no_folder(toy, tmp_path):

@@ -204,13 +204,3 @@ def test_processes_that_cannot_be_connected(monkeypatch):
             options = ProcessOptions(coordinator=address, num_processes=3, process_id=process)
             with pytest.raises(UserError, match=re.escape(words)):
                 processes.join_processes(options, "cpu")
-
-
-def test_invalid_process_options_are_refused(trained, run):
-    for options, message in (
-        ("--coordinator here:1", "coordinator, num_processes and process_id go together: all three, or none"),
-        ("--coordinator here --num-processes 2 --process-id 0", 'such as 10.0.0.1:1234, got "here"'),
-        ("--coordinator a:1 --num-processes 2 --process-id 2", "must be below num_processes, got 2 of 2"),
-    ):
-        done = run("translate", "--workdir", trained[0], *options.split())
-        assert (done.returncode, message in done.stderr) == (2, True), done.stderr

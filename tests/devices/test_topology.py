@@ -200,22 +200,6 @@ def test_bytes_sent_by_ring_algorithms_match_a_count_by_hand():
 # Refusals.
 
 
-def test_invalid_options_of_a_dry_run_for_tpus_are_refused(run, tmp_path):
-    for options, message in (
-        ("--devices.topology v5e:1x1 --workdir w", "devices.topology has no effect without --dry-run"),
-        ("--workdir w --json f", "--json has no effect without --dry-run"),
-        ("--dry-run --json no/such/folder/f", "no/such/folder"),
-        ("--dry-run --devices.topology v5:1x1", "(v4, v5e, v5p, v6e) and a shape, such as v5e:2x4, or a kind of GPU"),
-        ("--dry-run --devices.topology v5e", 'such as h100:8, got "v5e"'),
-        ("--dry-run --devices.topology h100:0", 'such as h100:8, got "h100:0"'),
-    ):
-        done = run("train", "--config", "tiny", *options.split(), cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert message in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-        assert not list(tmp_path.iterdir())
-
-
 @needs_libtpu
 def test_topology_that_the_compiler_does_not_support_is_refused(run):
     done = run("train", *TINY[:4], "v5e:3x3", process=True)

@@ -1,13 +1,13 @@
 """Memory, files and threads of a long run."""
 
-import os
-import re
+import contextlib
 import time
-from pathlib import Path
 from statistics import median
 
+import psutil
 import pytest
 
+from lingua_flax.runs.workdir import Workdir
 from tests.processes import start
 
 
@@ -22,26 +22,15 @@ def test_memory_files_and_threads_do_not_grow_over_5000_steps(toy, tmp_path):
     with open(tmp_path / "log", "w") as log:
         process = start(toy, tmp_path / "w", "--training.num-steps", 6500, *every, stdout=log, stderr=log)
     usages: dict[int, tuple[int, int, int]] = {}
-    lines = tmp_path / "w" / "metrics.jsonl"
+    training = psutil.Process(process.pid)
     while process.poll() is None:
         time.sleep(0.1)
-        last = lines.read_text().splitlines()[-1:] if lines.exists() else []
-        step = re.search(r'"step": (\d+)', last[0]) if last else None
-        if step and (usage := resource_usage(process.pid)):
-            usages[int(step[1])] = usage
+        with contextlib.suppress(psutil.Error):  # it has ended
+            usage = training.memory_info().rss, training.num_fds(), training.num_threads()
+            usages[Workdir(tmp_path / "w").last_step()] = usage
     assert process.wait() == 0, (tmp_path / "log").read_text()[-500:]
     early, late = ([usage for step, usage in usages.items() if low <= step < low + 1000] for low in (1500, 5500))
     memory, files, threads = ([[usage[kind] for usage in part] for part in (early, late)] for kind in range(3))
     assert median(memory[1]) <= 1.05 * median(memory[0]), (memory, len(usages))
     assert min(files[1]) <= min(files[0])  # the minimum, because files are open during saves
     assert min(threads[1]) <= min(threads[0]) + 2  # pools vary by one or two; a leak would add some with each save
-
-
-def resource_usage(pid: int) -> tuple[int, int, int] | None:
-    """Returns the resident memory in kB, open files and threads of a process, or None if it has ended."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-        files = len(os.listdir(f"/proc/{pid}/fd"))
-        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]), files, int(re.search(r"Threads:\s+(\d+)", status)[1])
-    except (OSError, TypeError):
-        return None
