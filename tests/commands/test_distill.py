@@ -55,7 +55,7 @@ def test_killed_command_continues_alone_and_writes_the_same_file(
     done = json.loads(record.read_text(encoding="utf-8"))["pairs"]
     written = part.read_bytes()
     for remains in (None, written[:12]):  # the part was moved away, or its copy is incomplete
-        part.unlink()
+        part.unlink(missing_ok=True)
         if remains:
             part.write_bytes(remains)
         refused(f"{part} is missing or shorter than pairs.jsonl.part.json says; delete both to start again", *command)
