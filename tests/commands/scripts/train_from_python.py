@@ -1,4 +1,4 @@
-"""A program of the user's: trains from Python, stopped in every way, and evaluates; arguments: config, folder.
+"""A program of the user's: trains from Python, stopped in every way; arguments: config, folder.
 
 Its training is not below `if __name__ == "__main__"`, and JAX has computed something before.
 """
@@ -69,12 +69,5 @@ told = len(lines)
 assert lingua_flax.train(None, workdir, lines.append) == results[0]
 assert len(lines) == told
 seen["result"] = results[0]._asdict()
-
-files = {"source": config.parent / "test.en", "reference": str(config.parent / "test.fr")}
-seen["scores"] = [
-    lingua_flax.evaluate(workdir, beam_size=2, ter=True, output=workdir.parent / "hyps.txt"),
-    lingua_flax.evaluate(str(workdir), beam_size=2, ter=True, **files),
-]
-seen["sentences"] = lingua_flax.evaluate(workdir, "validation", checkpoint="last", data={"name": "text"})["sentences"]
 seen["lines"] = lines
 Path(sys.argv[2], "seen.json").write_text(json.dumps(seen), encoding="utf-8")
