@@ -88,7 +88,6 @@ def test_damaged_tokenized_pairs(toy, tmp_path):
 REFUSED = {
     "evaluate": [
         ("--workdir is required", ""),
-        ("unknown option --beam; did you mean --beam-size", "--workdir W --beam 2"),
         ('no split "dev".*train, validation, test', "--workdir W --split dev"),
         ("two has 2 lines.* one has 1", "--workdir W --source two --reference one"),
         ("bad, line 2.*not valid UTF-8", "--workdir W --source two --reference bad"),
@@ -101,7 +100,6 @@ REFUSED = {
         ("none: not a workdir.*no such folder", "--workdir none"),
         ("not a workdir.*no config.toml", "--workdir ."),
         ("no checkpoint 7; saved: ", "--workdir W --checkpoint 7"),
-        ("beam_size.* got 0", "--workdir W --beam-size 0"),
         ("max_decoding_length 99 .*max_length 32", "--workdir W --max-decoding-length 99"),
         ("num_hypotheses 6 exceeds beam_size 5", "--workdir W --num-hypotheses 6"),
         ("bad, line 2.*not valid UTF-8", "--workdir W --input bad"),
@@ -120,7 +118,6 @@ REFUSED = {
         ("no such home directory", "--workdir W --output p.jsonl --data.train-source ~nosuchuser/a"),
     ],
     "compare": [
-        ("the following arguments are required: PATH", ""),
         ("--baseline: expected at least one argument", "W --baseline"),
         ("is given twice; each run counts once", "W --baseline W/../uninterrupted"),
         ("--names: there must be 2, all different, got x, x", "W --baseline none --names x x"),
@@ -131,7 +128,6 @@ REFUSED = {
         ("would be used twice", "W --csv x --json x"),
         ("none: not a workdir", "W none"),
         ("no checkpoint 7", "W --checkpoint 7"),
-        ("unknown option --workdir", "W --workdir none"),
     ],
     "clean": [
         ("the following arguments are required: PATH", ""),
@@ -153,8 +149,6 @@ REFUSED = {
     "verify-resume": [
         ("--config is required", ""),
         ("none.toml: cannot read the config", "--config none.toml"),
-        ("kills: input should be greater than or equal to 0, got -1", "--config tiny --kills -1"),
-        ("unknown option --kill; did you mean --kills", "--config tiny --kill 1"),
     ],
     "train --config tiny": [
         ("devices.topology has no effect without --dry-run", "--devices.topology v5e:1x1 --workdir w"),
