@@ -22,8 +22,8 @@ from lingua_flax.runs.checkpoint import saved_steps
 from notebooks.execute import COLAB, read_notebook, with_parameters
 from tests.conftest import ROOT
 from tests.helpers.deno import ask
+from tests.helpers.drive import lose_what_is_new, upload
 from tests.processes import digests, metrics, wait_for
-from tests.runs.test_drive import lose_what_is_new, upload
 
 SCRIPTS = ROOT / "tests" / "scripts"
 PREINSTALLED = ("--requirement", str(ROOT / "constraints-floor.txt"), "ipython", "packaging", "safetensors")

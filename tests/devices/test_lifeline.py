@@ -15,17 +15,18 @@ from tests.processes import finish, free_port, start_together
 STEPS = ["--training.num-steps", 100000, "--training.log-every", 1, "--training.eval-every", 20]
 STEPS += ["--training.checkpoint-every", 30, "--training.tokens-per-batch", 24 * 32]
 # What the first process logs a fifth of a second before it is in each phase; saves go on in the background.
+TRAINING = r"step [3-9]/"
 PHASES = {
     "preparation": "preparing a corpus|training the tokenizer",
     "compilation": "computing on",
-    "training": r"step [3-9]/",
+    "training": TRAINING,
     "validation": r"step 1[789]/",
     "saving": r"step 3\d/",
 }
 
 
-def killed_when(first_logs, killed, count, toy, workdir, *options, stop=False):
-    """Kills one of several processes when the first one logs this; returns status, output and errors of each.
+def check_all_end(first_logs, killed, count, toy, workdir, *options, stop=False):
+    """Kills one of several processes when the first one logs this, and checks how the others end.
 
     With `stop`, it is stopped with SIGSTOP, and killed when the others have ended.
     """
@@ -42,22 +43,17 @@ def killed_when(first_logs, killed, count, toy, workdir, *options, stop=False):
         running[killed].kill()
     ended = finish(running)
     timer.cancel()
-    return ended
-
-
-def check_all_ended(ended, killed):
-    assert ended[killed][0] == -signal.SIGKILL
     sentence = f"error: process {killed} of this run has ended before the others or is stopped; see its error message"
-    for number, (status, _, errors) in enumerate(ended):
-        if number != killed:
-            said = [line for line in errors.splitlines() if line.startswith("error: ")]
-            assert (status, len(said)) == (1, 1), errors
-            assert said[0].startswith(sentence)
-            assert "Traceback" not in errors
+    assert ended.pop(killed)[0] == -signal.SIGKILL
+    for status, _, errors in ended:
+        said = [line for line in errors.splitlines() if line.startswith("error: ")]
+        assert (status, len(said)) == (1, 1), errors
+        assert said[0].startswith(sentence)
+        assert "Traceback" not in errors
 
 
 def test_killed_process_ends_the_others(toy, tmp_path):
-    check_all_ended(killed_when(PHASES["training"], 1, 2, toy, tmp_path / "w"), killed=1)
+    check_all_end(TRAINING, 1, 2, toy, tmp_path / "w")
 
 
 def test_strangers_and_unreachable_hosts_do_not_end_a_run(monkeypatch, caplog):
@@ -87,16 +83,16 @@ def test_strangers_and_unreachable_hosts_do_not_end_a_run(monkeypatch, caplog):
 @pytest.mark.parametrize(("killed", "count"), [(1, 2), (0, 2), (3, 4)])
 def test_killed_process_ends_the_others_in_every_phase(toy, tmp_path, phase, killed, count):
     cache = ("--data.cache-directory", tmp_path / "cache")  # so that there is something to prepare
-    check_all_ended(killed_when(PHASES[phase], killed, count, toy, tmp_path / "w", *cache), killed)
+    check_all_end(PHASES[phase], killed, count, toy, tmp_path / "w", *cache)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stopped", "count"), [(1, 3), (0, 2)])
 def test_stopped_process_ends_the_others(toy, tmp_path, stopped, count):
-    check_all_ended(killed_when(PHASES["training"], stopped, count, toy, tmp_path / "w", stop=True), stopped)
+    check_all_end(TRAINING, stopped, count, toy, tmp_path / "w", stop=True)
 
 
 @pytest.mark.slow
 def test_killed_process_ends_the_others_while_they_resume(toy, tmp_path):
-    check_all_ended(killed_when(r"step 5\d/", 1, 2, toy, tmp_path / "w"), killed=1)
-    check_all_ended(killed_when("resuming from step", 1, 2, toy, tmp_path / "w"), killed=1)
+    check_all_end(r"step 5\d/", 1, 2, toy, tmp_path / "w")
+    check_all_end("resuming from step", 1, 2, toy, tmp_path / "w")

@@ -6,20 +6,19 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from lingua_flax.commands.main import COMMANDS
-from tests.command_server import PROJECT_ON_PATH
 from tests.conftest import HUNG_AFTER, ROOT
 from tests.processes import start_command, wait_for
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
-HEAVY = {"jax", "numpy", "pydantic", "rich", "orbax", "matplotlib"}
+MODULES = ["lingua_flax.commands", "logging", "pydantic", "numpy", "jax"]
+WITHOUT = {"build": ["numpy", "jax"], "clean": ["jax"]}  # commands that do not import these modules
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +26,19 @@ def arguments(tmp_path_factory) -> dict[str, list[str]]:
     """Returns valid arguments for each command, which bring it to its work; there is no work to do."""
     workdir = tmp_path_factory.mktemp("untrained")
     (workdir / "config.toml").write_bytes((ROOT / "configs" / "tiny.toml").read_bytes())
-    config = ["--config", "configs/tiny.toml"]
     (workdir / "lines.en").write_text("one two three\n")
-    pair = ["--source-language", "en", "--target-language", "de", "--train", *[str(workdir / "lines.en")] * 2]
+    config, files = ["--config", "configs/tiny.toml"], [str(workdir / "lines.en")] * 2
+    languages, of_run = ["--source-language", "en", "--target-language", "de"], ["--workdir", str(workdir)]
     return {
-        "build": [*pair, "--workdir", str(workdir / "built"), "--plan"],
-        "clean": [*[str(workdir / "lines.en")] * 2, "--source-language", "en", "--target-language", "de", "--dry-run"],
+        "build": [*languages, "--train", *files, "--workdir", str(workdir / "built"), "--plan"],
+        "clean": [*files, *languages, "--dry-run"],
         "compare": [str(workdir)],
         "train": [*config, "--dry-run"],
-        "distill": ["--workdir", str(workdir), "--output", str(workdir / "pairs.jsonl")],
-        "evaluate": ["--workdir", str(workdir)],
-        "export": ["--workdir", str(workdir), "--format", "safetensors", "--output", str(workdir / "exported")],
-        "serve": ["--workdir", str(workdir), "--port", "0"],
-        "translate": ["--workdir", str(workdir)],
+        "distill": [*of_run, "--output", str(workdir / "pairs.jsonl")],
+        "evaluate": of_run,
+        "export": [*of_run, "--format", "safetensors", "--output", str(workdir / "exported")],
+        "serve": [*of_run, "--port", "0"],
+        "translate": of_run,
         "verify-resume": config,
     }
 
@@ -56,65 +55,52 @@ def signalled(run, tmp_path):
     return run_signalled
 
 
+@pytest.mark.parametrize("all_modules", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("program", COMMANDS)
-def test_signal_during_any_import_ends_command_with_one_line(signalled, arguments, program):
-    """Tested from the first module after the one that handles the signals, alternately with both signals."""
-    modules = ["lingua_flax.commands", "logging", "pydantic", "jax", "numpy"]
-    if program in ("build", "clean"):
-        modules.remove("jax")  # needs none
-    if program == "build":
-        modules.remove("numpy")
-    for module, (number, status) in zip(modules, itertools.cycle(SIGNALS), strict=False):
-        result = signalled(module, number, program, *arguments[program])
-        assert result.stderr == f"stopped by {signal.Signals(number).name}\n", module
+def test_signal_during_an_import_ends_command_with_one_line(signalled, arguments, program, all_modules):
+    """In all modules after the one that handles the signals, or in one of them, in turns."""
+    number = list(COMMANDS).index(program)
+    modules = [module for module in MODULES if module not in WITHOUT.get(program, [])]
+    chosen = modules if all_modules else [modules[number % len(modules)]]
+    for module, (signal_number, status) in zip(chosen, itertools.cycle(SIGNALS[number % 2 :] + SIGNALS), strict=False):
+        result = signalled(module, signal_number, program, *arguments[program])
+        assert result.stderr == f"stopped by {signal.Signals(signal_number).name}\n", module
         assert (result.returncode, result.stdout) == (status, ""), module
 
 
-@pytest.mark.parametrize(
-    ("program", "number", "status"),
-    [(program, *end) for program, end in zip(COMMANDS, itertools.cycle(SIGNALS), strict=False)],
-)
-def test_signal_during_interpreter_exit_causes_no_traceback(signalled, program, number, status):
-    result = signalled("exit functions", number, program, "--help")
+@pytest.mark.parametrize(("number", "status"), SIGNALS)
+def test_signal_during_interpreter_exit_causes_no_traceback(signalled, number, status):
+    result = signalled("exit functions", number, "train", "--help")
     assert (result.returncode, result.stderr) == (status, f"stopped by {signal.Signals(number).name}\n")
     for moment in ("last exit function", "end of all modules"):  # too late: the work is done
-        result = signalled(moment, number, program, "--help")
+        result = signalled(moment, number, "train", "--help")
         assert (result.returncode, result.stderr) == (0, ""), moment
         assert "--help" in result.stdout
 
 
-def heavy_imports(*runs: list[str]) -> list[set[str]]:
-    """Runs the program again and again in a new process.
-
-    Args:
-      runs: for each time, the __name__ of the main module and the arguments.
-
-    Returns:
-      for each time, the heavy modules that have been imported when it ends.
-    """
-    result = subprocess.run(
-        [sys.executable, SCRIPTS / "list_imports.py", json.dumps(runs)],
-        cwd=ROOT,
-        env=os.environ | PROJECT_ON_PATH,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=HUNG_AFTER,
-    )
-    return [HEAVY & set(json.loads(line)) for line in result.stdout.splitlines()]
+# Runs the program with each name and list of arguments, and prints which heavy modules are imported then.
+LIST_IMPORTS = """
+import contextlib, io, json, runpy, sys
+for name, *arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        runpy.run_module("lingua_flax", run_name=name)
+    heavy = {"jax", "numpy", "pydantic", "rich", "orbax", "matplotlib"}
+    print(json.dumps([name, *arguments[:1], *sorted(heavy.intersection(sys.modules))]))
+"""
 
 
-def test_spawned_process_imports_no_heavy_module():
-    """Python's multiprocessing makes it run the main module again, under another name."""
-    assert heavy_imports(["__mp_main__"]) == [set()]
-
-
-def test_help_and_invalid_options_do_not_import_jax(arguments):
+def test_spawned_process_help_and_invalid_options_import_no_heavy_module(run, arguments):
+    """Python's multiprocessing makes a spawned process run the main module again, under another name."""
     options = (["--help"], ["--no-such-option", "1"])
     runs = [["__main__", program, *arguments[program], *each] for program in COMMANDS for each in options]
-    for command, imported in zip(runs, heavy_imports(*runs), strict=True):
+    done = run("-c", LIST_IMPORTS, json.dumps([["__mp_main__"], *runs]))
+    spawned, *imports = map(json.loads, done.stdout.splitlines())
+    assert spawned == ["__mp_main__"]
+    assert len(imports) == len(runs)
+    for _, command, *imported in imports:
         assert "pydantic" in imported, command
-        assert not imported & {"jax", "numpy", "orbax", "matplotlib"}, command
+        assert not {"jax", "numpy", "orbax", "matplotlib"}.intersection(imported), command
 
 
 def test_signal_ends_verify_resume_and_its_training(toy, tmp_path):
@@ -130,16 +116,29 @@ def test_signal_ends_verify_resume_and_its_training(toy, tmp_path):
     assert not training.is_running()
 
 
-def interrupted(work: str) -> tuple[int, str]:
-    """Returns the exit status and stderr of a command that only does this work, which sends it SIGTERM."""
-    command, environment = [sys.executable, SCRIPTS / "interrupted_work.py", work], os.environ | PROJECT_ON_PATH
-    result = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=HUNG_AFTER)
-    return result.returncode, result.stderr
+# A command whose only work is to send itself SIGTERM.
+INTERRUPTED_WORK = """
+import os, signal, sys
+from lingua_flax.commands.main import exit_status
+from lingua_flax.host.interruption import interruption
+
+def deferred(_):
+    with interruption.deferred():
+        signal.raise_signal(signal.SIGTERM)
+        os.write(2, b"saved\\n")
+
+def without_standard_error(_):
+    os.close(2)
+    signal.raise_signal(signal.SIGTERM)
+
+interruption.install()
+sys.exit(exit_status(globals()[sys.argv[1]], []))
+"""
 
 
-def test_signal_after_the_last_check_is_not_lost():
-    assert interrupted("deferred") == (143, "saved\nstopped by SIGTERM\n")
-
-
-def test_signal_ends_process_without_standard_error():
-    assert interrupted("without-standard-error") == (143, "")
+@pytest.mark.parametrize(
+    ("work", "said"), [("deferred", "saved\nstopped by SIGTERM\n"), ("without_standard_error", "")]
+)
+def test_signal_after_the_last_check_is_not_lost(run, work, said):
+    result = run("-c", INTERRUPTED_WORK, work)
+    assert (result.returncode, result.stderr) == (143, said)

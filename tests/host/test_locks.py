@@ -25,16 +25,14 @@ def test_lock_of_a_corpus_is_released_at_once(monkeypatch, tmp_path):
     assert not acquired[0].is_locked
 
 
-@pytest.fixture(params=[errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def without_locks(request, monkeypatch):
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_file_system_without_locks(monkeypatch, tmp_path, caplog, code):
+    """The second time as after a run that was killed; the mark of a run on another host is left alone."""
+
     def flock(*_):
-        raise OSError(request.param, os.strerror(request.param))
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-
-
-def test_file_system_without_locks(without_locks, tmp_path, caplog):
-    """As twice after another: the first one may have been killed."""
     for _ in range(2):
         lock_until_exit(tmp_path / "training.lock", "workdir", "is training in it")
         assert "training.lock: cannot be locked" in caplog.text
@@ -42,9 +40,6 @@ def test_file_system_without_locks(without_locks, tmp_path, caplog):
         with exclusive_lock(tmp_path / "corpus.lock"):
             assert "corpus.lock: cannot be locked" in caplog.text
         caplog.clear()
-
-
-def test_marker_of_a_run_on_another_host_is_left_alone(without_locks, tmp_path):
     marker = tmp_path / "training.lock"
     marker.write_text("process 7 on another host")
     lock_until_exit(marker, "workdir", "is training in it")

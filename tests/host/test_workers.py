@@ -3,57 +3,42 @@
 import multiprocessing
 import os
 import signal
-import subprocess
-import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lingua_flax.host.errors import RunError
 from lingua_flax.host.workers import WorkerPool
-from tests.command_server import python
-from tests.conftest import HUNG_AFTER, ROOT
-from tests.processes import kill_workers
+from tests.conftest import HUNG_AFTER
+from tests.processes import finish, kill_workers, start, wait_for
 
 
-def workers_of(process: subprocess.Popen) -> list[int]:
+def workers_of(pid: int) -> list[psutil.Process]:
     """Returns the worker processes that a process has started, from their first instruction on."""
     found = []
-    for folder in Path("/proc").glob("[0-9]*"):
+    for child in psutil.Process(pid).children():
         try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == process.pid and b"spawn_main" in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-        except OSError:  # it has just ended
+            if any("spawn_main" in word for word in child.cmdline()):
+                found.append(child)
+        except psutil.Error:  # it has just ended
             continue
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds the workers in /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_signal_while_workers_start(toy, tmp_path, number):
     """The whole group gets it, as from a terminal, while the workers import what they need."""
     options = ("--tokenizer.sampling-alpha", "0.2", "--training.num-steps", "2000", "--training.eval-every", "0")
-    command = [*python("train"), "--config", str(toy), "--workdir", str(tmp_path / "w"), *options]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    until = time.monotonic() + HUNG_AFTER
-    while not (workers := workers_of(process)) and time.monotonic() < until:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.001)
+    process, workers = start(toy, tmp_path / "w", *options, start_new_session=True), []
+    wait_for(process, lambda: workers.extend(workers_of(process.pid)) or workers)
     os.killpg(process.pid, number)
-    try:
-        _, errors = process.communicate(timeout=HUNG_AFTER)
-    finally:
-        process.kill()
-    assert process.returncode == 128 + number, errors
+    ((status, _, errors),) = finish([process])
+    assert status == 128 + number, errors
     assert "run the same command again to continue" in errors
     assert "Traceback" not in errors
-    while any(Path(f"/proc/{worker}").exists() for worker in workers):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    assert psutil.wait_procs(workers, HUNG_AFTER)[1] == []
 
 
 def killed_within_its_result() -> bytes:
@@ -78,22 +63,18 @@ def test_worker_killed_while_it_writes_a_result():
         pool.submit(killed_within_its_result).result(HUNG_AFTER)
 
 
-def test_worker_killed_before_it_has_read_a_large_task():
-    earlier = multiprocessing.active_children()
-    with WorkerPool(1, "it was killed") as pool:
-        large = pool.submit(length_of, bytes(100_000_000))
-        kill_workers(earlier)
-        with pytest.raises(RunError, match="it was killed"):
-            large.result(HUNG_AFTER)
-
-
-def test_worker_killed_while_it_waits_for_a_task():
-    earlier = multiprocessing.active_children()
-    with WorkerPool(1, "it was killed") as pool:
-        assert list(pool.map(length_of, [b"a", b"bc", b"def"])) == [1, 2, 3]
-        kill_workers(earlier)
-        with pytest.raises(RunError, match="it was killed"):
-            pool.submit(length_of, b"a").result(HUNG_AFTER)
+def test_worker_killed_before_it_has_read_a_large_task_or_while_it_waits_for_one():
+    for is_waiting in (False, True):
+        earlier = multiprocessing.active_children()
+        with WorkerPool(1, "it was killed") as pool:
+            if is_waiting:
+                assert list(pool.map(length_of, [b"a", b"bc", b"def"])) == [1, 2, 3]
+                kill_workers(earlier)
+            task = pool.submit(length_of, bytes(100_000_000))
+            if not is_waiting:
+                kill_workers(earlier)
+            with pytest.raises(RunError, match="it was killed"):
+                task.result(HUNG_AFTER)
 
 
 def test_exception_of_a_task_tells_where_it_was_raised():

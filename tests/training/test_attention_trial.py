@@ -13,7 +13,7 @@ from lingua_flax.options.schema import Config, MeshConfig
 from lingua_flax.runs.checkpoint import read_metadata, saved_steps
 from lingua_flax.training.kernels import trial
 from lingua_flax.training.kernels.fast_attention import rows_per_program
-from tests.devices.test_several_processes import run_together
+from tests.helpers.several import run_together
 from tests.processes import digests, metrics
 from tests.training import planted_attention
 from tests.training.planted_attention import Interpreted

@@ -1,4 +1,4 @@
-"""A program of the user's: trains from Python, stopped in every way, and evaluates; arguments: config, folder.
+"""A program of the user's: trains from Python, stopped in every way; arguments: config, folder.
 
 Its training is not below `if __name__ == "__main__"`, and JAX has computed something before.
 """
@@ -27,62 +27,47 @@ class StopError(Exception):
     pass
 
 
-def stop_at(step: int, stop):
+def stop(number: int, _=None) -> None:
+    raise StopError(number)
+
+
+def train_until(step: int, action, config, workdir) -> None:
+    """Trains until an action that stops it after a step; notes what is raised then."""
+
     def on_metrics(line):
         lines.append(line)
         if line["step"] == step and "loss" in line:
-            stop()
+            action()
 
-    return on_metrics
-
-
-def fail() -> None:
-    raise StopError("enough")
-
-
-def handler_of_the_program(number: int, _) -> None:
-    raise StopError("SIGTERM")
+    try:
+        lingua_flax.train(config, workdir, on_metrics)
+    except (StopError, KeyboardInterrupt) as error:
+        seen[str(step)] = repr(error)
 
 
-def in_a_thread() -> None:
-    # The tables of a config, with a path relative to the working directory.
+def train_in_thread() -> None:
+    """Trains with the tables of a config, with a path relative to the working directory."""
     os.chdir(config.parent)
     tables = tomllib.loads(config.read_text(encoding="utf-8"))
     tables["data"]["train_source"] = "train.en"
     results.append(lingua_flax.train(tables, workdir, lines.append))
 
 
-signal.signal(signal.SIGTERM, handler_of_the_program)
+signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
-try:
-    lingua_flax.train(str(config), workdir, stop_at(30, fail))
-except StopError as error:
-    seen["raised in on_metrics"] = str(error)
+train_until(30, lambda: stop(0), str(config), workdir)
 seen["saved"] = sorted(path.name for path in (workdir / "checkpoints").iterdir())
-try:
-    lingua_flax.train(config, str(workdir), stop_at(70, lambda: os.kill(os.getpid(), signal.SIGINT)))
-except KeyboardInterrupt:
-    seen["Ctrl-C"] = "KeyboardInterrupt"
-try:
-    lingua_flax.train(None, workdir, stop_at(110, lambda: os.kill(os.getpid(), signal.SIGTERM)))
-except StopError as error:
-    seen["own handler"] = str(error)
+train_until(70, lambda: os.kill(os.getpid(), signal.SIGINT), config, str(workdir))
+train_until(110, lambda: os.kill(os.getpid(), signal.SIGTERM), None, workdir)
 assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 assert not (workdir / "training.lock").exists()
 results: list = []
-thread = threading.Thread(target=in_a_thread)
+thread = threading.Thread(target=train_in_thread)
 thread.start()
 thread.join()
 told = len(lines)
 assert lingua_flax.train(None, workdir, lines.append) == results[0]
 assert len(lines) == told
 seen["result"] = results[0]._asdict()
-
-files = {"source": config.parent / "test.en", "reference": str(config.parent / "test.fr")}
-seen["scores"] = [
-    lingua_flax.evaluate(workdir, beam_size=2, ter=True, output=workdir.parent / "hyps.txt"),
-    lingua_flax.evaluate(str(workdir), beam_size=2, ter=True, **files),
-]
-seen["sentences"] = lingua_flax.evaluate(workdir, "validation", checkpoint="last", data={"name": "text"})["sentences"]
 seen["lines"] = lines
 Path(sys.argv[2], "seen.json").write_text(json.dumps(seen), encoding="utf-8")

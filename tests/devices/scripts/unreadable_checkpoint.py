@@ -10,7 +10,7 @@ readable = ocp.StandardCheckpointHandler.restore
 
 
 def restore(self, path, *arguments, **options):
-    if "/40/params" in str(path):
+    if "/240/params" in str(path):
         raise OSError(116, "Stale file handle")
     return readable(self, path, *arguments, **options)
 

@@ -1,0 +1,198 @@
+"""lingua-flax train: what a run reports and writes, when it ends, and how it may be continued."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from lingua_flax.commands.main import COMMANDS
+from lingua_flax.data.corpora import open_corpus
+from lingua_flax.host.version import VERSION
+from lingua_flax.options.config_files import read_config
+from lingua_flax.runs.checkpoint import read_metadata, saved_steps
+from lingua_flax.runs.workdir import Workdir
+from tests.command_server import ROOT, run_here
+from tests.helpers.folders import contents
+from tests.processes import digests, metrics
+from tests.toy import write_corpus
+
+
+def test_training_learns_and_reports_its_results(trained, toy):
+    workdir, done = trained
+    assert done.returncode == 0, done.stderr
+    for words in ("kept 700 of 700 pairs, 0 longer than 32 tokens", "step 10/240  loss", "validation at step 80"):
+        assert words in done.stderr
+    for words in ("best validation BLEU", "240 of 240"):
+        assert words in done.stdout
+    lines = metrics(workdir)
+    validations = [line for line in lines if "validation_loss" in line]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 241))
+    assert [line["step"] for line in validations] == [80, 160, 240]
+    assert lines[-1]["validation_bleu"] > 50
+    assert read_metadata(workdir / "checkpoints", 240)["version"] == VERSION
+    names = {re.sub(r"^(events)\.out\.tfevents\..*", r"\1", path.name) for path in workdir.iterdir()}
+    of_run = {"config.toml", "tokenizer.model", "words.tsv", "metrics.jsonl"}
+    assert names == of_run | {"curves.png", "events", "checkpoints"}
+
+
+def test_samples_of_each_validation_are_the_same_pairs(trained, toy):
+    validations = [line for line in metrics(trained[0]) if "validation_loss" in line]
+    shown = [[(sample["source"], sample["reference"]) for sample in line["samples"]] for line in validations]
+    assert shown == [shown[0]] * 3
+    assert len(set(shown[0])) == 3
+    assert set(shown[0]) <= {(*pair,) for pair in open_corpus(read_config(toy).data).split("validation")}
+    samples = [sample for line in validations for sample in line["samples"]]
+    for name in ("source", "reference", "translation"):
+        logged = re.findall(rf"^  {name} +(.*)$", trained[1].stderr, re.MULTILINE)
+        assert logged == [sample[name] for sample in samples]
+
+
+def test_finished_run_says_so_and_changes_nothing(trained, toy, succeed):
+    workdir, _ = trained
+    before = (metrics(workdir), digests(workdir))
+    for arguments in (["--config", toy, "--workdir", workdir], ["--workdir", workdir]):
+        again = succeed("train", *arguments)
+        assert "finished: 240 of 240 steps" in again.stdout
+    assert (metrics(workdir), digests(workdir)) == before
+
+
+def test_run_that_finishes_while_another_prepares_is_resumed(trained, toy, monkeypatch, tmp_path):
+    """Nothing is known about the workdir before it is locked; metrics written in the meantime are kept."""
+    create = Workdir.create
+
+    def create_after_another_run(workdir):
+        shutil.copytree(trained[0], workdir.path)
+        create(workdir)
+
+    monkeypatch.setattr(Workdir, "create", create_after_another_run)
+    done = run_here("train", "--config", toy, "--workdir", tmp_path / "w")
+    assert done.returncode == 0, done.stderr
+    assert "finished: 240 of 240 steps" in done.stdout
+    assert (tmp_path / "w" / "metrics.jsonl").read_bytes() == (trained[0] / "metrics.jsonl").read_bytes()
+
+
+def test_changed_config_and_corpus_are_refused(trained, toy, run, tmp_path):
+    before = (trained[0] / "config.toml").read_bytes()
+    done = run("train", "--config", toy, "--workdir", trained[0], "--model.num-heads", 4, "--training.seed", 5)
+    assert done.returncode == 2
+    assert "model.num_heads: 2 in the workdir, now 4; training.seed: 1 in the workdir, now 5" in done.stderr
+    source = write_corpus(tmp_path / "other").parent / "train.en"
+    source.write_text(source.read_text().replace("one", "two", 1))
+    options = ["--training.num-steps", 300, "--data.train-source", source]
+    done = run("train", "--workdir", trained[0], *options)
+    assert done.returncode == 2
+    assert "made with a different corpus" in done.stderr
+    assert (trained[0] / "config.toml").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_warmup_share_is_fixed_when_the_run_starts(toy, run, succeed, tmp_path):
+    """An extended run keeps its warm-up steps and says so if the share would now give a different number."""
+    train = ["train", "--config", toy, "--workdir", tmp_path / "w", "--training.eval-every", 0]
+    train += ["--optimizer.schedule", "constant"]
+    options, length = ["--optimizer.warmup-share", 0.25], ["--training.num-epochs", 2]
+    done = succeed(*train, *options, *length)
+    steps, last_epoch = len(metrics(tmp_path / "w")), metrics(tmp_path / "w")[-1]["epoch"]
+    assert f"training for 2 epochs: {steps} steps" in done.stderr
+    assert 1.8 < last_epoch < 2.4  # packed rows also hold pairs of the next epoch
+    warmup = round(steps / 4)
+    again = run(*train, *options, *length)
+    assert ("finished" in again.stdout, "warm-up" in again.stderr) == (True, False)
+    extended = run(*train, *options, "--training.num-steps", 60)
+    assert f"warm-up stays at the {warmup} steps with which this run was started" in extended.stderr
+    expected = [0.01 * min(1, step / warmup) for step in range(1, 61)]
+    assert [line["learning_rate"] for line in metrics(tmp_path / "w")] == pytest.approx(expected)
+    refused = run(*train, "--optimizer.warmup-steps", warmup + 1)
+    assert f"optimizer.warmup_steps: {warmup} in the workdir, now {warmup + 1}" in refused.stderr
+
+
+def test_patience_stops_early_and_an_extended_run_goes_on_with_moved_files(toy, run, succeed, tmp_path):
+    """The learning rate is too low to improve anything after the first validation.
+
+    The cosine schedule ends with the run, so it depends on the length.
+    """
+    workdir, files = tmp_path / "w ö", write_corpus(tmp_path / "files").parent
+    train = ["train", "--config", toy, "--workdir", workdir, "--training.eval-every", 1]
+    train += ["--optimizer.peak-lr", 1e-30, "--optimizer.schedule", "cosine"]
+    # More patience, which starts anew because the run is extended: three validations more.
+    extended = ["--training.patience", 3, "--training.num-steps", 300, "--training.log-every", 5]
+    for split in ("train", "validation", "test"):
+        for side, ending in (("source", "en"), ("target", "fr")):
+            extended += [f"--data.{split}-{side}", files / f"{split}.{ending}"]
+    for options, last, total in ((["--training.patience", 2], 3, 240), (extended, 6, 300)):
+        done = succeed(*train, *options)
+        assert [line["step"] for line in metrics(workdir) if "loss" in line] == list(range(1, last + 1))
+        assert f"finished: {last} of {total} steps, stopped early" in run(*train, *options).stdout
+    assert "resuming from step 3\n" in done.stderr
+    warning = "the cosine schedule depends on the number of steps, 240 when this checkpoint was saved and now 300"
+    assert warning in done.stderr
+
+
+def test_non_finite_loss_stops_the_run_and_keeps_the_last_good_checkpoint(toy, run, tmp_path):
+    options = ["--optimizer.peak-lr", 1e38, "--optimizer.clip-norm", 0, "--optimizer.warmup-steps", 0]
+    options += ["--training.checkpoint-every", 1, "--training.eval-every", 0]
+    done = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)
+    assert done.returncode == 1, done.stderr
+    assert "not finite for 3 steps in a row" in done.stderr
+    assert "Lower optimizer.peak_lr" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert saved_steps(tmp_path / "w" / "checkpoints")
+
+
+@pytest.mark.slow
+def test_relative_paths_and_a_read_only_copy(toy, run, succeed, tmp_path):
+    """The current directory is not that of the program, and paths in the config begin with the home directory."""
+    options = {"cwd": tmp_path, "env": os.environ | {"HOME": str(toy.parent)}}
+    (tmp_path / "c.toml").write_text(toy.read_text().replace(str(toy.parent), "~"))
+    train = ["train", "--config", "c.toml", "--workdir", "w x/ä"]
+    train += ["--training.num-steps", 1, "--training.eval-every", 0]
+    succeed(*train, **options)
+    assert "w x/ä: finished: 1 of 1 steps" in run(*train, **options).stdout
+    copy = shutil.copytree(tmp_path / "w x" / "ä", tmp_path / "copied ä b")
+    config = (copy / "config.toml").read_text(encoding="utf-8")
+    (copy / "config.toml").write_text(config.replace(str(toy.parent), "~"), encoding="utf-8")
+    before = contents(copy)
+    subprocess.run(["chmod", "-R", "a-w", copy], check=True)
+    try:
+        translated = run("translate", "--workdir", copy.name, input="one two.\n", **options)
+        assert (translated.returncode, translated.stdout.count("\n")) == (0, 1), translated.stderr
+        succeed("evaluate", "--workdir", copy.name, **options)
+        assert contents(copy) == before
+    finally:
+        subprocess.run(["chmod", "-R", "u+w", copy], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--tokenizer.joint False --tokenizer.vocab-size 28 --model.tied-embeddings decoder --model.positions learned "
+        "--model.norm post --optimizer.name adamw --optimizer.weight-decay 0.01 --training.accumulation-steps 2",
+        "--tokenizer.kind bpe --tokenizer.byte-fallback True --tokenizer.vocab-size 310 --model.activation gelu "
+        "--model.tied-embeddings none --optimizer.schedule cosine --devices.precision bfloat16 "
+        "--tokenizer.sampling-alpha 0.1",
+        "--model.positions rotary --model.qk-norm True --training.ema-decay 0.9",
+    ],
+)
+def test_other_options_train_evaluate_and_translate(toy, run, succeed, tmp_path, options):
+    workdir = tmp_path / "w"
+    succeed("train", "--config", toy, "--workdir", workdir, "--training.num-steps", 40, *options.split())
+    losses = [line["loss"] for line in metrics(workdir) if "loss" in line]
+    assert losses[-1] < losses[0] - 0.5
+    succeed("evaluate", "--workdir", workdir)
+    assert run("translate", "--workdir", workdir, input="one\n\ntwo\n").stdout.count("\n") == 3
+    if "rotary" in options:
+        refused = run("translate", "--workdir", workdir, "--positions", tmp_path / "positions.png")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "positions are rotary" in refused.stderr
+
+
+def test_every_command_reports_its_version_and_lists_its_options(run, succeed):
+    for command in (*COMMANDS, *(path.name for path in ROOT.glob("*.py")), "--version"):
+        done = run(command, "--version")
+        assert (done.returncode, done.stdout) == (0, f"lingua-flax {VERSION}\n")
+    for command, option in (("train", "--model.num-encoder-layers"), ("translate", "--num-hypotheses")):
+        done = succeed(command, "--help")
+        assert option in done.stdout
