@@ -1,4 +1,4 @@
-"""A run into a language without spaces: its BLEU, its best checkpoint and its early end follow what it has learned."""
+"""A run into a language without spaces: validation and evaluation have its BLEU, not that of words."""
 
 import json
 import random
@@ -11,48 +11,30 @@ from tests.toy import CONFIG, ENGLISH
 CHINESE = "零一二三四五六七八九"
 
 
-@pytest.fixture(scope="module")
-def chinese_run(run, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("chinese")
+def test_scores_of_a_chinese_run_are_by_the_tokenizer_for_chinese_or_a_chosen_one(run, tmp_path):
     draw = random.Random(0)
     for split, count in (("train", 700), ("validation", 31), ("test", 37)):
         pairs = [[draw.randrange(10) for _ in range(draw.randint(2, 5))] for _ in range(count)]
         sources = "".join(" ".join(ENGLISH[n] for n in pair) + ".\n" for pair in pairs)
         targets = "".join("".join(CHINESE[n] for n in pair) + "。\n" for pair in pairs)
-        (folder / f"{split}.en").write_text(sources, encoding="utf-8")
-        (folder / f"{split}.fr").write_text(targets, encoding="utf-8")
-    config = folder / "chinese.toml"
-    config.write_text(CONFIG.format(folder=folder).replace("[data]", '[data]\ntarget_language = "zh"'))
-    options = ("--training.num-steps", 200, "--training.eval-every", 40, "--training.patience", 2)
-    done = run("train", "--config", config, "--workdir", folder / "w", *options)
+        (tmp_path / f"{split}.en").write_text(sources, encoding="utf-8")
+        (tmp_path / f"{split}.fr").write_text(targets, encoding="utf-8")
+    config, workdir = tmp_path / "chinese.toml", tmp_path / "w"
+    config.write_text(CONFIG.format(folder=tmp_path).replace("[data]", '[data]\ntarget_language = "zh"'))
+    options = ("--training.num-steps", 100, "--training.eval-every", 100)
+    done = run("train", "--config", config, "--workdir", workdir, *options)
     assert done.returncode == 0, done.stderr
-    return folder, done
-
-
-def test_best_checkpoint_is_the_best_by_chinese_bleu(chinese_run, run):
-    folder, done = chinese_run
-    lines = [json.loads(line) for line in (folder / "w/metrics.jsonl").read_text().splitlines()]
-    bleus = {line["step"]: line["validation_bleu"] for line in lines if "validation_bleu" in line}
-    assert len(bleus) == 5  # patience did not end the run
-    assert max(bleus.values()) > 50
-    best = next(step for step in bleus if bleus[step] == max(bleus.values()))
-    assert f"at step {best} (greedy, tokenizer zh)" in done.stdout
-    output, scores = folder / "translations.txt", folder / "scores.json"
-    done = run("evaluate", "--workdir", folder / "w", "--output", output, "--json", scores)
-    assert done.returncode == 0, done.stderr
-    scores = json.loads(scores.read_text())
-    references = (folder / "test.fr").read_text(encoding="utf-8").splitlines()
-    expected = sacrebleu.corpus_bleu(output.read_text(encoding="utf-8").splitlines(), [references], tokenize="zh")
-    assert scores["checkpoint_step"] == best
-    assert scores["bleu"] == pytest.approx(expected.score)
-    assert "tok:zh" in scores["bleu_signature"]
-
-
-def test_another_tokenizer_can_be_chosen(chinese_run, run):
-    folder, _ = chinese_run
-    done = run("evaluate", "--workdir", folder / "w", "--evaluation.tokenize", "char")
-    assert done.returncode == 0, done.stderr
-    assert "tok:char" in done.stdout
-    done = run("evaluate", "--workdir", folder / "w", "--evaluation.tokenize", "zh-tw")
-    assert done.returncode == 2
-    assert "evaluation.tokenize" in done.stderr.splitlines()[-1]
+    assert "at step 100 (greedy, tokenizer zh)" in done.stdout
+    assert json.loads((workdir / "metrics.jsonl").read_text().splitlines()[-1])["validation_bleu"] > 5  # else no rank
+    output, scores = tmp_path / "translations.txt", tmp_path / "scores.json"
+    references = (tmp_path / "test.fr").read_text(encoding="utf-8").splitlines()
+    for chosen, tokenizer in (([], "zh"), (["--evaluation.tokenize", "char"], "char")):
+        done = run("evaluate", "--workdir", workdir, *chosen, "--output", output, "--json", scores)
+        assert done.returncode == 0, done.stderr
+        hypotheses = output.read_text(encoding="utf-8").splitlines()
+        expected = sacrebleu.corpus_bleu(hypotheses, [references], tokenize=tokenizer).score
+        assert json.loads(scores.read_text())["bleu"] == pytest.approx(expected)
+        assert f"tok:{tokenizer}|" in done.stdout
+    refused = run("evaluate", "--workdir", workdir, "--evaluation.tokenize", "zh-tw")
+    assert refused.returncode == 2
+    assert "evaluation.tokenize" in refused.stderr.splitlines()[-1]
