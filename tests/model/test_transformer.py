@@ -146,15 +146,6 @@ def test_rotary_attention_depends_only_on_relative_positions():
         assert np.allclose(moved, logits(options), rtol=0, atol=5e-6 if is_same else 1e-3) == is_same
 
 
-def test_attention_weights_of_all_layers_and_heads_are_returned():
-    weights = jax.device_get(forward(network().graphdef, params(), SOURCE, TARGET, {})[1])
-    shapes = [[layer.shape for layer in layers] for layers in weights]
-    assert shapes == [[(2, 2, 6, 6)], [(2, 2, 5, 5)] * 2, [(2, 2, 5, 6)] * 2]
-    for layer in weights.cross:
-        np.testing.assert_allclose(layer.sum(axis=-1), 1.0, atol=1e-6)
-        assert (layer[1, :, :3, 3:] == 0).all()  # padding of the second source
-
-
 def test_parameter_counts_match_hand_calculation():
     """Width 12, feed-forward 17, 1 + 2 layers, vocabulary 23.
 
