@@ -9,18 +9,15 @@ from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU, comparabilit
 REFERENCE = ["Ein „T-Shirt“, rot."]  # 7 tokens: ein " t-shirt " , rot .
 
 
-def test_case_and_kind_of_quotation_marks_are_ignored():
+def test_only_case_and_kind_of_quotation_marks_are_ignored():
     metric = PublishedBLEU("de")
-    result = metric.corpus_score(['ein "T-Shirt", ROT.'], [REFERENCE])
-    assert result.score == pytest.approx(100.0)
-    assert result.ref_len == 7  # a hyphen does not split a word
+    same = metric.corpus_score(['ein "T-Shirt", ROT.'], [REFERENCE])
+    assert same.score == pytest.approx(100.0)
+    assert same.ref_len == 7  # a hyphen does not split a word
     assert "tok:none" in str(metric.get_signature())
-
-
-def test_a_wrong_word_by_hand():
     precisions = (6 / 7) * (4 / 6) * (3 / 5) * (2 / 4)  # of n-grams of 1, 2, 3 and 4 tokens
-    result = PublishedBLEU("de").corpus_score(["Ein „T-Shirt“, blau."], [REFERENCE])
-    assert result.score == pytest.approx(100.0 * precisions**0.25)
+    wrong = metric.corpus_score(["Ein „T-Shirt“, blau."], [REFERENCE])
+    assert wrong.score == pytest.approx(100.0 * precisions**0.25)
 
 
 @pytest.mark.parametrize("language", ["de", "fr"])
@@ -32,7 +29,7 @@ def test_references_have_the_published_length(multi30k, language):
     assert comparability_note(result.ref_len, language, "test").endswith("as published")
 
 
-@pytest.mark.parametrize(("length", "note"), [(12103, "as published"), (12102, "NOT comparable")])
-def test_other_references_are_reported_as_not_comparable(length, note):
-    assert note in comparability_note(length, "de", "test")
-    assert "no published number" in comparability_note(length, "de", "validation")
+def test_other_references_are_reported_as_not_comparable():
+    assert "NOT comparable" in comparability_note(12102, "de", "test")
+    assert comparability_note(12103, "de", "test").endswith("as published")
+    assert "no published number" in comparability_note(12103, "de", "validation")
