@@ -30,8 +30,8 @@ from lingua_flax.training.validation import loss_sum
 from lingua_flax.translation.decoding import DecodingRequest, Network, decoding_of, search_or_sample
 from lingua_flax.translation.translator import BATCH_SIZE
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
+from tests.helpers.dry_run import JSON_KEYS, table_rows
 from tests.processes import start_command, wait_for
-from tests.training.test_device_memory import JSON_KEYS, table_rows
 
 needs_libtpu = pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="libtpu is not installed")
 TINY = ("--config", "configs/tiny.toml", "--dry-run", "--devices.topology", "v5e:1x1")

@@ -10,7 +10,7 @@ from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.options.precision import BFLOAT16
 from lingua_flax.options.schema import Config, MeshConfig
 from lingua_flax.runs.checkpoint import read_metadata, saved_steps
-from lingua_flax.training.kernels import trial
+from lingua_flax.training.kernels import fast_attention, trial
 from lingua_flax.training.kernels.fast_attention import rows_per_program
 from tests.devices.test_several_processes import run_together
 from tests.processes import digests, metrics
@@ -66,32 +66,22 @@ def test_batch_of_the_trial_is_like_that_of_a_device():
     assert np.any(batch.source_segments != batch.target_segments)
 
 
-def command(attention, config, workdir, steps) -> tuple:
-    """Returns a training run with a planted attention, without validations."""
-    intervals = ("--training.eval-every", 0, "--training.checkpoint-every", 4, "--training.log-every", 1)
-    steps = ("--training.num-steps", steps)
-    return (
-        planted_attention.__file__,
-        attention,
-        "train",
-        "--config",
-        config,
-        "--workdir",
-        workdir,
-        *intervals,
-        *steps,
-    )
+# Without validations.
+OPTIONS = ("--training.eval-every", 0, "--training.checkpoint-every", 4, "--training.log-every", 1)
 
 
 def stored_attention(workdir) -> str:
     return read_metadata(workdir / "checkpoints", saved_steps(workdir / "checkpoints")[-1])["attention"]
 
 
-def test_run_whose_kernel_was_replaced_is_plain_and_resumes_bit_for_bit(toy, run, tmp_path):
+def test_run_whose_kernel_was_replaced_is_plain_and_resumes_bit_for_bit(toy, run, tmp_path, monkeypatch):
     """Until it is resumed with a kernel that passes, which is said, and computes the same losses."""
+    monkeypatch.setattr(fast_attention, "_why_not_fused", lambda config, mesh: None)
 
     def train(attention, workdir, steps, *options):
-        done = run(*command(attention, toy, workdir, steps), *options)
+        monkeypatch.setattr(fast_attention, "FusedAttention", getattr(planted_attention, attention))
+        options = ("--config", toy, "--workdir", workdir, *OPTIONS, *options)
+        done = run("train", *options, "--training.num-steps", steps)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
@@ -117,7 +107,8 @@ def test_run_whose_kernel_was_replaced_is_plain_and_resumes_bit_for_bit(toy, run
 
 
 def test_processes_agree_on_plain_attention_if_it_fails_in_one(toy, run, tmp_path):
-    first, second = run_together(run, 2, *command("NotCompiled", toy, tmp_path / "w", 2))
+    options = ("--config", toy, "--workdir", tmp_path / "w", *OPTIONS, "--training.num-steps", 2)
+    first, second = run_together(run, 2, planted_attention.__file__, "NotCompiled", "train", *options)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
     reason = "could not be compiled or run (NotImplementedError: no lowering for this) (process 1)"
     assert f"{WARNING}{reason}\n" in first.stderr
