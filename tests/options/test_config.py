@@ -26,7 +26,6 @@ def write(tmp_path, text):
     [
         ("[model]\nnum_heds = 4", ["unknown option model.num_heds", "did you mean model.num_heads?"]),
         ('[model]\nnum_heads = "4"', ["model.num_heads", "valid integer", 'got "4"']),
-        ("[model]\nnum_heads = 3", ["num_heads must divide embed_dim", "3 heads for a width of 256"]),
         ('[model]\nnorm = "mid"', ["model.norm", "'pre' or 'post'", 'got "mid"']),
         ("[optimizer]\npeak_lr = nan", ["optimizer.peak_lr", "finite"]),
         ("[optimizer]\nweight_decay = 0.1", ["weight_decay 0.1 has no effect", "adamw"]),
@@ -75,7 +74,6 @@ def test_a_bad_config_file_is_reported_in_one_sentence(tmp_path, text, words):
         ("--workdir W --config C --model.num-heads 2 --model.num_heads=2", ["--model.num-heads is given twice"]),
         ("--workdir W --config C --tokenizer.joint maybe", ['tokenizer.joint: must be True or False, got "maybe"']),
         ("--workdir W stray", ['unexpected argument "stray"']),
-        ("--workdir W --config C --training.num-steps x", ['training.num_steps: must be a whole number, got "x"']),
         ("--workdir W --config C --model.dropout-rate x", ['model.dropout_rate: must be a number, got "x"']),
         ("--workdir W --config C --training.seed", ["--training.seed: expected one argument"]),
         ("--workdir W --config C --training.num-steps 5 --training.num-epochs 2", ["num_epochs must be given, got 5"]),
@@ -84,7 +82,6 @@ def test_a_bad_config_file_is_reported_in_one_sentence(tmp_path, text, words):
         ("--dry-run --config C --tokens-per-second 0", ["tokens_per_second: input should be greater than 0, got 0"]),
         ("--workdir W --config C --data.mixture.1.weight 2", ["--data.mixture.1", "can be added has the number 0"]),
         ("--workdir W --config M --data.mixture.2.weight 2", ["--data.mixture.2", "can be added has the number 1"]),
-        ("--workdir W --config M --data.mixture.0.weight -2", ["data.mixture.0.weight", "got -2"]),
         ("--workdir W --config M --data.mixture.0.wait 2", ["unknown option", "did you mean --data.mixture.0.weight?"]),
     ],
 )

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import signal
 
 import jax
 import numpy as np
@@ -11,70 +10,55 @@ import pytest
 from lingua_flax.commands.train import resolve_config
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_config
-from lingua_flax.runs.checkpoint import saved_steps
 from lingua_flax.training.fine_tuning import matching_params
 from lingua_flax.training.preparation import prepare
 from lingua_flax.translation.translator import Translator
-from tests.processes import digests, metrics, start, wait_for
+from tests.processes import digests, metrics
 
-OPTIONS = ["--optimizer.name", "adafactor", "--optimizer.peak-lr", 1e-3]
-OPTIONS += ["--training.num-steps", 30, "--training.eval-every", 0, "--training.checkpoint-every", 10]
+OPTIONS = ["--optimizer.name", "adafactor", "--optimizer.peak-lr", 1e-3, "--training.eval-every", 0]
+
+
+def tune(run, toy, workdir, steps):
+    """Fine-tunes the run in the folder "origin" beside the workdir with another optimizer."""
+    options = ["--init-from", workdir.with_name("origin"), *OPTIONS, "--training.num-steps", steps]
+    result = run("train", "--config", toy, "--workdir", workdir, *options)
+    assert result.returncode == 0, result.stderr
+    return result.stderr
 
 
 @pytest.fixture(scope="module")
 def tuned(trained, toy, run, tmp_path_factory):
-    """Fine-tunes a copy of the trained run, which is deleted then. Returns the workdir, and the completed command."""
+    """Returns the workdir of a fine-tuned run, and what the command said."""
     folder = tmp_path_factory.mktemp("tuned")
     shutil.copytree(trained[0], folder / "origin")
-    result = run("train", "--config", toy, "--workdir", folder / "w", "--init-from", folder / "origin", *OPTIONS)
-    assert result.returncode == 0, result.stderr
-    shutil.rmtree(folder / "origin")
-    return folder / "w", result
+    return folder / "w", tune(run, toy, folder / "w", 20)
 
 
 def test_first_step_has_the_loss_of_the_original_run(trained, tuned):
     """The loss of a new network is log(45) = 3.8."""
-    workdir, result = tuned
+    workdir, said = tuned
     first = metrics(workdir)[0]["loss"]
     last = np.mean([line["loss"] for line in metrics(trained[0]) if "loss" in line][-20:])
     assert first == pytest.approx(last, abs=0.25)
     assert metrics(trained[0])[0]["loss"] > first + 2
     origin = workdir.with_name("origin")
-    assert re.search(
-        rf"(\d+) of \1 arrays \(([\d,]+) of \2 parameters\) are taken from {origin}, step \d+; optimizer", result.stderr
-    )
+    counts = r"(\d+) of \1 arrays \(([\d,]+) of \2 parameters\)"
+    assert re.search(rf"{counts} are taken from {origin}, step \d+; optimizer", said)
     assert (workdir / "tokenizer.model").read_bytes() == (trained[0] / "tokenizer.model").read_bytes()
     assert read_config(workdir / "config.toml").training.init_from == origin
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [0, 10])
-def test_killed_run_resumes_bit_for_bit_without_the_original_run(trained, tuned, toy, run, tmp_path, step):
+def test_started_run_resumes_bit_for_bit_without_the_original_run(trained, tuned, toy, run, tmp_path):
     workdir, origin = tmp_path / "w", tmp_path / "origin"
     shutil.copytree(trained[0], origin)
-    process = start(toy, workdir, "--init-from", origin, *OPTIONS)
-    wait_for(process, lambda: step in saved_steps(workdir / "checkpoints"))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    tune(run, toy, workdir, 10)
     shutil.rmtree(origin)
-    result = run("train", "--config", toy, "--workdir", workdir, "--init-from", origin, *OPTIONS)
-    assert result.returncode == 0, result.stderr
-    assert "resuming from step" in result.stderr
-    assert "are taken from" not in result.stderr
+    said = tune(run, toy, workdir, 20)
+    assert "resuming from step 10" in said
+    assert "training.init_from is not read again" in said
+    assert "are taken from" not in said
     assert metrics(workdir) == metrics(tuned[0])
     assert digests(workdir) == digests(tuned[0])
-
-
-def test_started_run_no_longer_needs_the_original_run(tuned, toy, run, tmp_path):
-    workdir = tmp_path / "w"
-    shutil.copytree(tuned[0], workdir)
-    init_from = ["--init-from", tuned[0].with_name("origin")]
-    longer = [31 if option == 30 else option for option in OPTIONS]
-    result = run("train", "--config", toy, "--workdir", workdir, *init_from, *longer)
-    assert result.returncode == 0, result.stderr
-    assert "are taken from" not in result.stderr
-    assert "training.init_from is not read again" in result.stderr
-    assert metrics(workdir)[-1]["step"] == 31
 
 
 def prepared(toy, tmp_path, *options):
