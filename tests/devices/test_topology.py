@@ -26,8 +26,8 @@ from lingua_flax.training.kernels.fast_attention import FusedAttention
 from lingua_flax.training.reports import compiled_step
 from lingua_flax.training.reports.compiled_step import sent_bytes_of
 from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
+from tests.helpers.dry_run import JSON_KEYS, table_rows
 from tests.processes import start_command, wait_for
-from tests.training.test_device_memory import JSON_KEYS, table_rows
 
 needs_libtpu = pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="libtpu is not installed")
 TINY = ("--config", "configs/tiny.toml", "--dry-run", "--devices.topology", "v5e:1x1")

@@ -12,25 +12,8 @@ from lingua_flax.evaluation import comparison
 from lingua_flax.evaluation.comparison import resampled_means, score_runs, score_systems
 from lingua_flax.evaluation.evaluate import EvaluationSet
 from lingua_flax.evaluation.multi30k_protocol import PublishedBLEU
-from lingua_flax.runs.learning_curves import Curves, draw_curves
 
-WORDS = [
-    "the",
-    "a",
-    "small",
-    "large",
-    "red",
-    "green",
-    "cat",
-    "dog",
-    "house",
-    "river",
-    "sees",
-    "eats",
-    "near",
-    "under",
-    "and",
-]
+WORDS = "the a small large red green cat dog house river sees eats near under and".split()  # noqa: SIM905
 METRICS = {"bleu": BLEU, "chrf": CHRF, "ter": TER}
 
 
@@ -92,22 +75,12 @@ def test_runs_and_sentences_are_resampled_together(name, monkeypatch):
     assert (result.low, result.high) == pytest.approx(np.percentile(differences, [2.5, 97.5]))
 
 
-def test_a_lucky_seed_is_not_significant():
-    """Sentences alone would prove that the system with the lucky run is better; its other runs show that it is not."""
-    references, (lucky, *others) = texts((0.05, 0.4, 0.42, 0.41, 0.4, 0.43), 3)
-    alone = score_runs(BLEU(), {"a": [lucky], "b": [others[0]]}, [references])
-    together = score_runs(BLEU(), {"a": [lucky, *others[:2]], "b": others[2:]}, [references])
-    assert alone.p_value < 0.01 < 0.2 < together.p_value
-    assert together.low < 0 < together.high
-
-
 def test_equal_systems_do_not_differ():
     references, runs = texts((0.2, 0.3), 4)
     same = score_runs(CHRF(), {"a": runs[:1], "b": runs[:1]}, [references])
     assert (same.difference, same.low, same.high, same.p_value) == (0, 0, 0, 1)
     alone = score_runs(CHRF(), {"a": runs}, [references])
     assert alone.p_value is alone.difference is None
-    assert alone.mean["a"] == pytest.approx(statistics.mean(alone.scores["a"]))
 
 
 def test_multi30k_is_scored_in_the_published_protocol_too():
@@ -116,29 +89,5 @@ def test_multi30k_is_scored_in_the_published_protocol_too():
     scores = score_systems({"a": [run]}, data, tokenize="13a", lowercase=False)
     assert list(scores) == ["bleu", "bleu_lowercase", "chrf", "ter", "published_bleu"]
     metric = PublishedBLEU("de")
-    expected = metric.corpus_score(run, [references]).score
-    published = scores["published_bleu"]
-    assert (published.scores["a"], published.signature) == ([expected], str(metric.get_signature()))
-
-
-def test_curves_have_a_line_for_each_run_and_a_band_around_the_mean():
-    """The second run of a has one validation more, for which there is no mean; the run of b has none of BLEU."""
-    runs = {
-        "a": [
-            [
-                {"step": 1, "loss": 9.0},
-                *({"step": s, "validation_loss": x, "validation_bleu": 4 * x} for s, x in points),
-            ]
-            for points in ([(5, 3.0), (10, 1.0)], [(5, 5.0), (10, 2.0), (15, 1.0)])
-        ],
-        "b": [[{"step": 5, "validation_loss": 2.0, "validation_bleu": None}]],
-    }
-    losses, scores = draw_curves({name: list(map(Curves, lines)) for name, lines in runs.items()}).axes
-    drawn = [tuple(zip(*line.get_data(), strict=True)) for line in losses.get_lines()]
-    assert drawn[0] == ((5, 4.0), (10, 1.5))
-    assert drawn[1:] == [((5, 3.0), (10, 1.0)), ((5, 5.0), (10, 2.0), (15, 1.0)), ((5, 2.0),)]
-    assert [text.get_text() for text in losses.get_legend().get_texts()] == ["a (mean of 2)", "b"]
-    (band,) = losses.collections  # 3 and 5 have the deviation sqrt(2)
-    heights = [y for x, y in band.get_paths()[0].vertices if x == 5]
-    assert (min(heights), max(heights)) == pytest.approx((4 - 2**0.5, 4 + 2**0.5))
-    assert tuple(zip(*scores.get_lines()[0].get_data(), strict=True)) == ((5, 16.0), (10, 6.0))
+    assert scores["published_bleu"].scores["a"] == [metric.corpus_score(run, [references]).score]
+    assert scores["published_bleu"].signature == str(metric.get_signature())

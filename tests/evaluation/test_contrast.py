@@ -8,8 +8,7 @@ import pytest
 from lingua_flax.data.corpora.phrasebook import find_readings
 from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
 from lingua_flax.evaluation import contrast
-from lingua_flax.evaluation.bleu import score
-from lingua_flax.evaluation.contrast import count_contrast, differing_word_index
+from lingua_flax.evaluation.contrast import count_contrast, differing_word_index, right_pairs
 from lingua_flax.evaluation.evaluate import EvaluationSet, evaluate, print_evaluation
 from lingua_flax.options.schema import DecodingOptions, TokenizerConfig
 from lingua_flax.translation.hypotheses import Hypothesis
@@ -35,13 +34,14 @@ def translator():
     return SimpleNamespace(tokenizer=tokenizer, max_length=64)
 
 
-def pieces(translator, line):
-    return translator.tokenizer.source_pieces(translator.tokenizer.encode_source([line])[0])
+def words(translator, line):
+    return group_pieces(translator.tokenizer.source_pieces(translator.tokenizer.encode_source([line])[0]))
 
 
-def text_of(translator, line, positions):
-    """Returns the text of the tokens at these positions."""
-    return "".join(pieces(translator, line)[position] for position in positions).replace("▁", " ").strip()
+def word_at(translator, line, positions):
+    """Returns the word that has these tokens."""
+    (word,) = (word for word in words(translator, line) if word.positions == tuple(positions))
+    return word.text
 
 
 def contrast_counts(*numbers):
@@ -58,7 +58,7 @@ def test_flips_are_counted_in_correct_pairs_for_the_masked_words(translator, mon
     ]
 
     def record(_, lines, masked, options):
-        masked_words.append([text_of(translator, *at) for at in zip(lines, masked, strict=True)])
+        masked_words.append([word_at(translator, *at) for at in zip(lines, masked, strict=True)])
         return answers[len(masked_words) - 1]
 
     monkeypatch.setattr(contrast, "translate_with_masked_tokens", record)
@@ -67,10 +67,9 @@ def test_flips_are_counted_in_correct_pairs_for_the_masked_words(translator, mon
     assert counts == contrast_counts(4, 3, 3, 2, 1)
     assert masked_words[0] == ["river", "street", "hungry", "unbelievable", "why", "Marie"]
     assert masked_words[1] == ["across", "across", "The", "The", "They", "They"]
-    assert len(pieces(translator, "unbelievable")) > 3  # all tokens of a word are masked
 
 
-def test_contrast_pairs_of_a_lowercase_model_ignore_case(monkeypatch):
+def test_contrast_pairs_of_a_lowercase_model_ignore_case(monkeypatch, capsys):
     lower = [reference.lower() for reference in REFERENCES]
     translator = SimpleNamespace(
         tokenizer=parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=50, lowercase=True))),
@@ -83,18 +82,25 @@ def test_contrast_pairs_of_a_lowercase_model_ignore_case(monkeypatch):
     flipped = [lower[i ^ 1] for i in range(len(lower))]
     answers = iter([flipped, lower])  # the deciding word masked, then another one
     monkeypatch.setattr(contrast, "translate_with_masked_tokens", lambda *_: next(answers))
-    _, record = evaluate(translator, EvaluationSet("lower", SOURCES, REFERENCES, find_readings), DecodingOptions())
+    data = EvaluationSet("lower", SOURCES, REFERENCES, find_readings)
+    translations, record = evaluate(translator, data, DecodingOptions())
     assert record.items() >= contrast_counts(4, 4, 4, 4, 0).items()
+    print_evaluation("title", data, translations, record | contrast_counts(80, 60, 40, 30, 1))
+    shown = capsys.readouterr().out
+    assert "contrast pairs right                │ 60 of 80  (75.0%)" in shown
+    assert "flipped by hiding the deciding word │ 30 of 40  (75.0%)" in shown
+    assert "flipped by hiding another word      │ 1 of 40  (2.5%)" in shown
 
 
 def test_differing_word_needs_exactly_one_difference(translator):
-    def index(first, second):
-        return differing_word_index(group_pieces(pieces(translator, first)), group_pieces(pieces(translator, second)))
+    sentence = "the bat is hungry."
+    others = ("the bat is unbelievable.", sentence, "the date is sweet.", "the bat.")
+    found = [differing_word_index(words(translator, sentence), words(translator, other)) for other in others]
+    assert found == [3, None, None, None]
 
-    assert index("the bat is hungry.", "the bat is unbelievable.") == 3
-    assert index("the bat is hungry.", "the bat is hungry.") is None
-    assert index("the bat is hungry.", "the date is sweet.") is None
-    assert index("the bat.", "the bat is.") is None
+
+def test_contrast_pair_is_right_if_both_translations_are():
+    assert right_pairs(list("abcxxfxx"), list("abcdefgh")) == [True, False, False, False]
 
 
 def test_masked_positions_apply_to_their_own_sentences_in_order(translator):
@@ -107,10 +113,9 @@ def test_masked_positions_apply_to_their_own_sentences_in_order(translator):
 
     copying = SimpleNamespace(tokenizer=translator.tokenizer, max_length=translator.max_length, search=search)
     lines = [SOURCES[0], "The bat.", SOURCES[2]]
-    first = group_pieces(pieces(translator, lines[0]))[0]
-    masked = [first.positions, [], range(1, 40)]
+    masked = [words(translator, lines[0])[0].positions, [], range(words(translator, lines[2])[1].positions[0], 40)]
     translations = contrast.translate_with_masked_tokens(copying, lines, masked, DecodingOptions(batch_size=2))
-    assert translations == [lines[0][3:], lines[1], text_of(translator, lines[2], [0])]
+    assert translations == [lines[0][3:], lines[1], "The"]
 
 
 def test_readings_are_found_in_either_order():
@@ -120,14 +125,3 @@ def test_readings_are_found_in_either_order():
     assert [readings.of(text) for text in texts] == [0, None, 1, None, None]
     assert find_readings((SOURCES[1], SOURCES[0]), (REFERENCES[1], REFERENCES[0]))[1] == (1, 0)
     assert find_readings(("A cat.", "A dog."), ("Un chat.", "Un chien.")) is None
-
-
-def test_an_evaluation_reports_flips(capsys):
-    lines = ["a", "b"]
-    how = {"checkpoint_step": 3, "beam_size": 5, "seconds": 1.0, "sentences_per_second": 2.0, "compile_seconds": 2.0}
-    record = score(lines, lines) | how | contrast_counts(80, 60, 40, 30, 1)
-    print_evaluation("title", EvaluationSet("split", lines, lines), lines, record)
-    shown = capsys.readouterr().out
-    assert "contrast pairs right                │ 60 of 80  (75.0%)" in shown
-    assert "flipped by hiding the deciding word │ 30 of 40  (75.0%)" in shown
-    assert "flipped by hiding another word      │ 1 of 40  (2.5%)" in shown

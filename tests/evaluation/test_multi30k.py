@@ -1,53 +1,24 @@
-"""Training on a real corpus: the BLEU after 1,500 steps, and the same result bit for bit after a kill."""
+"""Training on a real corpus: the BLEU after 1,500 steps."""
 
 import gzip
 import json
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-from lingua_flax.runs.checkpoint import saved_steps
-from tests.processes import digests, metrics, start, wait_for
-
-CONFIG = "configs/multi30k_en_de.toml"
-HUNG_AFTER = 3 * 3600  # seconds after which a training process counts as hung
+import sacrebleu
 
 
 @pytest.mark.slow
-def test_1500_steps_score_20_bleu_and_survive_a_kill_bit_for_bit(multi30k, run, tmp_path):
-    options = ["--data.directory", multi30k, "--training.num-steps", 1500, "--training.checkpoint-every", 500]
-    options += ["--optimizer.warmup-steps", 1000]
-    options += ["--training.eval-every", 1000]  # a validation between the kill and the end
-    uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
-    done = run("train", "--config", CONFIG, "--workdir", uninterrupted, *options, timeout=HUNG_AFTER)
-    assert done.returncode == 0, done.stderr
-
-    process = start(CONFIG, killed, *options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(
-        process, lambda: 500 in saved_steps(killed / "checkpoints") and metrics(killed)[-1]["step"] >= 700, HUNG_AFTER
-    )
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    done = run("train", "--config", CONFIG, "--workdir", killed, *options, timeout=HUNG_AFTER)
-    assert done.returncode == 0, done.stderr
-    assert "resuming from step 500" in done.stderr
-    assert [line["step"] for line in metrics(killed) if "loss" in line] == list(range(1, 1501))
-    assert metrics(killed) == metrics(uninterrupted)
-    assert digests(killed) == digests(uninterrupted)
-
+def test_1500_steps_score_20_bleu(multi30k, run, tmp_path):
+    options = ["--data.directory", multi30k, "--training.num-steps", 1500, "--optimizer.warmup-steps", 1000]
+    options += ["--config", "configs/multi30k_en_de.toml", "--training.eval-every", 0]
     hypotheses, scores = tmp_path / "hyps.de", tmp_path / "scores.json"
-    done = run("evaluate", "--workdir", killed, "--output", hypotheses, "--json", scores)
+    done = run("train", "--workdir", tmp_path / "w", *options, timeout=3 * 3600)
+    assert done.returncode == 0, done.stderr
+    done = run("evaluate", "--workdir", tmp_path / "w", "--output", hypotheses, "--json", scores)
     assert done.returncode == 0, done.stderr
     result = json.loads(scores.read_text())
-    print(done.stdout)
     assert result["sentences"] == 1000
     assert result["bleu"] >= 20
-
-    reference = tmp_path / "test.de"
-    reference.write_bytes(gzip.decompress((multi30k / "test_2016_flickr.de.gz").read_bytes()))
-    command = [Path(sys.executable).parent / "sacrebleu", reference, "-i", hypotheses, "-b", "-w", "6"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert f"{result['bleu']:.6f}" == printed.strip()
+    references = gzip.decompress((multi30k / "test_2016_flickr.de.gz").read_bytes()).decode().splitlines()
+    lines = hypotheses.read_text(encoding="utf-8").splitlines()
+    assert result["bleu"] == pytest.approx(sacrebleu.corpus_bleu(lines, [references]).score)

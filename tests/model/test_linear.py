@@ -31,7 +31,7 @@ def test_gradient_of_bias_is_summed_in_float32():
     np.testing.assert_array_equal(gradients.bias[...], 4099.0)  # bfloat16 would round it to 4096
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 7), (2, 3, 7), (4, 32, 48)])
+@pytest.mark.parametrize("shape", [(1, 1, 7), (4, 32, 48)])
 def test_products_in_bfloat16_and_their_gradients_equal_products_of_rounded_operands(shape):
     random = np.random.default_rng(0)
     x, gradient = random.normal(size=shape), random.normal(size=(*shape[:-1], 5))

@@ -1,10 +1,17 @@
-"""Fast attention that is run as plain JAX, and others that have something wrong planted into them."""
+"""Fast attention that is run as plain JAX, and others that have something wrong planted into them.
+
+As a script, it runs a command with the one whose name is the first argument, as if CPUs supported it. With processes,
+only process 1 has it, and the others have `Interpreted`.
+"""
 
 import dataclasses
+import sys
 
 import jax
 import jax.numpy as jnp
 
+from lingua_flax.__main__ import main
+from lingua_flax.training.kernels import fast_attention
 from lingua_flax.training.kernels.fast_attention import FusedAttention
 
 
@@ -40,3 +47,12 @@ class NotANumber(Interpreted):
 class NotCompiled(Interpreted):
     def __call__(self, *_):
         raise NotImplementedError("no lowering for this\non this device")
+
+
+if __name__ == "__main__":
+    name = sys.argv.pop(1)
+    if "--process-id" in sys.argv and sys.argv[sys.argv.index("--process-id") + 1] != "1":
+        name = "Interpreted"
+    fast_attention._why_not_fused = lambda config, mesh: None
+    fast_attention.FusedAttention = globals()[name]
+    sys.exit(main())

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import signal
 
 import jax
 import numpy as np
@@ -11,84 +10,55 @@ import pytest
 from lingua_flax.commands.train import resolve_config
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_config
-from lingua_flax.runs.checkpoint import saved_steps
 from lingua_flax.training.fine_tuning import matching_params
 from lingua_flax.training.preparation import prepare
 from lingua_flax.translation.translator import Translator
-from tests.processes import digests, metrics, start, wait_for
+from tests.processes import digests, metrics
 
-QUICK = ["--training.num-steps", 60, "--training.eval-every", 0, "--training.checkpoint-every", 20]
+OPTIONS = ["--optimizer.name", "adafactor", "--optimizer.peak-lr", 1e-3, "--training.eval-every", 0]
+
+
+def tune(run, toy, workdir, steps):
+    """Fine-tunes the run in the folder "origin" beside the workdir with another optimizer."""
+    options = ["--init-from", workdir.with_name("origin"), *OPTIONS, "--training.num-steps", steps]
+    result = run("train", "--config", toy, "--workdir", workdir, *options)
+    assert result.returncode == 0, result.stderr
+    return result.stderr
 
 
 @pytest.fixture(scope="module")
 def tuned(trained, toy, run, tmp_path_factory):
-    """Fine-tunes a copy of the trained run with another optimizer.
-
-    Returns the workdir, the completed command, the workdir of the copy, and the options.
-    """
-    origin = tmp_path_factory.mktemp("origin") / "w"
-    shutil.copytree(trained[0], origin)
-    workdir = tmp_path_factory.mktemp("tuned") / "w"
-    options = ["--init-from", origin, "--optimizer.name", "adafactor", "--optimizer.peak-lr", 1e-3, *QUICK]
-    result = run("train", "--config", toy, "--workdir", workdir, *options)
-    assert result.returncode == 0, result.stderr
-    return workdir, result, origin, options
-
-
-@pytest.fixture
-def moved_origin(tuned):
-    """Moves the run that the fine-tuned run started from, for one test. Returns its new path."""
-    origin = tuned[2]
-    moved = origin.rename(origin.with_name("moved"))
-    yield moved
-    moved.rename(origin)
+    """Returns the workdir of a fine-tuned run, and what the command said."""
+    folder = tmp_path_factory.mktemp("tuned")
+    shutil.copytree(trained[0], folder / "origin")
+    return folder / "w", tune(run, toy, folder / "w", 20)
 
 
 def test_first_step_has_the_loss_of_the_original_run(trained, tuned):
     """The loss of a new network is log(45) = 3.8."""
-    workdir, result, origin, _ = tuned
+    workdir, said = tuned
     first = metrics(workdir)[0]["loss"]
     last = np.mean([line["loss"] for line in metrics(trained[0]) if "loss" in line][-20:])
     assert first == pytest.approx(last, abs=0.25)
     assert metrics(trained[0])[0]["loss"] > first + 2
-    assert re.search(
-        rf"(\d+) of \1 arrays \(([\d,]+) of \2 parameters\) are taken from {origin}, step \d+; optimizer", result.stderr
-    )
+    origin = workdir.with_name("origin")
+    counts = r"(\d+) of \1 arrays \(([\d,]+) of \2 parameters\)"
+    assert re.search(rf"{counts} are taken from {origin}, step \d+; optimizer", said)
     assert (workdir / "tokenizer.model").read_bytes() == (trained[0] / "tokenizer.model").read_bytes()
     assert read_config(workdir / "config.toml").training.init_from == origin
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [0, 20])
-def test_killed_run_resumes_bit_for_bit_without_the_original_run(tuned, toy, run, tmp_path, request, step):
-    workdir, _, _, options = tuned
-    process = start(toy, tmp_path / "w", *options)
-    wait_for(process, lambda: step in saved_steps(tmp_path / "w" / "checkpoints"))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    request.getfixturevalue("moved_origin")
-    result = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)
-    assert result.returncode == 0, result.stderr
-    assert "resuming from step" in result.stderr
-    assert "are taken from" not in result.stderr
-    assert metrics(tmp_path / "w") == metrics(workdir)
-    assert digests(tmp_path / "w") == digests(workdir)
-
-
-def test_started_run_no_longer_needs_the_original_run(tuned, moved_origin, toy, run, tmp_path, caplog):
-    workdir, _, _, options = tuned
-    shutil.copytree(workdir, tmp_path / "w")
-    longer = [61 if option == QUICK[1] else option for option in options]
-    result = run("train", "--config", toy, "--workdir", tmp_path / "w", *longer)
-    assert result.returncode == 0, result.stderr
-    assert "are taken from" not in result.stderr
-    assert "training.init_from is not read again" in result.stderr
-    assert metrics(tmp_path / "w")[-1]["step"] == 61
-    caplog.set_level("INFO")
-    for init in (["--init-from", moved_origin], []):
-        caplog.clear()
-        assert not prepared(toy, tmp_path, *init, *options[2:]).inherited
-        assert ("training.init_from is not read again" in caplog.text) == bool(init)
+def test_started_run_resumes_bit_for_bit_without_the_original_run(trained, tuned, toy, run, tmp_path):
+    workdir, origin = tmp_path / "w", tmp_path / "origin"
+    shutil.copytree(trained[0], origin)
+    tune(run, toy, workdir, 10)
+    shutil.rmtree(origin)
+    said = tune(run, toy, workdir, 20)
+    assert "resuming from step 10" in said
+    assert "training.init_from is not read again" in said
+    assert "are taken from" not in said
+    assert metrics(workdir) == metrics(tuned[0])
+    assert digests(workdir) == digests(tuned[0])
 
 
 def prepared(toy, tmp_path, *options):
@@ -109,58 +79,42 @@ def test_fitting_arrays_are_taken_and_all_others_are_reported(trained, toy, tmp_
     assert f"{len(taken)} of " in caplog.text
     assert re.search(r"newly initialized \(not in that run\): .*encoder\.1 \(\d+ arrays\)", caplog.text)
     assert re.search(r"newly initialized \(different shape\): .*decoder\.0 \(\d+ arrays\)", caplog.text)
-    caplog.clear()
-    other = ["--tokenizer.model-file", tmp_path / "other.model"]
-    shutil.copy(trained[0] / "tokenizer.model", tmp_path / "other.model")
-    same = prepared(toy, tmp_path, "--init-from", trained[0], *other)
+    other_file = shutil.copy(trained[0] / "tokenizer.model", tmp_path / "other.model")
+    same = prepared(toy, tmp_path, "--init-from", trained[0], "--tokenizer.model-file", other_file)
     assert len(same.inherited) == len(jax.tree.leaves(original))
-    config, _ = resolve_config(["--config", str(toy), "--workdir", str(tmp_path / "w"), "--tokenizer.kind", "bpe"])
-    caplog.clear()
-    taken = matching_params(trained[0], config, prepare(config, tmp_path / "bpe").tokenizer)
-    assert "target_embedding" not in taken
-    assert len(taken) == len(jax.tree.leaves(original)) - 1
+    other = prepared(toy, tmp_path / "bpe", "--tokenizer.kind", "bpe")
+    taken = matching_params(trained[0], other.config, other.tokenizer)
+    assert set(same.inherited) - set(taken) == {"target_embedding"}
     assert "newly initialized (different vocabulary): target_embedding" in caplog.text
 
 
 @pytest.mark.parametrize("option", ["--training.init-from", "--tokenizer.model-file"])
 def test_options_of_a_tokenizer_that_is_not_trained_are_reported(trained, toy, tmp_path, caplog, option):
-    """One that the rest of the run depends on is refused."""
+    """They are read from its model. One that the rest of the run depends on is refused."""
     model = trained[0] / "tokenizer.model"
     given = [option, trained[0] if option == "--training.init-from" else model]
     prepared(toy, tmp_path / "same", *given, "--tokenizer.character-coverage", 1)
+    special = ["--tokenizer.lowercase", "True", "--tokenizer.character-coverage", 0.9995, "--tokenizer.placeholders", 2]
+    special += ["--tokenizer.normalization", "nfkc", "--tokenizer.kind", "bpe"]
+    first = prepared(toy, tmp_path, *special)
+    (tmp_path / "a.model").write_bytes(first.tokenizer_models[0])
+    again = prepared(toy, tmp_path, *special, "--tokenizer.model-file", tmp_path / "a.model")
+    assert again.tokenizer.fingerprint == first.tokenizer.fingerprint
     assert "has no effect" not in caplog.text
     others = ["--tokenizer.kind", "bpe", "--tokenizer.vocab-size", 99, "--tokenizer.normalization", "nfkc"]
-    same = prepared(toy, tmp_path / "other", *given, *others)
+    assert prepared(toy, tmp_path / "other", *given, *others).tokenizer.source_vocab_size == 45
     unused = "tokenizer.kind, vocab_size, normalization"
     assert f"the tokenizer is {model}, so this run's {unused} has no effect" in caplog.text
-    assert same.tokenizer.source_vocab_size == 45
-    message = f"{model}: tokenizer.lowercase must be False with it, not True"
-    with pytest.raises(UserError, match=re.escape(message)):
+    with pytest.raises(UserError, match=r"tokenizer\.lowercase must be False with it, not True"):
         prepared(toy, tmp_path / "lower", *given, "--tokenizer.lowercase", "True")
 
 
-def test_options_of_sentencepiece_are_read_from_its_models(toy, tmp_path, caplog):
-    """Of a model for each side, with options that are not the default."""
-    options = ["--tokenizer.lowercase", "True", "--tokenizer.character-coverage", 0.9995, "--tokenizer.placeholders", 2]
-    options += ["--tokenizer.normalization", "nfkc", "--tokenizer.kind", "bpe"]
-    first = prepared(toy, tmp_path, *options)
-    (tmp_path / "a.model").write_bytes(first.tokenizer_models[0])
-    again = prepared(toy, tmp_path, *options, "--tokenizer.model-file", tmp_path / "a.model")
-    assert again.tokenizer.fingerprint == first.tokenizer.fingerprint
-    assert "has no effect" not in caplog.text
-
-
-def test_unusable_original_runs_are_refused(trained, toy, run, tmp_path):
-    for options, words in (
-        (["--init-from", tmp_path / "none"], "none: not a workdir"),
-        (
-            ["--init-from", trained[0], "--tokenizer.joint", "False", "--model.tied-embeddings", "decoder"],
-            "joint must be True with",
-        ),
+def test_unusable_original_runs_are_refused(trained, toy, tmp_path):
+    for origin, options, words in (
+        (tmp_path / "none", [], "none: not a workdir"),
+        (trained[0], ["--tokenizer.joint", "False", "--model.tied-embeddings", "decoder"], "joint must be True with"),
+        (trained[0], ["--model.embed-dim", 34], "none of its matrices fits into this network"),
     ):
-        result = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)
-        assert result.returncode == 2, result.stderr
-        assert words in result.stderr
+        with pytest.raises(UserError, match=words):
+            prepared(toy, tmp_path, "--init-from", origin, *options)
         assert not (tmp_path / "w").exists()
-    with pytest.raises(UserError, match="none of its matrices fits into this network"):
-        prepared(toy, tmp_path, "--init-from", trained[0], "--model.embed-dim", 34)

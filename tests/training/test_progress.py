@@ -25,16 +25,12 @@ def validated(*bleus: float, every: int = 10) -> Progress:
     return progress
 
 
-def test_best_validation_is_the_first_of_equal_ones():
+def test_first_best_validation_is_the_best_and_loss_decides_where_bleu_does_not():
+    """A BLEU that ranks is better than none, the loss breaks ties, and a loss that is not finite is the worst."""
+    results = [(None, math.nan), (None, 4.0), (None, 5.0), (None, 3.0), (9.0, 6.0), (None, 1.0), (9.0, 5.0), (8.0, 1.0)]
     progress = validated(1.0, 4.0, 4.0, 2.0)
     assert (progress.step, progress.pairs, progress.validated) == (40, 120, 40)
     assert (progress.best_bleu, progress.best_step, progress.validations_since_best) == (4.0, 20, 2)
-    assert validated(0.0).best_step == 10
-
-
-def test_loss_decides_where_bleu_does_not():
-    """A BLEU that ranks is better than none, the loss breaks ties, and a loss that is not finite is the worst."""
-    results = [(None, math.nan), (None, 4.0), (None, 5.0), (None, 3.0), (9.0, 6.0), (None, 1.0), (9.0, 5.0), (8.0, 1.0)]
     progress, best = Progress(), []
     for bleu, loss in results:
         progress = progress.after_step(pairs=1).after_validation(bleu, loss)
@@ -57,14 +53,12 @@ def test_another_validation_set_is_not_compared_with_the_old_ones_best():
     assert new.after_step(pairs=1).after_validation(20.0, 1.0).best_step == 31
 
 
-def test_validations_are_due_at_their_steps_and_at_the_end_but_once():
+def test_validations_and_saves_are_due_at_their_steps_and_at_the_end():
+    """A validation only once; the best step is saved, too."""
     due = [step for step in range(1, 36) if plan(35).validation_is_due(Progress(step=step))]
     assert due == [10, 20, 30, 35]
     assert not plan(35).validation_is_due(Progress(step=20, validated=20))
     assert not plan(35, has_validation_set=False, eval_every=0).validation_is_due(Progress(step=35))
-
-
-def test_saves_are_due_at_their_steps_at_the_best_one_and_at_the_end():
     due = [step for step in range(61) if plan(60).save_is_due(Progress(step=step, best_step=30))]
     assert due == [0, 25, 30, 50, 60]
 

@@ -1,0 +1,126 @@
+"""evaluate scores what a run translates as sacreBLEU does, of files, of perturbed sources, and in Chinese."""
+
+import json
+
+import pytest
+import sacrebleu
+
+from lingua_flax.options.schema import DecodingOptions
+from lingua_flax.translation.translator import Translator
+from tests.toy import CONFIG, FRENCH
+
+
+def lines_of(path):
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def write_lines(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def evaluate(run, tmp_path):
+    """Evaluates a workdir. Returns the scores, the translations, and what was printed."""
+
+    def evaluated(workdir, *options):
+        scores, output = tmp_path / "scores.json", tmp_path / "hyps.txt"
+        done = run("evaluate", "--workdir", workdir, "--json", scores, "--output", output, "--beam-size", 1, *options)
+        assert done.returncode == 0, done.stderr
+        return json.loads(scores.read_text()), lines_of(output), done.stdout
+
+    return evaluated
+
+
+@pytest.fixture(scope="module")
+def files(toy, tmp_path_factory):
+    """The test sources, and three reference files, the second and third with changes."""
+    folder = tmp_path_factory.mktemp("references")
+    sources, references = (lines_of(toy.parent / f"test.{end}") for end in ("en", "fr"))
+    write_lines(folder / "in.en", sources)
+    write_lines(folder / "a.fr", references)
+    write_lines(folder / "b.fr", [" ".join(line.split()[::-1]) for line in references])
+    write_lines(folder / "c.fr", [line.upper() for line in references])
+    pairs = list(zip(sources, references, strict=True))
+    write_lines(folder / "pairs.tsv", ["\t".join(pair) for pair in pairs])
+    write_lines(folder / "pairs.jsonl", [json.dumps({"en": source, "fr": target}) for source, target in pairs])
+    return folder
+
+
+def test_files_of_any_kind_are_scored_as_sacrebleu_does(files, trained, evaluate, tmp_path):
+    """Three references, or one in a file with both sides."""
+    references = [files / "a.fr", files / "b.fr", files / "c.fr"]
+    for source, count in (
+        ([files / "in.en", "--reference", *references], 3),
+        ([files / "pairs.tsv"], 1),
+        ([files / "pairs.jsonl"], 1),
+    ):
+        scores, hypotheses, _ = evaluate(trained[0], "--source", *source)
+        expected = list(map(lines_of, references[:count]))
+        assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, expected).score)
+        assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(hypotheses, expected).score)
+        assert scores["bleu_signature"].startswith(f"nrefs:{count}|")
+        assert scores["sentences"] == 37
+    written = [f"hyps.{name}.txt" for name in ("reference", "reference2", "reference3")]
+    assert [(tmp_path / name).read_bytes() for name in written] == [path.read_bytes() for path in references]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--source in.en --reference a.fr b.fr --score", "--score takes one --reference"),
+        ("--source pairs.tsv --reference a.fr", "a .tsv or .jsonl file holds both sides"),
+        ("--source in.en", "--source and --reference go together"),
+        ("--source in.en --reference a.fr short.fr", "short.fr has 1; they must be aligned"),
+        ("--source bad.tsv", "bad.tsv, line 1: 3 columns; there must be two"),
+        ("--score --perturb", "--perturb has no effect with --score"),
+        ("--evaluation.tokenize zh-tw", "evaluation.tokenize: "),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(files, trained, run, options, message):
+    write_lines(files / "short.fr", ["un !"])
+    write_lines(files / "bad.tsv", ["a\tb\tc"])
+    given = [files / option if option[-3:] in (".en", ".fr", "tsv") else option for option in options.split()]
+    done = run("evaluate", "--workdir", trained[0], *given)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr.splitlines()[-1]
+
+
+def test_perturbed_sources_are_scored_without_regard_to_case_and_final_punctuation(trained, toy, evaluate):
+    record, _, shown = evaluate(trained[0], "--perturb")
+    scores = record["perturbed"]
+    sources, references = (lines_of(toy.parent / f"test.{end}") for end in ("en", "fr"))
+    translator = Translator.load(trained[0])
+    rows = {"untouched": sources, "upper_case": [line.upper() for line in sources]}
+    rows |= {"title_case": [line.title() for line in sources], "no_final_punctuation": [line[:-1] for line in sources]}
+    assert list(scores) == list(rows)
+    for name, lines in rows.items():
+        translations = [line.text for line in translator.translate_sentences(lines, DecodingOptions(beam_size=1))]
+        compared = [[line.rstrip(" !.").lower() for line in side] for side in (translations, references)]
+        assert scores[name]["bleu"] == pytest.approx(sacrebleu.corpus_bleu(compared[0], compared[1:]).score)
+        assert scores[name]["chrf"] == pytest.approx(sacrebleu.corpus_chrf(compared[0], compared[1:]).score)
+        assert "case:lc" in scores[name]["bleu_signature"]
+        assert name.replace("_", " ") in shown
+    assert scores["upper_case"]["chrf"] < scores["untouched"]["chrf"] - 20
+
+
+def test_a_language_without_spaces_has_its_own_bleu(toy, run, evaluate, tmp_path):
+    """In validations, too; with the tokenizer for words it would be 0."""
+    for split in ("train", "validation", "test"):
+        write_lines(tmp_path / f"{split}.en", lines_of(toy.parent / f"{split}.en"))
+        text = (toy.parent / f"{split}.fr").read_text(encoding="utf-8").replace(" !", "。").replace(" ", "")
+        for french, chinese in zip(FRENCH, "零一二三四五六七八九", strict=True):
+            text = text.replace(french, chinese)
+        (tmp_path / f"{split}.fr").write_text(text, encoding="utf-8")
+    config, workdir = tmp_path / "chinese.toml", tmp_path / "w"
+    config.write_text(CONFIG.format(folder=tmp_path).replace("[data]", '[data]\ntarget_language = "zh"'))
+    options = ("--training.num-steps", 100, "--training.eval-every", 100)
+    done = run("train", "--config", config, "--workdir", workdir, *options)
+    assert done.returncode == 0, done.stderr
+    assert "at step 100 (greedy, tokenizer zh)" in done.stdout
+    assert json.loads(lines_of(workdir / "metrics.jsonl")[-1])["validation_bleu"] > 5
+    for options, tokenizer in (([], "zh"), (["--evaluation.tokenize", "char"], "char")):
+        scores, hypotheses, shown = evaluate(workdir, *options)
+        expected = sacrebleu.corpus_bleu(hypotheses, [lines_of(tmp_path / "test.fr")], tokenize=tokenizer).score
+        assert scores["bleu"] == pytest.approx(expected)
+        assert f"tok:{tokenizer}|" in shown
