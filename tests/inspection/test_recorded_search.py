@@ -6,7 +6,7 @@ import pytest
 
 from lingua_flax.inspection.recorded_search import Candidate, recorded_beam_search
 from lingua_flax.translation.search import IMPOSSIBLE
-from tests.translation.test_search import (
+from tests.helpers.search import (
     END,
     LENGTH,
     START,

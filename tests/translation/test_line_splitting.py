@@ -7,19 +7,13 @@ import pytest
 from lingua_flax.translation.line_splitting import split_text
 
 
-def shorter_than(length):
-    return lambda text: len(text) <= length
-
-
-def texts(parts):
-    return [text for text, _, _ in parts]
+def parts_of(text, longest):
+    return [part for part, _, _ in split_text(text, "en", lambda part: len(part) <= longest)]
 
 
 @pytest.mark.parametrize(
     ("line", "length", "parts"),
     [
-        ("One two. Three.", 20, ["One two.", "Three."]),
-        ("We ran. You sat. He is.", 12, ["We ran.", "You sat.", "He is."]),
         ('He said "no!" Then he left?! Yes.', 20, ['He said "no!"', "Then he left?!", "Yes."]),
         ("Costs 3.5 or 4.5 euros", 12, ["Costs 3.5", "or 4.5 euros"]),  # without a sentence end: at a space
         ("One. Two three four. Five.", 11, ["One.", "Two", "three four.", "Five."]),
@@ -31,17 +25,14 @@ def texts(parts):
     ],
 )
 def test_parts_by_hand(line, length, parts):
-    assert texts(split_text(line, "en", shorter_than(length))) == parts
+    assert parts_of(line, length) == parts
 
 
 def test_only_spaces_are_lost():
     draw = random.Random(1)
     for _ in range(300):
         line = "".join(draw.choice('ab.?!  é。"') for _ in range(draw.randint(1, 60)))
-        parts = texts(split_text(line, "en", shorter_than(7)))
+        parts = parts_of(line, 7)
         assert "".join("".join(parts).split()) == "".join(line.split())
         assert all(len(part) <= 7 and part == part.strip() for part in parts)
-
-
-def test_a_very_long_line_is_split():
-    assert len(split_text("a. " * 20_000 + "x" * 100_000, "en", shorter_than(40))) > 2500
+    assert len(parts_of("a. " * 20_000 + "x" * 100_000, 40)) > 2500

@@ -13,7 +13,7 @@ from lingua_flax.translation.parallel import map_concurrently, num_concurrent_pr
 from tests.conftest import HUNG_AFTER
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_results_are_in_order_and_no_more_calls_run_than_requested(workers):
     """Calls run in groups of `workers`; all of a group must be running before any of them returns, the last one first.
 
@@ -41,23 +41,19 @@ def test_results_are_in_order_and_no_more_calls_run_than_requested(workers):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_error_reaches_the_caller_and_stops_further_calls(workers):
+def test_no_calls_follow_an_error_or_the_last_result_that_is_taken(workers):
     called = []
 
     def fail_at_two(number):
         called.append(number)
         if number == 2:
             raise ValueError("two")
-        return number
 
     with pytest.raises(ValueError, match="two"):
         list(map_concurrently(fail_at_two, range(50), workers))
     assert len(called) < 8
-
-
-def test_no_calls_follow_once_the_caller_stops():
-    called = []
-    results = map_concurrently(called.append, range(50), 2)
+    called.clear()
+    results = map_concurrently(called.append, range(50), workers)
     next(results)
     results.close()
     assert len(called) < 8
