@@ -46,7 +46,7 @@ class Environment:
         check([sys.executable, "-m", "pip", "--python", self.bin / "python", "install", *options, *what])
 
     def run(self, script: str, folder: Path) -> str:
-        """Runs a script as a program of the user's in this folder, and returns what it prints."""
+        """Runs a script as a program of the user's in this folder."""
         return check([self.bin / "python", shutil.copy(ROOT / "tests" / "scripts" / script, folder)], cwd=folder)
 
 

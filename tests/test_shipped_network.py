@@ -1,4 +1,4 @@
-"""checkpoints/phrasebook, which is shipped: it can be read and keeps its scores, and commands leave it as it is."""
+"""checkpoints/phrasebook, which is shipped: it is small and keeps its scores, and commands leave it as it is."""
 
 import json
 import subprocess
@@ -11,43 +11,35 @@ from tests.processes import start_command
 
 SHIPPED = ROOT / "checkpoints" / "phrasebook"
 SENTENCE = "I swam across the river to get to the other bank.\n"
-MAX_SIZE = 3_000_000  # bytes
 
 
-def stored(name):
-    return json.loads((SHIPPED / name).read_text(encoding="utf-8"))
+def git(*arguments):
+    done = subprocess.run(["git", *arguments, SHIPPED], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("not a clone")
+    return done.stdout
 
 
-def test_keeps_its_scores(run, tmp_path):
+def test_is_small_and_keeps_its_scores(run, tmp_path):
+    files = git("ls-files", "-z").split("\0")
+    assert sum((ROOT / name).stat().st_size for name in files if name) <= 3_000_000
     for split, score, tolerance in (("test", "bleu", 0.2), ("contrast", "contrast_right", 3)):
         now = tmp_path / f"{split}.json"
         done = run("evaluate", "--workdir", SHIPPED, "--split", split, "--json", now)
         assert done.returncode == 0, done.stderr
-        assert json.loads(now.read_text(encoding="utf-8"))[score] >= stored(now.name)[score] - tolerance
-
-
-def test_is_small():
-    files = subprocess.run(["git", "ls-files", "-z", SHIPPED], cwd=ROOT, capture_output=True, text=True)
-    if files.returncode:
-        pytest.skip("not a clone")
-    assert sum((ROOT / name).stat().st_size for name in files.stdout.split("\0") if name) <= MAX_SIZE
+        stored, found = (json.loads(path.read_text(encoding="utf-8")) for path in (SHIPPED / now.name, now))
+        assert found[score] >= stored[score] - tolerance
 
 
 def test_commands_leave_the_clone_as_it_is(run, tmp_path):
-    def status():
-        return subprocess.run(["git", "status", "--porcelain", SHIPPED], cwd=ROOT, capture_output=True, text=True)
-
-    before = status()
-    if before.returncode:
-        pytest.skip("not a clone")
+    before = git("status", "--porcelain")
     network = ("--workdir", SHIPPED)
-    files = {name: tmp_path / name for name in ("in.en", "in.fr")}
-    for path in files.values():
-        path.write_text(SENTENCE, encoding="utf-8")
+    for name in ("in.en", "in.fr"):
+        (tmp_path / name).write_text(SENTENCE)
+    pair = ("--source", tmp_path / "in.en", "--reference", tmp_path / "in.fr")
     translated = run("translate", *network, input=SENTENCE)
     assert translated.stdout == "J'ai traversé la rivière à la nage pour atteindre l'autre rive.\n"
-    assert run("evaluate", *network, "--source", files["in.en"], "--reference", files["in.fr"]).returncode == 0
-    pair = ("--source", files["in.en"], "--reference", files["in.fr"])
+    assert run("evaluate", *network, *pair).returncode == 0
     assert run("compare", SHIPPED, *pair).returncode == 0
     assert run("export", *network, "--format", "html", "--output", tmp_path / "x.html").returncode == 0
     trained = run("train", *network)
@@ -59,4 +51,4 @@ def test_commands_leave_the_clone_as_it_is(run, tmp_path):
         with urllib.request.urlopen(f"{url}/readyz") as answer:
             assert answer.status == 200
         server.terminate()
-    assert status().stdout == before.stdout
+    assert git("status", "--porcelain") == before

@@ -1,5 +1,6 @@
 """Every option for decoding, scoring and comparing, with the commands as users run them."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -8,17 +9,17 @@ import sys
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
 from lingua_flax.commands.translate import CHUNK
 from lingua_flax.data.text_files import read_lines
-from lingua_flax.data.tokenizer import model_paths, parse_tokenizers, train_tokenizer
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.schema import ComputeConfig, TokenizerConfig
-from lingua_flax.runs.checkpoint import Checkpoints, read_item, read_metadata
+from lingua_flax.options.schema import ComputeConfig
+from lingua_flax.runs.checkpoint import read_item
+from lingua_flax.translation import loading
 from lingua_flax.translation.line_splitting import split_text
 from lingua_flax.translation.translator import Translator
+from tests.helpers.translation import random_translator
 
 ROUNDED = 2e-4  # the commands print four digits, and tests compile with fewer optimizations
 LINES = "one two three.\nseven.\n\nnine eight.\n"
@@ -36,20 +37,18 @@ def test_sampling_matches_the_translator(trained, translator, run):
     done = run("translate", "--workdir", trained[0], *options, "--seed", 3, input=LINES)
     assert done.returncode == 0, done.stderr
     sampling = {"temperature": 2.0, "top_k": 8, "top_p": 0.95, "num_hypotheses": 7}
-    same_seed, other_seed = (
-        [
-            (f"{number}", hypothesis.text, hypothesis.score)
-            for number, translation in enumerate(translator.translate(LINES.splitlines(), seed=seed, **sampling), 1)
-            for hypothesis in translation.hypotheses
-        ]
-        for seed in (3, 4)
-    )
+    (same, other) = (translator.translate(LINES.splitlines(), seed=seed, **sampling) for seed in (3, 4))
+    expected = [
+        (str(number), hypothesis.text, hypothesis.score)
+        for number, translation in enumerate(same, 1)
+        for hypothesis in translation.hypotheses
+    ]
     rows = [line.split("\t") for line in done.stdout.splitlines()]
-    assert [(number, text) for number, _, text in rows] == [(number, text) for number, text, _ in same_seed]
-    assert [float(score) for _, score, _ in rows] == pytest.approx([score for *_, score in same_seed], abs=ROUNDED)
-    assert len(same_seed) == 3 * 7 + 1
-    assert len(set(same_seed)) > 10
-    assert [text for _, text, _ in other_seed] != [text for _, text, _ in same_seed]
+    assert [(number, text) for number, _, text in rows] == [(number, text) for number, text, _ in expected]
+    assert [float(score) for _, score, _ in rows] == pytest.approx([score for *_, score in expected], abs=ROUNDED)
+    assert len(expected) == 3 * 7 + 1
+    assert len(set(expected)) > 10
+    assert other != same
 
 
 def test_prefixes_and_length_bounds(trained, translator, run, tmp_path):
@@ -187,31 +186,22 @@ def test_invalid_requests_are_refused_and_write_nothing(trained, run, tmp_path, 
     assert (tmp_path / "one-line").read_text() == "un !\n"
 
 
-def test_ensemble_with_another_tokenizer_is_refused(trained, translator, toy, tmp_path):
-    """The other run has equal parameters, and a tokenizer with as many pieces."""
-    other = tmp_path / "bpe"
-    shutil.copytree(trained[0], other, ignore=shutil.ignore_patterns("checkpoints"))
-    pairs = list(zip(*(read_lines(toy.parent / name) for name in ("train.en", "train.fr")), strict=True))
-    config = TokenizerConfig(kind="bpe", vocab_size=translator.tokenizer.source_vocab_size)
-    models = train_tokenizer(pairs, config)
-    model_paths(other, joint=True)[0].write_bytes(models[0])
-    record = read_metadata(trained[0] / "checkpoints", 240)
-    record["fingerprints"]["tokenizer"] = parse_tokenizers(models).fingerprint
-    checkpoints = Checkpoints(other / "checkpoints", keep=1)
-    checkpoints.save(240, translator.params, {"step": np.int32(240)}, record, best_step=None)
-    checkpoints.close()
-    with pytest.raises(UserError, match=f"{other}: its tokenizer differs from that of {trained[0]}"):
-        Translator.load(trained[0], ensemble=[other])
-
-
-def test_ensemble_with_a_network_for_the_opposite_direction_is_refused(trained, tmp_path):
+def test_ensembles_that_do_not_fit_are_refused(trained, tmp_path, monkeypatch):
     """Both directions of a corpus have the same joint tokenizer."""
-    other = tmp_path / "reverse"
-    shutil.copytree(trained[0], other)
+    other = shutil.copytree(trained[0], tmp_path / "other")
     config = (other / "config.toml").read_text(encoding="utf-8")
     swapped = config.replace('_language = "en"', '_language = "?"').replace('_language = "fr"', '_language = "en"')
     (other / "config.toml").write_text(swapped.replace('"?"', '"fr"'), encoding="utf-8")
     with pytest.raises(UserError, match=f"{other}: it translates from fr to en, but {trained[0]} from en to fr"):
+        Translator.load(trained[0], ensemble=[other])
+    load_one, tokenizer = loading._load_one, random_translator().tokenizer
+
+    def load_with_another_tokenizer(path, *arguments):
+        network = load_one(path, *arguments)
+        return dataclasses.replace(network, tokenizer=tokenizer) if path == other else network
+
+    monkeypatch.setattr(loading, "_load_one", load_with_another_tokenizer)
+    with pytest.raises(UserError, match=f"{other}: its tokenizer differs from that of {trained[0]}"):
         Translator.load(trained[0], ensemble=[other])
 
 

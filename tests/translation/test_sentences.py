@@ -1,6 +1,7 @@
 """Dividing text into sentences, and translating them one by one."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from lingua_flax.data.placeholders import PLACEHOLDERS, protect
 from lingua_flax.options.schema import DecodingOptions
-from lingua_flax.translation.line_splitting import split_lines
+from lingua_flax.translation.line_splitting import split_lines, split_text
 from lingua_flax.translation.requests import parts_of
 from lingua_flax.translation.sentences import split_sentences
 from lingua_flax.translation.translator import NOT_TRANSLATED, Translator
@@ -44,7 +45,7 @@ def test_sentences_add_up_to_the_text(text, language):
     assert all(sentences) or not text
 
 
-@pytest.mark.parametrize("space", "\u0085\u00a0\u2028")
+@pytest.mark.parametrize("space", "\u0085\u2028")
 def test_spaces_before_a_full_stop_are_no_obstacle(space):
     assert split_sentences(f"Choose plan B{space}. Then go on.", "en") == [f"Choose plan B{space}. ", "Then go on."]
     assert split_sentences(f"Written in C{space}.NET.", "en") == [f"Written in C{space}.NET."]
@@ -79,6 +80,22 @@ def test_white_space_is_that_between_the_sentences(line, languages, texts, after
     assert [piece.text for piece in pieces] == texts
     assert [piece.after for piece in pieces] == after
     assert [piece.is_cut for piece in pieces] == [len(text) > 7 for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("line", "length", "parts"),
+    [
+        ('He said "no!" Then he left?! Yes.', 20, ['He said "no!"', "Then he left?!", "Yes."]),
+        ("Costs 3.5 or 4.5 euros", 12, ["Costs 3.5", "or 4.5 euros"]),  # without a sentence end: at a space
+        ("One. Two three four. Five.", 11, ["One.", "Two", "three four.", "Five."]),
+        ("unendingword x", 5, ["une", "ndi", "ngw", "ord", "x"]),  # within a word only if the word is too long
+        ("你好。我很好。谢谢。", 5, ["你好。", "我很好。", "谢谢。"]),
+        ("  a b \u3000 c ", 3, ["a", "b", "c"]),
+        ("x", 0, ["x"]),  # too short to split
+    ],
+)
+def test_sentences_that_are_too_long_are_split_at_spaces_else_within_words(line, length, parts):
+    assert [part for part, _, _ in split_text(line, "en", lambda part: len(part) <= length)] == parts
 
 
 @pytest.mark.parametrize(("target", "after"), [("en", [" ", " ", " ", " ", ""]), ("ja", [""] * 5)])
@@ -129,16 +146,19 @@ def test_hypotheses_of_a_line_consist_of_those_of_its_sentences(trained, run, tm
     assert one.stdout.strip() != together["hypotheses"][0]["text"]
 
 
-def test_lines_are_taken_as_they_are_by_a_network_that_was_trained_on_several(trained, toy, run, tmp_path):
-    """The toy corpus, with every two pairs joined to one."""
-    for name in ("train.en", "train.fr"):
-        lines = (toy.parent / name).read_text().splitlines()
-        (tmp_path / name).write_text("".join(f"{a} {b}\n" for a, b in zip(lines[::2], lines[1::2], strict=True)))
-    options = ["--data.train-source", tmp_path / "train.en", "--data.train-target", tmp_path / "train.fr"]
-    done = run("train", "--config", toy, "--workdir", tmp_path / "w", *options, "--training.num-steps", 2)
+def test_a_run_looks_at_its_training_text(trained, toy, run, tmp_path):
+    """Of a text with several sentences on a line, lines are taken as they are; a tokenizer of another text is noted."""
+    (tmp_path / "train.ru").write_text("Мама мыла раму. Папа читал.\n" * 20)
+    (tmp_path / "train.fr").write_text("un deux trois. un.\n" * 20)
+    options = ["--data.train-source", tmp_path / "train.ru", "--data.train-target", tmp_path / "train.fr"]
+    options += ["--tokenizer.model-file", trained[0] / "tokenizer.model", "--training.num-steps", 1]
+    done = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)
     assert done.returncode == 0, done.stderr
-    consequence = "translation will take lines as they are, rather than sentence by sentence"
-    assert f"100% of the training lines hold several sentences: {consequence}" in done.stderr
+    several, other = "of the training lines hold several sentences: ", "the tokenizer has no pieces for "
+    assert f"100% {several}translation will take lines as they are, rather than sentence by sentence" in done.stderr
+    assert re.search(rf"^{other}\d\d% of the characters in en: is it the right one\?$", done.stderr, re.MULTILINE)
+    assert several not in trained[1].stderr
+    assert other not in trained[1].stderr
     (translation,) = Translator.load(tmp_path / "w").translate([PARAGRAPH])
     assert not translation.hypotheses[0].parts
 
@@ -156,14 +176,3 @@ def test_sentences_in_unknown_characters_are_returned_as_they_are(trained, run):
     invented = run("translate", "--workdir", trained[0], "--translate-unknown", input=lines[1])
     assert invented.stdout.strip() not in (lines[1], "")
     assert "not translated" not in invented.stderr
-
-
-def test_run_warns_if_its_tokenizer_is_for_other_text(trained, toy, run, tmp_path):
-    (tmp_path / "train.ru").write_text("мама мыла раму\n" * 20)
-    (tmp_path / "train.fr").write_text("un deux trois\n" * 20)
-    options = ["--data.train-source", tmp_path / "train.ru", "--data.train-target", tmp_path / "train.fr"]
-    options += ["--tokenizer.model-file", trained[0] / "tokenizer.model", "--training.num-steps", 1]
-    done = run("train", "--config", toy, "--workdir", tmp_path / "w", *options)
-    warning = "the tokenizer has no pieces for 100% of the characters in en: is it the right one?"
-    assert warning in done.stderr.splitlines()
-    assert warning not in trained[1].stderr
