@@ -195,12 +195,12 @@ def test_early_end_keeps_the_requested_hypotheses():
         return look_up(tokens, index, beam_history, tables)
 
     @jax.jit
-    def run(alpha, num_hypotheses):
+    def run(tables, alpha, num_hypotheses):
         task = config(constraints([9] * 40, prefixes=((),) * 40), alpha, 9)
         return beam_search(step, tables, task, beams=5, num_hypotheses=num_hypotheses).run()
 
     for alpha in (0.0, 1.5):
-        complete, *fewer = (jax.block_until_ready(run(alpha, count)) for count in (5, 2, 1))
+        complete, *fewer = (jax.block_until_ready(run(tables, alpha, count)) for count in (5, 2, 1))
         jax.effects_barrier()
         ends = [index for index, following in itertools.pairwise([*steps, 0]) if following == 0]
         assert ends[2] < ends[0]

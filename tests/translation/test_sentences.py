@@ -166,10 +166,11 @@ def test_a_run_looks_at_its_training_text(trained, toy, run, tmp_path):
 def test_sentences_in_unknown_characters_are_returned_as_they_are(trained, run):
     lines = ["two nine.", "Привет мир", "日本語です。 two nine.", "two nine é.", "👍 👍", ""]
     options = ("--workdir", trained[0], "--beam-size", 2, "--num-hypotheses", 2, "--json-lines")
-    done = run("translate", *options, input="\n".join(lines))
-    known, cyrillic, mixed, accent, emoji, _ = (json.loads(line)["hypotheses"] for line in done.stdout.splitlines())
+    done = run("translate", *options, input="\n".join(lines) + "\n")
+    known, cyrillic, mixed, accent, emoji, empty = (json.loads(line)["hypotheses"] for line in done.stdout.splitlines())
     assert mixed[0]["text"] == f"日本語です。 {known[0]['text']}"
     assert accent[0]["text"] != lines[3]
+    assert empty[0]["text"] == ""
     for line, hypotheses in ((lines[1], cyrillic), (lines[4], emoji)):
         assert hypotheses == [{"text": line, "score": 0.0, "tokens": []}] * 2
     assert f"{NOT_TRANSLATED}: line 2, 3, 5" in done.stderr.splitlines()
