@@ -90,13 +90,17 @@ def run_here(
     from lingua_flax.commands.main import run
 
     command = [program, *map(str, arguments)]
-    outputs = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
-    with _as_own_process(cwd, dict(env or os.environ), input, *outputs):
-        try:
-            status = run(command)
-        except SystemExit as end:  # after --help
-            status = end.code or 0
-    stdout, stderr = (output.buffer.getvalue().decode("utf-8") for output in outputs)
+    # Files, because commands ask for their descriptors.
+    with tempfile.TemporaryFile(buffering=0) as out, tempfile.TemporaryFile(buffering=0) as err:
+        outputs = [io.TextIOWrapper(file, encoding="utf-8", write_through=True) for file in (out, err)]
+        with _as_own_process(cwd, dict(env or os.environ), input, *outputs):
+            try:
+                status = run(command)
+            except SystemExit as end:  # after --help
+                status = end.code or 0
+        for file in (out, err):
+            file.seek(0)
+        stdout, stderr = (file.read().decode("utf-8") for file in (out, err))
     return subprocess.CompletedProcess(command, status, stdout, stderr)
 
 
