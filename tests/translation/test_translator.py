@@ -104,29 +104,23 @@ def test_hypotheses_are_distinct_and_their_scores_match_a_forward_pass(translato
             assert hypothesis.score == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize(("lines", "batch_size", "rows"), [(1, 64, 1), (3, 64, 4), (17, 64, 64), (3, 2, 2), (5, 8, 8)])
-def test_few_lines_make_a_small_batch(translator, monkeypatch, lines, batch_size, rows):
-    def search(networks, request, how):
-        assert len(request.source) == rows
-        return Hypotheses(np.full((rows, 1, 2), EOS_ID), np.zeros((rows, 1)))
-
-    monkeypatch.setattr(decoding, "decode_batch", search)
-    translations = translator.translate(["a dog sleeps"] * lines, batch_size=batch_size)
-    assert [translation.text for translation in translations] == [""] * lines
-
-
-def test_keywords_are_decoding_options(translator, monkeypatch):
+def test_keywords_are_decoding_options_and_few_lines_make_a_small_batch(translator, monkeypatch):
     used = []
 
     def search(networks, request, how):
-        used.append((how.program.width, float(how.alpha)))
-        return Hypotheses(np.full((1, 1, 2), EOS_ID), np.zeros((1, 1)))
+        rows = len(request.source)
+        used.append((rows, how.program.width, float(how.alpha)))
+        return Hypotheses(np.full((rows, 1, 2), EOS_ID), np.zeros((rows, 1)))
 
     monkeypatch.setattr(decoding, "decode_batch", search)
-    translator.translate(LINES[:1], DecodingOptions(beam_size=3, length_penalty=1.0))
-    translator.translate(LINES[:1], DecodingOptions(beam_size=2, length_penalty=1.0), beam_size=3)
-    translator.translate(LINES[:1], beam_size=3, length_penalty=1.0)
-    assert used == [(3, 1.0)] * 3
+    for count, batch_size, rows in [(1, 64, 1), (3, 64, 4), (17, 64, 64), (3, 2, 2), (5, 8, 8)]:
+        lines = ["a dog sleeps"] * count
+        translator.translate(lines, DecodingOptions(beam_size=3, length_penalty=1.0, batch_size=batch_size))
+        translator.translate(
+            lines, DecodingOptions(beam_size=2, length_penalty=1.0), beam_size=3, batch_size=batch_size
+        )
+        assert set(used) == {(rows, 3, 1.0)}
+        used.clear()
 
 
 @pytest.mark.parametrize(
