@@ -184,7 +184,7 @@ def test_formats_have_all_keys(trained, toy, run, tmp_path):
     assert set().union(*(keys for keys in lines if "validation_loss" in keys)) == validations
 
     file = tmp_path / "step.json"
-    assert run("train", "--config", toy, "--dry-run", "--json", file).returncode == 0
+    assert run("train", "--config", toy, "--dry-run", "--json", file, process=True).returncode == 0
     assert keys_in(file) == keys_of("`lingua-flax train --dry-run --json FILE`")
 
     scores, log_probabilities = keys_of("`lingua-flax evaluate --json FILE`")

@@ -27,7 +27,9 @@ SMALL = """
 def check(command, **options) -> str:
     """Runs a command that must succeed, and returns what it prints."""
     command = [str(part) for part in command]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_AFTER, **options)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    options = {"capture_output": True, "text": True, "timeout": HUNG_AFTER, "env": environment} | options
+    done = subprocess.run(command, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -88,7 +90,7 @@ def test_copy_without_links_says_so_and_its_wheel_is_complete_and_works(tmp_path
     copy = copy_of_repository(tmp_path / "copy", links=False)
     environment = Environment(tmp_path / "environment")
     for start in (["train.py"], ["-m", "lingua_flax"]):
-        done = subprocess.run([environment.bin / "python", *start], cwd=copy, capture_output=True, text=True)
+        done = subprocess.run([environment.bin / "python", "-E", *start], cwd=copy, capture_output=True, text=True)
         assert done.returncode == 2
         assert (
             done.stderr == f"error: lingua_flax.model is missing, since this is not installed: pip install -e {copy}\n"

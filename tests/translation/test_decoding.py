@@ -160,11 +160,9 @@ def test_lines_that_are_too_long_are_translated_in_parts(trained, translator, ru
     ("program", "options", "message"),
     [
         ("translate", ["--top-k", 5], "top_k 5 has no effect without a temperature"),
-        ("translate", ["--min-decoding-length", 99], "min_decoding_length 99 exceeds the model's max_length 32"),
         ("translate", ["--prefix", "a", "--prefix-file", "b"], "--prefix and --prefix-file are mutually exclusive"),
         ("translate", ["--prefix-file", "one-line"], "one-line has 1 lines, but standard input has 2"),
         ("translate", ["--checkpoint", "average:9"], "9 checkpoints to average"),
-        ("translate", ["--ensemble", "no-run"], "no-run: not a workdir"),
         ("translate", ["--input", "one-line", "--output", "link"], "would be used twice"),
         ("evaluate", ["--score", "--beam-size", 1], "--beam-size has no effect with --score"),
         ("evaluate", ["--source", "link", "--reference", "link", "--split", "test"], "--split has no effect"),

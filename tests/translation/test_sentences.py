@@ -106,23 +106,6 @@ def test_pieces_around_what_stays_are_separated_as_the_target_language_wants(tar
     assert [part.after for part in parts] == after
 
 
-def test_a_prefix_is_that_of_the_first_piece_that_is_translated():
-    begun = {
-        "www.a.org one": ["www.a.org one"],
-        "www.a.org and me@b.org": ["and"],
-        "12345. Two.": ["Two."],
-        "www.a.org, me@b.org, two. One.": [", two."],
-        "www.a.org": [],
-    }
-    tokenizer = Characters()
-    for line, expected in begun.items():
-        (divided,) = split_lines([line], tokenizer, ("en", "fr"), 100)
-        pieces = [part._replace(is_kept=not tokenizer.protect(part.text).has_words_around_spans) for part in divided]
-        parts = parts_of([pieces], ["un"], tokenizer, DecodingOptions(), 100)
-        assert [part.text for part in parts if part.prefix == [ord("u"), ord("n")]] == expected
-        assert sum(bool(part.prefix) for part in parts) == len(expected)
-
-
 SENTENCES = ["two nine nine eight.", "three zero.", "four eight three two."]
 PARAGRAPH = "two nine nine eight. three zero.   four eight three two."
 

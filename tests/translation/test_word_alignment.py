@@ -13,7 +13,7 @@ from lingua_flax.data.corpora.phrasebook import generate
 from lingua_flax.data.tokenizer import Characters
 from lingua_flax.inspection.attention_maps import attention_maps
 from lingua_flax.inspection.interventions import inspection_of
-from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
+from lingua_flax.options.schema import AlignmentOptions, ComputeConfig, DecodingOptions
 from lingua_flax.translation.translator import Translator
 from lingua_flax.translation.word_alignment import align, align_translations, pharaoh, word_links
 from lingua_flax.translation.words import is_part_of_word, split_words, word_at
@@ -61,7 +61,8 @@ def test_words_of_the_phrasebook_are_aligned_as_by_hand():
     lines = Path(__file__).with_name("aligned_by_hand.tsv").read_text(encoding="utf-8").splitlines()
     sources, targets, by_hand = zip(*(line.split("\t") for line in lines), strict=True)
     assert list(zip(sources, targets, strict=True)) == generate().test[::5]
-    translator = Translator.load(ROOT / "checkpoints" / "phrasebook")
+    one_program = ComputeConfig(padding="longest")
+    translator = Translator.load(ROOT / "checkpoints" / "phrasebook", devices=one_program)
     aligned = align(translator, sources, translator.tokenizer.encode_target(targets))
     correct = total = 0
     for source, target, known, links in zip(sources, targets, by_hand, aligned, strict=True):
