@@ -100,11 +100,13 @@ def test_commands_and_configs_are_valid_and_links_lead_to_files(page, folder):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(kind == "python" for kind, _ in blocks(page))])
-def test_python_code_runs(page, trained, folder):
-    """A toy network stands in for the phrasebook's."""
+def test_python_code_runs(page, trained, toy, folder):
+    """A toy network stands in for the phrasebook's, and a toy corpus for that of configs/tiny.toml."""
     (folder / "checkpoints").mkdir()
     for name in ("tiny", "phrasebook"):
         (folder / "checkpoints" / name).symlink_to(trained[0])
+    config = toy.read_text(encoding="utf-8").replace("warmup_steps = 30", "warmup_steps = 5")
+    (folder / "configs" / "tiny.toml").write_text(config, encoding="utf-8")
     for kind, text in blocks(page):
         if kind == "python":
             exec(compile(text, page, "exec"), {})
