@@ -83,7 +83,7 @@ def rows(example: str, *names: str) -> list[list[float]]:
     return [row for matrix in found for row in (matrix if isinstance(matrix[0], list) else [matrix])]
 
 
-WORKED = {
+WORKED: dict[str, dict[str, list]] = {
     "1": {
         "vectors-x": rows("parameter_free_self_attention", "X"),
         "softmax-four": rows("softmax", "weights"),

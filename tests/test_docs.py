@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -207,7 +208,7 @@ def test_formats_have_all_keys(trained, toy, run, tmp_path):
 # Error messages.
 
 
-def _pattern(node: ast.AST) -> str:
+def _pattern(node: Any) -> str:
     """Returns a regular expression for a string, an f-string or a format of the log; any value may be filled in."""
     if isinstance(node, ast.Constant):
         return re.sub(r"%[\d,.]*[sdgf]", ".+?", re.escape(node.value))

@@ -28,8 +28,7 @@ def check(command, **options) -> str:
     """Runs a command that must succeed, and returns what it prints."""
     command = [str(part) for part in command]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    options = {"capture_output": True, "text": True, "timeout": HUNG_AFTER, "env": environment} | options
-    done = subprocess.run(command, **options)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_AFTER, env=environment, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -120,8 +119,8 @@ def test_copy_without_links_says_so_and_its_wheel_is_complete_and_works(tmp_path
 def test_git_editable_and_source_installations_are_the_same(tmp_path):
     linked, plain = (copy_of_repository(tmp_path / name, links=name == "linked") for name in ("linked", "plain"))
     commit = ["git", "-c", "user.name=Test", "-c", "user.email=test@example.org", "commit", "--quiet", "-m", "Copy"]
-    for command in (["git", "init", "--quiet"], ["git", "add", "."], commit):
-        check(command, cwd=linked)
+    for git in (["git", "init", "--quiet"], ["git", "add", "."], commit):
+        check(git, cwd=linked)
     build = f"import setuptools.build_meta; setuptools.build_meta.build_sdist({str(tmp_path)!r})"
     check([sys.executable, "-c", build], cwd=linked)
     (archive,) = tmp_path.glob("*.tar.gz")

@@ -23,8 +23,9 @@ def constraints(
     room = max(map(len, prefixes))
     padded = [[*prefix, *[0] * (room - len(prefix))] for prefix in prefixes]
     count = len(max_lengths)
-    min_lengths = np.full(count, min_length, np.int32)
-    return Constraints(np.array(max_lengths, np.int32), min_lengths, np.array(padded, np.int32).reshape(count, room))
+    arrays = (max_lengths, [min_length] * count, np.reshape(padded, (count, room)))
+    as_integers: list[Any] = [np.array(array, np.int32) for array in arrays]
+    return Constraints(*as_integers)
 
 
 def random_tables(sentences: int, length: int = LENGTH, *, seed: int, scale: float) -> np.ndarray:

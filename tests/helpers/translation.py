@@ -23,7 +23,13 @@ MAX_LENGTH = 40
 def random_translator() -> Translator:
     """Returns a translator whose translations are arbitrary, but not empty."""
     tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=60)))
-    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "embed_dim": 32, "num_heads": 2, "mlp_dim": 48}
+    sizes: dict[str, Any] = {
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "embed_dim": 32,
+        "num_heads": 2,
+        "mlp_dim": 48,
+    }
     config = ModelConfig(**sizes, max_length=MAX_LENGTH, tied_embeddings="none")
     return Translator(structure(config, 60, 60).graphdef, random_params(config, seed=4), tokenizer, config)
 

@@ -22,7 +22,9 @@ class Tags(html.parser.HTMLParser):
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
-        self.tags, self.open, self.words = collections.Counter(), [], []
+        self.tags: collections.Counter = collections.Counter()
+        self.open: list[str] = []
+        self.words: list[str] = []
         self.feed(text)
         self.close()
         assert self.open == []

@@ -10,6 +10,7 @@ import subprocess
 import termios
 import time
 from pathlib import Path
+from typing import Any
 
 from lingua_flax.commands.prompt import prompt_lines
 from tests.command_server import PROJECT_ON_PATH, python
@@ -19,12 +20,12 @@ from tests.conftest import HUNG_AFTER, PROMPTLY, ROOT
 class Terminal:
     """A command of lingua-flax, or a script, in a terminal of its own."""
 
-    def __init__(self, *command: object, cache: Path) -> None:
+    def __init__(self, program: str | Path, *arguments: object, cache: Path) -> None:
         self.master, self.slave = pty.openpty()
-        arguments = [*python(command[0]), *map(str, command[1:])]
+        command = [*python(program), *map(str, arguments)]
         environment = os.environ | PROJECT_ON_PATH | {"XDG_CACHE_HOME": str(cache), "TERM": "dumb"}
-        streams = dict.fromkeys(("stdin", "stdout", "stderr"), self.slave)
-        self.process = subprocess.Popen(arguments, cwd=ROOT, start_new_session=True, env=environment, **streams)
+        streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), self.slave)
+        self.process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=environment, **streams)
         self.settings, self.seen = termios.tcgetattr(self.slave), ""
 
     def type(self, text: str, answer: str = "") -> None:
