@@ -152,6 +152,20 @@ def test_reference_has_every_option_of_every_command(run):
             assert re.search(rf"- `{option}`[ :]|`{option}\.\*`", section), (program, option)
 
 
+def test_the_address_of_the_repository_is_the_same_everywhere():
+    """It is that of pyproject.toml, also in links to Colab; nothing is left for the reader to fill in."""
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    mentions = {}
+    kinds = ("*.md", "*.cff", "*.ipynb", "*.py", "*.toml", "*.yml")
+    for name in subprocess.check_output(["git", "ls-files", *kinds], cwd=ROOT, text=True).split():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        found = re.findall(r"(?:colab\.research\.google\.com/github|github\.com)/([\w.-]+/lingua-flax)\b", text)
+        assert {f"https://github.com/{mention}" for mention in found} <= {address}, name
+        assert not re.search(r"\bOWNER\b|git\+REPOSITORY", text) or name == "tests/test_docs.py", name
+        mentions[name] = len(found)
+    assert min(mentions[name] for name in ("README.md", "CITATION.cff", "notebooks/colab_tpu.ipynb")) > 0
+
+
 def test_every_promise_names_existing_tests():
     page = (DOCS / "understanding" / "architecture.md").read_text("utf-8")
     rows = re.findall(r"^\| (.+?) \| (`test_\w+::.+`) \|$", page, re.MULTILINE)

@@ -1,7 +1,6 @@
 """The package, as pip installs it: from a wheel, from Git, and from copies of the repository without links."""
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -9,7 +8,6 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -143,52 +141,3 @@ def test_git_editable_and_source_installations_are_the_same(tmp_path):
         f"pip install 'lingua-flax[serve] @ git+file://localhost{linked}'\n",
         *(f"pip install -e '{copy}[serve]'\n" for copy in (linked, plain)),
     }
-
-
-def is_left_out(path: str) -> bool:
-    """Returns whether Docker leaves a path out of an image, by the last pattern that matches it or a folder of it."""
-    parts, left_out = path.split("/"), False
-    for pattern in (ROOT / ".dockerignore").read_text().split():
-        wanted = pattern.removeprefix("!").removeprefix("**/").split("/")
-        starts = range(len(parts)) if "**/" in pattern else (0,)
-        if any(all(map(fnmatchcase, parts[i:], wanted)) and len(parts) >= i + len(wanted) for i in starts):
-            left_out = not pattern.startswith("!")
-    return left_out
-
-
-def test_images_have_the_source_and_the_shipped_network_and_nothing_that_a_clone_collects():
-    tracked = check(["git", "ls-files"], cwd=ROOT).splitlines()
-    unwanted = [line.replace("*", "x") + "/file" for line in (ROOT / ".gitignore").read_text().split()]
-    unwanted += [".git/HEAD", "builds/a/config.toml", "checkpoints/tiny/config.toml", "model/__pycache__/a.pyc"]
-    assert [path for path in unwanted if not is_left_out(path)] == []
-    tops = (".ci/", ".github/", "checkpoints/")
-    assert [path for path in tracked if is_left_out(path) and not path.startswith(tops)] == []
-    assert not is_left_out("checkpoints/phrasebook/checkpoints/2200/params/d/0123")
-    copied = re.findall(r"^COPY (?!--)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    assert not any(map(is_left_out, " ".join(copied).split()))
-
-
-def test_dependencies_of_the_image_are_those_of_the_package():
-    """The Dockerfile lists them without building the package, in a layer of their own."""
-    code = re.search(r'python -c "(.*?)"', (ROOT / "Dockerfile").read_text(), re.DOTALL)[1]
-    listed = check([sys.executable, "-c", code.replace("\\\n", "").replace("/build/", "")], cwd=ROOT).splitlines()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"]]
-    for entry in project["optional-dependencies"]["serve"] + project["optional-dependencies"]["export"]:
-        own = re.match(r"lingua-flax\[(\w+)\]", entry)
-        wanted += project["optional-dependencies"][own[1]] if own else [entry]
-    assert set(wanted) <= set(listed)
-    assert not any(entry.startswith("lingua-flax") for entry in listed)
-
-
-def test_the_address_of_the_repository_is_the_same_everywhere():
-    """It is that of pyproject.toml, also in links to Colab; nothing is left for the reader to fill in."""
-    address = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
-    mentions = {}
-    for name in check(["git", "ls-files", "*.md", "*.cff", "*.ipynb", "*.py", "*.toml", "*.yml"], cwd=ROOT).split():
-        text = (ROOT / name).read_text(encoding="utf-8")
-        found = re.findall(r"(?:colab\.research\.google\.com/github|github\.com)/([\w.-]+/lingua-flax)\b", text)
-        assert {f"https://github.com/{mention}" for mention in found} <= {address}, name
-        assert not re.search(r"\bOWNER\b|git\+REPOSITORY", text) or name == "tests/test_package.py", name
-        mentions[name] = len(found)
-    assert min(mentions[name] for name in ("README.md", "CITATION.cff", "notebooks/colab_tpu.ipynb")) > 0
