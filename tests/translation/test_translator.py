@@ -145,19 +145,13 @@ def test_requests_that_are_impossible_are_refused(translator, lines, options, me
         translator.translate(lines, **options)
 
 
-@pytest.mark.slow
 def test_samples_depend_only_on_line_and_seed(translator):
-    options = {"temperature": 1.0, "num_hypotheses": 3}
-    together = translator.translate(LINES, **options)
-    alone = [translator.translate([line], first_line=number, **options)[0] for number, line in enumerate(LINES, 1)]
-    assert texts(translator.translate(LINES, batch_size=2, **options)) == texts(together)
-    assert texts(alone) == texts(together)
-    equal_lines = texts(translator.translate(["milk"] * 4, temperature=1.0))
-    assert len(set(map(tuple, equal_lines))) == 4  # each line has its own random numbers
-    # In the limits that leave only the likeliest token, sampling is greedy search.
-    greedy = texts(translator.translate(LINES, GREEDY))
-    for limit in ({"temperature": 1e-6}, {"temperature": 9.0, "top_k": 1}, {"temperature": 9.0, "top_p": 1e-9}):
-        assert texts(translator.translate(LINES, **limit)) == greedy
+    options = {"temperature": 1.0, "num_hypotheses": 2, "batch_size": FEW}
+    together = translator.translate(LINES[:FEW], **options)
+    assert texts(translator.translate(LINES[1:FEW], first_line=2, **options)) == texts(together)[1:]
+    equal_lines = texts(translator.translate(["milk"] * FEW, **options))
+    assert len({text for own in equal_lines for text in own}) == 2 * FEW  # each sample has its own random numbers
+    assert texts(translator.translate(["milk"] * FEW, seed=1, **options)) != equal_lines
 
 
 def test_translations_begin_with_their_prefixes(translator, beam_translations):
