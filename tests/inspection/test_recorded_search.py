@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lingua_flax.inspection.recorded_search import Candidate, recorded_beam_search
-from tests.translation.test_search import (
+from tests.helpers.search import (
     END,
     LENGTH,
     START,

@@ -16,7 +16,7 @@ from lingua_flax.training.recorder import Recorder
 from lingua_flax.training.validation import Validation, ValidationSet, shuffled_sources, validate
 from lingua_flax.translation.translator import Translator
 from tests.helpers.pairs import PAIRS
-from tests.translation.test_translator import log_probabilities, random_params
+from tests.helpers.translation import log_probabilities, random_params
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,9 @@ class Tags(html.parser.HTMLParser):
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
-        self.tags, self.open, self.words = collections.Counter(), [], []
+        self.tags: collections.Counter = collections.Counter()
+        self.open: list[str] = []
+        self.words: list[str] = []
         self.feed(text)
         self.close()
         assert self.open == []
@@ -49,65 +51,35 @@ def word_links(text, translation, partners):
     return [Link(sides[0][i], target) for i, target in zip(partners, sides[1], strict=False) if i is not None]
 
 
-def reversed_words(text):
-    """Returns the words in upper case and in reverse order, with links between them; marks stay where they are."""
-    words = re.findall(r"\w+", text)
-    upside_down = iter([word.upper() for word in words[::-1]])
-    translation = re.sub(r"\w+", lambda _: next(upside_down), text)
-    return Translated(translation, word_links(text, translation, range(len(words) - 1, -1, -1)))
+OPAQUE = ["<br>", "<hr>", "<wbr>", "<code>x=1</code>", "<b></b>", "<script>a<b</script>"]
+OPAQUE += ["<img src='a'>", "<pre>a\n b</pre>", "<!-- note -->", '<i class="notranslate">Q</i>']
+OPAQUE += ['<span translate="no">Acme</span>']
+LEAVES = st.text("abc xyzé\u4e2d .,\u00a0&<", max_size=12).map(html.escape) | st.sampled_from(OPAQUE)
+TAGS = st.sampled_from(["b", "i", "a href='x'", "span", "u", "div title='Some words'"])
 
 
-WORDS = st.text("abc xyzé\u4e2d .,\u00a0&<", max_size=12).map(html.escape)
-LEAVES = st.one_of(
-    WORDS,
-    st.sampled_from(
-        [
-            "<br>",
-            "<hr>",
-            "<wbr>",
-            "<img src='a'>",
-            "<code>x = 1</code>",
-            "<pre>a\n b</pre>",
-            "<!-- note -->",
-            "<script>a<b</script>",
-            "<b></b>",
-            '<span translate="no">Acme</span>',
-            '<i class="notranslate">Q</i>',
-        ]
-    ),
-)
-PAGES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4).map("".join),
-        st.tuples(st.sampled_from(["b", "i", "a href='x'", "span", "u"]), inner).map(
-            lambda pair: f"<{pair[0]}>{pair[1]}</{pair[0].split()[0]}>"
-        ),
-        inner.map(lambda text: f"<div title='Some words'>{text}</div>"),
-    ),
-    max_leaves=20,
-)
+def put_into(inner):
+    many = st.lists(inner, max_size=4).map("".join)
+    return many | st.builds(lambda tag, text: f"<{tag}>{text}</{tag.split()[0]}>", TAGS, inner)
+
+
+PAGES = st.recursive(LEAVES, put_into, max_leaves=20)
 
 
 @given(PAGES, st.randoms(use_true_random=False))
 def test_all_tags_and_all_text_are_there_once(page, generator):
     """The links are any; the original, as the parser understands it, is the page without a change of its texts."""
     parsed = HtmlText(page)
-    original = HtmlText(page).rendered([Translated(text) for text in parsed.texts])
+    before = Tags(HtmlText(page).rendered([Translated(text) for text in parsed.texts]).replace("Some words", "TITLE"))
     translations = []
     for text in parsed.texts:
-        translation, _ = reversed_words(text)
-        count = len(re.findall(r"\w+", text))
-        partners = [generator.choice([None, *range(count)]) for _ in range(count)]
+        words = re.findall(r"\w+", text)
+        backwards = iter([word.upper() for word in words[::-1]])
+        translation = re.sub(r"\w+", lambda _: next(backwards), text)  # noqa: B023
+        partners = [generator.choice([None, *range(len(words))]) for _ in words]
         translations.append(Translated(translation, word_links(text, translation, partners)))
-    rendered = parsed.rendered(translations)
-    before, after = Tags(original), Tags(rendered)
-    titles = {("title", "Some words"): "title", ("title", "WORDS SOME"): "title"}
-    count = [
-        collections.Counter(tuple(titles.get(part, part) for part in tag) for tag in side.tags.elements())
-        for side in (before, after)
-    ]
-    assert count[0] == count[1]
+    after = Tags(parsed.rendered(translations).replace("WORDS SOME", "TITLE"))
+    assert after.tags == before.tags
     changed = "".join(word if word in ("Acme", "Q") else word.upper() for word in before.words)
     assert collections.Counter(changed) == collections.Counter("".join(after.words))
 
@@ -126,29 +98,18 @@ def in_capitals(text):
         ("<tr><td>one<td>two", "<tr><td>ONE</td><td>TWO</td></tr>"),
         ("run <code>x = 1</code>, then <kbd>Y</kbd>.", "RUN <code>x = 1</code>, THEN <kbd>Y</kbd>."),
         ("one<br>two<img src=x alt='a dog'>", 'ONE<br>TWO<img src="x" alt="A DOG">'),
-        (
-            "<pre>one</pre><script>a<b</script><style>p{}</style>",
-            "<pre>one</pre><script>a<b</script><style>p{}</style>",
-        ),
-        (
-            '<div translate="no" title="x">one <b>two</b></div> three',
-            '<div translate="no" title="x">one <b>two</b></div> THREE',
-        ),
+        ("<pre>a</pre><script>a<b</script><style>p{}</style>", "<pre>a</pre><script>a<b</script><style>p{}</style>"),
+        ('<i translate="no" title="x">a <b>b</b></i> c', '<i translate="no" title="x">a <b>b</b></i> C'),
         ('<a href="?a=1&amp;b=2" title="one">two</a>', '<a href="?a=1&amp;b=2" title="ONE">TWO</a>'),
-        ('<svg viewBox="0 0 1 1"><text>one</text></svg>', '<svg viewBox="0 0 1 1"><text>one</text></svg>'),
         ("<a href=x><div>one</div> two</a>", '<a href="x"><div>ONE</div> TWO</a>'),
-        ("<ul><li>one<ul><li>two</ul></ul>", "<ul><li>ONE<ul><li>TWO</li></ul></li></ul>"),
-        (
-            '<input placeholder="one"><button aria-label="two">x y</button>',
-            '<input placeholder="ONE"><button aria-label="TWO">X Y</button>',
-        ),
+        ('<svg viewBox="0 0 1 1"><text>one</text></svg>', '<svg viewBox="0 0 1 1"><text>one</text></svg>'),
+        ('<input placeholder="a"><hr aria-label="b">', '<input placeholder="A"><hr aria-label="B">'),
         (
             "<!DOCTYPE html><title>one &lt; two</title><p>three",
             "<!DOCTYPE html><html><head><title>ONE &lt; TWO</title></head><body><p>THREE</p></body></html>",
         ),
         ("  one  ", " ONE "),
         ("1 &lt; 2 <b></b>", "1 &lt; 2 <b></b>"),
-        ("", ""),
     ],
 )
 def test_structure_stays(page, rendered):
@@ -160,7 +121,6 @@ def test_structure_stays(page, rendered):
     ("page", "translation", "partners", "rendered"),
     [
         ("the <b>red</b> car", "la voiture rouge", [0, 2, 1], "la voiture <b>rouge</b>"),
-        ("<b>the</b> red <i>car</i>", "la voiture rouge", [0, 2, 1], "<b>la</b> <i>voiture</i> rouge"),
         ("<b>a goldfish</b> sleeps.", "un poisson rouge dort.", [0, 1, 1, 2], "<b>un poisson rouge</b> dort."),
         ("<b>I am</b> here.", "je suis ici.", [None, 1, 2], "je <b>suis</b> ici."),  # no link, no bold
         ("<b>yes, it is</b>", "oui", [None], "<b>oui</b>"),  # around all of it
@@ -189,15 +149,14 @@ def test_pages_are_translated_by_the_command(trained, run, tmp_path):
     page = "<!DOCTYPE html>\n<title>one two.</title>\n<p>One two. <b>three</b> four.</p>\n<pre>one</pre>\n"
     (tmp_path / "page.html").write_text(page)
     command = ("translate", "--workdir", trained[0])
-    done = run(*command, "--input", tmp_path / "page.html", "--output", tmp_path / "seite.html")
+    files = ("--input", tmp_path / "page.html", "--output", tmp_path / "seite.html")
+    done = run(*command, *files)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     written = (tmp_path / "seite.html").read_text()
-    title = run(*command, input="one two.").stdout.strip()
-    assert f"<title>{title}</title>" in written
+    assert f"<title>{run(*command, input='one two.').stdout.strip()}</title>" in written
     assert Tags(written).tags.keys() == Tags(f"<html><head></head><body>{page}</body></html>").tags.keys()
-    assert "<pre>one</pre>" in written
     assert run(*command, "--format", "html", input=page).stdout == written
     assert "&lt;" not in run(*command, "--format", "text", input="one & two.").stdout
-    done = run(*command, "--input", tmp_path / "page.html", "--json-lines")
+    done = run(*command, *files, "--json-lines")
     assert done.returncode == 2
-    assert "--json-lines has no effect with HTML, which is translated as a whole" in done.stderr
+    assert "--json-lines has no effect with HTML" in done.stderr

@@ -1,0 +1,67 @@
+"""A search problem small enough to enumerate: the logits of a token depend only on position and previous token."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lingua_flax.translation.search import Constraints, Hypotheses, SearchConfig, beam_search, greedy_search
+
+END, START, LENGTH = 1, 2, 4
+WORDS = [2, 3, 4]  # the tokens that do not end a sentence; 0 is padding, and impossible
+ALL = sum(len(WORDS) ** n for n in range(LENGTH))  # number of hypotheses of at most LENGTH tokens, end token included
+WIDE = ALL + 7  # beams
+
+
+def constraints(
+    max_lengths: Sequence[int] = (LENGTH,) * 3, min_length: int = 1, prefixes: Sequence[Sequence[int]] = ((),) * 3
+) -> Constraints:
+    """Returns the constraints of several sentences."""
+    room = max(map(len, prefixes))
+    padded = [[*prefix, *[0] * (room - len(prefix))] for prefix in prefixes]
+    count = len(max_lengths)
+    arrays = (max_lengths, [min_length] * count, np.reshape(padded, (count, room)))
+    as_integers: list[Any] = [np.array(array, np.int32) for array in arrays]
+    return Constraints(*as_integers)
+
+
+def random_tables(sentences: int, length: int = LENGTH, *, seed: int, scale: float) -> np.ndarray:
+    """Returns logits of the next token for each sentence, position and last token."""
+    logits = np.random.default_rng(seed).normal(size=(sentences, length, 5, 5)).astype(np.float32) * scale
+    logits[..., 0] = -np.inf
+    return logits
+
+
+def look_up(tokens: jax.Array, index: jax.Array, beam_history: jax.Array, tables: jax.Array) -> tuple[jax.Array, Any]:
+    """The step of a search: the state, which it does not change, is the tables."""
+    return jax.vmap(lambda table, last: table[index][last])(tables, tokens), tables
+
+
+def config(own: Constraints, alpha: Any = 0.0, length: int = LENGTH) -> SearchConfig:
+    """Returns the arguments that all searches share."""
+    return SearchConfig(Constraints(*map(jnp.asarray, own)), length, START, END, alpha)
+
+
+@functools.partial(jax.jit, static_argnames="beams")
+def compiled_beam_search(tables: jax.Array, own: Constraints, *, beams: int, alpha: Any) -> Hypotheses:
+    """Returns the hypotheses that a beam search finds in the tables."""
+    return beam_search(look_up, tables, config(own, alpha, tables.shape[1]), beams=beams).run()
+
+
+@jax.jit
+def compiled_greedy_search(tables: jax.Array, own: Constraints, *, alpha: Any) -> Hypotheses:
+    """Returns the hypotheses that a greedy search finds in the tables."""
+    return greedy_search(look_up, tables, config(own, alpha)).run()
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Returns log-probabilities."""
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def penalty(length: float, alpha: float) -> float:
+    """Returns what the log-probability of a hypothesis is divided by."""
+    return ((5 + length) / 6) ** alpha
