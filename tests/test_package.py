@@ -110,7 +110,7 @@ def test_copy_without_links_says_so_and_its_wheel_is_complete_and_works(tmp_path
     (mine / "w").symlink_to(ROOT / "checkpoints" / "phrasebook")
     place, translation = environment.run("use_as_library.py", mine).splitlines()
     assert Path(place).is_relative_to(tmp_path / "environment")
-    assert translation == "J'ai traversé la rivière à la nage."
+    assert translation == "J'ai traversé la rivière."
 
 
 @pytest.mark.slow
