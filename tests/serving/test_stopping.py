@@ -68,4 +68,4 @@ def test_what_cannot_be_answered_in_time_is_refused(engine, monkeypatch):
     for answer in answers:
         status, content, headers = answer.result()
         assert (status, content, headers["Retry-After"]) == (503, {"error": "the server is stopping"}, "1")
-    assert engine.unwanted == ["two"]
+    until(lambda: engine.unwanted == ["two"])
