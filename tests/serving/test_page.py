@@ -362,8 +362,12 @@ def test_translation_grows_word_by_word(page, url):
 
 def test_stranger_finds_in_five_clicks_why_bank_became_rive(page, url):
     button(page, "I walked along the river to the bank.").click()
+    expect(page.locator("p.text")).to_contain_text("march")  # the sentence before has a "rive", too
     page.get_by_role("button", name="rive, probability").click()
-    page.get_by_role("button", name="rive looks at river: Cross-attention").press("Enter")
+    river = page.get_by_role("button", name="rive looks at river: Cross-attention")
+    expect(river).to_be_visible()
+    page.keyboard.press("Escape")
+    river.click()
     expect(page.get_by_role("heading", name="How “rive” comes to look at “river”")).to_be_visible()
     row = [(float(weight), key) for query, key, weight in cells(page) if query == "rive"]
     assert max(row)[1] == "river"
