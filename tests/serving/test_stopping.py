@@ -42,30 +42,30 @@ def test_requests_on_open_connections_are_refused(engine):
     assert answer.result() == (503, "close")
 
 
-def test_what_cannot_be_answered_in_time_is_refused(engine, monkeypatch):
-    """Searches, and what other threads compute."""
+def test_search_that_does_not_end_in_time_is_refused(engine, monkeypatch):
+    monkeypatch.setattr(app, "FINISH_SECONDS", 0.1)
+    with serving(lambda _: engine) as (server, url):
+        until(lambda: server.status == "ok")
+        engine.may_go_on.clear()
+        answer = later(translate, url, "two")
+        until(lambda: engine.batches)
+        later(lambda: (answer.exception(), engine.may_go_on.set()))
+    status, content, headers = answer.result()
+    assert (status, content, headers["Retry-After"]) == (503, {"error": "the server is stopping"}, "1")
+    assert engine.unwanted == ["two"]
+
+
+def test_what_other_threads_do_not_compute_in_time_is_refused(engine, monkeypatch):
     monkeypatch.setattr(app, "FINISH_SECONDS", 0.1)
     may_end = threading.Event()
     engine.align = compute = Mock(side_effect=lambda *_: may_end.wait(PROMPTLY))
     with serving(lambda _: engine) as (server, url):
         server.inspector = compute
         until(lambda: server.status == "ok")
-        answers = [later(request, url, "/inspect", {"q": "one"})]
-        asked = {"q": "one", "source": "en", "target": "fr"}
-        answers.append(later(request, url, "/translate", asked | {"alignments": True}))
+        asked = {"q": "one", "source": "en", "target": "fr", "alignments": True}
+        answers = [later(request, url, "/inspect", {"q": "one"}), later(request, url, "/translate", asked)]
         until(lambda: compute.call_count == 2)
-        engine.may_go_on.clear()
-        answers.append(later(translate, url, "two"))
-        until(lambda: engine.batches == [["one"], ["two"]])
-
-        def end_when_refused():
-            for answer in answers:
-                answer.exception()
-            may_end.set()
-            engine.may_go_on.set()
-
-        later(end_when_refused)
+        later(lambda: ([answer.exception() for answer in answers], may_end.set()))
     for answer in answers:
         status, content, headers = answer.result()
         assert (status, content, headers["Retry-After"]) == (503, {"error": "the server is stopping"}, "1")
-    until(lambda: engine.unwanted == ["two"])
