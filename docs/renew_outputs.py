@@ -24,7 +24,7 @@ COURSE = sorted(path.relative_to(ROOT) for path in DOCS.glob("understanding/*.ip
 BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)  # and its output
 RESULTS = DOCS / "results" / "index.md"
-ORIGIN = re.compile(r"(?<=`make docs-outputs` \| ).*?(?= \|\s)")  # commit and hardware in its table
+ORIGIN = re.compile(r"(?<=`make docs-outputs` \| )[^|]+ \| [^|]+(?= \|)")  # commit and hardware in its table
 OMITTED = "..."
 
 
