@@ -38,10 +38,10 @@ class Curves:
             self.training.append((line["step"], line["loss"]))
 
 
-def draw_curves(systems: Mapping[str, Sequence[Curves]], title: str = "", decoding: str = "(greedy)") -> Figure:
+def draw_curves(systems: Mapping[str, Sequence[Curves]], title: str = "", bleu: str = "validation BLEU") -> Figure:
     """Draws the losses (top) and validation BLEU (bottom) of the runs of each system over the steps.
 
-    Of a single run, the training loss and the validation loss with shuffled sources are drawn, too.
+    Of a single run, the training loss and the loss with shuffled sources are drawn, too. `bleu` labels the bottom.
     """
     from matplotlib.figure import Figure
 
@@ -61,8 +61,9 @@ def draw_curves(systems: Mapping[str, Sequence[Curves]], title: str = "", decodi
         _draw_system(scores, [run.bleu for run in runs], color, name)
     losses.set_ylabel("loss, nats per token")
     losses.legend()
-    scores.set_ylabel(f"validation BLEU {decoding}")
+    scores.set_ylabel(bleu)
     scores.set_xlabel("step")
+    scores.set_ylim(top=max(1.0, scores.get_ylim()[1]))  # for the first validations, whose BLEU may be 0
     for axes in (losses, scores):
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)

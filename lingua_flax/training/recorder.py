@@ -132,7 +132,7 @@ class Recorder:
 
     def _draw(self) -> None:
         self._is_drawn = True
-        figure = draw_curves({"validation": [self._curves]}, self._title, f"({self._bleu_description})")
+        figure = draw_curves({"validation": [self._curves]}, self._title, f"validation BLEU ({self._bleu_description})")
         save_figure(figure, self._workdir.path / CURVES_NAME)
 
 

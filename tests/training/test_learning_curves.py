@@ -21,7 +21,7 @@ def test_drawn_points_match_the_metrics():
         curves.add({"step": step, "loss": None if step == 3 else float(step)})
     curves.add({"step": 7, "validation_loss": 2.0, "validation_loss_shuffled": 3.0, "validation_bleu": 1.5})
     curves.add({"step": 9, "validation_loss": 1.0, "validation_loss_shuffled": None, "validation_bleu": 8.0})
-    figure = draw_curves({"validation": [curves]}, "a run", "(greedy, lower case)")
+    figure = draw_curves({"validation": [curves]}, "a run", "validation BLEU (greedy, lower case)")
     assert figure.get_suptitle() == "a run"
     losses, scores = figure.axes
     assert scores.get_ylabel() == "validation BLEU (greedy, lower case)"
@@ -61,7 +61,8 @@ def test_picture_is_drawn_at_every_validation_with_the_lines_before_a_resume(tmp
         recorder.validation(4, Validation(2.0, None, 1.0, None, ()), 1.0, best=True)
         first = picture.read_bytes()
         recorder.validation(8, Validation(1.0, None, 9.0, 9.0, ()), 1.0, best=True)
-        expected = draw_curves({"validation": [Curves([*logged, *workdir.read_metrics()])]}, "a run")
+        curves = Curves([*logged, *workdir.read_metrics()])
+        expected = draw_curves({"validation": [curves]}, "a run", "validation BLEU (greedy)")
         save_figure(expected, tmp_path / "expected.png")
         assert picture.read_bytes() == (tmp_path / "expected.png").read_bytes() != first
     assert not list(tmp_path.glob("events.*"))
