@@ -70,19 +70,17 @@ def run():
 
     def run_command(program: str, *arguments: object, env: dict[str, str] | None = None, process=False, **options):
         own = {name: value for name, value in (env or {}).items() if os.environ.get(name) != value}
-        own_options, options = options, {"timeout": HUNG_AFTER} | options
         is_read_at_start = any(name.startswith(("JAX_", "PYTHON")) for name in own)
         if program == "-c" or is_read_at_start:
             command = [*python(program), *map(str, arguments)]
             defaults = {"cwd": ROOT, "capture_output": True, "text": True}
             if "input" not in options:
                 defaults["stdin"] = subprocess.DEVNULL
-            return subprocess.run(command, **(defaults | options), env=env)
+            return subprocess.run(command, **({"timeout": HUNG_AFTER} | defaults | options), env=env)
         is_default_run = "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ  # otherwise, commands run as users run them
-        if is_default_run and program in HERE and not (process or own or "timeout" in own_options):
-            options.pop("timeout")
+        if is_default_run and program in HERE and not (process or own or "timeout" in options):
             return run_here(program, *arguments, env=env, **options)
-        return run_forked(program, *arguments, env=env, **options)
+        return run_forked(program, *arguments, env=env, **({"timeout": HUNG_AFTER} | options))
 
     return run_command
 

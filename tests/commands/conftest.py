@@ -1,10 +1,11 @@
 """What tests of several commands use."""
 
+import functools
 import re
-from subprocess import CompletedProcess
 
 import pytest
 
+from tests.helpers import commands
 from tests.helpers.folders import contents
 
 
@@ -27,10 +28,4 @@ def refused(run, tmp_path):
 @pytest.fixture(scope="session")
 def succeed(run):
     """Runs a command like `run`, and checks that it succeeds."""
-
-    def run_successfully(*arguments: object, **options) -> CompletedProcess[str]:
-        done = run(*arguments, **options)
-        assert done.returncode == 0, done.stderr
-        return done
-
-    return run_successfully
+    return functools.partial(commands.succeed, run)
