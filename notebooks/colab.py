@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parent.parent
 # Packages whose versions have to fit each other: Flax 0.11 cannot be imported with JAX 0.10.
 OF_JAX = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint")
-SHORT_FORM = "--training.num-steps 550"  # of 2,200, for "automatic" on a CPU
+SHORT_FORM = "--training.num-steps 550"  # of 1,300, for "automatic" on a CPU
 PHRASEBOOK, CAPTIONS = "I swam across the river to get to the other bank.", "Two dogs are playing in the snow."
 # Jupyter asks every program for colors and progress bars, and a program without a terminal delays its output.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}

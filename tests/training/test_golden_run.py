@@ -20,7 +20,8 @@ from tests.conftest import ROOT
 from tests.processes import digests, finish, start, start_command
 
 STORED = Path(__file__).with_name("golden_runs.json")
-OPTIONS = ("--training.num-steps", "50", "--training.eval-every", "0", "--devices.platform", "cpu")
+DROPOUT = ("--model.dropout-rate", "0.1")  # which the config does without
+OPTIONS = ("--training.num-steps", "50", "--training.eval-every", "0", "--devices.platform", "cpu", *DROPOUT)
 
 
 def machine() -> str:
