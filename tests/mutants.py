@@ -25,7 +25,6 @@ from rich.table import Table
 from lingua_flax.host.terminal import print_table
 
 ROOT = Path(__file__).parent.parent
-NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "checkpoints", "*.egg-info", "docs", "notebooks")
 TIME_LIMIT = 3600  # seconds, more than twice what all default tests take one after the other
 
 
@@ -56,11 +55,20 @@ def read_mutants(path: Path) -> list[Mutant]:
     return mutants
 
 
+def copy_repository(copy: Path) -> None:
+    """Copies the files that git has or would add."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.check_output(listed, cwd=ROOT, text=True).split("\0"):
+        if name and os.path.lexists(ROOT / name):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+
+
 def run_tests(tests: list[str], mutant: Mutant | None = None) -> Result:
     """Runs tests in a copy of the repository, after making the replacement of the mutant if one is given."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "copy")
-        shutil.copytree(ROOT, copy, symlinks=True, ignore=NOT_COPIED)
+        copy_repository(copy)
         if mutant:
             file = copy / mutant.file
             file.write_text(file.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
