@@ -3,12 +3,17 @@
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
+import signal
+import stat
 import subprocess
 import sys
 
 import jax
+import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 from lingua_flax.commands.export import ExportCommand, check_parity, lines_to_verify
 from lingua_flax.data.corpora import open_corpus
@@ -16,23 +21,17 @@ from lingua_flax.data.corpora.downloads import offline
 from lingua_flax.data.placeholders import PLACEHOLDERS
 from lingua_flax.export.parity import Parity, compare, engine_of, lines_to_compare
 from lingua_flax.host.errors import RunError, UserError
-from lingua_flax.host.files import new_folder
+from lingua_flax.host.interruption import interruption
 from lingua_flax.options.config_files import read_config, read_workdir_config
 from lingua_flax.options.schema import DataConfig
+from lingua_flax.runs.checkpoint import holds_only_a_network, saved_steps
 from lingua_flax.translation.translator import Translator
+from tests.command_server import run_here
+from tests.helpers.commands import succeed
+from tests.helpers.folders import contents
 from tests.helpers.networks import random_translator
-from tests.processes import start_command, wait_for
 
 TEXT = "one two three.\n\nnine.\nfour four five.\n"
-
-
-@pytest.fixture(scope="module")
-def scores(trained, run, tmp_path_factory):
-    """Returns the scores of the run as lingua-flax evaluate writes them."""
-    path = tmp_path_factory.mktemp("scores") / "scores.json"
-    result = run("evaluate", "--workdir", trained[0], "--beam-size", 1, "--json", path)
-    assert result.returncode == 0, result.stderr
-    return path
 
 
 def program(folder, *command, text=""):
@@ -40,14 +39,21 @@ def program(folder, *command, text=""):
     return subprocess.run([sys.executable, *command], cwd=folder, input=text, capture_output=True, text=True)
 
 
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize("export_format", ["ctranslate2", "safetensors"])
-def test_exported_folder_translates_without_this_repository(export_format, trained, scores, run, tmp_path):
+def test_exported_folder_translates_without_this_repository(export_format, trained, run, tmp_path):
+    scores = {"bleu": 98.75, "bleu_signature": "nrefs:1|case:mixed", "sentences": 37, "checkpoint_step": 240}
+    (tmp_path / "scores.json").write_text(json.dumps(scores))
     folder = tmp_path / "exported"
-    options = ["--format", export_format, "--output", folder, "--beam-size", 1, "--scores", scores]
-    result = run("export", "--workdir", trained[0], *options)
-    assert result.returncode == 0, result.stderr
+    options = ["--format", export_format, "--output", folder, "--beam-size", 1, "--scores", tmp_path / "scores.json"]
+    result = succeed(run, "export", "--workdir", trained[0], *options)
     assert f"{export_format}, float32" in result.stdout
-    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert {path.name for path in tmp_path.iterdir()} == {"exported", "scores.json"}
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "manifest.json"}
     assert manifest["files"] == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -55,6 +61,7 @@ def test_exported_folder_translates_without_this_repository(export_format, train
     readme = files["README.md"].decode()
     example = next(pair.source for pair in open_corpus(read_workdir_config(trained[0]).data).split("validation"))
     assert example in readme.split("## How to use it")[1]
+    assert "| BLEU | 98.75 | nrefs:1\\|case:mixed" in readme
     translate, search, text = ["-I", "translate.py", "--beam-size", "3"], ("--beam-size", 3), TEXT
     if export_format == "ctranslate2":
         translate = ["-I", "-c", readme.split("```python\n")[1].split("```")[0]]
@@ -62,18 +69,12 @@ def test_exported_folder_translates_without_this_repository(export_format, train
         assert "patience=2, max_decoding_length=31)" in readme
     expected = run("translate", "--workdir", trained[0], *search, input=text).stdout
     assert program(folder, *translate, text=text).stdout == expected
-    bleu = json.loads(scores.read_text(encoding="utf-8"))["bleu"]
-    assert f"| BLEU | {bleu:.2f} | nrefs:1\\|case:mixed" in readme
     check = ["-c", readme.split('python -c "')[1].split('"\n')[0].replace("\\\n", "")]
     assert program(folder, *check).stdout == ""
     name = max(files, key=lambda name: len(files[name]))
-    damaged = bytearray(files[name])
-    damaged[len(damaged) // 2] ^= 1
-    (folder / name).write_bytes(damaged)
+    flip_a_bit(folder / name)
     assert program(folder, *check).stdout == f"{name}\n"
     if export_format == "safetensors":
-        refused = program(folder, *translate[:2], "--beam-size", "0")
-        assert (refused.returncode, "--beam-size must be at least 1" in refused.stderr) == (2, True)
         refused = program(folder, *translate)
         error = f"error: {name} is not the file that was exported; copy the folder again\n"
         assert (refused.returncode, refused.stderr) == (1, error)
@@ -81,20 +82,19 @@ def test_exported_folder_translates_without_this_repository(export_format, train
 
 def test_mistakes_are_refused_in_one_sentence(trained, run, tmp_path):
     (tmp_path / "other.json").write_text("[1]", encoding="utf-8")
-    safetensors = ["--format", "safetensors", "--output"]
     for options, message in (
-        (["--format", "ctranslate2"], "--output is required"),
-        (["--output", "new"], "format"),
-        ([*safetensors, "."], "exists already; delete it or choose another name"),
-        ([*safetensors, "no/new"], "there is no folder "),
-        ([*safetensors, "new", "--quantization", "int8"], "no effect with --format safetensors, only with ctranslate2"),
-        ([*safetensors, "new", "--scores", "scores"], "No such file"),
-        ([*safetensors, "new", "--scores", "other.json"], "not a file that lingua-flax evaluate --json has written"),
-        (["--format", "html", "--output", "new", "--scores", "x"], "--scores has no effect with --format html"),
-        ([*safetensors, "new", "--verify", "lines"], "lines"),
-        ([*safetensors, "new", "--checkpoint", "7"], "checkpoint"),
+        ("--format ctranslate2", "--output is required"),
+        ("--output new", "format"),
+        ("--format safetensors --output .", "exists already; delete it or choose another name"),
+        ("--format safetensors --output no/new", "there is no folder "),
+        ("--format safetensors --output new --quantization int8", "no effect with --format safetensors, only with"),
+        ("--format safetensors --output new --scores scores", "No such file"),
+        ("--format safetensors --output new --scores other.json", "not a file that lingua-flax evaluate --json"),
+        ("--format html --output new --scores x", "--scores has no effect with --format html"),
+        ("--format html --output new --verify lines", "lines"),
+        ("--format html --output new --checkpoint 7", "checkpoint"),
     ):
-        result = run("export", "--workdir", trained[0], *options, cwd=tmp_path)
+        result = run("export", "--workdir", trained[0], *options.split(), cwd=tmp_path)
         assert result.returncode == 2
         (line,) = result.stderr.splitlines()
         assert message in line
@@ -129,8 +129,7 @@ def test_lines_to_compare_are_of_the_source_of_the_export_and_plain(toy, tmp_pat
     """A network for both directions translates into its source language from its target language."""
     mixture = ({"target_language": "fr"}, {"source_language": "de", "target_language": "en"})
     data = DataConfig(name="multi30k", source_language="en", target_language="de", tag_target=True, mixture=mixture)
-    directions = [data.direction_into(language) for language in ("de", "fr", "en", "cs")]
-    assert directions == [("en", "de"), ("en", "fr"), ("de", "en"), ("en", "cs")]
+    assert [data.direction_into(language)[0] for language in ("fr", "en", "cs")] == ["en", "de", "en"]
     data = read_config(toy).data  # of a text corpus, which is the same two files in either direction
     options = ExportCommand(workdir=tmp_path, format="safetensors", output=tmp_path / "new")
     pair = next(iter(open_corpus(data).split("validation")))
@@ -163,26 +162,91 @@ def test_export_that_translates_otherwise_is_not_accepted(trained, tmp_path):
     assert not Parity(beam_size=1, lines=100, cut=0, equal=100, tied=0, score_difference=2e-3).holds
 
 
-def test_terminated_export_leaves_no_folder(trained, tmp_path):
-    lines = tmp_path / "lines.txt"
-    lines.write_text("five five five five five.\n" * 100, encoding="utf-8")
-    options = ["--format", "safetensors", "--output", tmp_path / "new", "--verify", lines, "--beam-size", 9]
-    process = start_command("export", "--workdir", trained[0], *options)
-    wait_for(process, lambda: list(tmp_path.glob(".new.*/manifest.json")))
-    process.terminate()
-    _, log = process.communicate()
-    assert (process.returncode, log) == (143, "stopped by SIGTERM\n")
-    assert list(tmp_path.iterdir()) == [lines]
+def test_terminated_export_leaves_no_folder(trained, tmp_path, monkeypatch):
+    def terminated(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        return compare(*arguments)
+
+    monkeypatch.setattr("lingua_flax.export.parity.compare", terminated)
+    monkeypatch.setattr("lingua_flax.host.interruption._stop", pytest.fail)  # which would end these tests
+    monkeypatch.setattr(interruption, "signal_number", 0)
+    before = signal.signal(signal.SIGTERM, interruption._receive)
+    try:
+        done = run_here("export", "--workdir", trained[0], "--format", "safetensors", "--output", tmp_path / "new")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (done.returncode, done.stderr) == (143, "stopped by SIGTERM\n")
+    assert not list(tmp_path.iterdir())
 
 
-def test_folder_is_given_its_name_only_when_it_is_complete(tmp_path):
-    """Nor is one replaced that appears meanwhile."""
-    with pytest.raises(RunError), new_folder(tmp_path / "failed"):
-        raise RunError("no parity")
-    context = new_folder(tmp_path / "new")
-    context.__enter__()
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "file").touch()
-    with pytest.raises(FileExistsError, match="File exists"):
-        context.__exit__(None, None, None)
-    assert [path.name for path in tmp_path.rglob("*")] == ["new", "file"]
+def test_the_umask_decides_who_may_read_what_is_written(toy, tmp_path):
+    network = ("--workdir", tmp_path / "w")
+    outputs = ("--output", tmp_path / "hyps.txt.gz", "--json", tmp_path / "scores.json")
+    formats = ("ctranslate2", "safetensors", "transformers", "html")
+    before = os.umask(0o027)  # of the modes that libraries choose, neither 600 nor 644 agrees with that
+    try:
+        steps = ("--training.num-steps", 2, "--training.eval-every", 2)
+        done = [run_here("train", "--config", toy, *network, *steps)]
+        done.append(run_here("evaluate", *network, "--beam-size", 1, *outputs))
+        for name in formats:
+            options = ("--format", name, "--output", tmp_path / name, "--beam-size", 1)
+            done.append(run_here("export", *network, *options))
+    finally:
+        os.umask(before)
+    assert [own.returncode for own in done] == [0] * 6, done
+    written = [path for path in tmp_path.rglob("*") if not path.is_symlink()]
+    assert {*formats, "w", "hyps.txt.gz", "scores.json"} <= {path.name for path in written}
+    for path in written:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o750 if path.is_dir() else 0o640), path
+
+
+@pytest.fixture(scope="module")
+def network(trained, run, tmp_path_factory):
+    """Returns the folder into which the toy run is exported as a workdir."""
+    folder = tmp_path_factory.mktemp("exported") / "network"
+    done = succeed(run, "export", "--workdir", trained[0], "--format", "workdir", "--output", folder, "--beam-size", 1)
+    assert "workdir, bfloat16" in done.stdout
+    return folder
+
+
+def test_network_alone_takes_half_the_space_and_names_no_folder(trained, network):
+    own, theirs = (Translator.load(folder).params for folder in (trained[0], network))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a.astype(bfloat16).astype(np.float32), b), own, theirs)
+    (arrays,) = network.glob("checkpoints/*/params/d")
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(own))
+    assert sum(path.stat().st_size for path in arrays.iterdir()) < 0.6 * size
+    files = {path.relative_to(network).as_posix(): path.read_bytes() for path in network.rglob("*") if path.is_file()}
+    assert files.keys() == {"manifest.json", *json.loads(files["manifest.json"])["files"]}
+    del files["config.toml"]  # where paths belong
+    assert [path for path, content in files.items() if str(network.parent).encode() in content] == []
+
+
+def test_network_alone_can_be_used_as_the_run_and_stays_as_it_is(trained, network, run):
+    before = contents(network)
+    theirs, own = (succeed(run, "translate", "--workdir", folder, input=TEXT) for folder in (network, trained[0]))
+    assert theirs.stdout == own.stdout
+    succeed(run, "evaluate", "--workdir", network, "--beam-size", 1)
+    done = succeed(run, "train", "--workdir", network)
+    assert done.stderr == ""
+    assert f"--init-from {network}" in done.stdout
+    assert contents(network) == before
+
+
+def test_another_run_can_begin_with_the_network_alone(toy, network, run, tmp_path):
+    options = ["--training.num-steps", 1, "--training.eval-every", 0, "--optimizer.peak-lr", 1e-9]
+    options += ["--tokenizer.model-file", network / "tokenizer.model"]
+    succeed(run, "train", "--config", toy, "--workdir", tmp_path / "w", "--init-from", network, *options)
+    own, theirs = (jax.tree.leaves(Translator.load(folder).params) for folder in (tmp_path / "w", network))
+    for new, old in zip(own, theirs, strict=True):
+        np.testing.assert_allclose(new, old, atol=1e-6)
+
+
+def test_damaged_network_is_noticed(trained, network, run, tmp_path):
+    damaged = shutil.copytree(network, tmp_path / "damaged")
+    flip_a_bit(max(damaged.rglob("d/*"), key=lambda path: path.stat().st_size))
+    done = run("translate", "--workdir", damaged, input=TEXT)
+    assert done.returncode == 2
+    assert "damaged" in done.stderr
+    checkpoints = shutil.copytree(trained[0] / "checkpoints", tmp_path / "checkpoints")
+    shutil.rmtree(checkpoints / str(saved_steps(checkpoints)[-1]) / "training")
+    assert not holds_only_a_network(checkpoints)  # whose newest step is damaged

@@ -1,17 +1,48 @@
-"""Exports of networks with random parameters: CTranslate2 and the NumPy network compute what the network here does."""
+"""Exports of networks: CTranslate2, the network in NumPy, and transformers compute what the network here does.
+
+That library computes in an environment that holds nothing else.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import ctranslate2
+import numpy as np
 import pytest
 
 from lingua_flax.data import tokenizer as data_tokenizer
+from lingua_flax.data.corpora import open_corpus
 from lingua_flax.export import numpy_translator
 from lingua_flax.export.ctranslate2_model import write_ctranslate2
+from lingua_flax.export.description import model_card
 from lingua_flax.export.numpy_translator import Network, beam_search
 from lingua_flax.export.safetensors_model import write_safetensors
+from lingua_flax.export.transformers_model import write_transformers
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.schema import DataConfig
-from lingua_flax.options.special_ids import BOS_ID
-from tests.helpers.networks import LINES, encoded, log_probabilities, log_probability_of, random_translator
+from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.exportable import obstacles
+from lingua_flax.options.schema import DataConfig, ModelConfig
+from lingua_flax.options.special_ids import BOS_ID, PAD_ID, UNK_ID
+from lingua_flax.translation.decoding import default_max_length
+from lingua_flax.translation.translator import Translator
+from tests.helpers.commands import succeed
+from tests.helpers.networks import (
+    LINES,
+    encoded,
+    forward_pass,
+    log_probabilities,
+    log_probability_of,
+    random_translator,
+    small_tokenizer,
+)
+
+ROTARY = {"positions": "rotary", "rotary_cross_attention": False}
+SCRIPT = Path(__file__).parent / "scripts" / "translate_with_transformers.py"
+ODD_LINES = ["one two three.", "</s> two <s> three.", "Zoé  naïve 𝄞", "2 >> 1 <<", "<unk> <pad>"]
 
 
 def test_the_exported_program_replaces_the_line_breaks_that_this_repository_replaces():
@@ -47,20 +78,16 @@ def ctranslate2_scores(translator, folder):
         (True, {}),
         (True, {"norm": "post", "activation": "gelu", "positions": "learned", "tied_embeddings": "decoder"}),
         (False, {"tied_embeddings": "none", "qk_norm": True, "num_heads": 1, "position_base": 100.0}),
-        (True, {"positions": "rotary", "rotary_cross_attention": False, "position_base": 50.0}),
-        (True, {"positions": "rotary", "rotary_cross_attention": False, "qk_norm": "self", "norm": "post"}),
+        (True, ROTARY | {"qk_norm": "self", "norm": "post", "position_base": 50.0}),
         (True, {"positions": "rotary", "qk_norm": True, "norm": "post"}),  # only in NumPy
     ],
 )
 def test_exports_compute_the_same_probabilities(tmp_path, joint, options):
     translator = random_translator(joint, **options)
     expected = pytest.approx(log_probabilities(translator), abs=1e-3)
-    folders = tmp_path / "numpy", tmp_path / "ctranslate2"
-    for folder in folders:
-        folder.mkdir()
-    assert numpy_scores(translator, folders[0]) == expected
-    if options.get("positions") != "rotary" or not options.get("rotary_cross_attention", True):
-        assert ctranslate2_scores(translator, folders[1]) == expected
+    assert numpy_scores(translator, tmp_path) == expected
+    if not obstacles("ctranslate2", translator.config):
+        assert ctranslate2_scores(translator, tmp_path) == expected
 
 
 def test_numpy_search_finds_what_the_compiled_one_finds(tmp_path):
@@ -74,33 +101,127 @@ def test_numpy_search_finds_what_the_compiled_one_finds(tmp_path):
         assert score == pytest.approx(best.score, abs=1e-3)
 
 
-def test_what_ctranslate2_cannot_represent_is_refused(tmp_path):
-    for options, remedy in (
-        ({"positions": "rotary"}, "--model.rotary-cross-attention False"),
-        ({"qk_norm": True}, "--model.qk-norm self"),
-        ({"positions": "rotary", "qk_norm": True}, r"cross-attention False\) and .*--model.qk-norm self"),
+def test_what_a_format_cannot_represent_is_refused(tmp_path):
+    for name, options, remedy in (
+        ("ctranslate2", {"positions": "rotary"}, "rotary-cross-attention False"),
+        ("ctranslate2", {"qk_norm": True}, "qk-norm self"),
+        ("transformers", {"positions": "rotary"}, "has rotary positions"),
+        ("transformers", {"positions": "learned"}, "has learned positions"),
+        ("transformers", {"position_base": 50.0}, "positions of another base"),
+        ("transformers", {"qk_norm": "self"}, "normalizes queries and keys"),
+        ("transformers", {"tied_embeddings": "decoder"}, "several matrices of embeddings"),
     ):
-        with pytest.raises(UserError, match=remedy):
-            write_ctranslate2(random_translator(**options), tmp_path)
+        (obstacle,) = obstacles(name, ModelConfig(**options))
+        assert remedy in obstacle
+    translator = random_translator(positions="rotary", qk_norm=True)
+    assert obstacles("safetensors", translator.config) == []
+    with pytest.raises(UserError, match=r"rotary-cross-attention False\) and .*--model.qk-norm self"):
+        write_ctranslate2(translator, tmp_path)
+    with pytest.raises(UserError, match="transformers cannot represent a network that has rotary positions"):
+        write_transformers(translator, DataConfig(), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("options", [{}, {"positions": "rotary", "rotary_cross_attention": False}])
-def test_ctranslate2_runs_on_with_its_defaults(tmp_path, options):
+def test_ctranslate2_runs_on_with_its_defaults(tmp_path):
     """It decodes up to 256 tokens and reads up to 1,024, and fails where a table of positions ends."""
-    translator = random_translator(**options)
-    usage = write_ctranslate2(translator, tmp_path)
-    source = translator.tokenizer.source_pieces(encoded(translator)[0][0] * 100)[:1000]
-    (result,) = ctranslate2.Translator(str(tmp_path)).translate_batch([source], min_decoding_length=256)
-    assert len(result.hypotheses[0]) == 256
-    assert "longer sentences are not refused" in usage
+    for options in ({}, ROTARY):
+        translator = random_translator(**options)
+        usage = write_ctranslate2(translator, tmp_path)
+        source = translator.tokenizer.source_pieces(encoded(translator)[0][0] * 100)[:1000]
+        (result,) = ctranslate2.Translator(str(tmp_path)).translate_batch([source], min_decoding_length=256)
+        assert len(result.hypotheses[0]) == 256
+        assert "longer sentences are not refused" in usage
     assert "max_decoding_length`, which is 256" in write_ctranslate2(random_translator(positions="learned"), tmp_path)
 
 
 def test_types_that_need_pytorch_are_refused_without_it(tmp_path, monkeypatch):
     monkeypatch.setattr("lingua_flax.export.ctranslate2_model.find_spec", lambda name: None)
+    translator = random_translator()
     for quantization in ("bfloat16", "int8_bfloat16"):
         with pytest.raises(UserError, match=rf"makes {quantization} with PyTorch: pip install torch"):
-            write_ctranslate2(random_translator(), tmp_path, quantization)
+            write_ctranslate2(translator, tmp_path, quantization)
     for quantization in ("float16", "int16", "int8", "int8_float32", "int8_float16"):
-        write_ctranslate2(random_translator(), tmp_path, quantization)
+        write_ctranslate2(translator, tmp_path, quantization)
+
+
+@pytest.fixture(scope="module")
+def in_environment(tmp_path_factory):
+    """Runs Python with transformers, torch and sentencepiece, installed unless LINGUA_TRANSFORMERS names a Python."""
+    python = os.environ.get("LINGUA_TRANSFORMERS")
+    if not python:
+        environment = tmp_path_factory.mktemp("environment")
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        python = environment / "bin" / "python"
+        subprocess.run([python, "-m", "pip", "install", "-q", "transformers", "torch", "sentencepiece"], check=True)
+
+    def run_in(folder, *command, text=""):
+        options = {"cwd": folder, "input": text, "env": os.environ | {"HF_HUB_OFFLINE": "1"}}
+        done = subprocess.run([python, *command], capture_output=True, text=True, check=False, **options)
+        assert done.returncode == 0, done.stderr
+        assert "MISSING" not in done.stderr + done.stdout
+        return done.stdout
+
+    return run_in
+
+
+def check_logits(translator, results):
+    """Compares the logits of the last token of each translation."""
+    for result in results:
+        logits = forward_pass(translator, [result["source"]], [[BOS_ID, *result["target"][:-1]]])
+        ours, theirs = logits[0, -1], np.array(result["logits"])
+        np.testing.assert_allclose(*(np.delete(each, [PAD_ID, BOS_ID, UNK_ID]) for each in (theirs, ours)), atol=1e-4)
+        assert (theirs[[PAD_ID, BOS_ID, UNK_ID]] < -1000).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"norm": "post", "activation": "gelu"}, {"num_heads": 1, "embed_dim": 18}])
+def test_random_network_computes_the_same_logits(in_environment, tmp_path, options):
+    translator = random_translator(num_decoder_layers=2, **options)
+    write_transformers(translator, DataConfig(), tmp_path)
+    results = json.loads(in_environment(tmp_path, SCRIPT, "1", text="\n".join(ODD_LINES)))
+    assert [result["source"] for result in results] == translator.tokenizer.encode_source(ODD_LINES)
+    check_logits(translator, results)
+
+
+@pytest.mark.slow
+def test_exported_run_translates_as_the_run_does(in_environment, trained, run, tmp_path):
+    folder = tmp_path / "exported"
+    succeed(run, "export", "--workdir", trained[0], "--format", "transformers", "--output", folder)
+    translator = Translator.load(trained[0])
+    corpus = open_corpus(read_workdir_config(trained[0]).data).split("validation")
+    lines = [*ODD_LINES, *(pair.source for pair in corpus)]
+    for beams in (1, 5):
+        expected = translator.translate_sentences(lines, beam_size=beams, length_penalty=0.0, warn=False)
+        results = json.loads(in_environment(folder, SCRIPT, str(beams), text="\n".join(lines)))
+        check_logits(translator, results)
+        compared = []
+        for theirs, ours in zip(results, expected, strict=True):
+            limit = min(default_max_length(len(theirs["source"])), translator.max_length - 1)
+            if len(ours.hypotheses[0].tokens) < limit:
+                compared.append(theirs["text"] == ours.text)
+        assert len(compared) > 25
+        assert sum(compared) >= 0.99 * len(compared)
+    code = (folder / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    in_environment(folder, "-c", code)
+
+
+def test_tags_of_languages_are_named_as_its_tokenizer_reads_them(tmp_path):
+    """MarianTokenizer takes >>fr<< at the beginning of a text for one piece; <2fr> would be characters."""
+    tagged = small_tokenizer(("<2de>", "<2fr>"), vocab_size=80).with_source_tag("<2fr>")
+    translator = dataclasses.replace(random_translator(), tokenizer=tagged)
+    usage = write_transformers(translator, DataConfig(target_language="fr"), tmp_path)
+    vocabulary = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
+    assert ([vocabulary[">>fr<<"]], "<2fr>" in vocabulary) == (list(tagged.source_tags), False)
+    assert list(vocabulary.values()) == list(range(tagged.source_vocab_size))
+    assert 'tokenizer([">>fr<< ' in usage
+
+
+def test_model_card_has_metadata_that_the_hub_reads():
+    data = DataConfig(name="text", source_language="en", target_language="fr")
+    before, head, after = model_card(data, {"bleu": 40.123, "bleu_signature": "nrefs:1"}).split("---\n")
+    fields = {name: json.loads(value) for name, value in (line.split(": ", 1) for line in head.splitlines())}
+    assert (before, after) == ("", "\n")
+    assert (fields["language"], fields["pipeline_tag"]) == (["en", "fr"], "translation")
+    (result,) = fields["model-index"][0]["results"]
+    assert result["metrics"] == [{"type": "bleu", "value": 40.12, "name": "sacreBLEU nrefs:1"}]
+    assert "model-index" not in model_card(data, None)

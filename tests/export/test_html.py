@@ -1,30 +1,60 @@
-"""The HTML file: its JavaScript computes what the network and the server compute, run by Deno, without a browser."""
+"""HTML files: the exported network computes what the server does, without a browser, and all works in one, offline.
+
+Its tokenizer and its words are those of SentencePiece and of Python, whatever the text.
+"""
 
 import dataclasses
+import io
+import json
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from playwright.sync_api import expect
 
-from lingua_flax.export.html_file import html_document
+from lingua_flax.data import batch
+from lingua_flax.data.known_words import known_words
+from lingua_flax.data.placeholders import TO_KEEP
+from lingua_flax.export.html_file import _tokenizer, html_document
+from lingua_flax.host.errors import UserError
+from lingua_flax.inspection import observation
 from lingua_flax.options.schema import DataConfig, DecodingOptions
 from lingua_flax.serving.inspector import inspected
 from lingua_flax.serving.protocol import InspectRequest
-from tests.helpers.deno import ask
+from tests.helpers.browser import (
+    browser,
+    cells,
+    check_accessibility,
+    check_views,
+    choose_map,
+    needs_chromium,
+    open_page,
+    sentence_field,
+    show_tokens,
+    tab,
+    translation,
+)
+from tests.helpers.commands import succeed
+from tests.helpers.deno import ask, conversation
 from tests.helpers.inspections import HEADS, assert_same
-from tests.helpers.networks import LINES, random_translator
+from tests.helpers.networks import LINES, TRANSLATIONS, random_translator, small_tokenizer
+from tests.helpers.texts import LETTERS, MARKS, OTHERS
 
-NETWORKS = {  # with codes of languages as users write them
-    "en": (True, {}),
-    "en_US": (
-        False,
-        {"norm": "post", "activation": "gelu", "positions": "learned", "tied_embeddings": "none", "embed_dim": 18},
-    ),
-    "eng_Latn": (True, {"positions": "rotary", "qk_norm": True, "position_base": 50.0, "tied_embeddings": "decoder"}),
-    "x": (True, {"positions": "rotary", "rotary_cross_attention": False, "qk_norm": "self"}),
-}
-SENTENCES = "The cat eats fish.\n\nA dog sleeps."
+__all__ = ["browser", "open_page"]  # fixtures
+
 BEAM = {"q": LINES[0], "beam": True}
+SCRIPTS = Path(__file__).parent / "scripts"
+TOKENIZERS = [
+    {},
+    {"byte_fallback": True, "vocab_size": 300, "lowercase": True, "placeholders": 3},
+    {"kind": "bpe", "byte_fallback": True, "vocab_size": 300, "normalization": "nfkc", "placeholders": 2},
+    {"kind": "bpe", "normalization": "identity"},
+]
+ROTARY = {"positions": "rotary", "position_base": 50.0}
 
 
 def place(attention, layer, head, query):
@@ -37,7 +67,7 @@ QUESTIONS = [
     BEAM | {"masked": [1, 2]} | place("cross", 1, 0, 0),
     BEAM | {"q": LINES[1], "prefix": [9, 8]} | place("decoder", 1, 1, 2),
     BEAM | {"heads_off": HEADS} | place("cross", 0, 1, 0),
-    {"q": SENTENCES, "sentence": 1, "heads_off": HEADS[:1]},
+    {"q": "The cat eats fish.\n\nA dog sleeps.", "sentence": 1, "heads_off": HEADS[:1]},
     {"q": LINES[3]},
     {"q": "👍 The CAT eats pizza,  ananas {kiwi}"},
     # Sentences of which most characters have no piece, or not quite
@@ -64,9 +94,18 @@ def attended(answer):
     return answer
 
 
-@pytest.mark.parametrize("language", NETWORKS)
-def test_file_answers_as_the_server(tmp_path, language):
-    joint, options = NETWORKS[language]
+@pytest.mark.parametrize(
+    ("language", "joint", "options"),  # with codes of languages as users write them
+    [
+        ("en_US", False, ROTARY | {"norm": "post", "activation": "gelu", "qk_norm": True, "tied_embeddings": "none"}),
+        ("x", True, {"positions": "learned", "qk_norm": "self", "tied_embeddings": "decoder"}),
+        pytest.param("en", True, {}, marks=pytest.mark.slow),
+        pytest.param("eng_Latn", True, ROTARY | {"rotary_cross_attention": False}, marks=pytest.mark.slow),
+    ],
+)
+def test_file_answers_as_the_server(tmp_path, monkeypatch, language, joint, options):
+    for module in (batch, observation):  # one length, so that few programs are compiled
+        monkeypatch.setattr(module, "bucket_lengths", lambda longest: [longest])
     translator = random_translator(joint, num_decoder_layers=2, **options)
     answers = ask(document_of(translator, language=language), tmp_path / "file.html", QUESTIONS)
     for question, answer in zip(QUESTIONS, answers, strict=True):
@@ -94,5 +133,103 @@ def test_what_cannot_be_translated_and_damage_are_refused_in_a_sentence(tmp_path
     start = document.index('id="network">') + 4000
     other = "A" if document[start] != "A" else "B"
     (answer,) = ask(document[:start] + other + document[start + 1 :], tmp_path / "file.html", QUESTIONS[:1])
-    assert "answer" not in answer
-    assert answer["error"] == "this file is damaged; copy it again"
+    assert answer == {"error": "this file is damaged; copy it again"}
+
+
+@needs_chromium
+def test_exported_network_has_all_views_offline(trained, run, open_page, tmp_path):
+    exported, line = tmp_path / "translator.html", "one two three."
+    options = ("--format", "html", "--output", exported, "--quantization", "float32")
+    succeed(run, "export", "--workdir", trained[0], *options)
+    expected = succeed(run, "translate", "--workdir", trained[0], input=f"{line}\n").stdout.strip()
+    page = open_page(exported.as_uri(), offline=True)
+    sentence_field(page).fill(line)
+    expect(translation(page)).to_have_text(expected)
+    check_views(page, 800, "light")
+    tab(page, "Attention")
+    choose_map(page, "Cross-attention, layer 1, head 1")
+    steps = page.get_by_label("How this weight is made")
+    expect(steps).to_contain_text("Softmax of the row")
+    page.reload()  # the address has it all
+    expect(steps).to_contain_text("Softmax of the row")
+    tab(page, "Translation")
+    sentence_field(page).fill("one " * 50)
+    expect(page.get_by_text("the network reads at most 32")).to_be_visible()
+    expect(translation(page)).to_have_count(0)
+
+
+@needs_chromium
+def test_attention_of_a_sentence_opens_without_a_server(trained, run, open_page, tmp_path):
+    line, path = "one <script>two</script> & three.", tmp_path / "page.html"
+    succeed(run, "translate", "--workdir", trained[0], "--attention", path, input=f"{line}\n")
+    page = open_page(path.as_uri(), offline=True)
+    expect(page.locator("h1")).to_have_text(line)
+    choose_map(page, "Cross-attention, mean of all heads")
+    show_tokens(page)
+    shown = cells(page)
+    rows = page.locator(".heat tbody tr").count()
+    assert sum(float(weight) for *_, weight in shown) == pytest.approx(rows, abs=0.0005 * len(shown))
+    check_accessibility(page)
+
+
+@pytest.fixture(scope="module")
+def find_unknown():
+    """Returns a function that asks the code of the file for unknown words."""
+    with conversation(SCRIPTS / "unknown_words.js") as ask:
+        yield ask
+
+
+# Letters of many scripts, and what stays as it is, in ASCII: the classes of JavaScript's patterns have nothing else.
+CHARACTERS = st.sampled_from(LETTERS + MARKS + OTHERS)
+KEPT = st.sampled_from(
+    [" {name} ", " %s ", " https://example.org/a?b=c ", " a@b.org ", " `code` ", '<x id="1">', " a/b.py "]
+)
+ASSIGNED = st.text(st.characters(exclude_categories=["Cs", "Cn"]))
+TEXTS = st.lists(st.lists(CHARACTERS | KEPT).map("".join) | ASSIGNED)
+
+
+@given(TEXTS, TEXTS)
+@settings(deadline=None)
+def test_file_finds_the_unknown_words_that_python_finds(find_unknown, lines, texts):
+    words = known_words(lines)
+    answers = find_unknown(words=list(words.counts), kept=TO_KEEP.pattern, texts=texts + lines)
+    for text, answer in zip(texts + lines, answers, strict=True):
+        places, are_most = words.unknown_in(text)
+        assert answer == {"unknown_words": list(map(list, places)), "mostly_unknown": are_most}
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS, ids=str)
+def tokenizers(request, tmp_path_factory):
+    """Returns a tokenizer, and a function that asks the one in JavaScript."""
+    tokenizer = small_tokenizer(**{"vocab_size": 60, **request.param}).source
+    model, charsmap = _tokenizer(tokenizer)
+    path = tmp_path_factory.mktemp("tokenizer") / "model.json"
+    path.write_text(json.dumps({"model": model, "charsmap": list(charsmap)}))
+    with conversation(SCRIPTS / "tokenize.js", path) as ask:
+        yield tokenizer, ask
+
+
+WORDS = st.sampled_from(
+    [*" ".join(LINES).split(), " ", "  ", "\u3000", "\u2581", "ﬁ", "①", "e\u0301", "<0x41>", "</s>"]
+)
+ANY_TEXTS = st.lists(st.text() | st.lists(WORDS | st.text(max_size=3)).map("".join), min_size=10)
+
+
+@given(ANY_TEXTS, st.lists(st.lists(st.integers(4, 59)), min_size=10))
+@settings(deadline=None)
+def test_any_text_has_the_same_tokens_and_any_tokens_the_same_text(tokenizers, texts, sentences):
+    tokenizer, ask = tokenizers
+    answer = ask(texts=texts, sentences=sentences)
+    assert answer["ids"] == tokenizer.encode(texts)
+    expected = [tokenizer.decode(ids).replace("\n", " ").replace("\r", " ") for ids in sentences]
+    assert answer["texts"] == expected
+
+
+def test_tokenizers_of_other_kinds_are_refused():
+    model = io.BytesIO()
+    options = {"model_type": "word", "vocab_size": 20, "treat_whitespace_as_suffix": True, "minloglevel": 2}
+    special = {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3}
+    lines = iter(LINES + TRANSLATIONS)
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=model, **options, **special)
+    with pytest.raises(UserError, match="that is neither unigram nor BPE and puts spaces after words; use another"):
+        _tokenizer(sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()))

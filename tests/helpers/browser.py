@@ -1,5 +1,6 @@
 """A browser, and what tests do with the page that shows translations, wherever that comes from."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -18,7 +19,12 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="no Chromium among the system's packages")
 SENTENCE = "I swam across the river to get to the other bank."
 VIEWS = {"Translation": ".target", "Attention": ".heat", "Beam": ".beam", "Run": ".chart"}  # and what each shows
-LOOKS = [(1400, "light"), (1400, "dark"), (800, "light"), (375, "dark")]
+LOOKS = [
+    (1400, "light"),
+    (375, "dark"),
+    pytest.param(1400, "dark", marks=pytest.mark.slow),
+    pytest.param(800, "light", marks=pytest.mark.slow),
+]
 TIMEOUT = 1000 * PROMPTLY  # milliseconds; Playwright's own are 5 and 30 seconds
 FAILED_REQUEST = "the server responded with a status of|net::ERR_"  # as Chromium itself reports it
 expect.set_options(timeout=TIMEOUT)
@@ -33,9 +39,9 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture
-def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens pages; at the end of the test, nothing must have gone wrong or to another host."""
+@contextlib.contextmanager
+def opening(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Yields what opens pages; in the end, nothing must have gone wrong or to another host."""
     contexts, faults = [], []
 
     def note(message: ConsoleMessage) -> None:
@@ -60,6 +66,13 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     assert faults == []
 
 
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens pages, as `opening`."""
+    with opening(browser) as opened:
+        yield opened
+
+
 def sentence_field(page: Page, number: int = 0) -> Locator:
     """Returns the field with the text of a panel."""
     return page.get_by_label("Sentence", exact=True).nth(number)
@@ -80,6 +93,12 @@ def button(page: Page, name: str) -> Locator:
     return page.get_by_role("button", name=name, exact=True)
 
 
+def choose_map(page: Page, name: str) -> None:
+    """Shows one of the attention maps as the large one."""
+    button(page, name).click()
+    expect(page.locator("figcaption")).to_have_text(name)
+
+
 def show_tokens(page: Page) -> None:
     """Shows the weights of all tokens instead of words."""
     page.get_by_role("checkbox", name="whole words").uncheck()
@@ -94,16 +113,19 @@ def check_accessibility(page: Page) -> None:
     assert results.violations_count == 0, results.generate_report()
 
 
-def check_views(page: Page, width: int, theme: str, prefix: str = "") -> None:
+def check_views(page: Page, width: int, theme: str) -> None:
     """Checks all views in a window; saves pictures of them to the folder LINGUA_PICTURES, if it is set."""
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
     for view, content in VIEWS.items():
         tab(page, view)
         page.wait_for_selector(content)
-        check_accessibility(page)
         if pictures := os.environ.get("LINGUA_PICTURES"):
-            page.screenshot(path=Path(pictures) / f"{prefix}{view.lower()}-{width}-{theme}.png", full_page=True)
+            page.screenshot(path=Path(pictures) / f"{view.lower()}-{width}-{theme}.png", full_page=True)
+        if view == "Attention":
+            page.locator(".heat button").first.click()
+            expect(page.get_by_label("How this weight is made")).to_be_visible()
+        check_accessibility(page)
 
 
 def cells(page: Page) -> list[tuple[str, ...]]:

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -89,12 +90,13 @@ def serving(
     drain: float = 0.0,
     limits: ConnectionLimits | None = None,
     root_path: str = "",
+    workdir: Path | None = None,
     **options: Any,
 ) -> Iterator[tuple[Server, str]]:
     """Serves in a thread; yields the server and its URL."""
     settings = {"max_waiting": 6, "timeout": PROMPTLY} | options
     server = Server(languages(DataConfig(source_language="en", target_language="fr")), LIMITS, **settings)
-    guarded = Guard(make_app(server, load), server.metrics, hosts=["translator.example"], root_path=root_path)
+    guarded = Guard(make_app(server, load, workdir), server.metrics, hosts=["translator.example"], root_path=root_path)
     listener = socket.create_server(("127.0.0.1", 0))
     process = WebServer(guarded, server.stop, limits or ConnectionLimits(100, 2000))
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listener]})

@@ -1,4 +1,4 @@
-"""How requests wait for each other, share the engine, and end early."""
+"""How requests wait for each other, share the engine and end early, also those of a server that stops."""
 
 import dataclasses
 import http.client
@@ -6,10 +6,22 @@ import threading
 from unittest.mock import Mock
 
 from lingua_flax.options.schema import AlignmentOptions, DecodingOptions
+from lingua_flax.serving import app
 from lingua_flax.serving.engine import Engine
 from tests.conftest import PROMPTLY
 from tests.helpers.networks import random_translator
-from tests.helpers.servers import later, request, serving, serving_with, translate, until, until_left, waiting
+from tests.helpers.servers import (
+    JSON,
+    connected,
+    later,
+    request,
+    serving,
+    serving_with,
+    translate,
+    until,
+    until_left,
+    waiting,
+)
 
 
 def test_requests_that_arrive_together_are_one_batch(url, engine):
@@ -26,21 +38,7 @@ def test_requests_that_arrive_together_are_one_batch(url, engine):
     assert [len(batch) for batch in engine.batches] == [1, 5]
 
 
-def test_requests_share_the_engine(url, engine):
-    """A sentence of a small request comes before most of those of a large one, however long that has waited."""
-    engine.max_rows = lambda length: 2
-    engine.may_go_on.clear()
-    answers = [later(translate, url, "first")]
-    until(lambda: engine.batches)
-    for text, cost in (("a\nb\nc\nd\ne\nf", 6), ("small", 7)):
-        answers.append(later(translate, url, text))
-        until(lambda cost=cost: waiting(url) == cost)
-    engine.may_go_on.set()
-    assert [answer.result()[0] for answer in answers] == [200] * 3
-    assert engine.batches == [["first"], ["a", "small"], ["b", "c"], ["d", "e"], ["f"]]
-
-
-def test_newcomers_do_not_overtake_what_is_under_way(url, engine):
+def test_requests_share_the_engine_and_newcomers_do_not_overtake(url, engine):
     steps = threading.Semaphore(0)
     engine.max_rows = lambda length: 1
     engine.may_go_on = Mock(wait=lambda seconds: steps.acquire(timeout=seconds))
@@ -123,3 +121,61 @@ def test_sentences_are_those_of_the_language_a_text_is_in():
     engine = Engine(translators, Mock(), DecodingOptions(), AlignmentOptions(), workers=1)
     parts, _ = next(engine.searches(["Er kam am 3. Mai."], ("de", "en"), 1, None))
     assert [part.text for part in parts] == ["Er kam am 3. Mai."]
+
+
+def accepts(url):
+    """Returns whether the server accepts connections."""
+    try:
+        connected(url).close()
+    except ConnectionError:
+        return False
+    return True
+
+
+def test_accepted_requests_are_answered_and_those_on_open_connections_refused(engine):
+    def ask_again():
+        until(lambda: not accepts(url))
+        connection.request("POST", "/translate", '{"q": "a", "source": "en", "target": "fr"}', JSON)
+        answer = connection.getresponse()
+        engine.may_go_on.set()
+        return answer.status, answer.headers["Connection"]
+
+    with serving_with(engine, drain=1.0) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"))
+        connection.request("GET", "/health")
+        connection.getresponse().read()
+        engine.may_go_on.clear()
+        accepted = [later(translate, url) for _ in range(2)]
+        until(lambda: engine.batches and waiting(url) + len(engine.batches[0]) == 2)
+        refused = later(ask_again)
+    assert refused.result() == (503, "close")
+    assert [answer.result()[0] for answer in accepted] == [200, 200]
+
+
+def test_search_that_does_not_end_in_time_is_refused(engine, monkeypatch):
+    monkeypatch.setattr(app, "FINISH_SECONDS", 0.1)
+    with serving(lambda _: engine) as (server, url):
+        until(lambda: server.status == "ok")
+        engine.may_go_on.clear()
+        answer = later(translate, url, "two")
+        until(lambda: engine.batches)
+        later(lambda: (answer.exception(), engine.may_go_on.set()))
+    status, content, headers = answer.result()
+    assert (status, content, headers["Retry-After"]) == (503, {"error": "the server is stopping"}, "1")
+    assert engine.unwanted == ["two"]
+
+
+def test_what_other_threads_do_not_compute_in_time_is_refused(engine, monkeypatch):
+    monkeypatch.setattr(app, "FINISH_SECONDS", 0.1)
+    may_end = threading.Event()
+    engine.align = compute = Mock(side_effect=lambda *_: may_end.wait(PROMPTLY))
+    with serving(lambda _: engine) as (server, url):
+        server.inspector = compute
+        until(lambda: server.status == "ok")
+        asked = {"q": "one", "source": "en", "target": "fr", "alignments": True}
+        answers = [later(request, url, "/inspect", {"q": "one"}), later(request, url, "/translate", asked)]
+        until(lambda: compute.call_count == 2)
+        later(lambda: ([answer.exception() for answer in answers], may_end.set()))
+    for answer in answers:
+        status, content, headers = answer.result()
+        assert (status, content, headers["Retry-After"]) == (503, {"error": "the server is stopping"}, "1")
