@@ -16,12 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import expect
 
-from lingua_flax.data import batch
 from lingua_flax.data.known_words import known_words
 from lingua_flax.data.placeholders import TO_KEEP
 from lingua_flax.export.html_file import _tokenizer, html_document
 from lingua_flax.host.errors import UserError
-from lingua_flax.inspection import observation
 from lingua_flax.options.schema import DataConfig, DecodingOptions
 from lingua_flax.serving.inspector import inspected
 from lingua_flax.serving.protocol import InspectRequest
@@ -40,7 +38,7 @@ from tests.helpers.browser import (
 )
 from tests.helpers.commands import succeed
 from tests.helpers.deno import ask, conversation
-from tests.helpers.inspections import HEADS, assert_same
+from tests.helpers.inspections import HEADS, assert_same, pad_alike
 from tests.helpers.networks import LINES, TRANSLATIONS, random_translator, small_tokenizer
 from tests.helpers.texts import LETTERS, MARKS, OTHERS
 
@@ -104,8 +102,7 @@ def attended(answer):
     ],
 )
 def test_file_answers_as_the_server(tmp_path, monkeypatch, language, joint, options):
-    for module in (batch, observation):  # one length, so that few programs are compiled
-        monkeypatch.setattr(module, "bucket_lengths", lambda longest: [longest])
+    pad_alike(monkeypatch)
     translator = random_translator(joint, num_decoder_layers=2, **options)
     answers = ask(document_of(translator, language=language), tmp_path / "file.html", QUESTIONS)
     for question, answer in zip(QUESTIONS, answers, strict=True):

@@ -41,7 +41,7 @@ from tests.helpers.browser import (
     tab,
     translation,
 )
-from tests.helpers.inspections import weights_in
+from tests.helpers.inspections import pad_alike, weights_in
 from tests.helpers.servers import UpperCase, request, serving
 
 __all__ = ["browser", "open_page"]  # fixtures
@@ -82,6 +82,7 @@ def url(workdir):
 
     examples = {"sentences": [SENTENCE, WALK], "ambiguous": [{"word": "bank", "sentences": BANKS}]}
     with pytest.MonkeyPatch.context() as patch:
+        pad_alike(patch)
         patch.setattr("lingua_flax.serving.app.example_sentences", lambda _: examples)  # it takes seconds
         with serving(load, root_path="/mt", workdir=workdir) as (_, url):
             yield url

@@ -125,10 +125,9 @@ def test_says_without_folders_what_is_missing_and_ends_when_it_is_told(server, t
     assert (status, headers["Retry-After"]) == (503, "1")
     assert answer["error"].startswith("workdir: not a workdir (there is no such folder)")
     assert str(workdir.parent) not in str(answer)
+    assert any(line.startswith("all programs are compiled, after ") for line in iter(process.stderr.readline, ""))
     process.terminate()
-    log = process.communicate()[1]
-    assert "all programs are compiled, after " in log
-    assert log.endswith("stopped by SIGTERM\n")
+    assert process.communicate()[1].endswith("stopped by SIGTERM\n")
     assert process.returncode == 143
 
 
