@@ -132,7 +132,7 @@ def test_says_without_folders_what_is_missing_and_ends_when_it_is_told(server, t
 
 
 def test_ctranslate2_translates_too(trained, run):
-    lines = ["one two three.", "", "four " * 10, "two nine. Привет.   five six."]
+    lines = ["one two three.", "", "nine.", "two nine. Привет.   five six."]
     search = ("--beam-size", 2, "--length-penalty", 0)
     expected = run("translate", "--workdir", trained[0], *search, input="".join(f"{line}\n" for line in lines))
     options = ServeCommand(workdir=trained[0], engine="ctranslate2", beam_size=2, length_penalty=0)
