@@ -65,7 +65,7 @@ def numpy_scores(translator, folder):
 def ctranslate2_scores(translator, folder):
     write_ctranslate2(translator, folder)
     sources, targets = encoded(translator)
-    results = ctranslate2.Translator(str(folder)).score_batch(
+    results = ctranslate2.Translator(str(folder), intra_threads=1).score_batch(
         [translator.tokenizer.source_pieces(ids) for ids in sources],
         [translator.tokenizer.target_pieces(ids[:-1]) for ids in targets],
     )
@@ -128,7 +128,9 @@ def test_ctranslate2_runs_on_with_its_defaults(tmp_path):
         translator = random_translator(**options)
         usage = write_ctranslate2(translator, tmp_path)
         source = translator.tokenizer.source_pieces(encoded(translator)[0][0] * 100)[:1000]
-        (result,) = ctranslate2.Translator(str(tmp_path)).translate_batch([source], min_decoding_length=256)
+        (result,) = ctranslate2.Translator(str(tmp_path), intra_threads=1).translate_batch(
+            [source], min_decoding_length=256
+        )
         assert len(result.hypotheses[0]) == 256
         assert "longer sentences are not refused" in usage
     assert "max_decoding_length`, which is 256" in write_ctranslate2(random_translator(positions="learned"), tmp_path)
