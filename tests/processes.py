@@ -48,20 +48,6 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def start_together(count, program, *arguments, each=None, **options) -> list[subprocess.Popen]:
-    """Starts a command as several processes of one run, on the loopback interface.
-
-    Args:
-      each: options for each process, in addition to those they share.
-    """
-    together = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", count, "--process-id")
-    options_of_each = each or [[]] * count
-    return [
-        start_command(program, *arguments, *options_of_each[number], *together, number, **options)
-        for number in range(count)
-    ]
-
-
 def finish(processes) -> list[tuple[int, str, str]]:
     """Waits for the processes to end. Returns the exit status, stdout and stderr of each."""
     outputs = [process.communicate(timeout=HUNG_AFTER) for process in processes]

@@ -3,7 +3,8 @@
 import os
 import re
 import signal
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,33 +12,19 @@ import pytest
 from lingua_flax.runs.checkpoint import saved_steps
 from lingua_flax.runs.workdir import LOCK_NAME
 from tests.conftest import PROMPTLY
-from tests.processes import TIMES, digests, events, metrics, wait_for
+from tests.helpers.commands import succeed
+from tests.processes import TIMES, digests, events, metrics
 
 
-class BackgroundTraining:
-    """A process that trains, forked by the fixture `run` in a thread; has what tests need of Popen."""
-
-    def __init__(self, run, config: Path, workdir: Path):
-        self._lock = workdir / LOCK_NAME
-        thread = ThreadPoolExecutor(1)
-        self._result = thread.submit(run, "train", "--config", config, "--workdir", workdir, process=True)
-        thread.shutdown(wait=False)
-
-    @property
-    def pid(self) -> int:
-        """The number of the process, as named in the lock of its workdir once it trains."""
-        return int(re.match(r"process (\d+) on ", self._lock.read_text(encoding="utf-8"))[1])
-
-    @property
-    def returncode(self) -> int:
-        return self._result.result().returncode
-
-    def poll(self) -> int | None:
-        return self.returncode if self._result.done() else None
-
-    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        result = self._result.result(timeout)
-        return result.stdout, result.stderr
+def train_until(moment, run, config, workdir) -> tuple[Future, int]:
+    """Begins or resumes training in another process; at a moment, returns its result to come, and its number."""
+    thread = ThreadPoolExecutor(1)
+    training = thread.submit(run, "train", "--config", config, "--workdir", workdir, process=True)
+    thread.shutdown(wait=False)
+    while not moment():
+        assert not training.done(), training.result().stderr
+        time.sleep(0.005)
+    return training, int(re.findall(r"^process (\d+) on ", (workdir / LOCK_NAME).read_text(encoding="utf-8"))[0])
 
 
 def is_saving(workdir: Path) -> bool:
@@ -59,84 +46,75 @@ def logged(workdir) -> int:
 
 def kill(run, toy, workdir, step) -> None:
     """Trains, and kills the process as soon as a checkpoint is saved or, before the first one, training begins."""
-    training = BackgroundTraining(run, toy, workdir)
-    wait_for(training, (lambda: newest(workdir) >= step) if step else (workdir / "tokenizer.model").exists)
-    os.kill(training.pid, signal.SIGKILL)
-    training.communicate()
-    assert training.returncode == -signal.SIGKILL
+    begun = workdir / "tokenizer.model"
+    training, pid = train_until(lambda: newest(workdir) >= step and begun.exists(), run, toy, workdir)
+    os.kill(pid, signal.SIGKILL)
+    assert training.result().returncode == -signal.SIGKILL
 
 
 def stop(run, toy, workdir, number, moment) -> None:
-    """Resumes the run, and sends it a signal at a moment in training, at which it is saved."""
+    """Resumes the run, and sends it a signal at a moment in training, at which it is saved.
+
+    The process is suspended first, while a second training in its workdir is refused.
+    """
     killed_at, lines = newest(workdir), logged(workdir)
-    training = BackgroundTraining(run, toy, workdir)
-    wait_for(training, lambda: logged(workdir) > lines and moment(workdir))
-    signaled_at = logged(workdir)
-    os.kill(training.pid, number)
-    _, errors = training.communicate(timeout=PROMPTLY)
-    assert training.returncode == 128 + number, errors
-    assert f"resuming from step {killed_at}\n" in errors
-    assert errors.endswith(f"\nstep {newest(workdir)} is saved; run the same command again to continue\n")
-    assert "Traceback" not in errors
+    training, pid = train_until(lambda: logged(workdir) > lines and moment(workdir), run, toy, workdir)
+    os.kill(pid, signal.SIGSTOP)
+    signaled_at, second = logged(workdir), run("train", "--workdir", workdir)
+    for each in (number, signal.SIGCONT):
+        os.kill(pid, each)
+    assert second.returncode == 2, second.stderr
+    assert re.search(f"error: {workdir}: process {pid} on .* is training in it", second.stderr)
+    done = training.result(PROMPTLY)
+    assert done.returncode == 128 + number, done.stderr
+    assert f"resuming from step {killed_at}\n" in done.stderr
+    assert done.stderr.endswith(f"\nstep {newest(workdir)} is saved; run the same command again to continue\n")
+    assert "Traceback" not in done.stderr
     assert not is_saving(workdir)
     assert signaled_at <= newest(workdir)
     assert (newest(workdir) < 240) == (signaled_at < 240)  # it does not run to its end first
 
 
 def stop_at_once(run, toy, workdir) -> None:
-    """Resumes the run, tries to start a second training in its workdir, and sends two signals to the first.
-
-    The process is suspended meanwhile, so both signals are pending before it can respond to either of them.
-    """
+    """Resumes the run, and sends two signals to its process, which can respond to neither before both are pending."""
     before = newest(workdir)
-    training = BackgroundTraining(run, toy, workdir)
-    wait_for(training, lambda: newest(workdir) > before)
-    pid, saved = training.pid, newest(workdir)
-    os.kill(pid, signal.SIGSTOP)
-    second = run("train", "--workdir", workdir)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+    training, pid = train_until(lambda: newest(workdir) > before, run, toy, workdir)
+    saved = newest(workdir)
+    for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
         os.kill(pid, number)
-    _, errors = training.communicate(timeout=PROMPTLY)
-    assert second.returncode == 2, second.stderr
-    assert f"error: {workdir}: process {pid} on " in second.stderr
-    assert "is training in it" in second.stderr
+    done = training.result(PROMPTLY)
     # The kernel, which chooses the thread that handles a signal, decides which of the two Python sees first.
     ends = [(130, "stopped by SIGINT"), (143, "stopped by SIGTERM")]
-    assert (training.returncode, errors.splitlines()[-1]) in ends, errors
-    assert "is saved" not in errors
+    assert (done.returncode, done.stderr.splitlines()[-1]) in ends, done.stderr
+    assert "is saved" not in done.stderr
     assert saved in saved_steps(workdir / "checkpoints")
-    assert (workdir / LOCK_NAME).exists()
 
 
-@pytest.mark.parametrize(
-    ("kills", "number", "moment"),
-    [
-        pytest.param([40], signal.SIGTERM, is_saving, id="SIGTERM-while-saving"),
-        pytest.param([40], signal.SIGINT, is_saving, id="SIGINT-while-saving", marks=pytest.mark.slow),
-        pytest.param([40], signal.SIGTERM, lambda _: True, id="in-training", marks=pytest.mark.slow),
-        pytest.param(
-            [0, 120], signal.SIGINT, lambda workdir: logged(workdir) == 160, id="validation", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            [40], signal.SIGTERM, lambda workdir: logged(workdir) == 240, id="last-validation", marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_interrupted_run_is_the_uninterrupted_one_bit_for_bit(trained, toy, run, tmp_path, kills, number, moment):
+# The steps after which the run is killed, then a signal that stops it, its moment, and whether it is stopped again.
+MOMENTS = {
+    "saving": ([40], signal.SIGTERM, is_saving, False),
+    "training": ([40], signal.SIGTERM, lambda _: True, True),
+    "validation": ([0, 120], signal.SIGINT, lambda workdir: logged(workdir) == 160, True),
+    "last validation": ([40], signal.SIGTERM, lambda workdir: logged(workdir) == 240, False),
+}
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("training", "validation", "last validation")]
+
+
+@pytest.mark.parametrize("name", ["saving", *SLOW])
+def test_interrupted_run_is_the_uninterrupted_one_bit_for_bit(trained, toy, run, tmp_path, name):
     """In the end, its newest checkpoint is damaged, too."""
-    workdir = tmp_path / "interrupted run"
+    workdir, (kills, number, moment, is_stopped_again) = tmp_path / "interrupted run", MOMENTS[name]
     for step in kills:
         kill(run, toy, workdir, step)
     stop(run, toy, workdir, number, moment)
-    if newest(workdir) < 200:
+    if is_stopped_again:
         stop_at_once(run, toy, workdir)
     damaged = newest(workdir)
     for path in (workdir / "checkpoints" / str(damaged) / "params").rglob("*"):
         if path.is_file():
             os.truncate(path, path.stat().st_size - 20)
-    done = run("train", "--config", toy, "--workdir", workdir)
-    assert done.returncode == 0, done.stderr
-    assert f"checkpoint {damaged} is damaged" in done.stderr
+    said = succeed(run, "train", "--config", toy, "--workdir", workdir).stderr
+    assert f"checkpoint {damaged} is damaged" in said
     assert not (workdir / LOCK_NAME).exists()
     assert metrics(workdir) == metrics(trained[0])
     assert digests(workdir) == digests(trained[0])

@@ -13,11 +13,8 @@ from tests.processes import start
 
 @pytest.mark.slow
 def test_memory_files_and_threads_do_not_grow_over_5000_steps(toy, tmp_path):
-    """Reads them from the kernel every 0.1 s, during steps, validations, saves and everything else a run does.
-
-    The first 1,500 steps do not count, since the heap still grows: in a run of 15,000 steps, the median memory of each
-    500 steps rose by 6% until step 2,000 and then stayed within 4%.
-    """
+    """The first 1,500 steps do not count, since the heap still grows: in a run of 15,000 steps, the median memory of
+    each 500 steps rose by 6% until step 2,000 and then stayed within 4%."""
     every = ["--training.eval-every", 250, "--training.checkpoint-every", 100]
     with open(tmp_path / "log", "w") as log:
         process = start(toy, tmp_path / "w", "--training.num-steps", 6500, *every, stdout=log, stderr=log)

@@ -1,20 +1,25 @@
 """The trial of fast attention before the first step, on CPUs: of a kernel that is right, and of others that are not."""
 
+import dataclasses
 import re
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lingua_flax.devices import processes
 from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.options.precision import BFLOAT16
 from lingua_flax.options.schema import Config, MeshConfig
 from lingua_flax.runs.checkpoint import read_metadata, saved_steps
-from lingua_flax.training.kernels import fast_attention, trial
-from lingua_flax.training.kernels.fast_attention import rows_per_program
-from tests.helpers.several import run_together
-from tests.processes import digests, metrics
-from tests.training import planted_attention
+from lingua_flax.training.kernels import fast_attention as kernels
+from lingua_flax.training.kernels import trial
+from lingua_flax.training.kernels.fast_attention import FusedAttention, rows_per_program
+from tests.command_server import run_here
+from tests.helpers.commands import succeed
+from tests.processes import metrics
 
 CONFIG = Config.model_validate(
     {"model": {"embed_dim": 32, "num_heads": 2}, "data": {"row_length": 24}, "training": {"tokens_per_batch": 96}}
@@ -23,23 +28,57 @@ WARNING = "attention is plain instead of fused, which "
 OF_ENCODER = "is wrong: the {} of the self-attention of the encoder deviates from float32 by "
 
 
+@dataclasses.dataclass(frozen=True)
+class Interpreted(FusedAttention):
+    """Nothing is wrong with it."""
+
+    interpret: bool = True
+
+
+class WrongSign(Interpreted):
+    def __call__(self, *arguments):
+        return -super().__call__(*arguments)
+
+
+class WrongGradient(Interpreted):
+    """The gradient of the keys is 2% too large."""
+
+    def __call__(self, query, keys, *others):
+        return super().__call__(query, 1.02 * keys - jax.lax.stop_gradient(0.02 * keys), *others)
+
+
+class WithoutCausalMask(Interpreted):
+    def __call__(self, query, keys, values, num_heads, mask):
+        return super().__call__(query, keys, values, num_heads, mask._replace(causal=False))
+
+
+class NotANumber(Interpreted):
+    def __call__(self, *arguments):
+        return super().__call__(*arguments).at[0, 0, 0].set(jnp.nan)
+
+
+class NotCompiled(Interpreted):
+    def __call__(self, *_):
+        raise NotImplementedError("no lowering for this\non this device")
+
+
 @pytest.mark.parametrize(
-    ("name", "precision", "failure"),
+    ("kernel", "precision", "failure"),
     [
-        ("Interpreted", "float32", None),
-        ("Interpreted", "bfloat16", None),
-        ("WrongSign", "float32", OF_ENCODER.format("output")),
-        ("WrongGradient", "bfloat16", OF_ENCODER.format("gradient of the keys")),
-        ("WithoutCausalMask", "float32", "is wrong: the output of the self-attention of the decoder"),
-        ("NotANumber", "float32", OF_ENCODER.format("output") + "nan"),
-        ("NotCompiled", "float32", "could not be compiled or run (NotImplementedError: no lowering for this)"),
+        (Interpreted, "float32", None),
+        (Interpreted, "bfloat16", None),
+        (WrongSign, "float32", OF_ENCODER.format("output")),
+        (WrongGradient, "bfloat16", OF_ENCODER.format("gradient of the keys")),
+        (WithoutCausalMask, "float32", "is wrong: the output of the self-attention of the decoder"),
+        (NotANumber, "float32", OF_ENCODER.format("output") + "nan"),
+        (NotCompiled, "float32", "could not be compiled or run (NotImplementedError: no lowering for this)"),
     ],
 )
-def test_wrong_kernel_is_replaced_with_a_warning(monkeypatch, caplog, name, precision, failure):
+def test_wrong_kernel_is_replaced_with_a_warning(monkeypatch, caplog, kernel, precision, failure):
     """In bfloat16 it computes as on an accelerator, activations included."""
     if precision == "bfloat16":
         monkeypatch.setattr(trial, "compute_precision", lambda *_: BFLOAT16)
-    candidate = getattr(planted_attention, name)(make_mesh(MeshConfig(data=1)), "gpu")
+    candidate = kernel(make_mesh(MeshConfig(data=1)), "gpu")
     proven = trial.proven(candidate, CONFIG)
     if failure is None:
         assert (proven, caplog.messages) == (candidate, [])
@@ -52,8 +91,8 @@ def test_wrong_kernel_is_replaced_with_a_warning(monkeypatch, caplog, name, prec
 
 
 def test_batch_of_the_trial_is_like_that_of_a_device():
-    """A device has 176 / 2 / 4 = 22 rows in a part of a step, and half of the heads. Each program of the kernel has two
-    of them; with fewer than 10 rows, several programs would have another number of rows each."""
+    """That is, of 176 / 2 / 4 = 22 rows in a part of a step, two in each program of the kernel, with half of the heads;
+    with fewer than 10 rows, several programs would have another number of rows each."""
     mesh = SimpleNamespace(shape={"data": 2, "fsdp": 2, "tensor": 2})
     sections = {"data": {"row_length": 256}, "training": {"tokens_per_batch": 176 * 256, "accumulation_steps": 2}}
     config = Config.model_validate({"model": {"embed_dim": 64, "num_heads": 4}, **sections})
@@ -66,51 +105,31 @@ def test_batch_of_the_trial_is_like_that_of_a_device():
     assert np.any(batch.source_segments != batch.target_segments)
 
 
-# Without validations.
-OPTIONS = ("--training.eval-every", 0, "--training.checkpoint-every", 4, "--training.log-every", 1)
+OPTIONS = ("--training.eval-every", 0, "--training.checkpoint-every", 4)
 
 
 def stored_attention(workdir) -> str:
     return read_metadata(workdir / "checkpoints", saved_steps(workdir / "checkpoints")[-1])["attention"]
 
 
-def test_run_whose_kernel_was_replaced_is_plain_and_resumes_bit_for_bit(toy, run, tmp_path, monkeypatch):
-    """Until it is resumed with a kernel that passes, which is said, and computes the same losses."""
-    monkeypatch.setattr(fast_attention, "_why_not_fused", lambda config, mesh: None)
-
-    def train(attention, workdir, steps, *options):
-        monkeypatch.setattr(fast_attention, "FusedAttention", getattr(planted_attention, attention))
-        options = ("--config", toy, "--workdir", workdir, *OPTIONS, *options)
-        done = run("train", *options, "--training.num-steps", steps)
-        assert done.returncode == 0, done.stderr
-        return done.stderr
-
-    resumed, plain = tmp_path / "resumed", tmp_path / "plain"
-    for steps in (6, 9):
-        said = train("WrongSign", resumed, steps)
-        assert said.count(WARNING) == 1
-        assert "float32, attention: plain\n" in said
-        assert "attention was" not in said
-    assert "resuming from step 6" in said
-    assert WARNING not in train("WrongSign", plain, 9, "--model.attention", "plain")
-    assert metrics(resumed) == metrics(plain)
-    assert digests(resumed) == digests(plain)
-    assert stored_attention(resumed) == "plain"
-    said = train("Interpreted", resumed, 12)
-    assert "float32, attention: fused\n" in said
+def test_run_is_plain_until_it_is_resumed_with_a_kernel_that_passes(toy, trained, tmp_path, monkeypatch):
+    """It always has the losses of a run with plain attention."""
+    monkeypatch.setattr(kernels, "_why_not_fused", lambda config, mesh: None)
+    for kernel, used, steps in ((WrongSign, "plain", 3), (Interpreted, "fused", 6)):
+        monkeypatch.setattr(kernels, "FusedAttention", kernel)
+        options = ("--config", toy, "--workdir", tmp_path, *OPTIONS, "--training.num-steps", steps)
+        said = succeed(run_here, "train", *options).stderr
+        assert said.count(WARNING) == (used == "plain")
+        assert f"float32, attention: {used}\n" in said
+        assert stored_attention(tmp_path) == used
     assert "attention was plain until this checkpoint and is now fused: the next losses differ" in said
-    assert stored_attention(resumed) == "fused"
-    train("WrongSign", plain, 12, "--model.attention", "plain")
-    losses = [[line["loss"] for line in metrics(workdir)[9:]] for workdir in (resumed, plain)]
-    assert len(losses[0]) == 3
-    np.testing.assert_allclose(*losses, rtol=1e-5)
+    actual, expected = ([line["loss"] for line in metrics(workdir)[:6]] for workdir in (tmp_path, trained[0]))
+    assert actual == pytest.approx(expected, rel=1e-5)
 
 
-def test_processes_agree_on_plain_attention_if_it_fails_in_one(toy, run, tmp_path):
-    options = ("--config", toy, "--workdir", tmp_path / "w", *OPTIONS, "--training.num-steps", 2)
-    first, second = run_together(run, 2, planted_attention.__file__, "NotCompiled", "train", *options)
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr
-    reason = "could not be compiled or run (NotImplementedError: no lowering for this) (process 1)"
-    assert f"{WARNING}{reason}\n" in first.stderr
-    assert "float32, attention: plain\n" in first.stderr
-    assert stored_attention(tmp_path / "w") == "plain"
+def test_processes_agree_on_plain_attention_if_it_fails_in_one(monkeypatch, caplog):
+    candidate = Interpreted(make_mesh(MeshConfig(data=1)), "gpu")
+    monkeypatch.setattr(processes.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(processes.lifeline, "gather_texts", lambda text: [text, "could not be compiled or run"])
+    assert trial.proven(candidate, CONFIG) is None
+    assert caplog.messages == [WARNING + "could not be compiled or run (process 1)"]

@@ -89,11 +89,10 @@ def test_memory_on_the_chip_is_not_main_memory():
 def test_step_is_compiled_for_gpus_that_are_not_there(tmp_path):
     """Installs the compiler, 5.6 GB. A step of tiny needed 110.7 MB of temporaries on an H200, of the same
     architecture as an H100 (commit 83187a8)."""
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "environment"], check=True)
-    python = tmp_path / "environment" / "bin" / "python"
+    python, figures = tmp_path / "environment" / "bin" / "python", {}
     install = ["-m", "pip", "install", "--quiet", "--constraint", "constraints.txt", "--editable", ".[cuda]"]
-    subprocess.run([python, *install], check=True, cwd=ROOT)
-    figures = {}
+    for command in ([sys.executable, "-m", "venv", tmp_path / "environment"], [python, *install]):
+        subprocess.run(command, check=True, cwd=ROOT)
     for topology in ("h100:1", "h100:8", "t4:1"):
         options = ["--config", "tiny", "--dry-run", "--devices.topology", topology, "--json", tmp_path / "f.json"]
         subprocess.run([python, "-m", "lingua_flax", "train", *options], cwd=ROOT, check=True)

@@ -1,6 +1,7 @@
-"""Fast attention against equation 1 as written: values and gradients, mainly of packed rows."""
+"""Fast attention against equation 1 as written: values and gradients, mainly of packed rows; and where it is used."""
 
 from types import SimpleNamespace
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,27 +14,19 @@ from lingua_flax.model.attention import scaled_dot_product_attention
 from lingua_flax.model.masks import SegmentMask
 from lingua_flax.options.schema import Config, MeshConfig
 from lingua_flax.training.kernels.fast_attention import FusedAttention, fast_attention
+from tests.helpers.commands import succeed
 from tests.processes import simulated_devices
 
 # Segments of the queries and keys of packed rows: several sentences and padding, padded targets with a source that
 # fills its row and the reverse, a row without tokens on one side, and one without any.
-QUERIES = [[1, 1, 1, 2, 2, 2, 3, 3], [1, 1, 0, 0, 0, 0, 0, 0], [1] * 8, [1, 2, 2, 3, 3, 3, 4, 4], [1] * 8, [0] * 8]
-KEYS = [
-    [1, 1, 2, 2, 2, 3, 3, 3, 3, 0],
-    [1] * 10,
-    [1, 1, 1] + [0] * 7,
-    [1, 1, 1, 2, 3, 4, 4, 0, 0, 0],
-    [0] * 10,
-    [0] * 10,
-]
+QUERIES = ["11122233", "11000000", "11111111", "12233344", "11111111", "00000000"]
+KEYS = ["1122233330", "1111111111", "1110000000", "1112344000", "0000000000", "0000000000"]
+WIDTH = 256
 
 
 def masks() -> dict[str, SegmentMask]:
-    queries, keys = jnp.array(QUERIES), jnp.array(KEYS)
+    queries, keys = (jnp.array([[int(segment) for segment in row] for row in rows]) for rows in (QUERIES, KEYS))
     return {"cross": SegmentMask(queries, keys), "causal": SegmentMask(queries, queries, causal=True)}
-
-
-WIDTH = 256
 
 
 def plain(query, keys, values, num_heads, mask):
@@ -62,7 +55,7 @@ def output_and_gradients(attention, mask, head_dim=64):
     return jax.device_get(both(*inputs))
 
 
-def fused(platform: str, mesh: MeshConfig = MeshConfig(data=1)) -> FusedAttention:
+def fused(platform: Literal["tpu", "gpu"], mesh: MeshConfig = MeshConfig(data=1)) -> FusedAttention:
     return FusedAttention(make_mesh(mesh), platform, interpret=True)
 
 
@@ -83,7 +76,8 @@ def test_values_and_gradients_match_equation_1(platform, head_dim, kind):
 
 def check_on_a_mesh() -> None:
     """Checks attention with rows and heads sharded over 2 x 2 x 2 devices, each with one group of heads."""
-    mask = SegmentMask(*(jnp.concatenate([side, side[:2]]) for side in masks()["cross"][:2]))
+    queries, keys = (jnp.concatenate([side, side[:2]]) for side in masks()["cross"][:2])
+    mask = SegmentMask(queries, keys)
     sharded = fused("tpu", MeshConfig(data=2, fsdp=2, tensor=2))
     check(output_and_gradients(sharded, mask), output_and_gradients(plain, mask))
 
@@ -91,8 +85,7 @@ def check_on_a_mesh() -> None:
 def test_sharded_attention_matches_equation_1(run, tmp_path):
     program = tmp_path / "check.py"
     program.write_text("from tests.training.test_fast_attention import check_on_a_mesh; check_on_a_mesh()")
-    result = run(program, env=simulated_devices(8))
-    assert result.returncode == 0, result.stderr
+    succeed(run, program, env=simulated_devices(8))
 
 
 def mesh_of(platform: str):
@@ -103,51 +96,41 @@ def mesh_of(platform: str):
     return SimpleNamespace(shape={"tensor": 1}, devices=np.array([device]))
 
 
-@pytest.mark.parametrize(
-    ("platform", "options", "expected"),
-    [
-        ("cpu", {}, "None"),
-        ("tpu", {}, "None"),  # until a run on a TPU has been recorded
-        ("tpu", {"attention": "fused"}, "fused"),
-        ("gpu", {}, "fused"),
-        ("gpu", {"attention": "plain"}, "None"),
-        ("gpu", {"attention_dropout_rate": 0.1}, "None"),
-    ],
-)
-def test_implementation_is_selected_by_platform_and_options(platform, options, expected):
-    config = Config.model_validate({"model": {"embed_dim": 512, "num_heads": 8} | options, "data": {"row_length": 128}})
-    assert str(fast_attention(config, mesh_of(platform))) == expected
-
-
 NOT_HERE = "runs only on TPUs and on NVIDIA GPUs of the Ampere generation or later"
 
 
-@pytest.mark.parametrize(
-    ("options", "platform", "dtype", "row_length", "reason"),
-    [
-        ({}, "cpu", "float32", 128, NOT_HERE),
-        ({}, "t4", "bfloat16", 128, NOT_HERE),
-        ({}, "tpu", "bfloat16", 1024, "supports rows of at most 512 positions"),
-        ({"num_heads": 2}, "tpu", "bfloat16", 128, "needs a head width that divides 128"),
-        ({}, "gpu", "float32", 128, "computes in bfloat16 on GPUs, not in float32"),
-        ({}, "gpu", "bfloat16", 256, "needs on GPUs a head width in .* and a data.row_length in"),
-        ({"embed_dim": 384}, "gpu", "bfloat16", 128, "needs on GPUs a head width in"),
-    ],
-)
-def test_unsupported_implementation_is_refused_or_not_selected(options, platform, dtype, row_length, reason):
-    sections = {"data": {"row_length": row_length}, "devices": {"precision": dtype}}
-    model = {"embed_dim": 512, "num_heads": 8, "max_length": 1024} | options
-    auto, fused = (
-        Config.model_validate({"model": model | {"attention": kind}} | sections) for kind in ("auto", "fused")
-    )
-    with pytest.raises(UserError, match=reason):
-        fast_attention(fused, mesh_of(platform))
-    assert fast_attention(auto, mesh_of(platform)) is None
+def config_of(attention: str, model: dict, row_length: int = 128, precision: str = "auto") -> Config:
+    model = {"embed_dim": 512, "num_heads": 8, "max_length": 1024, "attention": attention} | model
+    sections = {"data": {"row_length": row_length}, "devices": {"precision": precision}}
+    return Config.model_validate(sections | {"model": model})
 
 
-def test_unsupported_implementation_is_refused_before_corpus_is_prepared(run, tmp_path):
-    for options in (["--workdir", tmp_path / "w"], ["--dry-run"]):
-        result = run("train", "--config", "configs/tiny.toml", "--model.attention", "fused", *options, process=True)
-        assert result.returncode == 2, result.stderr
-        assert NOT_HERE in result.stderr
+def test_implementation_is_selected_by_platform_and_options():
+    """It is refused for a reason, if it is asked for where it cannot be used."""
+    assert fast_attention(config_of("plain", {}), mesh_of("gpu")) is None
+    for platform, model, row_length, precision, of_auto, of_fused in (
+        ("tpu", {}, 128, "auto", "None", "fused"),  # until a run on a TPU has been recorded
+        ("gpu", {}, 128, "auto", "fused", "fused"),
+        ("gpu", {"attention_dropout_rate": 0.1}, 128, "auto", "None", "does not support attention dropout"),
+        ("cpu", {}, 128, "float32", "None", NOT_HERE),
+        ("t4", {}, 128, "bfloat16", "None", NOT_HERE),
+        ("tpu", {}, 1024, "bfloat16", "None", "supports rows of at most 512 positions"),
+        ("tpu", {"num_heads": 2}, 128, "bfloat16", "None", "needs a head width that divides 128"),
+        ("gpu", {}, 128, "float32", "None", "computes in bfloat16 on GPUs, not in float32"),
+        ("gpu", {}, 256, "bfloat16", "None", "needs on GPUs a head width in .* and a data.row_length in"),
+        ("gpu", {"embed_dim": 384}, 128, "bfloat16", "None", "needs on GPUs a head width in"),
+    ):
+        mesh = mesh_of(platform)
+        auto, fused = (config_of(attention, model, row_length, precision) for attention in ("auto", "fused"))
+        assert str(fast_attention(auto, mesh)) == of_auto
+        if of_fused == "fused":
+            assert str(fast_attention(fused, mesh)) == "fused"
+        else:
+            with pytest.raises(UserError, match=of_fused):
+                fast_attention(fused, mesh)
+
+
+def test_unsupported_implementation_is_refused_before_anything_is_written(run, tmp_path):
+    done = run("train", "--config", "tiny", "--model.attention", "fused", "--workdir", tmp_path / "w")
+    assert (done.returncode, NOT_HERE in done.stderr) == (2, True)
     assert not (tmp_path / "w").exists()

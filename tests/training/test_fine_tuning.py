@@ -13,52 +13,40 @@ from lingua_flax.options.config_files import read_config
 from lingua_flax.training.fine_tuning import matching_params
 from lingua_flax.training.preparation import prepare
 from lingua_flax.translation.translator import Translator
+from tests.helpers.commands import succeed
 from tests.processes import digests, metrics
 
-OPTIONS = ["--optimizer.name", "adafactor", "--optimizer.peak-lr", 1e-3, "--training.eval-every", 0]
+OPTIONS = ["--optimizer.name", "adafactor", "--optimizer.peak-lr", 1e-3]
+OPTIONS += ["--training.eval-every", 0, "--training.num-steps", 6]
 
 
-def tune(run, toy, workdir, steps):
+def tune(run, toy, workdir) -> str:
     """Fine-tunes the run in the folder "origin" beside the workdir with another optimizer."""
-    options = ["--init-from", workdir.with_name("origin"), *OPTIONS, "--training.num-steps", steps]
-    result = run("train", "--config", toy, "--workdir", workdir, *options)
-    assert result.returncode == 0, result.stderr
-    return result.stderr
+    options = ["--init-from", workdir.with_name("origin"), *OPTIONS]
+    return succeed(run, "train", "--config", toy, "--workdir", workdir, *options).stderr
 
 
-@pytest.fixture(scope="module")
-def tuned(trained, toy, run, tmp_path_factory):
-    """Returns the workdir of a fine-tuned run, and what the command said."""
-    folder = tmp_path_factory.mktemp("tuned")
-    shutil.copytree(trained[0], folder / "origin")
-    return folder / "w", tune(run, toy, folder / "w", 20)
-
-
-def test_first_step_has_the_loss_of_the_original_run(trained, tuned):
-    """The loss of a new network is log(45) = 3.8."""
-    workdir, said = tuned
-    first = metrics(workdir)[0]["loss"]
+def test_run_starts_from_another_one_and_then_does_not_need_it(trained, toy, run, tmp_path):
+    """Its first loss is that of the original run; that of a new network is log(45) = 3.8. It is saved before its first
+    step, from where it can be resumed."""
+    workdir, origin = tmp_path / "w", tmp_path / "origin"
+    shutil.copytree(trained[0], origin)
+    said = tune(run, toy, workdir)
+    tuned, saved = metrics(workdir), digests(workdir)
     last = np.mean([line["loss"] for line in metrics(trained[0]) if "loss" in line][-20:])
-    assert first == pytest.approx(last, abs=0.25)
-    assert metrics(trained[0])[0]["loss"] > first + 2
-    origin = workdir.with_name("origin")
+    assert tuned[0]["loss"] == pytest.approx(last, abs=0.25)
+    assert metrics(trained[0])[0]["loss"] > last + 2
     counts = r"(\d+) of \1 arrays \(([\d,]+) of \2 parameters\)"
     assert re.search(rf"{counts} are taken from {origin}, step \d+; optimizer", said)
     assert (workdir / "tokenizer.model").read_bytes() == (trained[0] / "tokenizer.model").read_bytes()
     assert read_config(workdir / "config.toml").training.init_from == origin
-
-
-def test_started_run_resumes_bit_for_bit_without_the_original_run(trained, tuned, toy, run, tmp_path):
-    workdir, origin = tmp_path / "w", tmp_path / "origin"
-    shutil.copytree(trained[0], origin)
-    tune(run, toy, workdir, 10)
     shutil.rmtree(origin)
-    said = tune(run, toy, workdir, 20)
-    assert "resuming from step 10" in said
+    shutil.rmtree(workdir / "checkpoints" / "6")
+    said = tune(run, toy, workdir)
+    assert "resuming from step 0" in said
     assert "training.init_from is not read again" in said
     assert "are taken from" not in said
-    assert metrics(workdir) == metrics(tuned[0])
-    assert digests(workdir) == digests(tuned[0])
+    assert (metrics(workdir), digests(workdir)) == (tuned, saved)
 
 
 def prepared(toy, tmp_path, *options):
@@ -68,7 +56,6 @@ def prepared(toy, tmp_path, *options):
 
 
 def test_fitting_arrays_are_taken_and_all_others_are_reported(trained, toy, tmp_path, caplog):
-    """The new network has wider feed-forward layers, one more encoder layer, learned positions or a new vocabulary."""
     caplog.set_level("INFO")
     original = Translator.load(trained[0]).params
     wider = ["--model.mlp-dim", 96, "--model.num-encoder-layers", 2, "--model.positions", "learned"]
@@ -88,11 +75,10 @@ def test_fitting_arrays_are_taken_and_all_others_are_reported(trained, toy, tmp_
     assert "newly initialized (different vocabulary): target_embedding" in caplog.text
 
 
-@pytest.mark.parametrize("option", ["--training.init-from", "--tokenizer.model-file"])
-def test_options_of_a_tokenizer_that_is_not_trained_are_reported(trained, toy, tmp_path, caplog, option):
+def test_options_of_a_tokenizer_that_is_not_trained_are_reported(trained, toy, tmp_path, caplog):
     """They are read from its model. One that the rest of the run depends on is refused."""
     model = trained[0] / "tokenizer.model"
-    given = [option, trained[0] if option == "--training.init-from" else model]
+    given = ["--tokenizer.model-file", model]
     prepared(toy, tmp_path / "same", *given, "--tokenizer.character-coverage", 1)
     special = ["--tokenizer.lowercase", "True", "--tokenizer.character-coverage", 0.9995, "--tokenizer.placeholders", 2]
     special += ["--tokenizer.normalization", "nfkc", "--tokenizer.kind", "bpe"]

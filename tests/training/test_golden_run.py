@@ -16,8 +16,7 @@ import pytest
 
 from lingua_flax.data.corpora import open_corpus
 from lingua_flax.options.schema import DataConfig
-from tests.conftest import ROOT
-from tests.processes import digests, finish, start, start_command
+from tests.processes import digests, finish, start_command
 
 STORED = Path(__file__).with_name("golden_runs.json")
 DROPOUT = ("--model.dropout-rate", "0.1")  # which the config does without
@@ -38,11 +37,12 @@ def golden_run(folder: Path) -> dict[str, object]:
     workdir, lines, output = (folder / name for name in ("w", "lines.en", "lines.fr"))
     pairs = open_corpus(DataConfig(name="phrasebook")).split("test")
     lines.write_text("".join(f"{pair.source}\n" for pair, _ in zip(pairs, range(20), strict=False)), encoding="utf-8")
-    ((status, _, errors),) = finish([start(ROOT / "configs" / "tiny.toml", workdir, *OPTIONS, env=environment)])
-    assert status == 0, errors
-    options = ("--workdir", workdir, "--input", lines, "--output", output)
-    ((status, _, errors),) = finish([start_command("translate", *options, env=environment)])
-    assert status == 0, errors
+    for command in (
+        ("train", "--config", "tiny", "--workdir", workdir, *OPTIONS),
+        ("translate", "--workdir", workdir, "--input", lines, "--output", output),
+    ):
+        ((status, _, errors),) = finish([start_command(*command, env=environment)])
+        assert status == 0, errors
     _, arrays = digests(workdir)
     params = "".join(digest for name, digest in sorted(arrays.items()) if name.startswith("params"))
     return {"parameters": hashlib.sha256(params.encode()).hexdigest(), "translations": output.read_text().splitlines()}

@@ -1,4 +1,4 @@
-"""The training step against optax and against numbers computed by hand."""
+"""The training step and its loss, against optax and against numbers computed by hand."""
 
 import functools
 
@@ -9,64 +9,68 @@ import optax
 import pytest
 from flax import nnx
 
-from lingua_flax.data.batch import unpacked_batch
+from lingua_flax.data.batch import Batch, unpacked_batch
 from lingua_flax.devices.mesh import make_mesh
 from lingua_flax.model.dropout import Dropout
 from lingua_flax.model.transformer import Structure, structure
-from lingua_flax.options.schema import Config, MeshConfig, ModelConfig
-from lingua_flax.training.state import TrainState, initial_state, state_shardings
+from lingua_flax.options.schema import Config, MeshConfig
+from lingua_flax.training.loss import _in_one_pass, _in_two_passes, cross_entropy, number_of_blocks
+from lingua_flax.training.state import TrainState, initial_state
 from lingua_flax.training.step import batch_digest, make_train_step
 from tests.helpers.parameters import random_params
 
 VOCABULARY = 19
 
 
-def tiny_config(**sections) -> Config:
+def config_of(parts: int) -> Config:
+    """Returns a config with AdamW, dropout of attention and a moving average, whose batches have so many parts."""
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "embed_dim": 12, "num_heads": 2, "mlp_dim": 17}
-    base = {
-        "data": {"row_length": 8},
-        "model": sizes | {"max_length": 8, "dropout_rate": 0.0},
-        "optimizer": {"warmup_steps": 4, "peak_lr": 0.01},
-        "training": {"tokens_per_batch": 48, "num_steps": 12},
-    }
-    for name, section in sections.items():
-        base[name] = base[name] | section
-    return Config.model_validate(base)
+    return Config.model_validate(
+        {
+            "data": {"row_length": 8},
+            "model": sizes | {"max_length": 8, "dropout_rate": 0.0, "attention_dropout_rate": 0.3},
+            "optimizer": {"warmup_steps": 4, "peak_lr": 0.01, "name": "adamw", "weight_decay": 0.5, "clip_norm": 0.05},
+            "training": {"tokens_per_batch": 48, "seed": 2, "ema_decay": 0.28, "accumulation_steps": parts},
+        }
+    )
 
 
 @pytest.fixture(scope="module")
-def batch():
+def batch() -> Batch:
     """Six rows with pairs of different lengths, so that parts of a batch hold different numbers of tokens."""
     rng = np.random.default_rng(3)
-    sides = [
+    source, target = (
         [[*rng.integers(4, VOCABULARY, size=n).tolist(), 1] for n in lengths]
         for lengths in ((5, 2, 7, 1, 4, 3), (7, 1, 2, 6, 3, 1))
-    ]
-    return unpacked_batch(*sides, rows=6, length=8)
+    )
+    return unpacked_batch(source, target, rows=6, length=8)
+
+
+CONFIG = config_of(1)
 
 
 @functools.cache
-def network(config: ModelConfig) -> Structure:
-    return structure(config, VOCABULARY, VOCABULARY)
+def network() -> Structure:
+    return structure(CONFIG.model, VOCABULARY, VOCABULARY)
 
 
 @functools.cache
-def fresh_params(config: ModelConfig) -> dict:
-    return random_params(network(config))
+def fresh_params() -> dict:
+    return random_params(network())
 
 
 @functools.cache
 def training_step(config: Config) -> jax.stages.Wrapped:
-    return make_train_step(network(config.model), config, config.training.num_steps, make_mesh(MeshConfig()))
+    return make_train_step(network(), config, 12, make_mesh(MeshConfig()))
 
 
-def first_state(config: Config, params: dict | None = None) -> TrainState:
+def first_state(params: dict) -> TrainState:
     """Returns the state before the first step, in buffers that the step may consume."""
-    return initial_state(jax.tree.map(jnp.array, params or fresh_params(config.model)), config)
+    return initial_state(jax.tree.map(jnp.array, params), CONFIG)
 
 
-def take_steps(config, batch, count, params=None):
-    state, metrics = first_state(config, params), None
+def take_steps(batch, count, params=None, config=CONFIG):
+    state, metrics = first_state(params or fresh_params()), None
     for _ in range(count):
         state, metrics = training_step(config)(state, batch)
     return jax.device_get((state, metrics))
@@ -84,78 +88,66 @@ def largest_difference(a, b):
     return np.max(jax.tree.leaves(differences))  # NaN if any is
 
 
-def is_matrix(params):
-    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+@jax.jit
+@jax.value_and_grad
+def summed_loss_and_gradient(params, batch, key):
+    """Returns the smoothed loss, summed over the target tokens, and its gradient."""
+    model = nnx.merge(network().graphdef, params)
+    logits, _ = model(jnp.asarray(batch.source), jnp.asarray(batch.target_in), dropout=Dropout(key))
+    losses = optax.softmax_cross_entropy(logits, optax.smooth_labels(jax.nn.one_hot(batch.target_out, 19), 0.1))
+    return jnp.sum(losses, where=batch.target_out != 0)
 
 
-def test_training_steps_match_optax(batch):
-    """AdamW on clipped gradients of the smoothed loss, with dropout masks drawn from seed and step."""
-    config = tiny_config(
-        model={"attention_dropout_rate": 0.3},
-        optimizer={"name": "adamw", "weight_decay": 0.5, "clip_norm": 0.05},
-        training={"seed": 2},
-    )
+@pytest.mark.parametrize("parts", [1, 3])
+def test_training_steps_match_optax(batch, parts):
+    """AdamW on clipped gradients of the smoothed loss, with dropout masks drawn from seed, step and part."""
+
+    def is_matrix(params):
+        return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+
     adamw = optax.adamw(
         lambda count: 0.01 * (count + 1) / 4, b1=0.9, b2=0.98, eps=1e-9, weight_decay=0.5, mask=is_matrix
     )
     optimizer = optax.chain(optax.clip_by_global_norm(0.05), adamw)
-
-    def mean_loss(params, step):
-        dropout = Dropout(jax.random.fold_in(jax.random.key(2), step))
-        model = nnx.merge(network(config.model).graphdef, params)
-        logits, _ = model(jnp.asarray(batch.source), jnp.asarray(batch.target_in), dropout=dropout)
-        losses = optax.softmax_cross_entropy(logits, optax.smooth_labels(jax.nn.one_hot(batch.target_out, 19), 0.1))
-        return losses[batch.target_out != 0].mean()
-
-    @jax.jit
-    def reference_step(params, state, step):
-        updates, state = optimizer.update(jax.grad(mean_loss)(params, step), state, params)
-        return optax.apply_updates(params, updates), state
-
-    expected = fresh_params(config.model)
+    update, expected = jax.jit(optimizer.update), fresh_params()
     expected_state = jax.jit(optimizer.init)(expected)
     for step in range(3):
-        expected, expected_state = reference_step(expected, expected_state, jnp.array(step))
-    state, metrics = take_steps(config, batch, 3)
+        key = jax.random.fold_in(jax.random.key(2), step)
+        keys = [key] if parts == 1 else [jax.random.fold_in(key, part) for part in range(parts)]
+        batches = [jax.tree.map(lambda leaf, part=part: np.split(leaf, parts)[part], batch) for part in range(parts)]
+        results = [summed_loss_and_gradient(expected, *each) for each in zip(batches, keys, strict=True)]
+        loss, gradient = jax.tree.map(lambda *leaves: sum(leaves) / 26, *jax.device_get(results))  # of 26 tokens
+        updates, expected_state = update(gradient, expected_state, expected)
+        expected = optax.apply_updates(expected, updates)
+    state, metrics = take_steps(batch, 3, config=config_of(parts))
     assert largest_difference(state.params, expected) < 2e-5
     assert metrics.tokens == 26
-    np.testing.assert_allclose(metrics.learning_rate, 0.0075, rtol=1e-6)
-
-
-def test_accumulated_gradients_match_those_of_the_whole_batch(batch):
-    whole, metrics = take_steps(tiny_config(), batch, 1)
-    accumulated, same_metrics = take_steps(tiny_config(training={"accumulation_steps": 3}), batch, 1)
-    np.testing.assert_allclose(same_metrics.loss, metrics.loss, rtol=1e-6)
-    np.testing.assert_allclose(same_metrics.gradient_norm, metrics.gradient_norm, rtol=1e-5)
-    assert largest_difference(accumulated.optimizer[1].mu, whole.optimizer[1].mu) < 1e-7
+    actual = (metrics.loss, metrics.gradient_norm, metrics.learning_rate)
+    np.testing.assert_allclose(actual, (loss, optax.tree.norm(gradient), 0.0075), rtol=1e-5)
 
 
 def test_non_finite_step_is_skipped_and_counted(batch):
-    params = with_nan(fresh_params(tiny_config().model))
-    before = jax.device_get(first_state(tiny_config(), params))
-    state, metrics = take_steps(tiny_config(), batch, 2, params)
+    params = with_nan(fresh_params())
+    before = jax.device_get(first_state(params))
+    state, metrics = take_steps(batch, 2, params)
     assert state.step == 2
     assert state.skipped == state.skipped_in_a_row == metrics.skipped_in_a_row == 2
     assert not np.isfinite(metrics.loss)
     jax.tree.map(np.testing.assert_array_equal, (state.params, state.optimizer), (before.params, before.optimizer))
-    finite, metrics = take_steps(tiny_config(), batch, 2)
+    finite, metrics = take_steps(batch, 2)
     assert finite.skipped == metrics.skipped_in_a_row == 0
 
 
-def test_moving_average_follows_the_parameters_after_each_step_and_changes_nothing_else(batch):
+def test_moving_average_follows_the_parameters_after_each_step(batch):
     """A skipped step does not count as an update of the average."""
-    config = tiny_config(training={"ema_decay": 0.28})
-    params, step = fresh_params(config.model), training_step(config)
-    state, average = first_state(config), params
+    step, params = training_step(CONFIG), fresh_params()
+    state, average = first_state(params), params
     for decay in (2 / 11, 3 / 12, 0.28):  # (1 + n) / (10 + n), but at most the configured one
         state, _ = step(state, batch)
         average = jax.tree.map(lambda old, new, d=decay: d * old + (1 - d) * new, average, jax.device_get(state.params))
         assert largest_difference(state.ema_params, average) < 1e-6
     assert state.eval_params is state.ema_params
-    plain, _ = take_steps(tiny_config(), batch, 3)
-    assert largest_difference(state.params, plain.params) == 0.0
-    assert plain.ema_params is None
-    skipped, _ = take_steps(config, batch, 2, with_nan(params))
+    skipped, _ = take_steps(batch, 2, with_nan(params))
     np.testing.assert_array_equal(skipped.ema_params["encoder_norm"]["scale"], params["encoder_norm"]["scale"])
     copies = [jax.tree.map(jnp.array, params) for _ in range(2)]  # the step consumes its arguments
     recovered, _ = step(skipped._replace(params=copies[0], ema_params=copies[1]), batch)
@@ -184,18 +176,51 @@ def test_batch_digest_is_two_sums_of_hashes(batch):
     assert jax.jit(batch_digest)(batch).tolist() == sums
 
 
-def test_optimizer_with_masked_states_can_be_used(monkeypatch, batch):
-    """Those of Muon have no leaves for the parameters of the other part."""
-    optimizer = optax.contrib.muon(1.0)
-    for module in ("state", "step"):
-        monkeypatch.setattr(f"lingua_flax.training.{module}.make_optimizer", lambda _: optimizer)
-    config = tiny_config()
-    shardings = state_shardings(network(config.model), config, make_mesh(MeshConfig()))
-    table = fresh_params(config.model)["target_embedding"]
-    moments = jax.tree.leaves(optimizer.init(fresh_params(config.model)))
-    specs = [leaf.spec for leaf in jax.tree.leaves(shardings.optimizer)]
-    like_table = {spec for moment, spec in zip(moments, specs, strict=True) if moment.shape == table.shape}
-    assert like_table == {shardings.params["target_embedding"].spec}
-    assert all(not any(spec) for moment, spec in zip(moments, specs, strict=True) if moment.ndim == 0)
-    _, metrics = training_step.__wrapped__(config)(first_state(config), batch)
-    assert np.isfinite(metrics.loss)
+def test_blocks_hold_at_least_the_requested_number_of_positions():
+    blocks = {None: 1, 3: 6, 4: 3, 7: 2, 18: 1, 19: 1}
+    assert {size: number_of_blocks((3, 6), size) for size in blocks} == blocks
+
+
+@pytest.mark.parametrize(
+    ("dtype", "block_size", "smoothing", "tolerance"),
+    [("float32", None, 0.0, 1e-6), ("float32", 4, 0.1, 1e-6), ("bfloat16", 4, 0.1, 0.02)],
+)
+def test_cross_entropy_and_gradients_match_optax(dtype, block_size, smoothing, tolerance):
+    random = np.random.default_rng(0)
+    x, table = (jnp.asarray(random.normal(size=shape), dtype) for shape in [(3, 6, 5), (7, 5)])
+    exact, table = jnp.float32(x), jnp.float32(table)
+    targets = jnp.array([[4, 5, 1, 0, 0, 0], [6, 1, 0, 0, 0, 0], [2, 3, 4, 5, 3, 1]])
+
+    def loss(x, table):
+        total, count = cross_entropy(x, table, targets, smoothing, block_size)
+        return 0.5 * total, count  # the factor also scales the gradients
+
+    def reference(x, table):
+        smoothed = optax.smooth_labels(jax.nn.one_hot(targets, len(table)), smoothing)
+        losses = optax.softmax_cross_entropy(jnp.einsum("btd,vd->btv", x, table), smoothed)
+        return 0.5 * jnp.sum(jnp.where(targets != 0, losses, 0.0))
+
+    expected, expected_gradients = jax.jit(jax.value_and_grad(reference, argnums=(0, 1)))(exact, table)
+    (actual, count), gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(x, table)
+    alone, _ = jax.jit(loss)(x, table)  # a separate path: no gradients are computed
+    np.testing.assert_allclose([actual, alone], [expected] * 2, rtol=tolerance)
+    assert count == 11
+    assert [gradient.dtype for gradient in gradients] == [dtype, "float32"]
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(np.float32(gradient), expected_gradient, rtol=tolerance, atol=tolerance)
+
+
+def test_online_softmax_of_gpus_matches_two_passes():
+    logits = 30.0 * jnp.asarray(np.random.default_rng(0).normal(size=(5, 300)), jnp.float32)
+    logits = logits.at[0].set(-3e4).at[1, 7].set(3e4)
+    (maximum, total), expected = jax.jit(_in_one_pass)(logits), _in_two_passes(logits)
+    np.testing.assert_array_equal(maximum, expected[0])
+    np.testing.assert_allclose(total, expected[1], rtol=1e-5)
+
+
+def test_bfloat16_cross_entropy_sums_table_gradient_in_float32():
+    """The gradients of 4,096 positions all have the same direction: a sum in bfloat16 would stop growing at 256."""
+    x, targets = jnp.ones((64, 64, 2), jnp.bfloat16), jnp.full((64, 64), 3)
+    table_gradient = jax.grad(lambda table: cross_entropy(x, table, targets, block_size=512)[0])
+    gradient = jax.jit(table_gradient)(jnp.zeros((4, 2)))
+    np.testing.assert_allclose(gradient, 4096 * np.array([[0.25] * 2] * 3 + [[-0.75] * 2]))

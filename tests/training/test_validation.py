@@ -8,24 +8,18 @@ import jax.numpy as jnp
 import pytest
 import sacrebleu
 
-from lingua_flax.data.tokenizer import parse_tokenizers, train_tokenizer
-from lingua_flax.model.transformer import structure
-from lingua_flax.options.schema import Config, ModelConfig, TokenizerConfig
+from lingua_flax.options.schema import Config
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.recorder import Recorder
 from lingua_flax.training.validation import Validation, ValidationSet, shuffled_sources, validate
 from lingua_flax.translation.translator import Translator
 from tests.helpers.pairs import PAIRS
-from tests.helpers.translation import log_probabilities, random_params
+from tests.helpers.translation import log_probabilities, random_translator
 
 
 @pytest.fixture(scope="module")
-def translator():
-    tokenizer = parse_tokenizers(train_tokenizer(PAIRS, TokenizerConfig(vocab_size=60)))
-    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "embed_dim": 16, "num_heads": 2, "mlp_dim": 16}
-    config = ModelConfig(**sizes, max_length=40, tied_embeddings="none")
-    graphdef = structure(config, 60, 60).graphdef
-    return Translator(graphdef, random_params(config, seed=4), tokenizer, config)
+def translator() -> Translator:
+    return random_translator()
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +31,11 @@ def test_each_sentence_always_gets_the_same_other_source():
     sources = ["a", "b", "a", "c", "d", "a", "b", "e"]
     shuffled = shuffled_sources(sources)
     assert shuffled == shuffled_sources(list(sources))
-    assert set(shuffled) == set(sources)
     assert all(ours != theirs for ours, theirs in zip(sources, shuffled, strict=True))
-    assert sorted(shuffled_sources([str(i) for i in range(99)])) == sorted(str(i) for i in range(99))
-    assert shuffled_sources(["a", "a"]) is None
-    assert shuffled_sources([]) is None
+    assert set(shuffled) == set(sources)
+    different = [str(number) for number in range(99)]
+    assert sorted(shuffled_sources(different)) == sorted(different)
+    assert shuffled_sources(["a", "a"]) is shuffled_sources([]) is None
 
 
 def test_losses_match_forward_passes_over_each_pair(translator, four_pairs):
@@ -49,12 +43,11 @@ def test_losses_match_forward_passes_over_each_pair(translator, four_pairs):
 
     def mean_loss(sources):
         total = count = 0
-        for source, reference in zip(sources, four_pairs.references, strict=True):
-            (source_ids,) = translator.tokenizer.encode_source([source])
-            (target_ids,) = translator.tokenizer.encode_target([reference])
-            logs = log_probabilities(translator, source_ids, target_ids)
-            total -= logs[range(len(target_ids)), target_ids].sum()
-            count += len(target_ids)
+        source_ids = translator.tokenizer.encode_source(sources)
+        target_ids = translator.tokenizer.encode_target(four_pairs.references)
+        for source, target in zip(source_ids, target_ids, strict=True):
+            total -= log_probabilities(translator, source, target)[range(len(target)), target].sum()
+            count += len(target)
         return total / count
 
     assert result.loss == pytest.approx(mean_loss(four_pairs.sources), rel=1e-5)
@@ -80,12 +73,11 @@ def test_bleu_ranks_checkpoints_only_where_it_tells_them_apart(translator, monke
         assert result.ranking_bleu == (result.bleu if ranks else None)
 
 
-def test_validation_sets_differ_if_their_scores_cannot_be_compared(translator):
-    first = ValidationSet.of(PAIRS[:4], translator.tokenizer)
-    others = [ValidationSet.of(PAIRS[:3], translator.tokenizer), dataclasses.replace(first, tokenize="char")]
-    assert ValidationSet.of(PAIRS[:4], translator.tokenizer).digest == first.digest
-    assert len({first.digest, *(other.digest for other in others)}) == 3
-    described = [each.bleu_description for each in (first, others[1], dataclasses.replace(first, tokenize="zh"))]
+def test_validation_sets_differ_if_their_scores_cannot_be_compared(translator, four_pairs):
+    first, shorter = (ValidationSet.of(PAIRS[:count], translator.tokenizer) for count in (4, 3))
+    characters, chinese = (dataclasses.replace(first, tokenize=name) for name in ("char", "zh"))
+    assert len({each.digest for each in (first, four_pairs, shorter, characters)}) == 3
+    described = [each.bleu_description for each in (first, characters, chinese)]
     assert described == ["greedy", "greedy, characters", "greedy, tokenizer zh"]
 
 

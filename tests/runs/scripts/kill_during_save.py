@@ -21,7 +21,7 @@ def kill_at_moment() -> None:
 
 watcher = threading.Thread(target=kill_at_moment, daemon=True)
 checkpoints = Checkpoints(folder, 2)
-for step in range(1, 5):
+for step in (3, 4):
     if step == 4:
         watcher.start()
     checkpoints.save(step, {"w": jnp.full((300, 1000), float(step))}, (jnp.int32(step),), {}, None)

@@ -1,4 +1,4 @@
-"""Event files as TensorBoard reads them."""
+"""What a run records: metrics.jsonl, learning curves, and event files as TensorBoard reads them."""
 
 import html
 import re
@@ -13,12 +13,70 @@ from tensorboard.plugins.text.text_plugin import text_array_to_html
 from tensorboard.util.tensor_util import make_ndarray
 from werkzeug.test import Client
 
+from lingua_flax.host.figures import save_figure
 from lingua_flax.options.schema import Config
+from lingua_flax.runs.learning_curves import MAX_POINTS, Curves, draw_curves
 from lingua_flax.runs.workdir import Workdir
 from lingua_flax.training.recorder import Recorder
 from lingua_flax.training.tensorboard_events import EventFiles
 from lingua_flax.training.validation import Sample, Validation
-from tests.processes import events, metrics
+from tests.processes import events
+
+
+def points_of(axes):
+    """Returns the points of each line."""
+    return [tuple(zip(*line.get_data(), strict=True)) for line in axes.get_lines()]
+
+
+def test_drawn_points_match_the_metrics():
+    curves = Curves()
+    for step in range(1, 2 * MAX_POINTS + 1):
+        curves.add({"step": step, "loss": None if step == 3 else float(step)})
+    curves.add({"step": 7, "validation_loss": 2.0, "validation_loss_shuffled": 3.0, "validation_bleu": 1.5})
+    curves.add({"step": 9, "validation_loss": 1.0, "validation_loss_shuffled": None, "validation_bleu": 8.0})
+    losses, scores = draw_curves({"validation": [curves]}).axes
+    drawn = dict(zip((line.get_label() for line in losses.get_lines()), points_of(losses), strict=True))
+    training = drawn["training, with dropout and label smoothing"]
+    assert len(training) == MAX_POINTS
+    assert training[:2] == ((1.5, 1.5), (4.5, 4.5))  # the loss of step 3 is not finite
+    assert training[-1] == (2 * MAX_POINTS, 2 * MAX_POINTS)
+    assert drawn["validation"] == ((7, 2.0), (9, 1.0))
+    assert drawn["validation, sources shuffled"] == ((7, 3.0),)
+    assert points_of(scores) == [((7, 1.5), (9, 8.0))]
+
+
+def test_compared_systems_have_a_line_for_each_run_and_a_band_around_the_mean():
+    """The second run of a has one validation more, for which there is no mean; the run of b has none of BLEU."""
+    first, second, of_b = Curves([{"step": 1, "loss": 9.0}]), Curves(), Curves()
+    for curves, points in ((first, [(5, 3.0), (10, 1.0)]), (second, [(5, 5.0), (10, 2.0), (15, 1.0)])):
+        for step, loss in points:
+            curves.add({"step": step, "validation_loss": loss, "validation_bleu": 4 * loss})
+    of_b.add({"step": 5, "validation_loss": 2.0, "validation_bleu": None})
+    losses, scores = draw_curves({"a": [first, second], "b": [of_b]}).axes
+    of_a = [((5, 4.0), (10, 1.5)), ((5, 3.0), (10, 1.0)), ((5, 5.0), (10, 2.0), (15, 1.0))]
+    assert points_of(losses) == [*of_a, ((5, 2.0),)]
+    assert [text.get_text() for text in losses.get_legend().get_texts()] == ["a (mean of 2)", "b"]
+    (band,) = losses.collections  # 3 and 5 have the deviation sqrt(2)
+    heights = [y for x, y in band.get_paths()[0].vertices if x == 5]
+    assert (min(heights), max(heights)) == pytest.approx((4 - 2**0.5, 4 + 2**0.5))
+    assert points_of(scores)[0] == ((5, 16.0), (10, 6.0))
+
+
+def test_picture_is_drawn_at_every_validation_with_the_lines_before_a_resume(tmp_path):
+    """Not only at the end, which a long run reaches late and a killed run never. Event files can be turned off."""
+    picture, workdir, title = tmp_path / "curves.png", Workdir(tmp_path), r"runs $\foo$: text, en to fr"  # no formula
+    config = Config.model_validate({"training": {"tensorboard": False}})
+    logged = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}]
+    with Recorder(workdir, title, config, 10, first_step=2, logged_lines=logged) as recorder:
+        recorder.validation(4, Validation(2.0, None, 1.0, None, ()), 1.0, best=True)
+        first = picture.read_bytes()
+        recorder.validation(8, Validation(1.0, None, 9.0, 9.0, ()), 1.0, best=True)
+        curves = Curves([*logged, *workdir.read_metrics()])
+        expected = draw_curves({"validation": [curves]}, title, "validation BLEU (greedy)")
+        save_figure(expected, tmp_path / "expected.png")
+        assert picture.read_bytes() == (tmp_path / "expected.png").read_bytes() != first
+    assert not list(tmp_path.glob("events.*"))
+    save_figure(draw_curves({"validation": [Curves()]}), picture)  # of a run without metrics
 
 
 def test_samples_of_a_validation_are_in_its_line(tmp_path):
@@ -39,11 +97,9 @@ def test_samples_of_a_validation_are_in_its_line(tmp_path):
     (text,) = EventAccumulator(str(tmp_path)).Reload().Tensors("validation/samples/text_summary")
     assert text.step == 4
     shown = text_array_to_html(make_ndarray(text.tensor_proto), enable_markdown=True)
-    lines = html.unescape(re.sub("<[^>]*>", "", shown)).splitlines()
-    assert [line.rstrip() for line in lines if line.strip()] == [
-        *["source       *one* <b>", "reference    un", 'translation  "deux"'],
-        *["source", "reference", "translation  \ufffd"],
-    ]
+    lines = [line.split() for line in html.unescape(re.sub("<[^>]*>", "", shown)).splitlines() if line.strip()]
+    first = [["source", "*one*", "<b>"], ["reference", "un"], ["translation", '"deux"']]
+    assert lines == [*first, ["source"], ["reference"], ["translation", "\ufffd"]]
 
 
 def test_runs_are_told_apart_by_their_workdirs_and_options(tmp_path):
@@ -53,19 +109,15 @@ def test_runs_are_told_apart_by_their_workdirs_and_options(tmp_path):
         config = Config.model_validate({"training": {"seed": seed}, "optimizer": {"name": f"adam{'w' * (seed - 1)}"}})
         (tmp_path / f"run{seed}").mkdir()
         with Recorder(Workdir(tmp_path / f"run{seed}"), "a run", config, 10) as recorder:
-            recorder.steps([{"step": 1, "loss": 1.0, "real_tokens": 1.0, "tokens_per_second": 1.0, "idle": 0.0}])
             for step, loss in enumerate(values, 1):
                 recorder.validation(step, Validation(loss, None, 10 * loss, None, ()), 1.0, best=False)
     multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
-    assert set(multiplexer.Runs()) == {"run1", "run2"}
-    curves = multiplexer.Runs()["run1"]["tensors"]
-    assert {"train/loss", "validation/loss", "best/loss"} <= set(curves)
-    assert not any("seconds" in curve for curve in curves)
     provider = MultiplexerDataProvider(multiplexer, str(tmp_path))
     context = TBContext(data_provider=provider, logdir=str(tmp_path), multiplexer=multiplexer)
     plugin = Client(HParamsPlugin(context).get_plugin_apps()["/session_groups"])
     request = {"startIndex": 0, "sliceSize": 10, "colParams": [], "allowedStatuses": ["STATUS_UNKNOWN"]}
     groups = plugin.post("/", json=request).json["sessionGroups"]
+    assert {group["name"] for group in groups} == {"run1", "run2"}
     shown = {group["hparams"]["training.seed"]: group for group in groups}
     assert [shown[seed]["hparams"]["optimizer.name"] for seed in losses] == ["adam", "adamw"]
     assert shown[1]["hparams"]["tokenizer.joint"] is True
@@ -73,16 +125,11 @@ def test_runs_are_told_apart_by_their_workdirs_and_options(tmp_path):
         last = {each["name"]["tag"]: each["value"] for each in shown[seed]["metricValues"]}
         assert last["validation/loss"] == values[-1]
         assert (last["best/loss"], last["best/bleu"]) == (min(values), 10 * max(values))
+        assert not any("seconds" in name for name in last)
 
 
 def test_events_after_the_checkpoint_are_dropped(tmp_path):
-    """The first process has no checkpoint; the second one's is of step 3, before the validation of that step.
-
-    The best validation is one before that checkpoint.
-    """
-    EventFiles(tmp_path, [], 0, {}).write([{"step": 1, "loss": 7.0}, {"step": 9, "loss": 8.0}])
-    (file,) = tmp_path.iterdir()
-    file.rename(tmp_path / "events.out.tfevents.1000000000.earlier")  # files created in the same second share a name
+    """The first process has no checkpoint; the second one's is of step 3, before the validation of that step."""
     logged = [{"step": step, "loss": float(step)} for step in range(1, 4)] + [{"step": 2, "validation_loss": 20.0}]
     first = EventFiles(tmp_path, [], 0, {})
     first.write([*logged, {"step": 4, "loss": 4.0, "seconds": 1.0}])
@@ -95,17 +142,3 @@ def test_events_after_the_checkpoint_are_dropped(tmp_path):
         "validation/loss": [(2, 20.0), (3, 30.5)],
         "best/loss": [(2, 20.0), (3, 20.0)],
     }
-
-
-def test_every_number_of_a_run_that_is_a_curve_is_shown(trained):
-    workdir, _ = trained
-    curves = events(workdir)
-    for line in metrics(workdir):
-        group = "validation" if "validation_loss" in line else "train"
-        for name, value in line.items():
-            if name not in ("step", "batch", "samples"):
-                curve = dict(curves[f"{group}/{name.removeprefix('validation_')}"])
-                assert curve[line["step"]] == pytest.approx(value, rel=1e-6)
-    assert not [name for name in curves if "samples" in name]
-    assert len(curves["train/loss"]) == 240
-    assert [step for step, _ in curves["validation/bleu"]] == [80, 160, 240]
