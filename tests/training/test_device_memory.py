@@ -120,7 +120,7 @@ def test_dry_run_simulates_devices_that_are_not_available(toy, run, tmp_path):
     assert shown["real tokens"] == "95.0% of the target positions (assumed)"
     assert shown["time"] == "1.62 hours at 20 tokens/s"  # 0.95 * 240 * 512 / 20 / 3600
     parts = ("parameters", "moving average", "optimizer", "batch", "activations and gradients")
-    assert megabytes(shown["in all"]) == pytest.approx(sum(megabytes(shown[name]) for name in parts), rel=0.02)
+    assert megabytes(shown["in all"]) == pytest.approx(sum(megabytes(shown[name]) for name in parts), rel=0.05)
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert set(figures) == JSON_KEYS | {"other_attention"}
     assert (figures["attention"], figures["other_attention"]) == ("plain", None)
