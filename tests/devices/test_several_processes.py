@@ -161,7 +161,6 @@ def test_processes_do_not_resume_from_different_checkpoints(trained, run, tmp_pa
 
 
 def test_processes_that_cannot_be_connected(monkeypatch):
-    """JAX would abort after five minutes, or crash."""
     monkeypatch.setattr(processes, "START_TIMEOUT", 0.5)
     with socket.create_server(("", 0)) as server:
         used, free = server.getsockname()[1], free_port()

@@ -182,7 +182,6 @@ def test_missing_libtpu_is_reported(monkeypatch):
 
 @needs_libtpu
 def test_libtpu_is_silent_on_a_machine_without_a_tpu(run, tmp_path):
-    """It would print six lines, whatever the command."""
     program = "from lingua_flax.devices.platform import initialize_devices; print(initialize_devices('auto'))"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TPU_", "JAX_PLATFORMS"))}
     environment["TMPDIR"] = str(tmp_path)  # for its logs

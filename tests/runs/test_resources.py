@@ -18,7 +18,7 @@ def test_memory_files_and_threads_do_not_grow_over_5000_steps(toy, tmp_path):
     every = ["--training.eval-every", 250, "--training.checkpoint-every", 100]
     with open(tmp_path / "log", "w") as log:
         process = start(toy, tmp_path / "w", "--training.num-steps", 6500, *every, stdout=log, stderr=log)
-    usages: dict[int, tuple[int, int, int]] = {}
+    usages = {}
     training = psutil.Process(process.pid)
     while process.poll() is None:
         time.sleep(0.1)

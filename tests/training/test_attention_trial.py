@@ -30,8 +30,6 @@ OF_ENCODER = "is wrong: the {} of the self-attention of the encoder deviates fro
 
 @dataclasses.dataclass(frozen=True)
 class Interpreted(FusedAttention):
-    """Nothing is wrong with it."""
-
     interpret: bool = True
 
 
@@ -105,9 +103,6 @@ def test_batch_of_the_trial_is_like_that_of_a_device():
     assert np.any(batch.source_segments != batch.target_segments)
 
 
-OPTIONS = ("--training.eval-every", 0, "--training.checkpoint-every", 4)
-
-
 def stored_attention(workdir) -> str:
     return read_metadata(workdir / "checkpoints", saved_steps(workdir / "checkpoints")[-1])["attention"]
 
@@ -117,7 +112,7 @@ def test_run_is_plain_until_it_is_resumed_with_a_kernel_that_passes(toy, trained
     monkeypatch.setattr(kernels, "_why_not_fused", lambda config, mesh: None)
     for kernel, used, steps in ((WrongSign, "plain", 3), (Interpreted, "fused", 6)):
         monkeypatch.setattr(kernels, "FusedAttention", kernel)
-        options = ("--config", toy, "--workdir", tmp_path, *OPTIONS, "--training.num-steps", steps)
+        options = ("--config", toy, "--workdir", tmp_path, "--training.eval-every", 0, "--training.num-steps", steps)
         said = succeed(run_here, "train", *options).stderr
         assert said.count(WARNING) == (used == "plain")
         assert f"float32, attention: {used}\n" in said

@@ -46,7 +46,6 @@ def test_another_validation_set_is_not_compared_with_the_old_ones_best():
 
 
 def test_validations_and_saves_are_due_at_their_steps_and_at_the_end():
-    """A validation only once; the best step is saved, too."""
     due = [step for step in range(1, 36) if plan(35).validation_is_due(Progress(step=step))]
     assert due == [10, 20, 30, 35]
     assert not plan(35).validation_is_due(Progress(step=20, validated=20))

@@ -24,7 +24,6 @@ from tests.processes import events
 
 
 def points_of(axes):
-    """Returns the points of each line."""
     return [tuple(zip(*line.get_data(), strict=True)) for line in axes.get_lines()]
 
 
@@ -80,7 +79,6 @@ def test_picture_is_drawn_at_every_validation_with_the_lines_before_a_resume(tmp
 
 
 def test_samples_of_a_validation_are_in_its_line(tmp_path):
-    """Any text, and no curve in TensorBoard."""
     samples = (Sample("*one* <b>", "un \u2028\n", '"deux"'), Sample("", "", "\ufffd"))
     workdir = Workdir(tmp_path)
     with Recorder(workdir, "a run", Config(), 10) as recorder:
