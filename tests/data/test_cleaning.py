@@ -17,19 +17,18 @@ def run_pipeline(tmp_path):
     """Returns a function that returns the report, and the contents of the files with kept and rejected pairs."""
 
     def run(rows, **options):
-        output, rejected = tmp_path / "kept.jsonl", tmp_path / "rejected.jsonl"
-        options |= {"output": output, "rejected": rejected}
-        report = pipeline.clean(rows, CleaningOptions(language=False), ("", ""), **options)
-        contents = output.read_bytes(), rejected.read_bytes()
-        output.unlink()
-        rejected.unlink()
+        files = {"output": tmp_path / "kept.jsonl", "rejected": tmp_path / "rejected.jsonl"}
+        report = pipeline.clean(rows, CleaningOptions(language=False), ("", ""), **files, **options)
+        contents = [path.read_bytes() for path in files.values()]
+        for path in files.values():
+            path.unlink()
         return report, *contents
 
     return run
 
 
 def test_result_depends_neither_on_processes_nor_on_chunks(run_pipeline, monkeypatch):
-    rows = made_up_rows(3000)
+    rows = made_up_rows(2000)
     rows[700] = rows[700]._replace(target=rows[1700].target)
     rows[800] = rows[800]._replace(target=rows[799].target, source=rows[799].source)
     whole = run_pipeline(rows)
@@ -39,13 +38,12 @@ def test_result_depends_neither_on_processes_nor_on_chunks(run_pipeline, monkeyp
     report, kept, rejected = whole
     assert {name: found.pairs for name, found in report.left_out.items()} == {"misaligned": 1, "duplicates": 1}
     assert [json.loads(line)["line"] for line in rejected.splitlines()] == [701, 801]
-    assert len(kept.splitlines()) == report.kept == 2998
+    assert len(kept.splitlines()) == report.kept == 1998
 
 
 def test_pairs_beyond_the_sample_are_scored(run_pipeline, monkeypatch):
     monkeypatch.setattr(pipeline, "SAMPLED_ALIGNMENTS", 1000)
-    rows = made_up_rows(3000)
-    wrong = set(range(10, 3000, 100))
+    rows, wrong = made_up_rows(3000), set(range(10, 3000, 100))
     rows = [row._replace(target=rows[i - 5].target) if i in wrong else row for i, row in enumerate(rows)]
     report, _, rejected = run_pipeline(rows)
     found = {json.loads(line)["line"] - 1 for line in rejected.splitlines()}
@@ -84,33 +82,27 @@ def test_corpora_without_pairs_are_refused(run_pipeline):
             run_pipeline(rows)
 
 
-# Faults planted in Multi30k; `python -m tests.data.planted_faults` measures all of it.
+# Faults planted in Multi30k.
 
 
-def test_random_targets_are_found(multi30k):
-    planted, found, others, lost = measure(read_multi30k(multi30k, "de", 5000), "de", "random target", 0.05, 31)
-    assert found >= 0.95 * planted
+def check_found(corpus, kinds, share, least):
+    planted, found, others, lost = measure(corpus, "de", kinds, share, 31)
+    assert found >= least * planted
     assert lost <= 0.01 * others
 
 
+def test_random_targets_are_found(multi30k):
+    check_found(read_multi30k(multi30k, "de", 4000), ["random target"], 0.05, 0.95)
+
+
 def test_mended_lines_are_as_before(multi30k):
-    corpus = read_multi30k(multi30k, "de", 1000)
-    for kind in MENDED:
-        planted, found, others, lost = measure(corpus, "de", kind, 0.3, 31)
-        assert found >= planted - 8, kind  # misaligned and repeated ones among them are left out
-        assert lost <= 0.01 * others, kind
+    """Misaligned and repeated ones among them are left out."""
+    check_found(read_multi30k(multi30k, "de", 1600), list(MENDED), 0.3, 0.97)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("language", ["de", "fr"])
-@pytest.mark.parametrize("seed", [41, 42])
-@pytest.mark.parametrize(
-    ("kind", "shares", "least"),
-    [("random target", (0, 0.01, 0.05, 0.2), 0.95), ("swapped sides", (0.05,), 0.9), ("third language", (0.05,), 0.9)],
-)
-def test_planted_faults_are_found(multi30k, language, seed, kind, shares, least):
-    corpus = read_multi30k(multi30k, language)
-    for share in shares:
-        planted, found, others, lost = measure(corpus, language, kind, share, seed)
-        assert found >= least * planted
-        assert lost <= 0.01 * others
+def test_faults_are_found_in_the_whole_corpus(multi30k):
+    corpus = read_multi30k(multi30k, "de")
+    check_found(corpus, ["random target"], 0.2, 0.95)
+    for kind in ("swapped sides", "third language"):
+        check_found(corpus, [kind], 0.05, 0.9)

@@ -1,7 +1,5 @@
 """The order in which pairs are drawn: permutations, shares of the corpora, and the same on every machine."""
 
-from collections import Counter
-
 import numpy as np
 
 from lingua_flax.data.draw_order import Draws, permute, random_words
@@ -18,10 +16,8 @@ def splitmix(state):
 def test_random_words_are_splitmix64():
     assert splitmix(0) == 0xE220A8397B1DCDAF  # the first number of the published generator for seed 0
     assert random_words(0).tolist() == [splitmix(0)]
-    assert random_words(7, np.array([5, 2**63])).tolist() == [
-        splitmix((splitmix(7) + 5) % 2**64),
-        splitmix((splitmix(7) + 2**63) % 2**64),
-    ]
+    keys = [5, 2**63]
+    assert random_words(7, np.array(keys)).tolist() == [splitmix((splitmix(7) + key) % 2**64) for key in keys]
 
 
 def test_every_key_gives_a_permutation():
@@ -32,14 +28,6 @@ def test_every_key_gives_a_permutation():
             order = permute(np.arange(size), size, keys)
             assert sorted(order.tolist()) == list(range(size))
             assert permute(np.array([size // 2]), size, keys[:1]) == order[size // 2]
-
-
-def test_every_index_is_equally_likely_at_every_place():
-    keys = np.repeat(random_words(3, np.arange(20_000)), 10)
-    places = permute(np.tile(np.arange(10), 20_000), 10, keys)
-    counts = np.zeros((10, 10), int)
-    np.add.at(counts, (np.tile(np.arange(10), 20_000), places), 1)
-    assert abs(counts - 2000).max() < 5 * np.sqrt(2000)
 
 
 def test_the_order_is_the_same_on_every_machine():
@@ -54,18 +42,16 @@ def test_corpora_are_drawn_in_proportion_to_their_weights_at_all_times():
     for weights in ((1.0, 1.0, 1.0), (3.0, 1.0, 0.5), (0.7, 0.2, 0.1), (0.001, 1.0, 7.0)):
         drawn = Draws([500, 100, 200], weights, seed=3)[np.arange(20_000)]
         for corpus, weight in enumerate(weights):
-            so_far = np.cumsum(drawn.corpora == corpus)
             expected = np.arange(1, 20_001) * weight / sum(weights)
-            assert abs(so_far - expected).max() <= 2
+            assert abs(np.cumsum(drawn.corpora == corpus) - expected).max() <= 2
 
 
 def test_every_pair_is_drawn_once_per_epoch_of_its_corpus():
     drawn = Draws([500, 100], [1.0, 1.0], seed=3)[np.arange(2000)]
     for corpus, size, epochs in ((0, 500, 2), (1, 100, 10)):
         selected = drawn.corpora == corpus
-        assert Counter(zip(drawn.epochs[selected].tolist(), drawn.pairs[selected].tolist(), strict=True)) == Counter(
-            (epoch, pair) for epoch in range(epochs) for pair in range(size)
-        )
+        found = sorted(zip(drawn.epochs[selected].tolist(), drawn.pairs[selected].tolist(), strict=True))
+        assert found == [(epoch, pair) for epoch in range(epochs) for pair in range(size)]
 
 
 def test_epochs_seeds_and_corpora_have_different_orders():

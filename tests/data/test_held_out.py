@@ -4,20 +4,22 @@ import hashlib
 import json
 import random
 import shutil
+import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from lingua_flax.commands.train import resolve_config
 from lingua_flax.data.corpora import Corpus, held_out_splits, open_corpus
 from lingua_flax.data.corpora.held_out_splits import held_out_sources
 from lingua_flax.host.errors import UserError
-from lingua_flax.options.config_files import read_workdir_config
+from lingua_flax.options.config_files import read_workdir_config, to_toml
+from lingua_flax.options.schema import Config
 from lingua_flax.training.preparation import prepare
 from tests.helpers.commands import succeed
 from tests.helpers.pairs import TextFiles, numbered, sizes
-from tests.toy import NETWORK
 
 SPLITS = ("train", "validation", "test")
 
@@ -35,45 +37,31 @@ def test_held_out_splits_are_reported_and_the_same_on_every_machine(files):
 
 
 def test_at_most_a_thousand_pairs_with_the_smallest_hashes_are_held_out(files, monkeypatch):
-    """Even if the hashes are sorted in several parts."""
+    """Whatever their order and targets are, and even if the hashes are sorted in several parts."""
     monkeypatch.setattr(held_out_splits, "_COUNTED", 999)
-    lines = numbered(30_000)
-    corpus = files.open(train_source=lines, train_target=lines)
-    hashes = [hashlib.blake2b(line.encode(), digest_size=8).hexdigest() for line in lines]
-    ranked = sorted(range(len(lines)), key=hashes.__getitem__)
-    for name, expected in (("validation", ranked[:1000]), ("test", ranked[1000:2000])):
-        assert [pair.source for pair in corpus.split(name)] == [lines[number] for number in sorted(expected)]
-
-
-def test_choice_of_held_out_pairs_depends_on_sources_only(files):
-    """Order, duplicates and targets do not move a sentence to another split, and duplicates stay together."""
-    sources = [f"line {number}" for number in range(800) for _ in range(1 + number % 3)]
-    first = files.open(train_source=sources, train_target=numbered(len(sources)))
-    again = files.open(train_source=sources[::-1], train_target=numbered(len(sources), "other"))
-    split_of = {pair.source: name for name, split in first.splits.items() for pair in split}
-    for corpus in (first, again):
-        assert Counter((pair.source, name) for name, split in corpus.splits.items() for pair in split) == Counter(
-            (source, split_of[source]) for source in sources
-        )
-        assert all(60 <= size <= len(sources) // 20 for name, size in sizes(corpus).items() if name != "train")
+    lines = numbered(15_000) * 2  # those of a source stay together
+    corpus = files.open(train_source=lines, train_target=numbered(30_000, "other"))
+    ranked = sorted(lines[:15_000], key=lambda line: hashlib.blake2b(line.encode(), digest_size=8).hexdigest())
+    for name, expected in (("validation", ranked[:500]), ("test", ranked[500:1000]), ("train", ranked[1000:])):
+        found = {pair.source for pair in corpus.split(name)}
+        assert found == set(expected)
+        assert len(corpus.split(name)) == 2 * len(expected)
 
 
 def test_holding_out_leaves_no_split_empty(files):
     """With few distinct sentences, some very frequent, each split gets at least one, and train the most frequent."""
-    cases = [(1, 1, 1), (998, 1, 1), (300, 300, 300), (1, 60, 900), (60, 1, 900), (900, 60, 1), (1, 2, 3, 994)]
-    for repeats in cases:
+    for repeats in [(1, 1, 1), (300, 300, 300), (1, 60, 900), (60, 1, 900), (900, 60, 1), (1, 2, 3, 994)]:
         sources = [f"sentence {number}" for number, times in enumerate(repeats) for _ in range(times)]
         corpus = files.open(train_source=sources, train_target=sources)
         distinct = [{pair.source for pair in corpus.split(name)} for name in SPLITS]
         assert all(distinct)
         assert sum(map(len, distinct)) == len(repeats)
         assert max(repeats) < 900 or len(corpus.split("train")) >= max(repeats)
-    for count in (1, 2):
-        lines = numbered(count) * 5
-        corpus = files.open(train_source=lines, train_target=lines)
-        assert sizes(corpus) == {"train": 5 * count}
-        note = "there is no validation or test split: too few different source sentences to hold some out"
-        assert corpus.notes == (note,)
+    corpus = files.open(train_source=numbered(2) * 5, train_target=numbered(10))
+    assert sizes(corpus) == {"train": 10}
+    assert corpus.notes == (
+        "there is no validation or test split: too few different source sentences to hold some out",
+    )
 
 
 # The same splits again.
@@ -86,15 +74,13 @@ def draw_pairs(count: int, seed: int) -> list[tuple[str, str]]:
     return [(" ".join(map(str, line)), f"{number} {seed}") for number, line in enumerate(numbers)]
 
 
-def write_pairs(folder: Path, pairs, stem: str = "train") -> None:
-    for side, language in enumerate(("en", "fr")):
-        (folder / f"{stem}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+def table(pairs) -> str:
+    """Returns the content of a TSV file."""
+    return "".join("\t".join(pair) + "\n" for pair in pairs)
 
 
 def open_text(files: TextFiles, pairs, held_out: Path | None = None, **options) -> Corpus:
-    write_pairs(files.folder, pairs)
-    train = {"train_source": files.folder / "train.en", "train_target": files.folder / "train.fr"}
-    return files.open(**train, held_out=held_out, **options)
+    return files.open(train_source=files.write("train.tsv", table(pairs)), held_out=held_out, **options)
 
 
 def written(files: TextFiles, corpus: Corpus) -> Path:
@@ -116,8 +102,11 @@ def test_the_same_pairs_are_held_out_in_another_order_of_more_and_of_fewer(files
     fewer = open_text(files, [pair for pair in pairs if pair not in test[:10]], held_out)
     assert list(fewer.split("test")) == test[10:]
     assert f"({len(before.split('validation'))} and {len(test)} pairs) are held out again" in fewer.notes[0]
-    given = {f"validation_{side}": files.folder / f"train.{end}" for side, end in (("source", "en"), ("target", "fr"))}
-    one = open_text(files, pairs, held_out, **given)
+    another = [pair for pair in pairs if pair not in test[5:]]  # a corpus with less than half of them
+    with_file, without = open_text(files, another, held_out), open_text(files, another)
+    assert list(with_file.split("test")) == list(without.split("test"))
+    assert with_file.notes == without.notes
+    one = open_text(files, pairs, held_out, validation_source=files.write("given.tsv", "a\tb\n"))
     assert list(one.split("test")) == test
     assert held_out_sources(one) == {"test": held_out_sources(before)["test"]}
 
@@ -136,16 +125,6 @@ def test_a_run_in_the_other_direction_holds_out_the_same_pairs(files):
     assert len(shared) > 10
 
 
-def test_other_sentences_are_held_out_of_another_corpus(files):
-    pairs = draw_pairs(600, 3)
-    before = open_text(files, pairs)
-    held_out, test = written(files, before), list(before.split("test"))
-    other = [pair for pair in pairs if pair not in test[5:]]
-    without, with_file = open_text(files, other), open_text(files, other, held_out)
-    assert list(with_file.split("test")) == list(without.split("test"))
-    assert with_file.notes == without.notes
-
-
 def test_a_file_without_held_out_sources_is_refused(files):
     for content in ("", "[]", '{"test": [1], "validation": [1]}', '{"test": ["x"], "validation": []}'):
         with pytest.raises(UserError, match="not a file with held-out sources"):
@@ -156,16 +135,6 @@ def test_a_file_without_held_out_sources_is_refused(files):
 
 # Runs.
 
-OPTIONS = ["--optimizer.warmup-steps", 1, "--training.tokens-per-batch", 512, "--training.eval-every", 0]
-TWO_STEPS = ["--training.num-steps", 2]
-
-
-def write_config(folder: Path) -> Path:
-    config = folder / "toy.toml"
-    files = [f'train_source = "{folder}/train.en"', f'train_target = "{folder}/train.fr"', "row_length = 32"]
-    config.write_text("\n".join(["[data]", 'name = "text"', *files, NETWORK]), encoding="utf-8")
-    return config
-
 
 def splits_of(workdir: Path) -> dict[str, list]:
     corpus = open_corpus(read_workdir_config(workdir).data)
@@ -173,21 +142,26 @@ def splits_of(workdir: Path) -> dict[str, list]:
 
 
 @pytest.fixture(scope="module")
-def grown(run, tmp_path_factory):
+def grown(toy, run, tmp_path_factory):
     """A run on 4,000 pairs, the splits that it had, and its folder, where the corpus has 8,000 pairs now."""
     folder = tmp_path_factory.mktemp("grown")
     first, more = draw_pairs(4000, 1), draw_pairs(4000, 2)
-    write_pairs(folder, first)
-    succeed(run, "train", "--config", write_config(folder), "--workdir", folder / "first", *OPTIONS, *TWO_STEPS)
+    config = tomllib.loads(toy.read_text())
+    config["data"] = {"name": "text", "train_source": f"{folder}/train.tsv", "row_length": 32}
+    config["training"] |= {"num_steps": 2, "eval_every": 0}
+    (folder / "toy.toml").write_text(tomli_w.dumps(config))
+    (folder / "train.tsv").write_text(table(first))
+    succeed(run, "train", "--config", folder / "toy.toml", "--workdir", folder / "first")
     splits = splits_of(folder / "first")
-    write_pairs(folder, first + more)
+    (folder / "train.tsv").write_text(table(first + more))
     return folder, splits, first + more
 
 
-def test_a_run_started_from_another_keeps_its_test_set_when_the_corpus_grows(grown, run):
+def test_a_run_started_from_another_keeps_its_test_set_when_the_corpus_grows(grown, run, tmp_path):
+    """It needs nothing of the other run, nor the path at which it was: it is resumed and evaluated as a copy."""
     folder, before, pairs = grown
-    first, second = folder / "first", folder / "second"
-    train = ["train", "--config", folder / "toy.toml", *OPTIONS, *TWO_STEPS]
+    first, second = shutil.copytree(folder / "first", tmp_path / "first"), tmp_path / "second"
+    train = ["train", "--config", folder / "toy.toml"]
     refused = run(*train, "--workdir", first)
     assert refused.returncode == 2
     assert f"With --init-from {first}, that run goes on from this one" in refused.stderr
@@ -203,49 +177,45 @@ def test_a_run_started_from_another_keeps_its_test_set_when_the_corpus_grows(gro
     assert left_out > 10
     assert f"(200 and 200 pairs) are held out again; left out {left_out} pairs added to them" in done.stderr
     assert (second / "held_out.json").read_bytes() == (first / "held_out.json").read_bytes()
-    assert sum(map(len, json.loads((first / "held_out.json").read_text()).values())) == 400
 
-
-@pytest.mark.parametrize("has_all_splits", [False, True])
-def test_the_new_run_needs_nothing_of_the_old_one(grown, run, tmp_path, has_all_splits):
-    """Nor the path at which it was: it is resumed and evaluated as a copy.
-
-    With all splits, it holds nothing out, and has no copy of held_out.json, whose path its config has.
-    """
-    folder, before, _ = grown
-    origin, moved = shutil.copytree(folder / "first", tmp_path / "first"), tmp_path / "moved"
-    train = ["train", "--config", folder / "toy.toml", "--init-from", origin, *OPTIONS]
-    if has_all_splits:
-        write_pairs(tmp_path, before["test"])
-        for split in SPLITS[1:]:
-            train += [f"--data.{split}-source", tmp_path / "train.en", f"--data.{split}-target", tmp_path / "train.fr"]
-    succeed(run, *train, *TWO_STEPS, "--workdir", tmp_path / "w")
-    shutil.rmtree(origin)
-    (tmp_path / "w").rename(moved)
-    assert splits_of(moved)["test"] == before["test"]
-    if has_all_splits:
-        train += ["--data.held-out", origin / "held_out.json"]
-    resumed = succeed(run, *train, "--workdir", moved, "--training.num-steps", 3)
+    shutil.rmtree(first)
+    moved = second.rename(tmp_path / "moved")
+    assert splits_of(moved) == after
+    resumed = succeed(run, *train, "--workdir", moved, "--init-from", first, "--training.num-steps", 3)
     assert "resuming from step 2" in resumed.stderr
-    if not has_all_splits:
-        scored = succeed(run, "evaluate", "--workdir", moved, "--score")
-        assert len(scored.stdout.splitlines()) == 200
+    scored = succeed(run, "evaluate", "--workdir", moved, "--score")
+    assert len(scored.stdout.splitlines()) == 200
+
+
+def resolved(folder: Path, workdir: Path, *options: object) -> Config:
+    return resolve_config(list(map(str, ["--config", folder / "toy.toml", "--workdir", workdir, *options])))[0]
+
+
+def test_a_run_with_all_splits_needs_no_copy_of_what_another_held_out(grown, tmp_path):
+    """Though its config has the path of that file, in a run that is no longer there."""
+    folder, before, _ = grown
+    origin, test = shutil.copytree(folder / "first", tmp_path / "first"), tmp_path / "test.tsv"
+    test.write_text(table(before["test"]))
+    options = ["--init-from", origin, "--data.validation-source", test, "--data.test-source", test]
+    (tmp_path / "config.toml").write_text(to_toml(resolved(folder, tmp_path, *options)))
+    shutil.rmtree(origin)
+    assert splits_of(tmp_path)["test"] == before["test"]
+    again = resolved(folder, tmp_path, *options, "--data.held-out", origin / "held_out.json")
+    assert again.data.held_out is None
 
 
 def test_a_warning_tells_that_the_first_run_was_trained_on_test_sentences(grown, tmp_path, caplog):
     """First that run's corpus has grown, then it is where it was."""
     folder, before, pairs = grown
-    origin = shutil.copytree(folder / "first", tmp_path / "first")
-    test = [*before["train"][:30], *before["validation"][:10]]
-    write_pairs(tmp_path, test, "test")
-    train = ["--config", folder / "toy.toml", "--init-from", origin, "--workdir", tmp_path / "w"]
-    train += ["--data.test-source", tmp_path / "test.en", "--data.test-target", tmp_path / "test.fr"]
-    config, command = resolve_config(list(map(str, train)))
-    prepare(config, command.workdir)
+    origin, test = shutil.copytree(folder / "first", tmp_path / "first"), tmp_path / "test.tsv"
+    trained_on = {source for source, _ in before["train"][:30]}
+    test.write_text(table([*before["train"][:30], *before["validation"][:10]]))
+    config = resolved(folder, tmp_path / "w", "--init-from", origin, "--data.test-source", test)
+    prepare(config, tmp_path / "w")
     assert "it is not known whether" in caplog.text
     text = (origin / "config.toml").read_text(encoding="utf-8")
     (origin / "config.toml").write_text(text.replace(f"{folder}/train", f"{tmp_path}/train"))
-    write_pairs(tmp_path, pairs[:4000])
-    prepare(config, command.workdir)
-    sources, trained_on = ({source for source, _ in pairs} for pairs in (test, test[:30]))
-    assert f"was trained on {len(trained_on)} of the {len(sources)} test sentences of this run" in caplog.text
+    (tmp_path / "train.tsv").write_text(table(pairs[:4000]))
+    prepare(config, tmp_path / "w")
+    asked = trained_on | {source for source, _ in before["validation"][:10]}
+    assert f"was trained on {len(trained_on)} of the {len(asked)} test sentences of this run" in caplog.text

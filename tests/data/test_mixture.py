@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import tomllib
@@ -17,7 +18,7 @@ from lingua_flax.data.mixture import JoinedPairs, open_training_corpora
 from lingua_flax.data.tokenizer import train_tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import DataConfig, MixtureConfig, TokenizerConfig
-from lingua_flax.runs.checkpoint import saved_steps
+from lingua_flax.runs.checkpoint import read_metadata, saved_steps
 from lingua_flax.training.preparation import prepare
 from lingua_flax.training.validation import ValidationSet, validate
 from lingua_flax.translation.translator import Translator
@@ -64,9 +65,8 @@ def test_error_in_mixture_entry_names_the_entry(toy):
         ("name = 'phrasebook'\ntarget_language = 'de'", "not from en to de"),
     ):
         config = DataConfig(**data | {"mixture": [*data["mixture"], tomllib.loads(entry)]})
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError, match=re.escape(words)):
             open_training_corpora(config)
-        assert words in str(caught.value)
 
 
 def test_mixture_must_not_train_on_held_out_pairs(files):
@@ -91,11 +91,11 @@ def write_mixture(folder: Path) -> Path:
     draw = np.random.default_rng(0)
     sentences = [draw.integers(10, size=draw.integers(1, 6)) for _ in range(300)]
     for words, name in ((ENGLISH, "more.en"), (GERMAN, "more.de")):
-        lines = [" ".join(words[n] for n in sentence) + ".\n" for sentence in sentences]
-        (folder / name).write_text("".join(lines), encoding="utf-8")
+        lines = "".join(" ".join(words[n] for n in sentence) + ".\n" for sentence in sentences)
+        (folder / name).write_text(lines, encoding="utf-8")
     entry = {"train_source": f"{folder}/more.en", "train_target": f"{folder}/more.de", "target_language": "de"}
     config = tomllib.loads(path.read_text(encoding="utf-8"))
-    config["tokenizer"] |= {"vocab_size": 62, "sampling_alpha": 0.3}
+    config["tokenizer"] |= {"sampling_alpha": 0.3}
     config["data"] |= {"tag_target": True, "weight": 2, "mixture": [entry]}
     config["training"] |= {"num_steps": STEPS, "eval_every": STEPS, "ema_decay": 0.9}
     path.write_text(tomli_w.dumps(config), encoding="utf-8")
@@ -117,10 +117,13 @@ def trained(toy, run, tmp_path_factory):
 def test_training_reports_pairs_and_share_of_each_corpus(trained):
     _, result = trained
     assert result.returncode == 0, result.stderr
-    assert "data, text en-fr: kept 700 of 700 pairs, 0 longer than 32 tokens" in result.stderr
-    assert "data, text en-fr: 66.7% of the training pairs drawn, each 0.95 times an epoch" in result.stderr
-    assert "data.mixture.0, text en-de: kept 300 of 300 pairs" in result.stderr
-    assert "data.mixture.0, text en-de: 33.3% of the training pairs drawn, each 1.11 times an epoch" in result.stderr
+    for words in (
+        "data, text en-fr: kept 700 of 700 pairs, 0 longer than 32 tokens",
+        "data, text en-fr: 66.7% of the training pairs drawn, each 0.95 times an epoch",
+        "data.mixture.0, text en-de: kept 300 of 300 pairs",
+        "data.mixture.0, text en-de: 33.3% of the training pairs drawn, each 1.11 times an epoch",
+    ):
+        assert words in result.stderr
     assert "held out" not in result.stderr
 
 
@@ -140,17 +143,6 @@ def test_killed_run_with_mixture_sampling_and_averaging_resumes_bit_for_bit(trai
     assert average != trained_params
 
 
-def test_data_report_shows_every_corpus_with_its_tags(trained, toy, run):
-    result = succeed(run, "train", "--workdir", trained[0], "--inspect-data")
-    rows = [[cell.strip() for cell in line.split("│")] for line in result.stdout.splitlines()]
-    tagged = Translator.load(trained[0]).tokenizer
-    for name, file, language in (("train", "train.en", "en"), ("data.mixture.0", "more.de", "de")):
-        lines = (toy.parent / file).read_text(encoding="utf-8").splitlines()
-        ids = tagged.encode_source(lines) if language == "en" else tagged.encode_target(lines)
-        (row,) = [row for row in rows if row[1:3] == [name, language] and len(row) > 10]
-        assert row[8] == f"{sum(map(len, ids)):,}"
-
-
 def words_of(text: str) -> set[str]:
     return set(text.replace(".", " ").split())
 
@@ -164,18 +156,22 @@ def test_validation_uses_the_saved_moving_average(trained, toy):
     assert last["validation_loss"] == pytest.approx(result.loss, rel=1e-5)
     assert last["validation_bleu"] == pytest.approx(result.bleu)
     translated = words_of(" ".join(sample.translation for sample in result.samples))
-    assert translated & set(FRENCH)
-    assert not translated & set(GERMAN)
+    assert translated <= set(FRENCH) | {"!"}
 
 
-def test_translate_uses_the_requested_language(trained, run, tmp_path):
-    command = ["translate", "--workdir", trained[0], "--target-language", "de", "--output", tmp_path / "de"]
-    succeed(run, *command, input="<2fr> two four.\n\none.\n")
-    first, empty, last = (tmp_path / "de").read_text(encoding="utf-8").splitlines()
+def test_translations_are_in_the_requested_language(trained, run, tmp_path):
+    command = ["translate", "--workdir", trained[0], "--target-language", "de", "--beam-size", 1]
+    first, empty, last = succeed(run, *command, input="<2fr> two four.\n\none.\n").stdout.splitlines()
     assert empty == ""  # the tag is not added to an empty line
-    words = words_of(first) | words_of(last)
-    assert words <= set(GERMAN)
-    assert words & {"zwei", "vier", "eins"}
+    assert words_of(first + last) <= set(GERMAN)
+    assert words_of(first + last) & {"zwei", "vier", "eins"}
+    test, output = tmp_path / "test.tsv", tmp_path / "translations"
+    test.write_text("one two three four.\teins zwei drei vier.\n" * 3, encoding="utf-8")
+    german = ["--data.target-language", "de", "--data.test-source", test, "--data.test-target", "None"]
+    succeed(run, "evaluate", "--workdir", trained[0], "--beam-size", 1, "--output", output, *german)
+    lines = output.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 3
+    assert words_of(lines[0]) <= set(GERMAN)
 
 
 def test_languages_of_a_translator(trained, tmp_path):
@@ -193,43 +189,25 @@ def test_languages_of_a_translator(trained, tmp_path):
         Translator.load(workdir, target_language="de")
 
 
-def test_evaluate_scores_test_split_of_data_and_any_of_the_languages(trained, run, tmp_path):
-    source, target = tmp_path / "test.en", tmp_path / "test.de"
-    source.write_text("one two three four.\n" * 3, encoding="utf-8")
-    target.write_text("eins zwei drei vier.\n" * 3, encoding="utf-8")
-    german = ["--data.target-language", "de", "--data.test-source", source, "--data.test-target", target]
-    scores, words = {}, {}
-    for name, options in (("fr", []), ("de", german)):
-        outputs = ["--json", tmp_path / "scores.json", "--output", tmp_path / "translations"]
-        succeed(run, "evaluate", "--workdir", trained[0], "--beam-size", 1, *outputs, *options)
-        scores[name] = json.loads((tmp_path / "scores.json").read_text())
-        words[name] = words_of((tmp_path / "translations").read_text(encoding="utf-8"))
-    assert (scores["fr"]["sentences"], scores["de"]["sentences"]) == (37, 3)
-    assert scores["fr"]["chrf"] > 25
-    assert words["fr"] & set(FRENCH)
-    assert not words["fr"] & set(GERMAN)
-    assert words["de"] <= set(GERMAN)
+def prepared(toy, workdir: Path, *options: object):
+    config, command = resolve_config(["--config", str(toy), "--workdir", str(workdir), *map(str, options)])
+    return prepare(config, command.workdir)
 
 
-def test_run_resumes_only_with_the_same_mixture(trained, run, tmp_path):
-    moved = write_mixture(tmp_path).parent
+def test_run_resumes_only_with_the_same_mixture(trained, toy, tmp_path):
+    """Whose files may have been moved."""
+    workdir, moved = trained[0], write_mixture(tmp_path).parent
     files = ["--data.mixture.0.train-source", moved / "more.en", "--data.mixture.0.train-target", moved / "more.de"]
-    same = succeed(run, "train", "--workdir", trained[0], *files)
-    assert f"finished: {STEPS} of {STEPS} steps" in same.stdout
+    saved = read_metadata(workdir / "checkpoints", STEPS)["fingerprints"]
+    assert prepared(toy, workdir, *files).fingerprints == saved
     (moved / "more.de").write_text((moved / "more.de").read_text().replace("eins", "ein"))
-    changed = run("train", "--workdir", trained[0], "--training.num-steps", STEPS + 100, *files)
-    assert changed.returncode == 2
-    assert "made with a different mixture" in changed.stderr
+    changed = prepared(toy, workdir, *files).fingerprints
+    assert [name for name in saved if changed[name] != saved[name]] == ["mixture"]
     with pytest.raises(UserError, match=r"data.mixture.0.weight: 1.0 in the workdir, now 2.0"):
-        resolve_config(["--workdir", str(trained[0]), "--data.mixture.0.weight", "2"])
+        prepared(toy, workdir, "--data.mixture.0.weight", 2)
 
 
 # Tags.
-
-
-def prepared(toy, workdir: Path, *options: str):
-    config, command = resolve_config(["--config", str(toy), "--workdir", str(workdir), *options])
-    return prepare(config, command.workdir)
 
 
 def test_given_tokenizer_must_have_the_tags(toy, tmp_path):

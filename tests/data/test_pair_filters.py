@@ -63,34 +63,27 @@ def test_faults_of_pairs():
 
 
 def test_good_pairs_have_no_fault():
-    for pair in (
-        GOOD,
-        Pair("It costs 1,000.50 dollars.", "Es kostet 1.000,50 Dollar."),
-        Pair("On 12/25/2019 at noon", "Am 25.12.2019 um 12 Uhr"),
-        Pair("One hundred men", "100 Männer"),
-        Pair("See www.example.org/en.", "Siehe https://example.org/de, bitte"),
-        Pair("Yes", "Ja"),
-        Pair("नमस्ते दुनिया", "Hallo Welt"),  # marks are a half of it
-    ):
-        expected = EXPECTED if pair.source.isascii() else UNKNOWN
-        assert find_fault(pair, expected) == ""
-
-
-def test_numbers_and_addresses_are_compared_in_every_notation():
+    """Whatever the notation of their numbers and addresses."""
     for source, target in (
+        GOOD,
+        ("It costs 1,000.50 dollars.", "Es kostet 1.000,50 Dollar."),
+        ("On 12/25/2019 at noon", "Am 25.12.2019 um 12 Uhr"),
+        ("One hundred men", "100 Männer"),
+        ("Yes", "Ja"),
+        ("नमस्ते दुनिया", "Hallo Welt"),  # marks are a half of it
         ("About 1,500 people", "Unas 1500 personas"),
-        ("About 250,000 people", "Rund 250000 Menschen"),
         ("About 1,500,000 people", "Rund 1 500 000 Menschen"),
         ("About 1,500,000 people", "लगभग 15,00,000 लोग"),
-        ("It is 12.5 degrees", "Es sind 12,5 Grad"),
         ("On May 12 100 men came", "Am 12. Mai kamen 100 Männer"),
         ("Rooms 101,102,103", "Räume 101, 102 und 103"),
+        ("See www.example.org/en.", "Siehe https://example.org/de, bitte"),
         ("请联系info@example.com了解", "write to info@example.com for"),
         ("See www.example.com for more", "www.example.com에서 자세히 보기"),
         ("See www.example.com/en for more", "További részletek a www.example.com-on"),
     ):
         assert find_fault(Pair(source, target), UNKNOWN) == ""
         assert find_fault(Pair(target, source), UNKNOWN) == ""
+    assert find_fault(GOOD, EXPECTED) == ""
     assert find_fault(Pair("About 1,500 people", "Unas 1800 personas"), UNKNOWN) == "numbers"
     assert find_fault(Pair("请联系info@example.com了解", "write to info@example.org for"), UNKNOWN) == "addresses"
 
@@ -109,7 +102,6 @@ def test_texts_in_other_scripts_are_told():
         (["Straße", "größer"], ["Fuß", "Ｆｕßｂａｌｌ"], ["слово", "తెలుగు", "の"]),
         (["తెలుగు భాష", "Windows"], ["రద్దు", "word"], ["слово"]),
         (["ខ្ញុំស្រឡាញ់ភាសាខ្មែរខ្លាំងណាស់ហើយវាជាភាសាដ៏ស្រស់ស្អាត", "OK"], ["បោះបង់"], ["word", "తెలుగు"]),
-        (["አማርኛ"], ["ሰርዝ"], ["word"]),
         (["བོད་སྐད"], ["ཡིག"], ["word"]),
     ):
         expected = Expected(OPTIONS, ["", ""], [frequent_scripts(["word"]), frequent_scripts(corpus)])

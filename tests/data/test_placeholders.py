@@ -10,7 +10,8 @@ from lingua_flax.data.placeholders import PLACEHOLDERS, protect, protect_pair, s
 from lingua_flax.host.errors import UserError
 
 FEW = PLACEHOLDERS[:4]
-GLOSSARY = Glossary((("bank", "Ufer"), ("savings bank", "Sparkasse"), ("U.S. Army", "US-Armee"), ("銀行", "Bank")))
+TERMS = {"bank": "Ufer", "savings bank": "Sparkasse", "U.S. Army": "US-Armee", "the shore": "das ufer", "銀行": "Bank"}
+GLOSSARY = Glossary(tuple(TERMS.items()))
 
 
 def test_what_is_kept():
@@ -77,10 +78,11 @@ def test_words_that_meet_without_a_space_get_one():
 
 @given(TEXTS, TEXTS)
 def test_both_sides_of_a_pair_have_the_same_placeholders(source, target):
-    pair = protect_pair(Pair(source, target), PLACEHOLDERS[8:16])
-    sides = [sorted(character for character in side if character in PLACEHOLDERS[8:16]) for side in pair]
+    few = PLACEHOLDERS[8:16]
+    pair = protect_pair(Pair(source, target), few)
+    sides = [sorted(character for character in side if character in few) for side in pair]
     assert sides[0] == sides[1]
-    assert protect_pair(Pair(source, source), PLACEHOLDERS[8:16])[0] == protect(source, PLACEHOLDERS[8:16]).text
+    assert protect_pair(Pair(source, source), few)[0] == protect(source, few).text
     assert protect_pair(Pair(source, target), "") == (source, target)
 
 
@@ -98,9 +100,13 @@ def test_all_placeholders_are_used_equally():
 
 
 def test_terms_are_whole_words_and_the_longest_is_taken():
+    """A first term is capitalized as the source is."""
     for text, translation in (
         ("the bank of the savings  bank, banks", "the Ufer of the Sparkasse, banks"),
         ("Bank of the U.S. Army.", "Ufer of the US-Armee."),
+        ("The shore is", "Das ufer is"),
+        ("the shore", "das ufer"),
+        ("On the shore", "On das ufer"),
         ("我在銀行工作", "我在Bank工作"),
         ("see https://bank.com bank", "see https://bank.com Ufer"),
         ("ba nk, embankment, bank_x", "ba nk, embankment, bank_x"),
@@ -109,15 +115,6 @@ def test_terms_are_whole_words_and_the_longest_is_taken():
         protected = protect(text, FEW, GLOSSARY)
         assert protected.restored(protected.text) == translation
         assert protected.original(protected.text) == text
-
-
-def test_case_of_terms():
-    """A term at the beginning is capitalized as the source is; case is matched if asked."""
-    glossary = Glossary((("the shore", "das ufer"),))
-    texts = {"The shore is": "Das ufer is", "the shore": "das ufer", "On the shore": "On das ufer"}
-    for text, translation in texts.items():
-        protected = protect(text, FEW, glossary)
-        assert protected.restored(protected.text) == translation
     with_case = Glossary((("Bank", "Ufer"),), match_case=True)
     assert [span.kept for span in spans_to_keep("bank Bank BANK", with_case)] == ["Ufer"]
 

@@ -26,11 +26,11 @@ def test_sequences_their_places_and_files_do_not_depend_on_chunks(tmp_path):
         read = RaggedArray.open(tmp_path / name, "<u2")
         assert [read[i].tolist() for i in range(len(read))] == SEQUENCES
         assert read.values.dtype == np.uint16
-    files = [sorted(tmp_path.glob(f"{name}.*")) for name in ("some", "each")]
-    assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
-    chosen = np.array([3, 0, 4, 0, 2])
-    assert read.lengths(chosen).tolist() == [len(SEQUENCES[i]) for i in chosen]
-    for start, length, i in zip(read.starts(chosen), read.lengths(chosen), chosen, strict=True):
+    some, each = ([file.read_bytes() for file in sorted(tmp_path.glob(f"{name}.*"))] for name in ("some", "each"))
+    assert some == each
+    chosen = [3, 0, 4, 0, 2]
+    places = zip(chosen, read.starts(np.array(chosen)), read.lengths(np.array(chosen)), strict=True)
+    for i, start, length in places:
         assert read.values[start : start + length].tolist() == SEQUENCES[i]
 
 

@@ -1,13 +1,15 @@
-"""Tokenizers: special pieces and tags, options, sizes of vocabularies, and properties that hold for every text."""
+"""Tokenizers: special pieces and tags, options, sizes of vocabularies, properties of every text; pairs on disk."""
 
 import functools
 
+import numpy as np
 import pytest
 import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lingua_flax.data.corpora.corpus import Pair
+from lingua_flax.data.tokenized_pairs import tokenize
 from lingua_flax.data.tokenizer import Tokenizer, load_tokenizer, parse_tokenizers, train_tokenizer
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.schema import TokenizerConfig
@@ -75,19 +77,15 @@ def test_decoding_restores_the_text_and_a_typed_tag_is_text(options):
     assert tagged.fingerprint == plain.fingerprint
 
 
-def test_lowercasing_folds_case():
-    tokenizer = trained(lowercase=True)
-    assert tokenizer.encode_source(["THE CAT"]) == tokenizer.encode_source(["the cat"])
-
-
 def test_normalization():
-    for normalization, expected in {
-        "nmt_nfkc": "21\u20442 می خواهم,A",  # the zero-width non-joiner of Persian becomes a space
-        "nfkc": "21\u20442 می\u200cخواهم,A",
-        "identity": "2½ می\u200cخواهم，Ａ",
-    }.items():
-        tokenizer = trained(normalization=normalization)
-        assert tokenizer.source.normalize("2½ می\u200cخواهم，Ａ").replace("▁", " ").strip() == expected
+    for options, expected in (
+        ({"normalization": "nmt_nfkc"}, "21\u20442 می خواهم,A"),  # the zero-width non-joiner of Persian becomes a space
+        ({"normalization": "nfkc"}, "21\u20442 می\u200cخواهم,A"),
+        ({"normalization": "identity"}, "2½ می\u200cخواهم，Ａ"),
+        ({"normalization": "identity", "lowercase": True}, "2½ می\u200cخواهم，ａ"),
+    ):
+        normalized = trained(**options).source.normalize("2½ می\u200cخواهم，Ａ")
+        assert normalized.replace("▁", " ").strip() == expected
 
 
 def test_lower_character_coverage_omits_rare_characters():
@@ -115,3 +113,32 @@ def test_model_with_other_special_ids_is_refused(tmp_path):
     )
     with pytest.raises(UserError, match=r"m.model: its ids of pad, eos, bos and unk are \(-1, 2, 1, 0\)"):
         load_tokenizer([tmp_path / "m.model"])
+
+
+# Pairs on disk.
+
+
+def test_tokens_are_those_of_the_tokenizer_the_tag_and_the_corpus(tmp_path):
+    """In one cache."""
+    plain = trained()
+    for each in (plain, trained(kind="bpe"), plain.with_source_tag("<2fr>"), plain.with_source_tag("<2de>")):
+        tokenized = tokenize(PAIRS, "f", each, tmp_path)
+        assert len(tokenized) == len(PAIRS)
+        for index in (0, 1, 2, 88, 159):
+            assert [ids.tolist() for ids in tokenized[index]] == [ids[0] for ids in each.encode_pairs([PAIRS[index]])]
+    assert len(tokenize(PAIRS[1:], "g", plain, tmp_path)) == len(PAIRS) - 1
+
+
+def test_length_filter_applies_to_both_sides(tmp_path):
+    tokenized = tokenize(PAIRS, "f", trained(), tmp_path)
+    lengths = [max(len(side) for side in tokenized[i]) for i in range(len(tokenized))]
+    kept = tokenized
+    for limit in sorted(set(lengths), reverse=True):
+        expected = [i for i, length in enumerate(lengths) if length <= limit]
+        kept = kept.no_longer_than(limit)
+        for pairs in (kept, tokenized.no_longer_than(limit)):
+            assert pairs.positions(np.arange(len(pairs))).tolist() == expected
+            assert [pairs[i][0].tolist() for i in range(len(pairs))] == [tokenized[i][0].tolist() for i in expected]
+    with pytest.raises(IndexError):
+        kept[len(kept)]
+    assert len(tokenized.no_longer_than(1)) == 0

@@ -2,7 +2,6 @@
 
 import dataclasses
 import pickle
-import shutil
 from contextlib import closing
 from typing import NamedTuple
 
@@ -18,12 +17,12 @@ from lingua_flax.data.tokenized_pairs import TokenizedPairs, tokenize
 from lingua_flax.data.tokenizer import Tokenizer, parse_tokenizers, train_tokenizer
 from lingua_flax.data.training_batches import TrainingBatches, rows_per_epoch
 from lingua_flax.data.varied_pairs import VariedPairs
+from lingua_flax.options.config_files import read_config
 from lingua_flax.options.schema import AugmentConfig, TokenizerConfig
 from lingua_flax.options.special_ids import EOS_ID, UNK_ID
-from tests.helpers.batches import identical, pairs_in
-from tests.helpers.commands import succeed
+from lingua_flax.training.preparation import prepare
+from tests.helpers.batches import pairs_in
 from tests.helpers.pairs import PAIRS
-from tests.processes import digests, metrics
 from tests.toy import write_corpus
 
 ENDED = [Pair(f"{source}.", f"{target} !") for source, target in PAIRS]
@@ -38,7 +37,6 @@ def test_changes():
         ("他走了。", "他走了。", "他走了。", "他走了"),
         ("v. 1.5 (a)", "V. 1.5 (A)", "V. 1.5 (A)", "v. 1.5 (a)"),
         ("?!", "?!", "?!", "?!"),
-        ("", "", "", ""),
     ):
         assert [change(text) for change in CHANGES.values()] == changed
     assert list(AugmentConfig.model_fields) == list(CHANGES)
@@ -91,21 +89,19 @@ def toy(tmp_path_factory):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2])
 def test_a_variant_spells_the_changed_pair_and_fits_into_a_row(toy, alpha):
-    keys = random_words(5, np.arange(len(toy.pairs)))
-    varied = toy.varied(alpha)
-    draws, sources, targets = varied.draw(np.arange(len(toy.pairs)), keys)
-    chosen = draw_changes(SOME, keys)[draws]
-    originals = [ENDED[position] for position in toy.pairs.positions(draws)]
-    assert toy.texts(sources, targets) == [change_pair(*each) for each in zip(originals, chosen, strict=True)]
+    indices = np.arange(len(toy.pairs))
+    keys, varied = random_words(5, indices), toy.varied(alpha)
+    draws, sources, targets = varied.draw(indices, keys)
+    chosen = zip(toy.pairs.positions(draws), draw_changes(SOME, keys)[draws], strict=True)
+    changed = [change_pair(ENDED[position], changes) for position, changes in chosen]
+    assert toy.texts(sources, targets) == changed
     assert all(ids[0] == toy.tokenizer.source_tags[0] for ids in sources)
     assert all(ids[-1] == EOS_ID for ids in [*sources, *targets])
     assert 20 < max(map(len, [*sources, *targets])) <= 24
-    best = toy.tokenizer.encode_pairs([change_pair(*each) for each in zip(originals, chosen, strict=True)])
-    assert ((sources, targets) == best) == (alpha == 0)
-    copied = pickle.loads(pickle.dumps(varied)).draw(np.arange(len(toy.pairs)), keys)
-    assert copied[1:] == (sources, targets)
+    assert ((sources, targets) == toy.tokenizer.encode_pairs(changed)) == (alpha == 0)
+    assert pickle.loads(pickle.dumps(varied)).draw(indices, keys)[1:] == (sources, targets)
     plain = dataclasses.replace(varied, fractions=dict.fromkeys(CHANGES, 0.0))
-    sampled, others = (plain.draw(np.arange(len(toy.pairs)), each)[1] for each in (keys, keys + np.uint64(1)))
+    sampled, others = (plain.draw(indices, each)[1] for each in (keys, keys + np.uint64(1)))
     assert (sampled != others) == (alpha > 0)
 
 
@@ -113,11 +109,9 @@ def test_a_pair_that_would_be_too_long_stays_as_it_is(tmp_path, toy):
     text = [Pair("the black cats were sleeping near the water", "un chien dort"), Pair("un chien", "a dog")]
     pairs = tokenize(text, "g", toy.tokenizer, tmp_path)
     limit = len(pairs[0][0])
-    draws, sources, _ = VariedPairs(pairs, text, toy.tokenizer, limit, ALL, None).draw(np.arange(2), np.arange(2))
-    assert draws.tolist() == [1]
-    assert toy.texts(sources, sources)[0].source == "UN CHIEN"
-    planner = Planner([pairs], [1.0], limit, 3, [VariedPairs(pairs, text, toy.tokenizer, limit, ALL, None)])
-    with closing(TrainingBatches(planner, 2, processes=0)) as batches:
+    varied = VariedPairs(pairs, text, toy.tokenizer, limit, ALL, None)
+    assert varied.draw(np.arange(2), np.arange(2))[0].tolist() == [1]
+    with closing(TrainingBatches(Planner([pairs], [1.0], limit, 3, [varied]), 2, processes=0)) as batches:
         packed = toy.texts(*zip(*pairs_in(next(batches).rows), strict=True))
     assert sorted(packed)[:2] == [Pair("UN CHIEN", "A DOG"), text[0]]
 
@@ -132,39 +126,16 @@ def test_batches_have_every_pair_of_an_epoch_and_other_changes_in_the_next(toy):
             epochs.append(sorted(toy.texts(*zip(*pairs, strict=True))))
     plain = [ENDED[position] for position in toy.pairs.positions(np.arange(len(toy.pairs)))]
     for texts in epochs:
-        assert sorted(target.lower().removesuffix(" !") for _, target in texts) == sorted(
-            target.lower().removesuffix(" !") for _, target in plain
-        )
+        targets = [sorted(target.lower().removesuffix(" !") for _, target in side) for side in (texts, plain)]
+        assert targets[0] == targets[1]
     assert epochs[0] != epochs[1]
     assert 0.34 < sum(text in plain for text in epochs[0]) / len(plain) < 0.6  # some would be too long
 
 
-def test_restored_batches_are_the_same_for_any_number_of_processes(toy):
-    planner = toy.planner(0.0)
-    with closing(TrainingBatches(planner, 8, processes=0)) as batches:
-        made = [(batches.state(), next(batches)) for _ in range(12)]
-    assert made[-1][0]["window"] >= 1
-    for processes, first in ((0, 5), (2, 0)):
-        with closing(TrainingBatches(planner, 8, processes=processes)) as batches:
-            batches.restore(made[first][0])
-            assert all(identical(batch, next(batches)) for _, batch in made[first:])
-    kept = [TrainingBatches(planner, 8, np.arange(begin, begin + 4), processes=0) for begin in (0, 4)]
-    for _, batch in made:
-        halves = [next(part).rows for part in kept]
-        assert all(map(np.array_equal, batch.rows, map(np.concatenate, zip(*halves, strict=True))))
-
-
-def test_a_resumed_run_equals_an_uninterrupted_one(run, tmp_path):
-    train = ["train", "--config", write_corpus(tmp_path), "--workdir", tmp_path / "w", "--tokenizer.vocab-size", 70]
-    train += ["--training.num-steps", 20, "--training.checkpoint-every", 10, "--training.eval-every", 0]
-    train += ["--data.augment.no-final-punctuation", 0.5]
-    augment = ["--data.augment.upper-case", 0.3]
-    succeed(run, *train, *augment)
-    expected = metrics(tmp_path / "w"), digests(tmp_path / "w")
-    shutil.rmtree(tmp_path / "w" / "checkpoints" / "20")
-    changed = run(*train, "--data.augment.upper-case", 0.2)
-    assert changed.returncode == 2
-    assert "data.augment.upper_case: 0.3 in the workdir, now 0.2" in changed.stderr
-    resumed = run(*train, *augment)
-    assert "resuming from step 10" in resumed.stderr
-    assert (metrics(tmp_path / "w"), digests(tmp_path / "w")) == expected
+def test_a_run_trains_on_changed_pairs(tmp_path):
+    config = read_config(write_corpus(tmp_path))
+    data = config.data.model_copy(update={"augment": AugmentConfig(no_final_punctuation=0.5)})
+    prepared = prepare(config.model_copy(update={"data": data}), tmp_path / "w")
+    targets = [target for _, target in pairs_in(next(prepared.batches()).rows)]
+    changed = [not text.endswith("!") for text in prepared.tokenizer.decode_target(targets)]
+    assert 0.3 < np.mean(changed) < 0.7
