@@ -1,6 +1,7 @@
-"""Training batches: packing, layout, order, resuming, the shares of processes, and the workers that plan windows."""
+"""Batches of training: packing, layout, order, resuming, shares of processes, workers; and those of evaluation."""
 
 import contextlib
+import itertools
 import json
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lingua_flax.data.batch import bucket_lengths, cut, length_batches, unpacked_batch
 from lingua_flax.data.draw_order import Draws
 from lingua_flax.data.packing import Planner, assign_rows
 from lingua_flax.data.training_batches import TrainingBatches, rows_per_epoch
@@ -90,7 +92,7 @@ def test_rows_are_shuffled_within_a_window(planner):
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.4  # 0.9 if they were not shuffled
 
 
-# Batches.
+# Batches of training.
 
 
 def test_every_draw_of_a_window_is_in_the_batches_once(planner, batches_of):
@@ -200,3 +202,30 @@ def test_workers_end_with_their_parent():
         while worker.status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < deadline
             time.sleep(0.02)
+
+
+# Batches of evaluation: one pair a row, sorted by length.
+
+
+def test_unpacked_batch_matches_one_made_by_hand():
+    batch = unpacked_batch([[5, 6, 1]], [[7, 1]], rows=2, length=4)
+    assert batch.source.tolist() == [[5, 6, 1, 0], [0, 0, 0, 0]]
+    assert batch.target_in.tolist() == [[2, 7, 0, 0], [0, 0, 0, 0]]
+    assert batch.target_out.tolist() == [[7, 1, 0, 0], [0, 0, 0, 0]]
+    assert batch.source_segments.tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
+
+
+def test_truncation_keeps_the_end_token():
+    assert cut([5, 6, 7, 1], 4) == [5, 6, 7, 1]
+    assert cut([5, 6, 7, 1], 3) == [5, 6, 1]
+
+
+@given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 9))
+def test_every_sentence_is_in_one_batch_of_one_of_four_lengths(lengths, rows):
+    batches = list(length_batches(lengths, rows, 40))
+    assert sorted(itertools.chain.from_iterable(group for group, _ in batches)) == list(range(len(lengths)))
+    assert bucket_lengths(40) == [5, 10, 20, 40]
+    for group, length in batches:
+        assert len(group) <= rows
+        assert max(lengths[i] for i in group) <= length
+        assert length in bucket_lengths(40)
