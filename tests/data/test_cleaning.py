@@ -1,6 +1,8 @@
 """Whole corpora are cleaned: in parts and processes, with lines and counts, and with faults planted in Multi30k."""
 
 import json
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -14,15 +16,13 @@ from tests.helpers.pairs import WORDS, lengths_of, made_up_rows
 
 @pytest.fixture
 def run_pipeline(tmp_path):
-    """Returns a function that returns the report, and the contents of the files with kept and rejected pairs."""
+    """Returns a function that returns the report, and the lines of the files with kept and rejected pairs."""
 
     def run(rows, **options):
-        files = {"output": tmp_path / "kept.jsonl", "rejected": tmp_path / "rejected.jsonl"}
-        report = pipeline.clean(rows, CleaningOptions(language=False), ("", ""), **files, **options)
-        contents = [path.read_bytes() for path in files.values()]
-        for path in files.values():
-            path.unlink()
-        return report, *contents
+        with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+            files = {name: Path(folder, f"{name}.jsonl") for name in ("output", "rejected")}
+            report = pipeline.clean(rows, CleaningOptions(language=False), ("", ""), **files, **options)
+            return report, *(list(map(json.loads, path.read_bytes().splitlines())) for path in files.values())
 
     return run
 
@@ -37,8 +37,8 @@ def test_result_depends_neither_on_processes_nor_on_chunks(run_pipeline, monkeyp
         assert run_pipeline(rows, processes=processes) == whole
     report, kept, rejected = whole
     assert {name: found.pairs for name, found in report.left_out.items()} == {"misaligned": 1, "duplicates": 1}
-    assert [json.loads(line)["line"] for line in rejected.splitlines()] == [701, 801]
-    assert len(kept.splitlines()) == report.kept == 1998
+    assert [pair["line"] for pair in rejected] == [701, 801]
+    assert len(kept) == report.kept == 1998
 
 
 def test_pairs_beyond_the_sample_are_scored(run_pipeline, monkeypatch):
@@ -46,7 +46,7 @@ def test_pairs_beyond_the_sample_are_scored(run_pipeline, monkeypatch):
     rows, wrong = made_up_rows(3000), set(range(10, 3000, 100))
     rows = [row._replace(target=rows[i - 5].target) if i in wrong else row for i, row in enumerate(rows)]
     report, _, rejected = run_pipeline(rows)
-    found = {json.loads(line)["line"] - 1 for line in rejected.splitlines()}
+    found = {pair["line"] - 1 for pair in rejected}
     assert len(found & wrong) >= 28
     assert len(found - wrong) <= 15
     assert report.misaligned_below

@@ -1,5 +1,7 @@
 """The order in which pairs are drawn: permutations, shares of the corpora, and the same on every machine."""
 
+from itertools import combinations
+
 import numpy as np
 
 from lingua_flax.data.draw_order import Draws, permute, random_words
@@ -56,15 +58,12 @@ def test_every_pair_is_drawn_once_per_epoch_of_its_corpus():
 
 def test_epochs_seeds_and_corpora_have_different_orders():
     """Otherwise the same sentence in two languages would always be drawn at the same time."""
-
-    def order(seed, corpus, epoch):
+    orders = []
+    for seed, corpus, epoch in ((3, 0, 0), (3, 0, 1), (3, 1, 0), (4, 0, 0)):
         drawn = Draws([400, 400], [1.0, 1.0], seed)[np.arange(1600)]
-        return drawn.pairs[(drawn.corpora == corpus) & (drawn.epochs == epoch)]
-
-    orders = [order(3, 0, 0), order(3, 0, 1), order(3, 1, 0), order(4, 0, 0)]
-    for i, one in enumerate(orders):
-        for other in orders[:i]:
-            assert np.mean(one == other) < 0.05
+        orders.append(drawn.pairs[(drawn.corpora == corpus) & (drawn.epochs == epoch)])
+    for one, other in combinations(orders, 2):
+        assert np.mean(one == other) < 0.05
 
 
 def test_first_corpus_of_a_mixture_keeps_the_order_it_has_alone():

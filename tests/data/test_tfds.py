@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import gzip
 import hashlib
-import importlib.util
 import shutil
 import socket
 import tempfile
@@ -18,11 +17,10 @@ from typing import Any
 
 import pytest
 import tensorflow_datasets as tfds
-from tensorflow_datasets.core.download import downloader, extractor
 from tensorflow_datasets.core.download.checksums import compute_url_info
 from tensorflow_datasets.core.download.resource import get_dl_fname
 
-from lingua_flax.data.corpora import Corpus, Pair, downloads, open_corpus, tfds_build
+from lingua_flax.data.corpora import Corpus, Pair, downloads, open_corpus
 from lingua_flax.data.mixture import open_training_corpora
 from lingua_flax.host.errors import UserError
 from lingua_flax.options.config_files import read_config
@@ -298,18 +296,6 @@ def test_unusable_archives_are_refused(cache, ted, registered, monkeypatch):
     corpus = opened(cache, directory=ted.parent)
     assert sizes(corpus) == {"train": 300, "validation": 17, "test": 23}
     assert corpus.fingerprint == used.fingerprint
-
-
-# Without TensorFlow.
-
-
-def test_stand_in_is_installed_only_without_tensorflow(monkeypatch):
-    for module in (downloader, extractor):
-        monkeypatch.setattr(module, "tf", "TensorFlow")
-    for found, expected in (("a spec", "TensorFlow"), (None, tfds_build.STAND_IN)):
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name, found=found: found)
-        tfds_build.do_without_tensorflow()
-        assert (downloader.tf, extractor.tf) == (expected, expected)
 
 
 def test_builders_leave_nothing_among_temporary_files(monkeypatch, tmp_path):

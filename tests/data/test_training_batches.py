@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 
 import numpy as np
 import psutil
@@ -35,15 +36,8 @@ def planner():
 @pytest.fixture
 def batches_of():
     """Creates training batches and shuts down their processes afterwards."""
-    created = []
-
-    def create(*arguments, **options) -> TrainingBatches:
-        created.append(TrainingBatches(*arguments, **options))
-        return created[-1]
-
-    yield create
-    for batches in created:
-        batches.close()
+    with contextlib.ExitStack() as stack:
+        yield lambda *arguments, **options: stack.enter_context(closing(TrainingBatches(*arguments, **options)))
 
 
 # Windows of packed rows.
