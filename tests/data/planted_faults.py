@@ -31,15 +31,6 @@ class Corpus(NamedTuple):
     third: Sequence[str]
 
 
-# What makes a faulty pair from the corpus, its index and a generator of random numbers.
-Plant = Callable[[Corpus, int, random.Random], tuple[str, str]]
-
-
-def in_target(change: Callable[[str], str]) -> Plant:
-    """Returns what changes the target only."""
-    return lambda corpus, i, draw: (corpus.source[i], change(corpus.target[i]))
-
-
 def _entity(character: str) -> str:
     name = html.entities.codepoint2name.get(ord(character))
     return f"&{name};" if name else character
@@ -49,29 +40,21 @@ def _garbled(text: str) -> str:
     return text.encode().decode("sloppy-windows-1252")
 
 
-LEFT_OUT: dict[str, Plant] = {
+# What makes a faulty pair from the corpus, its index and a generator of random numbers, or a faulty target.
+LEFT_OUT: dict[str, Callable[[Corpus, int, random.Random], tuple[str, str]]] = {
     "random target": lambda corpus, i, draw: (corpus.source[i], draw.choice(corpus.target)),
     "swapped sides": lambda corpus, i, draw: (corpus.target[i], corpus.source[i]),
     "third language": lambda corpus, i, draw: (corpus.source[i], corpus.third[i]),
-    "untranslated": lambda corpus, i, draw: (corpus.source[i], corpus.source[i]),
-    "empty side": in_target(lambda text: " "),
-    "punctuation": in_target(lambda text: "- - -"),
-    "half of the target": in_target(lambda text: text[: len(text) // 2]),
-    "two targets": lambda corpus, i, draw: (corpus.source[i], f"{corpus.target[i]} {draw.choice(corpus.target)}"),
-    "pair repeated in capitals": lambda corpus, i, draw: (corpus.source[i - 1].upper(), corpus.target[i - 1].upper()),
-    "other number": lambda corpus, i, draw: (f"{corpus.source[i]} ({i + 10})", f"{corpus.target[i]} ({i + 11})"),
-    "other URL": lambda corpus, i, draw: (f"{corpus.source[i]} www.a{i}.org", f"{corpus.target[i]} www.b{i}.org"),
 }
-MENDED: dict[str, Plant] = {
-    "mojibake": in_target(_garbled),
-    "mojibake, twice": in_target(lambda text: _garbled(_garbled(text))),
-    "entities": in_target(lambda text: "".join(map(_entity, text))),
-    "tags": in_target(lambda text: f"<p>{text.replace(' ', ' <b>', 1)}</b></p>"),
-    "control characters": in_target(lambda text: text.replace("e", "e\x02\u200b\u00ad\ufeff")),
-    "white space": in_target(lambda text: f"\u3000{text.replace(' ', chr(0xA0))}\t"),
-    "decomposed letters": in_target(lambda text: unicodedata.normalize("NFD", text)),
+MENDED: dict[str, Callable[[str], str]] = {
+    "mojibake": _garbled,
+    "mojibake, twice": lambda text: _garbled(_garbled(text)),
+    "entities": lambda text: "".join(map(_entity, text)),
+    "tags": lambda text: f"<p>{text.replace(' ', ' <b>', 1)}</b></p>",
+    "control characters": lambda text: text.replace("e", "e\x02\u200b\u00ad\ufeff"),
+    "white space": lambda text: f"\u3000{text.replace(' ', chr(0xA0))}\t",
+    "decomposed letters": lambda text: unicodedata.normalize("NFD", text),
 }
-PLANTS = LEFT_OUT | MENDED
 
 
 def read_multi30k(folder: Path, language: str, pairs: int | None = None) -> Corpus:
@@ -91,7 +74,8 @@ def measure(corpus: Corpus, language: str, kinds: Sequence[str], share: float, s
     planted = dict(zip(draw.sample(range(1, count), round(share * count)), itertools.cycle(kinds), strict=False))
     pairs = [*zip(corpus.source, corpus.target, strict=True)]
     for i in sorted(planted):
-        pairs[i] = PLANTS[planted[i]](corpus, i, draw)
+        plant, change = LEFT_OUT.get(planted[i]), MENDED.get(planted[i], str)
+        pairs[i] = plant(corpus, i, draw) if plant else (corpus.source[i], change(corpus.target[i]))
     kept = cleaned(pairs, language)
     found = planted.keys() - kept.keys() if kinds[0] in LEFT_OUT else planted.keys() & kept.keys()
     if kinds[0] in MENDED:  # so that they count as found
@@ -105,9 +89,9 @@ def cleaned(pairs: Sequence[tuple[str, str]], language: str) -> dict[int, tuple[
     """Returns the pairs that are kept when these, in English and a language, are cleaned, by their indices."""
     rows = (Row(index, *pair) for index, pair in enumerate(pairs))
     with tempfile.TemporaryDirectory() as folder:
-        files = {"output": Path(folder, "kept.jsonl"), "rejected": Path(folder, "rejected.jsonl")}
-        clean(rows, CleaningOptions(), ("en", language), **files)
-        kept, others = ([json.loads(line) for line in path.read_bytes().splitlines()] for path in files.values())
+        output, rejected = Path(folder, "kept.jsonl"), Path(folder, "rejected.jsonl")
+        clean(rows, CleaningOptions(), ("en", language), output=output, rejected=rejected)
+        kept, others = ([json.loads(line) for line in path.read_bytes().splitlines()] for path in (output, rejected))
     left_out = {pair["line"] for pair in others}
     indices = (index for index in range(len(pairs)) if index not in left_out)
     return {index: (pair["en"], pair[language]) for index, pair in zip(indices, kept, strict=True)}

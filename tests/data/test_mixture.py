@@ -191,8 +191,8 @@ def test_languages_of_a_translator(trained, tmp_path):
 
 
 def prepared(toy, workdir: Path, *options: object):
-    config, command = resolve_config(["--config", str(toy), "--workdir", str(workdir), *map(str, options)])
-    return prepare(config, command.workdir)
+    argv = ["--config", toy, "--workdir", workdir, *options]
+    return prepare(resolve_config(list(map(str, argv)))[0], workdir)
 
 
 def test_run_resumes_only_with_the_same_mixture(trained, toy, tmp_path):

@@ -18,8 +18,8 @@ REQUIRED = ("train", "val", "test_2016_flickr")
 
 
 def opened(cache: Path, directory: Path | None, source: str = "en", target: str = "de") -> Corpus:
-    languages = {"source_language": source, "target_language": target}
-    return open_corpus(DataConfig(name="multi30k", directory=directory, cache_directory=cache, **languages))
+    config = DataConfig(name="multi30k", directory=directory, cache_directory=cache)
+    return open_corpus(config.model_copy(update={"source_language": source, "target_language": target}))
 
 
 def complete(cache: Path) -> list[str]:

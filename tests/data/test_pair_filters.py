@@ -88,14 +88,11 @@ def test_good_pairs_have_no_fault():
     assert find_fault(Pair("请联系info@example.com了解", "write to info@example.org for"), UNKNOWN) == "addresses"
 
 
-def test_languages_and_scripts():
+def test_languages_and_scripts_are_told():
     assert [known_language(name) for name in ("en-GB", "NB", "zh_Hant", "tlh")] == ["en", "no", "zh", ""]
     assert frequent_language([GOOD.target] * 8 + [GOOD.source] * 2) == "de"
     assert frequent_language([GOOD.target] * 7 + [GOOD.source] * 3) == ""
     assert frequent_scripts(["123"]) == frozenset()
-
-
-def test_texts_in_other_scripts_are_told():
     for corpus, same, other in (
         (["これは日本語です", "漢字"], ["の", "字", "キャンセル", "ｷｬﾝｾﾙ", "ログイン OK"], ["word", "слово", "단어"]),
         (["안녕하세요"], ["단어"], ["word", "の"]),

@@ -7,7 +7,6 @@ import tracemalloc
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -42,7 +41,7 @@ def test_corpus_is_prepared_once(files, monkeypatch):
 
 def test_changed_input_is_prepared_again(files):
     """The fingerprint covers only languages and training pairs, so that checkpoints remain valid otherwise."""
-    given: dict[str, Any] = {"train_source": numbered(100), "train_target": numbered(100, "Zeile")}
+    given = {"train_source": numbered(100), "train_target": numbered(100, "Zeile")}
     one, two, three = (files.write(f"{name}.tsv", [f"a\t{name}"]) for name in ("one", "two", "three"))
     fingerprints = [
         files.open(**given | options).fingerprint
@@ -128,7 +127,7 @@ def test_full_disk_is_reported(cache, file, count):
 
 def test_waiting_threads_use_what_another_prepared_or_take_over_if_it_fails(cache):
     started, release = threading.Event(), threading.Event()
-    written: list[Path] = []
+    written = []
 
     def write(folder: Path) -> None:
         written.append(folder)

@@ -16,7 +16,7 @@ def write(path, chunks):
             writer.append(values, [len(sequence) for sequence in chunk])
 
 
-CHUNKS = [[[7, 8], [], [65535]], [], [[1, 2, 3]], [[]]]
+CHUNKS: list[list[list[int]]] = [[[7, 8], [], [65535]], [], [[1, 2, 3]], [[]]]
 SEQUENCES = [sequence for chunk in CHUNKS for sequence in chunk]
 
 

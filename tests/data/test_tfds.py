@@ -201,7 +201,7 @@ def test_splits_are_held_out_of_a_corpus_that_has_only_train(tmp_path, cache, re
     path = tmp_path / url.rpartition("/")[2]
     path.write_bytes(gzip.compress("".join(f"line {i}\tZeile {i}\n" for i in range(400)).encode()))
     registered("para_crawl", url, path)
-    options: dict[str, Any] = {"name": "para_crawl", "directory": tmp_path}
+    options = {"name": "para_crawl", "directory": tmp_path}
     corpus = opened(cache, languages="de en", **options)
     assert sizes(corpus) == {"train": 360, "validation": 20, "test": 20}
     held_out = "held out 20 of 400 pairs for validation and 20 for test, since none were given"

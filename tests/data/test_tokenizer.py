@@ -214,7 +214,7 @@ def test_bpe_dropout_has_the_probabilities_of_the_algorithm(dropout):
 
     def outcomes(word: tuple[str, ...]) -> Counter:
         possible = [i for i in range(len(word) - 1) if word[i] + word[i + 1] in pieces]
-        result = Counter()
+        result = Counter[tuple[str, ...]]()
         for choice in itertools.product([False, True], repeat=len(possible)):
             probability = math.prod(1 - dropout if keep else dropout for keep in choice)
             kept = [i for i, keep in zip(possible, choice, strict=True) if keep]

@@ -69,9 +69,6 @@ class Toy(NamedTuple):
         samplers = samplers_of(self.tokenizer, alpha) if alpha else None
         return VariedPairs(self.pairs, ENDED, self.tokenizer, 24, SOME, samplers)
 
-    def planner(self, alpha: float) -> Planner:
-        return Planner([self.pairs], [1.0], 24, seed=3, varied=[self.varied(alpha)])
-
     def texts(self, sources, targets) -> list[Pair]:
         decoded = [self.tokenizer.source.decode(list(map(int, ids))) for ids in sources]
         return list(map(Pair, decoded, self.tokenizer.decode_target(targets)))
@@ -117,7 +114,7 @@ def test_a_pair_that_would_be_too_long_stays_as_it_is(tmp_path, toy):
 
 
 def test_batches_have_every_pair_of_an_epoch_and_other_changes_in_the_next(toy):
-    planner, epochs = toy.planner(0.0), []
+    planner, epochs = Planner([toy.pairs], [1.0], 24, seed=3, varied=[toy.varied(0.0)]), []
     rows = [len(planner.window(number)) for number in (0, 1)]
     assert rows_per_epoch(planner) == rows[0]
     with closing(TrainingBatches(planner, 1, processes=0)) as batches:

@@ -32,7 +32,6 @@ def test_a_bad_config_file_is_reported_in_one_sentence(tmp_path):
     for text, *words in (
         ("[model]\nnum_heds = 4", "unknown option model.num_heds", "did you mean model.num_heads?"),
         ('[model]\nnum_heads = "4"', "model.num_heads", "valid integer", 'got "4"'),
-        ('[model]\nnorm = "mid"', "model.norm", "'pre' or 'post'", 'got "mid"'),
         ("[optimizer]\npeak_lr = nan", "optimizer.peak_lr", "finite"),
         ("[optimizer]\nweight_decay = 0.1", "weight_decay 0.1 has no effect", "adamw"),
         ('[optimizer]\nschedule = "cosine"\nwarmup_steps = 20000', "got 20000 of 10000", "give optimizer.warmup_share"),
@@ -66,7 +65,6 @@ def test_a_bad_command_line_is_reported_in_one_sentence(tmp_path):
     for arguments, *words in (
         ("", "--workdir is required"),
         ("W", "has no config.toml yet", "--config"),
-        ("W --config missing.toml", "missing.toml", "No such file"),
         ("W C --model.num-layerz 2", "option --model.num-layerz", "did you mean --model."),
         ("W C --num-steps 2", "unknown option --num-steps", "did you mean --training.num-steps?"),
         ("W C --model.num-heads 2 --model.num_heads=2", "--model.num-heads is given twice"),
@@ -77,7 +75,6 @@ def test_a_bad_command_line_is_reported_in_one_sentence(tmp_path):
         ("W C --training.num-steps 5 --training.num-epochs 2", "num_epochs must be given, got 5"),
         ("--dry-run --inspect-data C", "--inspect-data and --dry-run are mutually exclusive"),
         ("W C --tokens-per-second 5", "--tokens-per-second has no effect without --dry-run"),
-        ("--dry-run C --tokens-per-second 0", "tokens_per_second: input should be greater than 0, got 0"),
         ("W M --data.mixture.2.weight 2", "--data.mixture.2", "can be added has the number 1"),
         ("W M --data.mixture.0.wait 2", "unknown option", "did you mean --data.mixture.0.weight?"),
     ):
