@@ -99,6 +99,8 @@ def test_lower_character_coverage_omits_rare_characters():
     (covered,), (rare,) = (trained(character_coverage=share).encode_source(["Ünï"]) for share in (1.0, 0.98))
     assert UNK_ID not in covered
     assert UNK_ID in rare
+    tagged = trained().with_source_tag("<2fr>")
+    assert tagged.unknown_share("日本 a", *tagged.encode_source(["日本 a"])) == pytest.approx(2 / 3)
 
 
 def test_sizes_named_in_errors_are_the_limits():
